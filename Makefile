@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+# Everything a clone needs; only python3 (3.10 or later), make and Java (17 or later, for Spark) must be there.
+SHELL := bash
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.changefeed-installed
+UV_VERSION := $(shell sed -n 's/^uv==\([^ ;]*\).*/\1/p' constraints.txt)
+UV := $(BIN)/uv
+# More options for pytest, for example: make test PYTEST_ARGS="tests/unit -k ulid"
+PYTEST_ARGS ?=
+
+# uv answers "is this installed" with hard links where it can; a copy is as good where the cache is on another disk.
+export UV_LINK_MODE ?= copy
+export UV_NO_PROGRESS ?= 1
+# No other environment that happens to be active may be changed.
+unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
+
+.PHONY: help setup java demo test soak lint format constraints build clean
+
+help: ## Show the targets
+	@grep -hE '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 14
+
+setup: $(STAMP) ## Make .venv with the exact versions of constraints.txt
+
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "make setup: $(PYTHON) is not on PATH. Install Python 3.10 or later, or name one: make setup PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+		echo "make setup: $$($(PYTHON) --version) is too old, 3.10 or later is needed. Name one: make setup PYTHON=python3.12" >&2; exit 1; }
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "make setup: $(PYTHON) cannot make a virtual environment. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@[ "$$($(UV) --version 2>/dev/null | cut -d' ' -f2)" = "$(UV_VERSION)" ] || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv==$(UV_VERSION)"
+	@echo "Installing into $(VENV) (the first time this downloads about 1 GB)"
+	@$(UV) pip install --quiet --python $(BIN)/python -c constraints.txt -b constraints.txt -e '.[dev,mssql,spark]'
+	@touch $(STAMP)
+
+java: ## Check that Java 17 or later is there for Spark
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	version="$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1)"; \
+	if [ "$${version:-0}" -lt 17 ]; then \
+		if [ -z "$$version" ]; then echo "Spark needs Java 17 or later, and no Java was found ($$java)."; \
+		else echo "Spark needs Java 17 or later, and $$java is version $$version."; fi; \
+		echo "  Debian, Ubuntu:  sudo apt-get install openjdk-17-jre-headless"; \
+		echo "  Fedora, RHEL:    sudo dnf install java-21-openjdk-headless"; \
+		echo "  macOS:           brew install openjdk@17; export JAVA_HOME=\"\$$(brew --prefix openjdk@17)\""; \
+		echo "If it is installed elsewhere, export JAVA_HOME with its folder."; \
+		exit 1; \
+	fi >&2
+
+demo: setup java ## Backfill real flights through Airflow and Spark, with proof (under 6 minutes)
+	@$(BIN)/python -m tests.system.demo
+
+test: setup java ## Run all tests but the soaks (under 10 minutes)
+	@$(BIN)/python -m pytest -m "not soak" $(PYTEST_ARGS)
+
+soak: setup java ## Run the long tests
+	@$(BIN)/python -m pytest -m soak --timeout 7200 $(PYTEST_ARGS)
+
+lint: setup ## Check style and types
+	@status=0; \
+	$(BIN)/ruff check --output-format concise . || status=1; \
+	$(BIN)/ruff format --check . || status=1; \
+	$(BIN)/mypy || status=1; \
+	exit $$status
+
+format: setup ## Sort imports and format
+	@$(BIN)/ruff check --select I --fix .
+	@$(BIN)/ruff format .
+
+constraints: setup ## Resolve constraints.txt again (UPGRADE=1 takes the newest versions)
+	@mkdir -p build
+	@grep -v '^#' constraints.txt > build/constraints.txt
+	@$(UV) pip compile --quiet --universal --python-version 3.10 --all-extras --no-header --no-annotate \
+		$(if $(UPGRADE),--upgrade) pyproject.toml -o build/constraints.txt
+	@grep '^#' constraints.txt > build/constraints.new
+	@cat build/constraints.txt >> build/constraints.new
+	@mv build/constraints.new constraints.txt
+	@rm build/constraints.txt
+
+build: setup ## Build the wheel and the source distribution into dist/
+	@rm -rf dist
+	@$(UV) build --quiet --python $(BIN)/python -b constraints.txt --out-dir dist
+
+clean: ## Remove what builds, tests and the demo left (the environment stays)
+	@rm -rf build dist .airflow .mypy_cache .ruff_cache .hypothesis .pytest_cache spark-warehouse
+	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cursors: the database's row for a consumer and shard, and the Airflow Variable publishing all of a feed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from airflow_changefeed.core import documents
+from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
+from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.times import format_time, parse_time
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import CursorFormatError, InvalidArgumentError
+
+KIND = "changefeed cursors"
+SCHEMA_VERSION = 1
+_KEY_PREFIX = "changefeed"
+_KEY_LIMIT = 250
+_URL_UNSAFE = re.compile(r"[#?%/\\\s]")
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """
+    Where a consumer stands in a shard, as published.
+
+    :param ulid: the last ULID consumed; after a complete window ``floor(end) - 1``.
+    :param resource_version: bumped at every change of the row.
+    :param moved_at: by the database's clock, UTC.
+    :param moved_by: the run, person or program that moved it.
+    """
+
+    ulid: Ulid
+    resource_version: int
+    moved_at: datetime
+    moved_by: str
+
+
+@dataclass(frozen=True)
+class CursorRow:
+    """
+    The database's row for a consumer, feed and shard; it arbitrates (ADR 0004).
+
+    :param frontier: start, cursor and what is complete ahead of it.
+    :param lease_token: of the newest grant; 0 before the first one.
+    :param lease_holder: who holds the lease, None when nobody does.
+    :param lease_expires: by the database's clock, None when nobody holds it.
+    :param ack: inclusive; what the consumer no longer needs. Purge never passes the lowest one.
+    """
+
+    consumer: str
+    feed: str
+    shard: Shard
+    frontier: Frontier
+    resource_version: int
+    moved_at: datetime
+    moved_by: str
+    lease_token: int = 0
+    lease_holder: str | None = None
+    lease_expires: datetime | None = None
+    ack: Ulid = field(default=Ulid.MIN)
+
+    @property
+    def ulid(self) -> Ulid:
+        """The cursor: the last ULID consumed."""
+        return self.frontier.upto
+
+    @property
+    def cursor(self) -> Cursor:
+        """The row as it is published."""
+        return Cursor(self.ulid, self.resource_version, self.moved_at, self.moved_by)
+
+
+@dataclass(frozen=True)
+class CursorDocument:
+    """
+    The value of a consumer's Airflow Variable: the cursors of all its shards of a feed.
+
+    :param is_intact: whether the digest fits the content; False after an edit by hand.
+    """
+
+    consumer: str
+    feed: str
+    shards: Mapping[Shard, Cursor]
+    is_intact: bool = True
+
+    @classmethod
+    def of_rows(cls, consumer: str, feed: str, rows: Iterable[CursorRow]) -> CursorDocument:
+        """Return what should be published for the rows of a consumer and feed."""
+        return cls(consumer, feed, {row.shard: row.cursor for row in rows})
+
+    def to_json(self) -> str:
+        """Write the Variable's value."""
+        shards = {
+            shard_text(shard): {
+                "ulid": str(cursor.ulid),
+                "time": format_time(cursor.ulid.time),
+                "resource_version": cursor.resource_version,
+                "moved_at": format_time(cursor.moved_at),
+                "moved_by": cursor.moved_by,
+            }
+            for shard, cursor in sorted(self.shards.items(), key=lambda item: shard_text(item[0]))
+        }
+        content = {"consumer": self.consumer, "feed": self.feed, "shards": shards}
+        return documents.dump(KIND, SCHEMA_VERSION, content, indent=2)
+
+    @classmethod
+    def from_json(cls, text: str, *, key: str) -> CursorDocument:
+        """
+        Read a Variable's value, edited by hand or not.
+
+        :param key: the Variable's name, for errors.
+        :raises CursorFormatError: the Variable is not a cursor.
+        :raises UnsupportedVersionError: a newer version wrote it.
+        """
+        where = f"Airflow Variable {key!r}"
+        content = documents.load(
+            text, KIND, SCHEMA_VERSION, where=where, error=CursorFormatError, check_digest=False
+        )
+        try:
+            shards = {parse_shard(name): _cursor(value) for name, value in content["shards"].items()}
+            return cls(str(content["consumer"]), str(content["feed"]), shards, bool(content["is_intact"]))
+        except (KeyError, TypeError, AttributeError, InvalidArgumentError) as problem:
+            raise CursorFormatError(
+                f"{where} is no cursor ({type(problem).__name__}: {problem}); overwrite it with what the "
+                "database holds (publish)",
+                where=where,
+            ) from None
+
+
+def _cursor(value: Mapping[str, Any]) -> Cursor:
+    version = value["resource_version"]
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise TypeError(f"resource_version {version!r} is no whole number")
+    return Cursor(
+        Ulid.parse_text(value["ulid"]), version, parse_time(value["moved_at"]), str(value.get("moved_by", ""))
+    )
+
+
+def variable_key(consumer: str, feed: str) -> str:
+    """
+    Return the name of the Variable of a consumer and feed.
+
+    Names are at most 250 characters (Airflow's column), and a task's API puts them into a URL as they are: a
+    longer one, or one with characters that mean something there, keeps what it can and gets a hash.
+    """
+    key = f"{_KEY_PREFIX}:{consumer}:{feed}"
+    plain = _URL_UNSAFE.sub("_", key)
+    if plain == key and len(key) <= _KEY_LIMIT:
+        return key
+    digest = hashlib.sha256(key.encode()).hexdigest()[:32]
+    return f"{plain[: _KEY_LIMIT - len(digest) - 1]}~{digest}"
+
+
+def check_consumer(consumer: str) -> None:
+    """
+    Check a consumer's name: 1 to 128 characters, printable, without ``:``, which separates it in names of
+    Variables.
+
+    :raises InvalidArgumentError: it is not such a name.
+    """
+    if not consumer or len(consumer) > 128 or ":" in consumer or not consumer.isprintable():
+        raise InvalidArgumentError(
+            f"consumer {consumer!r} is no name: use 1 to 128 printable characters without ':'",
+            consumer=consumer,
+        )

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a feed is: its name, kind, keys and shards, and the state of a shard."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.exceptions import InvalidArgumentError
+
+#: An independent partition of a feed: a whole number, or a UUID where the feed says so.
+Shard = int | uuid.UUID
+
+INTEGER_SHARD_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+SHARD_KEY_TYPES = (*INTEGER_SHARD_BITS, "uniqueidentifier")
+
+
+class FeedKind(str, Enum):
+    """How a feed is written (mssql-changefeed, "Feed types")."""
+
+    OUTBOX = "outbox"
+    SERIALIZED = "serialized"
+
+
+@dataclass(frozen=True)
+class Column:
+    """
+    A column of an event table.
+
+    :param name: as the database spells it.
+    :param type: the database's own declared type.
+    """
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True)
+class FeedInfo:
+    """
+    A feed as its database describes it.
+
+    :param name: the table's name, for example ``myservice.MyEvent``.
+    :param shard_key_type: one of ``SHARD_KEY_TYPES``.
+    :param key_columns: the table's primary key, in its order.
+    :param columns: all columns of the event table, in its order.
+    """
+
+    name: str
+    kind: FeedKind
+    shard_key_type: str
+    key_columns: tuple[Column, ...]
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True)
+class ShardStatus:
+    """
+    The state of a shard.
+
+    :param clock: no ULID below ``floor(clock)`` will be given; UTC.
+    :param head: last event in the feed, None when there is none (or all are purged).
+    :param sealed_until: the highest time sealed, None before the first seal.
+    :param purged_upto: inclusive; events up to it may be gone. ``Ulid.MIN`` when nothing was purged.
+    :param has_outbox: whether committed rows wait in the outbox.
+    """
+
+    shard: Shard
+    clock: datetime
+    head: Ulid | None
+    sealed_until: datetime | None
+    purged_upto: Ulid
+    has_outbox: bool
+
+
+@dataclass(frozen=True)
+class Seal:
+    """
+    A promise for a shard: no ULID below ``floor(until)`` will be given from now on.
+
+    :param until: exclusive end of what is sealed; at least what was asked for, UTC.
+    :param head: last event below ``until``, None when there is none.
+    """
+
+    shard: Shard
+    until: datetime
+    head: Ulid | None
+
+
+@dataclass(frozen=True)
+class StaleMark:
+    """
+    History was inserted into windows that may already be exported.
+
+    :param number: grows with each mark of a feed; a manifest records the highest one its read has seen.
+    :param range: from before the first to the last event inserted, ``(after, upto]``.
+    :param at: when, by the database's clock.
+    """
+
+    number: int
+    shard: Shard
+    range: UlidRange
+    at: datetime
+    reason: str
+
+
+def shard_text(shard: Shard) -> str:
+    """Write a shard for JSON, paths and logs: decimal digits, or a UUID in lower case."""
+    return str(shard)
+
+
+def parse_shard(text: str | int | uuid.UUID) -> Shard:
+    """
+    Read what :func:`shard_text` wrote.
+
+    :raises InvalidArgumentError: neither a whole number nor a UUID.
+    """
+    if isinstance(text, uuid.UUID) or (isinstance(text, int) and not isinstance(text, bool)):
+        return text
+    try:
+        return int(text) if str(text).lstrip("-").isdigit() else uuid.UUID(str(text))
+    except ValueError:
+        raise InvalidArgumentError(
+            f"{text!r} is no shard: give a whole number or a UUID", value=text
+        ) from None
+
+
+def check_shard(shard: Shard, shard_key_type: str) -> None:
+    """
+    Check that a shard fits its feed's shard key type.
+
+    :raises InvalidArgumentError: it does not.
+    """
+    bits = INTEGER_SHARD_BITS.get(shard_key_type)
+    if bits is None:
+        fits = isinstance(shard, uuid.UUID)
+    else:
+        low, high = (0, 255) if shard_key_type == "tinyint" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+        fits = isinstance(shard, int) and not isinstance(shard, bool) and low <= shard <= high
+    if not fits:
+        raise InvalidArgumentError(
+            f"shard {shard_text(shard)!r} does not fit the feed's shard key type {shard_key_type}",
+            shard=shard,
+        )

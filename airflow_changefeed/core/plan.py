@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan: what one export will read and where it writes; everything a Spark job needs but the secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
+
+from airflow_changefeed.core import documents
+from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
+from airflow_changefeed.core.times import format_time, parse_time
+from airflow_changefeed.core.ulid import UlidRange
+from airflow_changefeed.core.unit import ExportUnit, range_from, range_to
+from airflow_changefeed.exceptions import InvalidArgumentError, TerminalError
+
+KIND = "changefeed plan"
+SCHEMA_VERSION = 1
+COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
+ON_MISSING = ("fail", "keys_only")
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """
+    How an export is written.
+
+    :param compression: one of ``zstd``, ``snappy``, ``gzip``, ``lz4``, ``none``.
+    :param target_file_rows: rows at which a new file begins, 1 to 100_000_000.
+    :param target_file_bytes: compressed bytes at which a new file begins, at least 1 MiB; None sets no limit.
+    :param partitions: ranges into which a large unit is split at the most; None lets the plan choose by rows.
+    :param batch_rows: rows read and held at once by a task, 1 to 1_000_000.
+    :param on_missing: when an event's row was deleted after it was fed: ``fail`` (default), or ``keys_only``,
+        which exports its keys with null in all other columns.
+    :raises InvalidArgumentError: one or more are out of range; all are named.
+    """
+
+    compression: str = "zstd"
+    target_file_rows: int = 5_000_000
+    target_file_bytes: int | None = 256 * 1024 * 1024
+    partitions: int | None = None
+    batch_rows: int = 65_536
+    on_missing: str = "fail"
+
+    def __post_init__(self) -> None:
+        problems = [
+            *_outside("compression", self.compression, COMPRESSIONS),
+            *_outside("on_missing", self.on_missing, ON_MISSING),
+            *_beyond("target_file_rows", self.target_file_rows, 1, 100_000_000),
+            *_beyond("batch_rows", self.batch_rows, 1, 1_000_000),
+        ]
+        if self.target_file_bytes is not None:
+            problems += _beyond("target_file_bytes", self.target_file_bytes, 1 << 20, 1 << 40)
+        if self.partitions is not None:
+            problems += _beyond("partitions", self.partitions, 1, 10_000)
+        InvalidArgumentError.collect("export options", problems)
+
+
+def _outside(name: str, value: object, allowed: tuple[str, ...]) -> list[str]:
+    return [] if value in allowed else [f"{name} must be one of {', '.join(allowed)}, not {value!r}"]
+
+
+def _beyond(name: str, value: object, low: int, high: int) -> list[str]:
+    fits = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+    return [] if fits else [f"{name} must be a whole number from {low} to {high}, not {value!r}"]
+
+
+@dataclass(frozen=True)
+class PlannedUnit:
+    """
+    A unit and the ranges its tasks read.
+
+    :param rows: events counted in the sealed range; the read must give as many.
+    :param parts: consecutive ranges that make up the unit's range; empty when ``rows`` is 0.
+    :param stale_seen: highest stale mark of the shard when the plan was made; 0 when there is none.
+    """
+
+    unit: ExportUnit
+    rows: int
+    parts: tuple[UlidRange, ...]
+    stale_seen: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """
+    One export.
+
+    :param path: root of the output, an fsspec URL or a local path, without secrets.
+    :param attempt: the attempt token; of two attempts at a unit the higher one counts.
+    :param run: who makes the export, for example ``dag_id/run_id/task_id/try``.
+    :param seals: shard to the time until which it was sealed before the plan was made.
+    """
+
+    feed: str
+    path: str
+    consumer: str
+    attempt: int
+    run: str
+    made_at: datetime
+    units: tuple[PlannedUnit, ...]
+    seals: Mapping[Shard, datetime]
+    options: ExportOptions = field(default_factory=ExportOptions)
+
+    @property
+    def rows(self) -> int:
+        """Events in all units."""
+        return sum(unit.rows for unit in self.units)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the plan reads no row, so that it commits without Spark."""
+        return self.rows == 0
+
+    def to_json(self) -> str:
+        """Write the plan."""
+        content = {
+            "feed": self.feed,
+            "path": self.path,
+            "consumer": self.consumer,
+            "attempt": self.attempt,
+            "run": self.run,
+            "made_at": format_time(self.made_at),
+            "seals": {shard_text(shard): format_time(time) for shard, time in self.seals.items()},
+            "options": asdict(self.options),
+            "units": [
+                {
+                    "unit": unit.unit.to_dict(),
+                    "rows": unit.rows,
+                    "parts": [range_to(part) for part in unit.parts],
+                    "stale_seen": unit.stale_seen,
+                }
+                for unit in self.units
+            ],
+        }
+        return documents.dump(KIND, SCHEMA_VERSION, content)
+
+    @classmethod
+    def from_json(cls, text: str, *, where: str = "plan") -> Plan:
+        """
+        Read a plan.
+
+        :param where: names the plan in errors, for example its path.
+        :raises TerminalError: not a plan, or damaged.
+        :raises UnsupportedVersionError: a newer version wrote it.
+        """
+        content = documents.load(text, KIND, SCHEMA_VERSION, where=where, error=TerminalError)
+        try:
+            return cls._from_content(content)
+        except (KeyError, TypeError, AttributeError) as problem:
+            raise TerminalError(
+                f"{where} is damaged: {type(problem).__name__}: {problem}", where=where
+            ) from None
+
+    @classmethod
+    def _from_content(cls, content: Mapping[str, Any]) -> Plan:
+        units = tuple(
+            PlannedUnit(
+                ExportUnit.from_dict(unit["unit"]),
+                unit["rows"],
+                tuple(range_from(part) for part in unit["parts"]),
+                unit["stale_seen"],
+            )
+            for unit in content["units"]
+        )
+        return cls(
+            feed=content["feed"],
+            path=content["path"],
+            consumer=content["consumer"],
+            attempt=content["attempt"],
+            run=content["run"],
+            made_at=parse_time(content["made_at"]),
+            units=units,
+            seals={parse_shard(shard): parse_time(time) for shard, time in content["seals"].items()},
+            options=ExportOptions(**content["options"]),
+        )

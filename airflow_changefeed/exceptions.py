@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Every error of airflow_changefeed, in one tree.
+
+``TerminalError``: a person must act, a retry repeats the failure. ``TransientError``: a retry may help::
+
+    ChangefeedError
+    ├── TerminalError
+    │   ├── InvalidArgumentError      one or more parameters are wrong (also a ValueError)
+    │   │   ├── InvalidUlidError      not a ULID, or one beyond 128 bits
+    │   │   └── InvalidWindowError    zero length, reversed, not aligned, without time zone
+    │   ├── FeedNotFoundError         the database has no such feed
+    │   ├── ShardNotFoundError        the feed has no such shard
+    │   ├── ConnectionNotUsableError  no such connection, or of a type that holds no feeds
+    │   ├── FeedSetupError            a table cannot become a feed, or is one of another kind
+    │   ├── FutureTimeError           a seal or window that ends in the future
+    │   ├── HistoryError              history that cannot be inserted where it was asked
+    │   ├── PurgedError               events below this bound are gone
+    │   ├── MissingEventError         an event's row was deleted after it was fed
+    │   ├── ColumnTypeError           a value that cannot be exported unchanged
+    │   ├── UnsupportedVersionError   JSON written by a newer version
+    │   ├── CursorError
+    │   │   ├── CursorFormatError     a Variable that is not a cursor
+    │   │   ├── CursorEditedError     a Variable that differs from the database's row
+    │   │   ├── CursorBeyondFeedError a cursor ahead of the shard's clock
+    │   │   └── StaleVersionError     the resource version named is not the present one
+    │   ├── OutputError
+    │   │   ├── OutputNotWritableError
+    │   │   ├── ForeignOutputError    the path holds another feed's export
+    │   │   └── ManifestError         a manifest or file that is damaged or missing
+    │   └── SparkEnvironmentError     Java, spark-submit or the Spark connection is not usable
+    └── TransientError
+        ├── LockTimeoutError          somebody holds the lock longer than ``lock_timeout``
+        ├── SourceUnavailableError    the database did not answer, or the connection broke
+        ├── NotYetError               refused by less than a minute of the database's clock
+        ├── LeaseHeldError            another process holds the shard's lease
+        ├── LeaseLostError            the lease token is no longer the newest
+        ├── SupersededError           a newer attempt at the same export unit counts
+        └── IncompleteReadError       a range gave another number of rows than was planned
+
+The split into terminal and transient follows dlt's ``common/exceptions.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ChangefeedError(Exception):
+    """
+    Base of all errors of this package.
+
+    :param message: what happened, to which feed, shard or cursor, and what to do about it.
+    :param facts: the same facts as values; each becomes an attribute of the error.
+    """
+
+    transient: bool = False
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts = facts
+        self.__dict__.update(facts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions pickle by their positional arguments; Spark and Airflow pickle ours across processes.
+        return _rebuild, (type(self), self.message, self.facts)
+
+
+def _rebuild(cls: type[ChangefeedError], message: str, facts: dict[str, Any]) -> ChangefeedError:
+    return cls(message, **facts)
+
+
+class TerminalError(ChangefeedError):
+    """A person must act: a retry would fail the same way."""
+
+
+class TransientError(ChangefeedError):
+    """A retry may help."""
+
+    transient = True
+
+
+class InvalidArgumentError(TerminalError, ValueError):
+    """One or more parameters are wrong; the message lists all of them."""
+
+    @classmethod
+    def collect(cls, subject: str, problems: list[str]) -> None:
+        """
+        Raise one error for all problems, or return when there is none.
+
+        :param subject: what the parameters belong to, for example ``"ChangefeedSensor 'wait'"``.
+        :param problems: one sentence for each wrong parameter, with the remedy.
+        """
+        if problems:
+            raise cls(f"{subject}: {'; '.join(problems)}", problems=list(problems))
+
+
+class InvalidUlidError(InvalidArgumentError):
+    """Not a ULID in text or bytes, or one outside of 128 bits."""
+
+
+class InvalidWindowError(InvalidArgumentError):
+    """A window of zero or negative length, not aligned, or without time zone."""
+
+
+class FeedNotFoundError(TerminalError):
+    """The database holds no such feed."""
+
+
+class ShardNotFoundError(TerminalError):
+    """The feed has no such shard."""
+
+
+class ConnectionNotUsableError(TerminalError):
+    """No such Airflow connection, or one of a type that holds no feeds."""
+
+
+class FeedSetupError(TerminalError):
+    """A table cannot become a feed, or already is one of another kind."""
+
+
+class FutureTimeError(TerminalError):
+    """A seal or a window ends in the future of the database's clock."""
+
+
+class HistoryError(TerminalError):
+    """History cannot be inserted there: too near the head, already purged, or a feed that takes none."""
+
+
+class PurgedError(TerminalError):
+    """Events below a bound are purged, and the range asked for reaches below it."""
+
+
+class MissingEventError(TerminalError):
+    """A row of the event table was deleted after it was fed."""
+
+
+class ColumnTypeError(TerminalError):
+    """A column holds what cannot be exported unchanged."""
+
+
+class UnsupportedVersionError(TerminalError):
+    """JSON written by a newer version of this package."""
+
+
+class CursorError(TerminalError):
+    """Base of what can be wrong with a cursor."""
+
+
+class CursorFormatError(CursorError):
+    """An Airflow Variable that should hold a cursor holds something else."""
+
+
+class CursorEditedError(CursorError):
+    """An Airflow Variable differs from the row in the feed's database: somebody edited one of them."""
+
+
+class CursorBeyondFeedError(CursorError):
+    """A cursor lies beyond the shard's clock: the database was restored, or the cursor belongs elsewhere."""
+
+
+class StaleVersionError(CursorError):
+    """The resource version named is not the present one; nothing was changed."""
+
+
+class OutputError(TerminalError):
+    """Base of what can be wrong with the place that is exported to."""
+
+
+class OutputNotWritableError(OutputError):
+    """The output path cannot be written."""
+
+
+class ForeignOutputError(OutputError):
+    """The output path holds the export of another feed."""
+
+
+class ManifestError(OutputError):
+    """A manifest, or a file that it names, is damaged or missing."""
+
+
+class SparkEnvironmentError(TerminalError):
+    """Java, spark-submit or the Spark connection is missing, too old, or silently means another master."""
+
+
+class LockTimeoutError(TransientError):
+    """Somebody held a lock longer than ``lock_timeout`` seconds."""
+
+
+class SourceUnavailableError(TransientError):
+    """The database did not answer, or the connection broke."""
+
+
+class NotYetError(TransientError):
+    """A seal or window ends less than a minute ahead of the database's clock."""
+
+
+class LeaseHeldError(TransientError):
+    """Another process holds the lease of a shard."""
+
+
+class LeaseLostError(TransientError):
+    """The lease ran out and was granted to somebody else; nothing was written."""
+
+
+class SupersededError(TransientError):
+    """A newer attempt at the same export unit exists and counts; this one withdrew."""
+
+
+class IncompleteReadError(TransientError):
+    """A sealed range gave another number of rows than the plan counted."""

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A checksum of a set of rows: the same in whatever order, batches, files and column order they come.
+
+Each row has a 128-bit hash; the checksum is their sum modulo 2**128. Defined here for ever: the same on every
+machine and version, and for rows read back from Parquet. It finds accidents; it is no protection against
+forgery.
+
+A cell's two 64-bit lanes come from splitmix64's finaliser (Sebastiano Vigna, https://prng.di.unimi.it/splitmix64.c)
+over its bits and a seed of the column's name and type; a row's are finalised sums of its cells' lanes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_changefeed.exceptions import ColumnTypeError
+
+U64 = np.uint64
+_ODD_1 = U64(0xBF58476D1CE4E5B9)
+_ODD_2 = U64(0x94D049BB133111EB)
+_GOLDEN = U64(0x9E3779B97F4A7C15)
+_LANE = U64(0xD6E8FEB86659FD93)
+_NULL = U64(0xA0761D6478BD642F)
+# Keeps the first n bytes of a little-endian word.
+_KEEP = np.array([(1 << (8 * n)) - 1 for n in range(8)] + [(1 << 64) - 1], dtype=U64)
+_SHORT_WORDS = 4
+# So many rows at once that a column's numbers stay in the processor's cache.
+_CHUNK_ROWS = 16_384
+
+
+def checksum(rows: pa.RecordBatch | pa.Table) -> int:
+    """
+    Return the checksum of rows, 0 to 2**128 - 1; that of no rows is 0, and those of parts add up modulo
+    2**128.
+
+    :raises ColumnTypeError: a column of a nested type.
+    """
+    table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+    return sum(_batch(batch) for batch in table.to_batches(_CHUNK_ROWS)) % (1 << 128)
+
+
+def _batch(batch: pa.RecordBatch) -> int:
+    count = batch.num_rows
+    if count == 0:
+        return 0
+    low, high = np.zeros(count, dtype=U64), np.zeros(count, dtype=U64)
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        # One pass makes the first lane from all of a cell's bits; the second one is another function of the
+        # same.
+        lane = _column(name, column)
+        low += lane
+        lane ^= lane >> U64(29)
+        lane *= _LANE
+        lane ^= lane >> U64(32)
+        high += lane
+    _finalise(low)
+    high ^= low
+    _finalise(high)
+    return _sum(low) + (_sum(high) << 64)
+
+
+def _sum(values: Any) -> int:
+    """Add 64-bit numbers without overflow."""
+    return int(np.sum(values & U64(0xFFFFFFFF), dtype=U64)) + (
+        int(np.sum(values >> U64(32), dtype=U64)) << 32
+    )
+
+
+def _finalise(values: Any) -> Any:
+    """Mix each 64-bit number with itself, in place."""
+    values ^= values >> U64(30)
+    values *= _ODD_1
+    values ^= values >> U64(27)
+    values *= _ODD_2
+    values ^= values >> U64(31)
+    return values
+
+
+@lru_cache(maxsize=4096)
+def _seed(name: str, type_class: str) -> Any:
+    digest = hashlib.blake2b(f"{len(name)}:{name}:{type_class}".encode(), digest_size=8).digest()
+    return U64(int.from_bytes(digest, "little"))
+
+
+def _column(name: str, column: pa.Array) -> Any:
+    """Return the first lane of each cell."""
+    column, type_class = _plain(name, column)
+    seed = _seed(name, type_class)
+    null = _finalise(np.array([seed ^ _NULL], dtype=U64))[0]
+    if column.null_count == len(column):
+        return np.full(len(column), null, dtype=U64)
+    lane = _variable(column, seed) if pa.types.is_binary(column.type) else _fixed(column, seed)
+    if column.null_count:
+        lane[np.asarray(column.is_null())] = null
+    return lane
+
+
+def _plain(name: str, column: pa.Array) -> tuple[pa.Array, str]:
+    """
+    Bring types that mean the same, and those that Parquet does not keep apart, to one.
+
+    :return: an array of a fixed width or of type binary, and the name of what it means.
+    """
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _plain(name, column.dictionary_decode())
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return column.cast(pa.string()).view(pa.binary()), "string"
+    if pa.types.is_string(kind):
+        return column.view(pa.binary()), "string"
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return column.cast(pa.binary()), "binary"
+    if pa.types.is_timestamp(kind) and kind.unit == "s":
+        column = column.cast(pa.timestamp("ms", kind.tz))
+    elif pa.types.is_time32(kind) and kind.unit == "s":
+        column = column.cast(pa.time32("ms"))
+    elif pa.types.is_date64(kind):
+        column = column.cast(pa.date32())
+    elif pa.types.is_boolean(kind):
+        return column.cast(pa.uint8()), "bool"
+    elif pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
+        raise ColumnTypeError(
+            f"column {name!r} has type {kind}, which has no checksum", column=name, type=str(kind)
+        )
+    return column, str(column.type)
+
+
+def _fixed(column: pa.Array, seed: Any) -> Any:
+    """Hash cells of a fixed number of bytes from Arrow's buffer; the bits of a null are not defined."""
+    width = column.type.bit_width // 8
+    raw = np.frombuffer(column.buffers()[1], dtype=np.uint8)
+    raw = raw[column.offset * width : (column.offset + len(column)) * width]
+    if pa.types.is_floating(column.type):
+        values = raw.view(f"<f{width}")
+        # Adding nothing turns -0.0 to 0.0; all the bit patterns of "not a number" become one.
+        values = np.where(
+            np.isnan(values), np.array(np.nan, values.dtype), values + np.array(0, values.dtype)
+        )
+        raw = values.view(np.uint8)
+    if width in (1, 2, 4, 8):
+        lane: Any = raw.view(f"<u{width}").astype(U64)
+        lane ^= seed
+        return _finalise(lane)
+    words = -(-width // 8)
+    padded = np.zeros((len(column), words * 8), dtype=np.uint8)
+    padded[:, :width] = raw.reshape(len(column), width)
+    lane = np.full(len(column), seed, dtype=U64)
+    for number, word in enumerate(padded.view("<u8").T):
+        lane += _finalise(word ^ _place(seed, number))
+    return _finalise(lane)
+
+
+def _place(seed: Any, number: int) -> Any:
+    """Return a seed for a word's place in its value."""
+    return U64((int(seed) + (number + 1) * int(_GOLDEN)) % (1 << 64))
+
+
+def _variable(column: pa.Array, seed: Any) -> Any:
+    """Hash byte strings: their words of 8 bytes, each with its place, and their length."""
+    _, offset_buffer, data = column.buffers()
+    offsets = np.frombuffer(offset_buffer, dtype="<i4")[column.offset : column.offset + len(column) + 1]
+    first, last = int(offsets[0]), int(offsets[-1])
+    # Eight bytes more, so that a word may be read from the place of the last byte on, and beyond.
+    padded = np.zeros(last - first + 8, dtype=np.uint8)
+    if last > first:
+        padded[:-8] = np.frombuffer(data, dtype=np.uint8)[first:last]
+    words = np.ndarray((last - first + 1,), dtype="<u8", buffer=padded, strides=(1,))
+    starts = (offsets[:-1] - first).astype(np.int64)
+    lengths = np.diff(offsets).astype(np.int64)
+    lane = lengths.astype(U64)
+    lane += seed
+    longest = int(lengths.max())
+    for number in range(min(-(-longest // 8), _SHORT_WORDS)):
+        _add_word(lane, words, starts, lengths, number, _place(seed, number))
+    if longest > 8 * _SHORT_WORDS:
+        _add_rest(lane, words, starts, lengths, seed)
+    return _finalise(lane)
+
+
+def _add_word(lane: Any, words: Any, starts: Any, lengths: Any, number: int, place: Any) -> None:
+    """Add the n-th word of every value that has one."""
+    left = lengths - 8 * number
+    some = None if int(left.min()) > 0 else np.flatnonzero(left > 0)
+    if some is not None:
+        starts, left = starts[some], left[some]
+    word = words[starts + 8 * number] & _KEEP[np.minimum(left, 8)]
+    word ^= place
+    _finalise(word)
+    if some is None:
+        lane += word
+    else:
+        lane[some] += word
+
+
+def _add_rest(lane: Any, words: Any, starts: Any, lengths: Any, seed: Any) -> None:
+    """Add the words of long values beyond the first few, however many they are."""
+    skip = 8 * _SHORT_WORDS
+    some = np.flatnonzero(lengths > skip)
+    left = lengths[some] - skip
+    counts = -(-left // 8)
+    ends = np.cumsum(counts)
+    begins = ends - counts
+    numbers = np.arange(int(ends[-1]), dtype=np.int64) - np.repeat(begins, counts)
+    word = words[np.repeat(starts[some] + skip, counts) + 8 * numbers]
+    word[ends - 1] &= _KEEP[left - 8 * (counts - 1)]
+    word ^= (numbers + _SHORT_WORDS + 1).astype(U64) * _GOLDEN + seed
+    _finalise(word)
+    lane[some] += np.add.reduceat(word, begins)

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose output a folder is: each feed's is claimed by a document, and none lies inside another's."""
+
+from __future__ import annotations
+
+from airflow_changefeed.core import documents
+from airflow_changefeed.exceptions import ForeignOutputError, ManifestError
+from airflow_changefeed.export.files import Files
+from airflow_changefeed.export.layout import CONTROL, Layout, unquote_feed
+
+KIND = "changefeed output"
+SCHEMA_VERSION = 1
+_ANCESTORS = 16
+
+
+def check(files: Files, layout: Layout) -> None:
+    """
+    Check that an output can be a feed's.
+
+    :raises ForeignOutputError: it is another feed's, lies inside another output, or holds files that no
+        export made.
+    """
+    _check_ancestors(files, layout)
+    content = files.read(layout.claim)
+    if content is None:
+        if files.names(layout.data):
+            raise ForeignOutputError(
+                f"{layout.data} holds files that no export made ({layout.claim} is missing): give the "
+                f"export of feed {layout.feed!r} another path",
+                path=layout.path,
+            )
+        return
+    claimed = documents.load(
+        content.decode(errors="replace"), KIND, SCHEMA_VERSION, where=layout.claim, error=ManifestError
+    ).get("feed")
+    if claimed != layout.feed:
+        raise ForeignOutputError(
+            f"{layout.data} holds the export of feed {claimed!r}, not of {layout.feed!r}: give one another "
+            "path",
+            path=layout.path,
+            feed=claimed,
+        )
+
+
+def _check_ancestors(files: Files, layout: Layout) -> None:
+    """Refuse a root that lies in the folders of another output: its readers would see our files as theirs."""
+    parts = layout.path.split("/")
+    for depth in range(len(parts) - 1, max(len(parts) - 1 - _ANCESTORS, 0), -1):
+        parent, name = "/".join(parts[:depth]), parts[depth]
+        if name == CONTROL or (name and files.exists(f"{parent}/{CONTROL}/{name}/feed.json")):
+            owner = "an export" if name == CONTROL else f"the export of feed {unquote_feed(name)!r}"
+            raise ForeignOutputError(
+                f"{layout.path} lies inside {parent}/{name}, which {owner} below {parent} uses: give the "
+                f"export of feed {layout.feed!r} another path",
+                path=layout.path,
+            )
+
+
+def write(files: Files, layout: Layout) -> None:
+    """Claim an output that was checked; harmless to repeat."""
+    if files.read(layout.claim) is None:
+        text = documents.dump(KIND, SCHEMA_VERSION, {"feed": layout.feed}, indent=2)
+        files.write(layout.claim, text.encode())

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Moving a consumer's cursors: the database's rows arbitrate, an Airflow Variable publishes them (ADR 0004).
+
+Airflow has no compare-and-set for Variables, so every decision is a compare-and-set on the rows, and the
+Variable is written after it. What may be wrong with a Variable afterwards is only that it is older than the
+rows, or missing; the next reader repairs both. Everything else is a person's edit, and stops all until a
+person decides.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from airflow_changefeed.core.cursor import Cursor, CursorDocument, CursorRow, variable_key
+from airflow_changefeed.core.feed import Shard, shard_text
+from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.ulid import UlidRange
+from airflow_changefeed.exceptions import (
+    CursorEditedError,
+    LeaseHeldError,
+    LeaseLostError,
+    StaleVersionError,
+)
+from airflow_changefeed.export.lease import HeldLeases, leased
+from airflow_changefeed.sources.base import CursorMove, FeedSource
+
+log = logging.getLogger(__name__)
+
+#: Seconds to go on trying while others move cursors of the same consumer. Longer than a dead holder's lease.
+MOVE_TIMEOUT = 90.0
+_PUBLISH_TRIES = 50
+_REMEDY = (
+    "Nothing was moved. Take over what the Variable says (adopt) or overwrite it with what the database "
+    "says (publish)"
+)
+
+
+class VariableStore(Protocol):
+    """Airflow's Variables, as far as cursors need them."""
+
+    def get(self, key: str) -> str | None:
+        """Return a Variable's text; None only when it certainly does not exist: an error is not absence."""
+
+    def set(self, key: str, value: str) -> None:
+        """Write a Variable."""
+
+
+def resolve(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> list[CursorRow]:
+    """
+    Read where a consumer stands, and publish it again when the Variable is missing or older.
+
+    :return: the rows of all its shards; none for a consumer that is new to the feed.
+    :raises CursorEditedError: the Variable says something that the rows never said; nothing moved; terminal.
+    :raises CursorFormatError: the Variable is not a cursor; nothing moved; terminal.
+    :raises UnsupportedVersionError: a newer version wrote the Variable; terminal.
+    """
+    rows, is_current = _compare(source, variables, consumer, feed)
+    return rows if is_current else publish_rows(source, variables, consumer, feed, rows)
+
+
+def advance(
+    source: FeedSource,
+    variables: VariableStore,
+    consumer: str,
+    feed: str,
+    done: Mapping[Shard, Iterable[UlidRange]],
+    *,
+    by: str,
+    leases: HeldLeases | None = None,
+    timeout: float = MOVE_TIMEOUT,
+) -> list[CursorRow]:
+    """
+    Say that ranges are complete: each cursor goes to the end of the unbroken run of complete ones, never
+    back.
+
+    Ranges may be said in any order, again, and by several processes at once; call it only after the
+    manifests.
+
+    :param done: complete ranges of each shard, ``(after, upto]``.
+    :param by: who moves the cursors, for example a run's id.
+    :param leases: those that the caller holds already; None takes them for the move.
+    :param timeout: seconds to wait for others who move cursors of this consumer.
+    :return: the rows of all its shards; ``row.frontier.missing()`` names the gaps that hold a cursor.
+    :raises CursorEditedError: the Variable was edited by a person meanwhile; nothing moved; terminal.
+    :raises LeaseHeldError: another process held a lease for longer than ``timeout``; transient.
+    """
+    ranges = {shard: tuple(pieces) for shard, pieces in done.items()}
+
+    def change(row: CursorRow) -> Frontier:
+        return row.frontier.complete(*ranges.get(row.shard, ()))
+
+    def attempt() -> list[CursorRow]:
+        with _tokens(source, consumer, feed, list(ranges), by, leases) as tokens:
+            # Under the lease, so that no edit slips in between the look and the move but within milliseconds.
+            rows, _ = _compare(source, variables, consumer, feed)
+            return move(source, consumer, feed, rows, tokens, change, by)
+
+    rows = retrying(attempt, timeout) if ranges else source.cursors(feed, consumer)
+    return publish_rows(source, variables, consumer, feed, rows)
+
+
+def _compare(
+    source: FeedSource, variables: VariableStore, consumer: str, feed: str
+) -> tuple[list[CursorRow], bool]:
+    """Return the rows, and whether the Variable says the same; raise when they never said what it says."""
+    key = variable_key(consumer, feed)
+    # The Variable first: what others publish meanwhile is then older than the rows read after it, never
+    # ahead.
+    text = variables.get(key)
+    rows = source.cursors(feed, consumer)
+    if text is None:
+        return rows, not rows
+    document = CursorDocument.from_json(text, key=key)
+    known = {row.shard: row for row in rows}
+    problems = []
+    if not document.is_intact:
+        problems.append("its digest does not fit, so it was edited")
+    if (document.consumer, document.feed) != (consumer, feed):
+        problems.append(f"it belongs to consumer {document.consumer!r} and feed {document.feed!r}")
+    for shard, cursor in document.shards.items():
+        row = known.get(shard)
+        why = _difference(cursor, row)
+        if why or (problems and row is not None and row.ulid != cursor.ulid):
+            problems.append(_both(shard, cursor, row, why))
+    if problems:
+        raise CursorEditedError(
+            f"Airflow Variable {key!r} differs from the cursors of consumer {consumer!r} in the database of "
+            f"feed {feed!r}: {'; '.join(problems)}. {_REMEDY}"
+            + (
+                "; cursors that the database lost can be made again from the manifests (rebuild)"
+                if not rows
+                else ""
+            ),
+            key=key,
+            consumer=consumer,
+            feed=feed,
+            problems=problems,
+        )
+    is_current = {shard: row.resource_version for shard, row in known.items()} == {
+        shard: cursor.resource_version for shard, cursor in document.shards.items()
+    }
+    return rows, is_current
+
+
+def _difference(cursor: Cursor, row: CursorRow | None) -> str:
+    """Say why a published cursor cannot have come from its row; empty when it may have."""
+    if row is None:
+        return "the database holds no cursor of it"
+    if cursor.resource_version > row.resource_version:
+        return "it is ahead of the database, which was restored to an earlier state, or it was edited"
+    if cursor.resource_version == row.resource_version and cursor.ulid != row.ulid:
+        return "the same resource version cannot stand at two places"
+    return ""
+
+
+def _both(shard: Shard, cursor: Cursor, row: CursorRow | None, why: str) -> str:
+    there = f"{row.ulid} (resource version {row.resource_version})" if row else "nothing"
+    here = f"{cursor.ulid} (resource version {cursor.resource_version})"
+    both = f"shard {shard_text(shard)}: the Variable says {here}, the database {there}"
+    return f"{both}: {why}" if why else both
+
+
+@contextmanager
+def _tokens(
+    source: FeedSource, consumer: str, feed: str, shards: Sequence[Shard], by: str, held: HeldLeases | None
+) -> Iterator[Mapping[Shard, int]]:
+    if held is not None:
+        with held.tokens() as tokens:
+            yield tokens
+    else:
+        with leased(source, consumer, feed, shards, by) as leases, leases.tokens() as tokens:
+            yield tokens
+
+
+def move(
+    source: FeedSource,
+    consumer: str,
+    feed: str,
+    rows: Sequence[CursorRow],
+    tokens: Mapping[Shard, int],
+    change: Callable[[CursorRow], Frontier],
+    by: str,
+) -> list[CursorRow]:
+    """
+    Change the rows that ``change`` gives another frontier, all or none.
+
+    :return: all rows, after the change.
+    """
+    moves = []
+    for row in rows:
+        if row.shard in tokens and (frontier := change(row)) != row.frontier:
+            token = tokens[row.shard]
+            moves.append(CursorMove(row.shard, frontier, row.resource_version, token, ack=frontier.upto))
+    return source.move_cursors(consumer, feed, moves, by=by) if moves else list(rows)
+
+
+def publish_rows(
+    source: FeedSource, variables: VariableStore, consumer: str, feed: str, rows: list[CursorRow]
+) -> list[CursorRow]:
+    """
+    Write the Variable until the rows did not change while it was written.
+
+    Shards share the Variable: a slower publisher may overwrite a newer value with its older one. It sees the
+    newer rows when it reads them once more, and so the last one to write has written the newest.
+    """
+    for _ in range(_PUBLISH_TRIES):
+        if not rows:
+            return rows
+        value = CursorDocument.of_rows(consumer, feed, rows).to_json()
+        variables.set(variable_key(consumer, feed), value)
+        newer = source.cursors(feed, consumer)
+        if CursorDocument.of_rows(consumer, feed, newer).to_json() == value:
+            return newer
+        rows = newer
+    # Others move faster than we write, and each of them publishes after its move.
+    log.warning("Cursors of consumer %s, feed %s move faster than they can be published", consumer, feed)
+    return rows
+
+
+def retrying(attempt: Callable[[], list[CursorRow]], timeout: float) -> list[CursorRow]:
+    """Try until nobody else moves the cursors, for at most ``timeout`` seconds; then raise the last error."""
+    from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+    return Retrying(
+        retry=retry_if_exception_type((LeaseHeldError, LeaseLostError, StaleVersionError)),
+        stop=stop_after_delay(timeout),
+        wait=wait_random_exponential(multiplier=0.02, max=1.0),
+        reraise=True,
+    )(attempt)

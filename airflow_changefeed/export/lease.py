@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Holding a consumer's leases: for the moment of a move, or for as long as a batch takes.
+
+Windows of one consumer may be exported in parallel, so a windowed export needs its leases only to move the
+cursors. A batch begins where the cursor stands: two batches at once would export the same events under two
+names, so a batch holds its leases from before it reads the cursor until it has moved it.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.exceptions import ChangefeedError
+from airflow_changefeed.sources.base import CursorStore
+
+#: Seconds for which a lease is taken; a move is one transaction, so a holder that lives needs far less.
+LEASE_SECONDS = 30.0
+_RENEWALS_PER_LEASE = 3
+
+
+class HeldLeases:
+    """
+    Leases that are renewed in the background until :meth:`release`.
+
+    Whoever loses them, as a process that slept longer than its lease, is refused by the database when it
+    moves a cursor; nothing has to be noticed here.
+    """
+
+    def __init__(
+        self, source: CursorStore, consumer: str, feed: str, shards: Sequence[Shard], by: str
+    ) -> None:
+        self._source = source
+        self._consumer = consumer
+        self._feed = feed
+        self._shards = list(shards)
+        # Unique to this call: a holder may take its own lease again, which two processes must not.
+        self._holder = f"{by[:100]}#{uuid.uuid4().hex}"
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+        self._tokens = self._take()
+        self._thread = threading.Thread(target=self._renew, name="changefeed-lease", daemon=True)
+
+    def _take(self) -> dict[Shard, int]:
+        return self._source.take_lease(
+            self._consumer, self._feed, self._shards, holder=self._holder, seconds=LEASE_SECONDS
+        )
+
+    def start(self) -> None:
+        """Begin to renew."""
+        self._thread.start()
+
+    def _renew(self) -> None:
+        while not self._is_over.wait(LEASE_SECONDS / _RENEWALS_PER_LEASE):
+            with self._lock:
+                if self._is_over.is_set():
+                    return
+                try:
+                    self._tokens = self._take()
+                except ChangefeedError:
+                    # Busy for a moment, or lost: the next renewal, or the move itself, will tell.
+                    continue
+
+    @contextmanager
+    def tokens(self) -> Iterator[Mapping[Shard, int]]:
+        """Give the newest tokens, which stay the newest for the length of the block."""
+        with self._lock:
+            yield self._tokens
+
+    def release(self) -> None:
+        """Give the leases back."""
+        self._is_over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._source.release_lease(self._consumer, self._feed, self._tokens)
+
+
+@contextmanager
+def leased(
+    source: CursorStore, consumer: str, feed: str, shards: Sequence[Shard], by: str, *, renewed: bool = False
+) -> Iterator[HeldLeases]:
+    """
+    Hold the leases of shards for a block.
+
+    :param by: who holds them, for example a run's name.
+    :param renewed: whether the block may take longer than a lease.
+    :raises LeaseHeldError: somebody else holds one; transient.
+    """
+    leases = HeldLeases(source, consumer, feed, shards, by)
+    try:
+        if renewed:
+            leases.start()
+        yield leases
+    finally:
+        leases.release()

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look whether a feed has news for a consumer; the one function behind the sensor, and behind a trigger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from airflow_changefeed.core.feed import Shard, shard_text
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import ShardNotFoundError
+from airflow_changefeed.sources.base import FeedSource, News
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """
+    What a look at a feed found.
+
+    :param news: the shards with events beyond the consumer's cursor, in the feed or waiting in the outbox.
+    :param after: the consumer's cursors, exclusive; a shard left out stands at the start of the feed.
+    :param has_ended: whether the window asked about is over, by the database's clock; False without a window.
+    """
+
+    news: dict[Shard, News]
+    after: dict[Shard, Ulid]
+    has_ended: bool
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is something to export: news, or a window that nothing can come into any more."""
+        return bool(self.news) or self.has_ended
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Return the news as JSON values: shard to ``after``, ``head`` (None: in the outbox), ``outbox``."""
+        return {
+            shard_text(shard): {
+                "after": str(self.after.get(shard, Ulid.MIN)),
+                "head": str(news.head) if news.head is not None else None,
+                "outbox": news.has_outbox,
+            }
+            for shard, news in sorted(self.news.items(), key=lambda item: shard_text(item[0]))
+        }
+
+
+def look(
+    source: FeedSource,
+    feed: str,
+    consumer: str,
+    shards: Sequence[Shard] | None = None,
+    window_end: datetime | None = None,
+) -> Outlook:
+    """
+    Look for news without writing; one look at the feed for all shards.
+
+    :param shards: None for all.
+    :param window_end: exclusive end of the window that is waited for; None waits for news alone.
+    :raises FeedNotFoundError: the database has no such feed; terminal.
+    :raises ShardNotFoundError: a shard that never had an event was named, and its window has ended; terminal.
+    """
+    after = {row.shard: row.ulid for row in source.cursors(feed, consumer)}
+    news = source.peek(feed, after)
+    has_ended = window_end is not None and source.now() >= window_end
+    if shards is not None:
+        news = {shard: found for shard, found in news.items() if shard in shards}
+        if has_ended and not news:
+            _check_known(source, feed, shards)
+    return Outlook(news, after, has_ended)
+
+
+def _check_known(source: FeedSource, feed: str, shards: Sequence[Shard]) -> None:
+    known = [status.shard for status in source.shards(feed)]
+    unknown = [shard_text(shard) for shard in shards if shard not in known]
+    if unknown:
+        raise ShardNotFoundError(
+            f"feed {feed!r} never had an event in shard {', '.join(unknown)}; it has "
+            f"{', '.join(map(shard_text, known)) or 'no shards yet'}. Leave shards out to wait for all there "
+            "are",
+            feed=feed,
+            shards=unknown,
+        )

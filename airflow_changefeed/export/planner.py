@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Makes the plan of an export: seals, registers the consumer, counts and splits. Nothing is written to the
+output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from airflow_changefeed.core.cursor import check_consumer
+from airflow_changefeed.core.feed import FeedInfo, FeedKind, Seal, Shard, ShardStatus, check_shard, shard_text
+from airflow_changefeed.core.plan import ExportOptions, Plan, PlannedUnit
+from airflow_changefeed.core.times import from_milliseconds
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import Window
+from airflow_changefeed.exceptions import (
+    CursorBeyondFeedError,
+    InvalidArgumentError,
+    MissingEventError,
+    OutputError,
+    ShardNotFoundError,
+)
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.sources.base import FeedSource
+
+#: Rows of one part, where the options do not say into how many parts a unit is split: a few seconds of a
+#: task.
+PART_ROWS = 500_000
+#: Units below this are not split, whatever the options say: starting a part costs more than its rows.
+LEAST_PART_ROWS = 20_000
+_MOST_PARTS = 10_000
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """
+    What somebody wants exported.
+
+    :param windows: each becomes a unit of each shard, not overlapping; None exports a batch from the
+        consumer's cursor.
+    :param shards: None for all that have ever had an event.
+    :param run: who asks, for example ``dag_id/run_id/task_id/try``.
+    """
+
+    feed: str
+    path: str
+    consumer: str
+    run: str
+    windows: Sequence[Window] | None = None
+    shards: Sequence[Shard] | None = None
+    options: ExportOptions = field(default_factory=ExportOptions)
+
+    def check(self) -> None:
+        """
+        Check all that can be checked without a database.
+
+        :raises InvalidArgumentError: names everything that is wrong.
+        """
+        problems = [f"{name} is missing" for name in ("feed", "path", "run") if not getattr(self, name)]
+        try:
+            check_consumer(self.consumer)
+        except InvalidArgumentError as problem:
+            problems.append(problem.message)
+        if self.windows is not None:
+            problems += _problems_of(self.windows)
+        if self.shards is not None and not self.shards:
+            problems.append("shards is empty: name some, or None for all")
+        InvalidArgumentError.collect(f"export of feed {self.feed!r}", problems)
+
+
+def _problems_of(windows: Sequence[Window]) -> list[str]:
+    if not windows:
+        return ["windows is empty: name some, or None to export a batch from the cursor"]
+    ordered = sorted(windows)
+    return [
+        f"windows {first} and {second} overlap"
+        for first, second in pairwise(ordered)
+        if second.start < first.end
+    ]
+
+
+def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) -> Plan:
+    """
+    Plan an export.
+
+    Seals the feed up to the end of the last window (a batch: up to now), registers the consumer, and draws an
+    attempt
+    token. Only then the output is claimed; a refused request changes neither the output nor the database.
+
+    :raises InvalidArgumentError: names everything that is wrong with the request.
+    :raises FeedNotFoundError: the database has no such feed.
+    :raises ShardNotFoundError: a shard that never had an event was named.
+    :raises NotYetError: the last window ends less than a minute in the future of the database's clock;
+        transient.
+    :raises FutureTimeError: it ends further in the future.
+    :raises LockTimeoutError: a writer or drain holds a lock longer than the lock timeout; transient.
+    :raises ForeignOutputError: the path holds the export of another feed.
+    :raises OutputNotWritableError: the path cannot be written.
+    :raises OutputError: the output holds units that overlap the planned ones in part: it was cut in another
+        way.
+    :raises CursorBeyondFeedError: the consumer's cursor lies beyond a shard's clock.
+    """
+    request.check()
+    info = source.feed(request.feed)
+    source.schema(request.feed)
+    _check_shards(info, request.shards)
+    store.check()
+    made_at = source.now()
+    ordered = sorted(request.windows) if request.windows is not None else None
+    if request.shards is not None:
+        # Before the seal, which changes the database; the seal may bring new shards, but none that was named.
+        _check_known([status.shard for status in source.shards(request.feed)], request)
+    seals = source.seal(request.feed, ordered[-1].end if ordered is not None else made_at)
+    shards = list(request.shards) if request.shards is not None else sorted(seals, key=shard_text)
+    # Marks first: history that comes in from here on makes a unit stale, or its count wrong, but never goes
+    # unseen.
+    stale = _stale(source, request.feed)
+    if ordered is not None:
+        units = [ExportUnit.of_window(shard, window) for shard in shards for window in ordered]
+        starts = _beginnings(source, request, shards, ordered[0].range.after)
+    else:
+        units, starts = _batches(source, store, request, {shard: seals[shard] for shard in shards})
+    _check_cut(store, units)
+    planned = [
+        unit for shard in shards for unit in _count(source, request, shard, units, stale.get(shard, 0))
+    ]
+    if info.kind is FeedKind.SERIALIZED and request.options.on_missing == "fail":
+        _check_none_lost(store, planned)
+    # The output first: what cannot be written must not leave a consumer that holds back purging.
+    store.claim()
+    if starts:
+        source.begin_consumer(request.consumer, request.feed, starts, by=request.run)
+    return Plan(
+        feed=request.feed,
+        # A local path means the same in every working folder.
+        path=store.files.root if store.files.moves_folders else request.path,
+        consumer=request.consumer,
+        attempt=source.next_attempt(request.feed, above=store.highest_attempt(units)),
+        run=request.run,
+        made_at=made_at,
+        units=tuple(planned),
+        seals={shard: seals[shard].until for shard in shards},
+        options=request.options,
+    )
+
+
+def _check_shards(info: FeedInfo, shards: Sequence[Shard] | None) -> None:
+    problems = []
+    for shard in shards or ():
+        try:
+            check_shard(shard, info.shard_key_type)
+        except InvalidArgumentError as problem:
+            problems.append(problem.message)
+    if len(set(shards or ())) < len(shards or ()):
+        problems.append("a shard is named twice")
+    InvalidArgumentError.collect(f"export of feed {info.name!r}", problems)
+
+
+def _check_known(known: Sequence[Shard], request: ExportRequest) -> None:
+    unknown = [shard_text(shard) for shard in request.shards or () if shard not in known]
+    if unknown:
+        raise ShardNotFoundError(
+            f"feed {request.feed!r} never had an event in shard {', '.join(unknown)}; it has "
+            f"{', '.join(map(shard_text, known)) or 'no shards yet'}. Leave shards out to export all there "
+            "are",
+            feed=request.feed,
+            shards=unknown,
+        )
+
+
+def _stale(source: FeedSource, feed: str) -> dict[Shard, int]:
+    highest: dict[Shard, int] = {}
+    for mark in source.stale_marks(feed):
+        highest[mark.shard] = max(mark.number, highest.get(mark.shard, 0))
+    return highest
+
+
+def _beginnings(
+    source: FeedSource, request: ExportRequest, shards: Sequence[Shard], after: Ulid
+) -> dict[Shard, Ulid]:
+    """
+    Return where shards begin for the consumer: before the first window of this run, or later.
+
+    A shard that came after windows the consumer has completed held nothing in them (ADR 0001, R7), so they
+    are complete for it: a run over old windows must not make it begin there, with a gap to its first event.
+    """
+    rows = {row.shard: row for row in source.cursors(request.feed, request.consumer)}
+    statuses = {status.shard: status for status in source.shards(request.feed)}
+    others = min((row.ulid for row in rows.values() if row.frontier.has_moved), default=after)
+    starts = {}
+    for shard in shards:
+        starts[shard] = after
+        if shard in rows:
+            _check_cursor(rows[shard].ulid, statuses[shard], request)
+        elif others > after and statuses[shard].purged_upto <= after:
+            (before,) = source.count(request.feed, shard, [UlidRange(after, others)])
+            starts[shard] = after if before else others
+    return starts
+
+
+def _check_none_lost(store: ExportStore, planned: Sequence[PlannedUnit]) -> None:
+    """
+    Refuse to replace a unit by a smaller one, where deleted rows leave no trace in the feed.
+
+    The events of serialized writers are rows of the user's own table, so a deleted one is only missed by the
+    manifest that has counted it.
+    """
+    for unit in planned:
+        manifest = store.read(unit.unit)
+        if manifest is not None and unit.rows < manifest.rows:
+            raise MissingEventError(
+                f"feed {store.feed!r}, {unit.unit}: the export has {manifest.rows} events, the table only "
+                f"{unit.rows}: rows were deleted after they were fed. Restore them, leave the window as it "
+                "is, or export what is left with on_missing='keys_only'",
+                feed=store.feed,
+                unit=unit.unit,
+            )
+
+
+def _batches(
+    source: FeedSource, store: ExportStore, request: ExportRequest, seals: Mapping[Shard, Seal]
+) -> tuple[list[ExportUnit], dict[Shard, Ulid]]:
+    """Return the units from the cursors to the heads, and where shards without a row begin."""
+    rows = {row.shard: row for row in source.cursors(request.feed, request.consumer)}
+    statuses = {status.shard: status for status in source.shards(request.feed)}
+    units = []
+    for shard, seal in seals.items():
+        cursor = rows[shard].ulid if shard in rows else Ulid.MIN
+        _check_cursor(cursor, statuses[shard], request)
+        # A batch that was committed, but whose cursor did not move before a crash, is exported again under
+        # its own name: a longer one from the same cursor would give its rows a second time.
+        units_since = store.units(shard, start=cursor.time)
+        committed = {unit.range.after: unit for unit in units_since if unit.window is None}
+        while (unit := committed.get(cursor)) is not None:
+            units.append(unit)
+            cursor = unit.range.upto
+        if seal.head is not None and seal.head > cursor:
+            units.append(ExportUnit(shard, UlidRange(cursor, seal.head)))
+    return units, {shard: Ulid.MIN for shard in seals if shard not in rows}
+
+
+def _check_cursor(cursor: Ulid, status: ShardStatus, request: ExportRequest) -> None:
+    clock = from_milliseconds(Ulid.floor(status.clock).ms + 1)
+    if cursor >= Ulid.floor(clock):
+        raise CursorBeyondFeedError(
+            f"consumer {request.consumer!r} stands at {cursor} in shard {shard_text(status.shard)} of feed "
+            f"{request.feed!r}, beyond the shard's clock {status.clock}: the database was restored, or the "
+            "cursor belongs elsewhere. Compare both, then set the cursor anew",
+            feed=request.feed,
+            shard=status.shard,
+            cursor=cursor,
+        )
+
+
+def _check_cut(store: ExportStore, units: Sequence[ExportUnit]) -> None:
+    """Refuse units that overlap committed ones without being the same: readers would get rows twice."""
+    problems = []
+    for shard in {unit.shard for unit in units}:
+        wanted = sorted((unit for unit in units if unit.shard == shard), key=lambda unit: unit.range)
+        if not wanted:
+            continue
+        start, end = wanted[0].range.after.time, wanted[-1].range.upto.next().time
+        known = set(wanted)
+        others = [unit for unit in store.units(shard, start=start, end=end) if unit not in known]
+        position = 0
+        for unit in wanted:
+            while position < len(others) and others[position].range.upto <= unit.range.after:
+                position += 1
+            if position < len(others) and others[position].range.overlaps(unit.range):
+                problems.append(f"{unit} overlaps {others[position]}")
+    if problems:
+        raise OutputError(
+            f"{store.layout.data} holds units of feed {store.feed!r} that are cut in another way, so readers "
+            f"would get rows twice: {'; '.join(problems[:3])}. Use the unit that the output was made with, "
+            "or another path; a batch continues at the end of the last one",
+            path=store.path,
+        )
+
+
+def _count(
+    source: FeedSource, request: ExportRequest, shard: Shard, units: Sequence[ExportUnit], stale: int
+) -> list[PlannedUnit]:
+    own = [unit for unit in units if unit.shard == shard]
+    counts: list[int] = source.count(request.feed, shard, [unit.range for unit in own]) if own else []
+    return [_split(source, request, unit, rows, stale) for unit, rows in zip(own, counts, strict=True)]
+
+
+def _split(
+    source: FeedSource, request: ExportRequest, unit: ExportUnit, rows: int, stale: int
+) -> PlannedUnit:
+    most = request.options.partitions
+    if most is None:
+        parts = min(-(-rows // PART_ROWS), _MOST_PARTS)
+    else:
+        parts = min(-(-rows // LEAST_PART_ROWS), most)
+    if parts <= 1:
+        return PlannedUnit(unit, rows, (unit.range,) if rows else (), stale)
+    ranges: list[Any] = source.split(request.feed, unit.shard, unit.range, parts)
+    return PlannedUnit(unit, sum(part.rows for part in ranges), tuple(part.range for part in ranges), stale)

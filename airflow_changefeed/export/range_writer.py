@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Writes one part of an export unit: streams a range of a feed into Parquet files, checking and summing on the
+way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.manifest import FileFacts, combine_checksums
+from airflow_changefeed.core.plan import ExportOptions
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.exceptions import IncompleteReadError
+from airflow_changefeed.export.checksum import checksum
+from airflow_changefeed.export.files import Files
+from airflow_changefeed.sources.base import ULID_COLUMN, FeedReader
+
+#: Bytes of Arrow buffers that become one row group; the writer holds about as much again.
+ROW_GROUP_BYTES = 64 * 1024 * 1024
+
+
+class _OpenFile:
+    """A Parquet file that is being written."""
+
+    def __init__(self, files: Files, path: str, name: str, schema: pa.Schema, compression: str) -> None:
+        self.name = name
+        self.rows = 0
+        self._checksums: list[int] = []
+        self._first: Ulid | None = None
+        self._last = Ulid.MIN
+        self._opened: AbstractContextManager[Any] = files.writer(path)
+        self._sink = self._opened.__enter__()
+        self._parquet = pq.ParquetWriter(self._sink, schema, compression=compression, version="2.6")
+
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+        return int(self._sink.tell())
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add rows, in row groups of bounded bytes; a row that is larger has one of its own."""
+        waiting = [rows]
+        while waiting:
+            batch = waiting.pop()
+            if batch.num_rows > 1 and batch.nbytes > ROW_GROUP_BYTES:
+                half = batch.num_rows // 2
+                waiting += [batch.slice(half), batch.slice(0, half)]
+            else:
+                self._write_group(batch)
+
+    def _write_group(self, batch: pa.RecordBatch) -> None:
+        self._parquet.write_batch(batch)
+        self._checksums.append(checksum(batch))
+        self.rows += batch.num_rows
+        ulids = batch.column(ULID_COLUMN)
+        self._last = Ulid.parse_text(ulids[-1].as_py())
+        self._first = self._first or Ulid.parse_text(ulids[0].as_py())
+
+    def finish(self) -> FileFacts:
+        """Close the file and say what is in it."""
+        self._parquet.close()
+        size = self.size
+        self._opened.__exit__(None, None, None)
+        return FileFacts(
+            self.name,
+            self.rows,
+            size,
+            self._first or Ulid.MIN,
+            self._last,
+            combine_checksums(self._checksums),
+        )
+
+    def abandon(self, error: BaseException) -> None:
+        """Close a file that will not be used."""
+        try:
+            self._parquet.close()
+        finally:
+            self._opened.__exit__(type(error), error, error.__traceback__)
+
+
+def write_part(
+    source: FeedReader,
+    files: Files,
+    folder: str,
+    *,
+    schema: pa.Schema,
+    feed: str,
+    shard: Shard,
+    range_: UlidRange,
+    part: int,
+    options: ExportOptions,
+    progress: Callable[[int, int], None] = lambda rows, size: None,
+) -> Iterator[FileFacts]:
+    """
+    Write the events of a range to Parquet files, and yield the facts of each as it is finished.
+
+    :param folder: where the files go; this task's own.
+    :param schema: that of ``source.schema(feed)``, asked once for many parts.
+    :param part: number of the range within its unit, from 0; part of the files' names.
+    :param progress: called with the rows and bytes of each finished batch.
+    :raises IncompleteReadError: the source gave events out of order or outside the range.
+    """
+    stream = source.stream(feed, shard, range_, batch_rows=options.batch_rows, on_missing=options.on_missing)
+    file: _OpenFile | None = None
+    number, before = 0, 0
+    last = str(range_.after)
+    try:
+        for batch in stream:
+            last = _check_order(batch, last, range_, feed, shard)
+            offset = 0
+            while offset < batch.num_rows:
+                if file is None:
+                    name = f"part-{part:05d}-{number:05d}.parquet"
+                    file, number, before = _open(files, folder, name, schema, options), number + 1, 0
+                piece = batch.slice(offset, options.target_file_rows - file.rows)
+                file.write(piece)
+                offset += piece.num_rows
+                progress(piece.num_rows, file.size - before)
+                before = file.size
+                if _is_full(file, options):
+                    done, file = file.finish(), None
+                    yield done
+                del piece
+            # Or it would be held while the source reads the next one.
+            del batch
+        if file is not None:
+            done, file = file.finish(), None
+            yield done
+    except BaseException as error:
+        if file is not None:
+            file.abandon(error)
+        raise
+    finally:
+        # A generator that is left behind would keep its connection until it is collected.
+        close = getattr(stream, "close", None)
+        if close is not None:
+            close()
+
+
+def _open(files: Files, folder: str, name: str, schema: pa.Schema, options: ExportOptions) -> _OpenFile:
+    compression = "NONE" if options.compression == "none" else options.compression
+    return _OpenFile(files, f"{folder}/{name}", name, schema, compression)
+
+
+def _is_full(file: _OpenFile, options: ExportOptions) -> bool:
+    return file.rows >= options.target_file_rows or (
+        options.target_file_bytes is not None and file.size >= options.target_file_bytes
+    )
+
+
+def _check_order(batch: pa.RecordBatch, last: str, range_: UlidRange, feed: str, shard: Shard) -> str:
+    """Check that a batch goes on in ascending ULIDs within its range, and return its last one."""
+    if batch.num_rows == 0:
+        return last
+    # ULIDs as text sort as they do as numbers.
+    ulids = batch.column(ULID_COLUMN)
+    first, final = ulids[0].as_py(), ulids[-1].as_py()
+    ascends = batch.num_rows == 1 or pc.all(pc.less(ulids.slice(0, len(ulids) - 1), ulids.slice(1))).as_py()
+    if not (ascends and first > last and final <= str(range_.upto)):
+        raise IncompleteReadError(
+            f"feed {feed!r}, shard {shard}: the source gave events out of order or outside ({range_.after}, "
+            f"{range_.upto}], between {first} and {final}; retry",
+            feed=feed,
+            shard=shard,
+        )
+    return str(final)

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a Spark job tells the operator what became of it: one document beside its attempt."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from airflow_changefeed import exceptions
+from airflow_changefeed.core import documents
+from airflow_changefeed.core.manifest import Manifest
+from airflow_changefeed.exceptions import ChangefeedError, TerminalError, TransientError
+from airflow_changefeed.export.store import ExportStore
+
+KIND = "changefeed result"
+SCHEMA_VERSION = 1
+DONE, FAILED = "done", "failed"
+# What a Spark task says before the JSON of its error; Spark hands on no more than the text of a Python
+# exception.
+MARK = "changefeed-error:"
+_MARKED = re.compile(re.escape(MARK) + r"(\{.*\})")
+
+
+@dataclass(frozen=True)
+class ErrorFacts:
+    """
+    An error on its way from a task or job to whoever started it.
+
+    :param class_name: of a class in :mod:`airflow_changefeed.exceptions`, or of any other exception.
+    :param transient: whether a retry may help.
+    """
+
+    class_name: str
+    message: str
+    transient: bool
+
+    @classmethod
+    def of(cls, error: BaseException) -> ErrorFacts:
+        """
+        Describe an error; one that a Spark task raised is found in the text of Spark's.
+
+        An error that is not ours (a lost executor, a bug, memory) counts as transient.
+        """
+        if isinstance(error, ChangefeedError):
+            return cls(type(error).__name__, error.message, error.transient)
+        marked = _MARKED.search(str(error))
+        if marked:
+            try:
+                value = json.loads(marked[1])
+                return cls(str(value["class"]), str(value["message"]), bool(value["transient"]))
+            except (ValueError, KeyError, TypeError):
+                pass
+        return cls(type(error).__name__, str(error) or repr(error), True)
+
+    @property
+    def marked(self) -> str:
+        """One line that survives Spark."""
+        value = {"class": self.class_name, "message": self.message, "transient": self.transient}
+        return MARK + json.dumps(value)
+
+    def to_error(self) -> ChangefeedError:
+        """Return the same error again, or its nearest base where it is not one of ours."""
+        kind = getattr(exceptions, self.class_name, None)
+        if isinstance(kind, type) and issubclass(kind, ChangefeedError):
+            return kind(self.message)
+        base = TransientError if self.transient else TerminalError
+        return base(f"{self.class_name}: {self.message}")
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """
+    What became of an export.
+
+    :param manifests: paths of the manifests, in the plan's order.
+    :param units: how many export units are complete now.
+    :param size: bytes of all files.
+    :param seconds: how long the job took, its start of Spark left out.
+    """
+
+    status: str
+    manifests: tuple[str, ...] = ()
+    units: int = 0
+    rows: int = 0
+    size: int = 0
+    seconds: float = 0.0
+    error: ErrorFacts | None = field(default=None)
+
+    @classmethod
+    def of_manifests(
+        cls, store: ExportStore, manifests: Sequence[Manifest], *, seconds: float = 0.0
+    ) -> ExportResult:
+        """Return the result of a commit."""
+        return cls(
+            DONE,
+            tuple(store.layout.manifest(manifest.unit, manifest.attempt) for manifest in manifests),
+            len(manifests),
+            sum(manifest.rows for manifest in manifests),
+            sum(manifest.size for manifest in manifests),
+            round(seconds, 3),
+        )
+
+    @classmethod
+    def of_error(cls, error: BaseException) -> ExportResult:
+        """Return the result of a failure."""
+        return cls(FAILED, error=ErrorFacts.of(error))
+
+    def raise_error(self) -> None:
+        """Raise the job's error as the class it had; return when it succeeded."""
+        if self.error is not None:
+            raise self.error.to_error()
+
+    def to_json(self) -> str:
+        """Write the result."""
+        content: dict[str, Any] = {**asdict(self), "manifests": list(self.manifests), "bytes": self.size}
+        del content["size"]
+        if self.error is not None:
+            content["error"] = {
+                "class": self.error.class_name,
+                "message": self.error.message,
+                "transient": self.error.transient,
+            }
+        return documents.dump(KIND, SCHEMA_VERSION, content, indent=2)
+
+    @classmethod
+    def from_json(cls, text: str, *, where: str = "result") -> ExportResult:
+        """
+        Read a result.
+
+        :raises TerminalError: not a result, or damaged.
+        """
+        content = documents.load(text, KIND, SCHEMA_VERSION, where=where, error=TerminalError)
+        try:
+            error = content["error"]
+            return cls(
+                content["status"],
+                tuple(content["manifests"]),
+                content["units"],
+                content["rows"],
+                content["bytes"],
+                content["seconds"],
+                ErrorFacts(error["class"], error["message"], error["transient"]) if error else None,
+            )
+        except (KeyError, TypeError) as problem:
+            raise TerminalError(
+                f"{where} is damaged: {type(problem).__name__}: {problem}", where=where
+            ) from None
+
+
+def write_result(store: ExportStore, attempt: int, result: ExportResult) -> None:
+    """Leave a result for the operator."""
+    store.files.write(store.layout.result(attempt), result.to_json().encode())
+
+
+def take_result(store: ExportStore, attempt: int) -> ExportResult | None:
+    """
+    Read and remove an attempt's result, once its job is over.
+
+    :return: None when the job left none, because it was killed; the next attempt cleans up after it.
+    """
+    where = store.layout.result(attempt)
+    content = store.files.read(where)
+    if content is None:
+        return None
+    result = ExportResult.from_json(content.decode(errors="replace"), where=where)
+    # Tasks of a job that failed may have gone on writing until its processes ended.
+    store.files.remove(store.layout.writing(attempt))
+    store.files.remove(where)
+    store.files.remove(store.layout.driver(attempt))
+    store.files.prune(store.layout.attempt(attempt), store.layout.attempts)
+    return result

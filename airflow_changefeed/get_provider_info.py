@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Airflow asks a provider about itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_NAME = "Changefeed"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """
+    Return the provider's description, for the entry point ``apache_airflow_provider``.
+
+    No connection type of its own: feeds are reached by those of the providers ``sqlite`` and
+    ``microsoft.mssql``, and a type that is registered twice takes over the other provider's form.
+    """
+    return {
+        "package-name": "airflow-changefeed",
+        "name": _NAME,
+        "description": "Race-safe change feeds of database tables, exported to Parquet through Spark.",
+        "integrations": [
+            {
+                "integration-name": _NAME,
+                "external-doc-url": "https://pypi.org/project/airflow-changefeed/",
+                "tags": ["software"],
+            },
+            {
+                "integration-name": "Parquet",
+                "external-doc-url": "https://parquet.apache.org/",
+                "tags": ["apache"],
+            },
+        ],
+        "hooks": [{"integration-name": _NAME, "python-modules": ["airflow_changefeed.hooks.changefeed"]}],
+        "sensors": [{"integration-name": _NAME, "python-modules": ["airflow_changefeed.sensors.changefeed"]}],
+        "transfers": [
+            {
+                "source-integration-name": _NAME,
+                "target-integration-name": "Parquet",
+                "python-module": "airflow_changefeed.transfers.changefeed_to_parquet",
+            }
+        ],
+    }

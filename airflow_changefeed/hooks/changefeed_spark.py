@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Spark as an export needs it: a connection that means what it says, Java that is new enough, a job that dies
+with us.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+from airflow_changefeed.exceptions import SparkEnvironmentError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+LEAST_JAVA = 17
+_PR_SET_PDEATHSIG = 1
+_JAVA_SECONDS = 60
+_INSTALL_JAVA = (
+    f"install Java {LEAST_JAVA} or later (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) where the "
+    "task runs, and export JAVA_HOME if it is not on PATH"
+)
+
+
+class ChangefeedSparkSubmitHook(SparkSubmitHook):
+    """The provider's hook; its ``spark-submit`` is killed by the system when this process dies."""
+
+    @classmethod
+    def of(cls, hook: SparkSubmitHook) -> ChangefeedSparkSubmitHook:
+        """Return a hook with another one's state: only the provider's operator knows what it is made of."""
+        ours = cls.__new__(cls)
+        ours.__dict__.update(hook.__dict__)
+        return ours
+
+    @property
+    def master(self) -> str:
+        """Spark's master, as ``spark-submit`` gets it."""
+        return str(self._connection["master"])
+
+    @property
+    def is_local(self) -> bool:
+        """Whether driver and executors run on this machine."""
+        return self.master.startswith("local")
+
+    def check(self) -> None:
+        """
+        Check what would otherwise fail late, or silently do something else.
+
+        :raises SparkEnvironmentError: names what is missing, and the remedy; terminal.
+        """
+        if self.master == "spark://":
+            raise SparkEnvironmentError(
+                f"Spark connection {self._conn_id!r} names no master: put one into the field host, for "
+                "example local[*] or spark://host:7077"
+            )
+        if self._connection["deploy_mode"] == "cluster":
+            raise SparkEnvironmentError(
+                f"Spark connection {self._conn_id!r} says deploy mode cluster, but an export's plan and "
+                "connection lie on the worker: use deploy mode client"
+            )
+        env = {**os.environ, **(self._env_vars or {})}
+        binary = str(self._connection["spark_binary"])
+        if shutil.which(binary, path=search_path(env)) is None:
+            raise SparkEnvironmentError(
+                f"{binary} is neither on PATH nor beside {sys.executable}: install pyspark where the task "
+                "runs, or put Spark's bin folder on PATH"
+            )
+        # In client mode the driver runs here, wherever the master is.
+        check_java(env)
+
+    def _build_spark_common_args(self) -> list[str]:
+        """Build the provider's arguments, and set the environment of ``spark-submit``: the one checked."""
+        args: list[str] = super()._build_spark_common_args()
+        # Not by env_vars: on YARN and Kubernetes those become properties for other machines.
+        self._env = driver_environment(self._env_vars)
+        return args
+
+    def submit(self, application: str = "", **kwargs: Any) -> str | None:
+        """Run ``spark-submit`` as the provider does; on Linux it dies with this process."""
+        try:
+            return super().submit(application, **{"preexec_fn": _die_with(os.getpid()), **kwargs})
+        finally:
+            if self._submit_sp is not None and self._submit_sp.stdout is not None:
+                self._submit_sp.stdout.close()  # the provider leaves it to the garbage collector
+
+
+def check_connection(connection: Callable[[str], Connection], conn_id: str) -> None:
+    """
+    Check that a Spark connection exists; the provider's hook would silently go to YARN.
+
+    :param connection: finds a connection by its id.
+    :raises SparkEnvironmentError: there is none, or it cannot be read; terminal.
+    """
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    try:
+        connection(conn_id)
+    except AirflowNotFoundException:
+        raise SparkEnvironmentError(
+            f"Airflow has no usable connection {conn_id!r}, and Spark's provider would silently use YARN "
+            "instead. Create "
+            'it as JSON, since a URI cannot say local[*]: {"conn_type": "spark", "host": "local[*]"}',
+            conn_id=conn_id,
+        ) from None
+
+
+def local_environment(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """
+    Return the environment of a local job: this Python for the driver and the workers.
+
+    :param given: what the task says; it wins.
+    """
+    return {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, **(given or {})}
+
+
+def driver_environment(given: Mapping[str, Any] | None) -> dict[str, str]:
+    """
+    Return what ``spark-submit`` gets beside this process's environment: this Python's folder on PATH, and
+    this Python for the driver where nothing names one.
+
+    :param given: what the task says.
+    """
+    env = {name: str(value) for name, value in (given or {}).items()}
+    whole = {**os.environ, **env}
+    if not (whole.get("PYSPARK_DRIVER_PYTHON") or whole.get("PYSPARK_PYTHON")):
+        env["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    return {**env, "PATH": search_path(whole)}
+
+
+def search_path(env: Mapping[str, Any]) -> str:
+    """Return PATH with this Python's folder at its end, where pip puts ``spark-submit``."""
+    return os.pathsep.join(filter(None, [str(env.get("PATH", os.defpath)), str(Path(sys.executable).parent)]))
+
+
+def check_java(env: Mapping[str, Any]) -> None:
+    """
+    Check the Java that Spark would take.
+
+    :raises SparkEnvironmentError: there is none, or it is too old; terminal.
+    """
+    java = str(Path(env["JAVA_HOME"]) / "bin" / "java") if env.get("JAVA_HOME") else "java"
+    found = shutil.which(java, path=env.get("PATH"))
+    if found is None:
+        raise SparkEnvironmentError(
+            f"Spark needs Java, and there is none ({java}): {_INSTALL_JAVA}", java=java
+        )
+    try:
+        done = subprocess.run(
+            [found, "-version"], capture_output=True, text=True, timeout=_JAVA_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SparkEnvironmentError(f"{found} does not run ({error}): {_INSTALL_JAVA}", java=found) from error
+    version = java_version(done.stderr + done.stdout)
+    if version < LEAST_JAVA:
+        said = f"is version {version}" if version else "does not say its version"
+        raise SparkEnvironmentError(
+            f"Spark needs Java {LEAST_JAVA} or later, and {found} {said}: {_INSTALL_JAVA}",
+            java=found,
+            version=version,
+        )
+
+
+def java_version(text: str) -> int:
+    """Read the major version from ``java -version``, 8 for "1.8.0"; 0 when it is not there."""
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
+    if not match:
+        return 0
+    return int(match[2] or 0) if match[1] == "1" else int(match[1])
+
+
+@cache
+def _prctl() -> Callable[..., int] | None:
+    """Find Linux's prctl; loaded before the fork, after which as little as possible may happen."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        prctl: Callable[..., int] = ctypes.CDLL(None, use_errno=True).prctl
+    except (OSError, AttributeError):
+        return None
+    return prctl
+
+
+def _die_with(parent: int) -> Callable[[], None] | None:
+    prctl = _prctl()
+    if prctl is None:
+        return None
+
+    def before_exec() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            # The parent died between the fork and the line above; nobody will send the signal any more.
+            os._exit(1)
+
+    return before_exec

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where feeds live. A source is opened from a plain description of a connection."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from airflow_changefeed.sources.base import FeedSource
+
+#: Connection type to the class of its source. The only place that knows which types there are.
+SOURCES = {"sqlite": "airflow_changefeed.sources.sqlite.SqliteFeedSource"}
+
+
+def open_source(description: Mapping[str, Any], **overrides: Any) -> FeedSource:
+    """
+    Open a source from its description.
+
+    :param description: ``{"type": "sqlite", "path": "/data/feeds.db", ...}``, as ``FeedSource.describe``
+        gives it.
+    :param overrides: options that replace those of the description, for example ``lock_timeout=10``.
+    :raises ConnectionNotUsableError: the type holds no feeds.
+    :raises InvalidArgumentError: an option that the source does not know, or one that it needs is missing.
+    """
+    options = {**description, **overrides}
+    kind = options.pop("type", None)
+    if kind not in SOURCES:
+        raise ConnectionNotUsableError(
+            f"connection type {kind!r} holds no feeds; use one of {', '.join(sorted(SOURCES))}", type=kind
+        )
+    module, _, name = SOURCES[kind].rpartition(".")
+    implementation = getattr(import_module(module), name)
+    try:
+        inspect.signature(implementation).bind(**options)
+    except TypeError as problem:
+        raise InvalidArgumentError(f"{kind} source: {problem}; see the reference of that source") from None
+    source: FeedSource = implementation(**options)
+    return source

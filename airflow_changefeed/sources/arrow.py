@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ULIDs in Arrow columns: the first columns of every stream, made without a Python loop over the rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
+
+_CROCKFORD = np.frombuffer(b"0123456789ABCDEFGHJKMNPQRSTVWXYZ", dtype=np.uint8)
+_TEXT_LENGTH = 26
+
+ULID_FIELD = pa.field(ULID_COLUMN, pa.string(), nullable=False)
+TIME_FIELD = pa.field(TIME_COLUMN, pa.timestamp("ms", tz="UTC"), nullable=False)
+
+
+def ulid_bytes(column: pa.Array) -> np.ndarray:
+    """
+    Return ULIDs as a matrix of bytes.
+
+    :param column: binary of 16 bytes each, without nulls.
+    :return: uint8, shape (rows, 16).
+    """
+    return np.frombuffer(column.cast(pa.binary(16)).buffers()[1], dtype=np.uint8).reshape(-1, 16)[
+        column.offset if pa.types.is_fixed_size_binary(column.type) else 0 :
+    ][: len(column)]
+
+
+def ulid_texts(raw: np.ndarray) -> pa.Array:
+    """
+    Encode ULIDs as 26 Crockford characters each.
+
+    Does for a whole column what python-ulid does for one value; a property test holds the two equal.
+
+    :param raw: uint8, shape (rows, 16).
+    """
+    rows = len(raw)
+    words = raw.astype(">u1", copy=False).view(">u8").reshape(rows, 2).astype(np.uint64)
+    high, low = words[:, 0], words[:, 1]
+    text = np.empty((rows, _TEXT_LENGTH), dtype=np.uint8)
+    for place in range(_TEXT_LENGTH):
+        shift = 5 * (_TEXT_LENGTH - 1 - place)
+        if shift >= 64:
+            digits = high >> np.uint64(shift - 64)
+        elif shift > 59:
+            digits = (low >> np.uint64(shift)) | (high << np.uint64(64 - shift))
+        else:
+            digits = low >> np.uint64(shift)
+        text[:, place] = _CROCKFORD[(digits & np.uint64(31)).astype(np.uint8)]
+    offsets = np.arange(0, (rows + 1) * _TEXT_LENGTH, _TEXT_LENGTH, dtype=np.int32)
+    return pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(text))
+
+
+def ulid_times(raw: np.ndarray) -> pa.Array:
+    """
+    Return the times of ULIDs, UTC in milliseconds.
+
+    :param raw: uint8, shape (rows, 16).
+    """
+    wide = np.zeros((len(raw), 8), dtype=np.uint8)
+    wide[:, 2:] = raw[:, :6]
+    milliseconds = wide.view(">u8").reshape(-1).astype(np.int64)
+    return pa.array(milliseconds, type=TIME_FIELD.type)

@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The protocols between feeds and all that uses them.
+
+A source implements all three; a user asks only for what it needs. What is promised here is held by the
+contract suite in ``tests/integration/contract``, which runs unchanged against every source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.event import Page
+from airflow_changefeed.core.feed import FeedInfo, FeedKind, Seal, Shard, ShardStatus, StaleMark
+from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Name of the column that holds the ULID, 26 Crockford characters, in streams and files.
+ULID_COLUMN = "changefeed_ulid"
+#: Name of the column that holds the ULID's time, UTC in milliseconds, in streams and files.
+TIME_COLUMN = "changefeed_time"
+#: Names beginning so are ours; an event table that uses one of ours is refused.
+RESERVED_PREFIX = "changefeed_"
+#: Rows that one page or batch may hold.
+MAX_PAGE_SIZE = 100_000
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """
+    What a source can do; the contract suite reads it.
+
+    :param parallel_writers: whether several transactions may write at once. Where False, a drain or seal
+        waits for any open writer, or fails with LockTimeoutError.
+    """
+
+    parallel_writers: bool
+
+
+@dataclass(frozen=True)
+class News:
+    """
+    A shard has events beyond a cursor.
+
+    :param head: last event in the feed, None when all news are still in the outbox.
+    :param has_outbox: whether committed rows wait in the outbox.
+    """
+
+    shard: Shard
+    head: Ulid | None
+    has_outbox: bool
+
+
+@dataclass(frozen=True)
+class RangePart:
+    """A part of a range, and how many events lie in it."""
+
+    range: UlidRange
+    rows: int
+
+
+@dataclass(frozen=True)
+class Purged:
+    """What a purge removed, or would remove, from a shard: ``rows`` events up to ``upto`` (inclusive)."""
+
+    shard: Shard
+    rows: int
+    upto: Ulid
+
+
+@dataclass(frozen=True)
+class CursorMove:
+    """
+    A change of one cursor row, made only if the row still is as its reader saw it.
+
+    :param frontier: the row's new frontier.
+    :param expected_version: the resource version that was seen.
+    :param lease_token: the mover's grant; an older one is refused.
+    :param ack: inclusive; what the consumer no longer needs. None leaves it; it never goes back.
+    """
+
+    shard: Shard
+    frontier: Frontier
+    expected_version: int
+    lease_token: int
+    ack: Ulid | None = None
+
+
+class FeedReader(Protocol):
+    """All that a Spark task, a sensor or a page needs of a feed."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this source can do."""
+
+    def now(self) -> datetime:
+        """Return the database's clock: UTC, whole milliseconds. Only it decides what is the future."""
+
+    def feeds(self) -> list[FeedInfo]:
+        """Return all feeds, by name."""
+
+    def feed(self, feed: str) -> FeedInfo:
+        """
+        Return one feed.
+
+        :raises FeedNotFoundError: the database has no such feed; terminal.
+        """
+
+    def shards(self, feed: str) -> list[ShardStatus]:
+        """Return the state of each shard that ever had an event, also if its rows are all in the outbox."""
+
+    def peek(self, feed: str, after: Mapping[Shard, Ulid]) -> dict[Shard, News]:
+        """
+        Look for news without writing, in one query whose cost does not grow with the feed.
+
+        :param after: cursors, exclusive; a shard left out stands at ``Ulid.MIN``.
+        :return: the shards that have events beyond their cursor, in the feed or waiting in the outbox.
+        """
+
+    def read_feed(self, feed: str, shard: Shard, after: Ulid, page_size: int = 1000) -> Page:
+        """
+        Read one page of a shard after a cursor, ordering new events if the feed has run out.
+
+        :param after: last ULID already consumed; exclusive. ``Ulid.MIN`` is the start of the feed.
+        :param page_size: rows, 1 to 100_000.
+        :return: events in ascending ULID; an empty page means the shard is at its head, a short one does not.
+        :raises PurgedError: the cursor lies below what was purged; terminal.
+        :raises CursorBeyondFeedError: the cursor lies beyond the shard's clock; terminal.
+        :raises LockTimeoutError: somebody holds the shard longer than the lock timeout; transient.
+        """
+
+    def count(self, feed: str, shard: Shard, ranges: Sequence[UlidRange]) -> list[int]:
+        """
+        Count the events in the feed (not in the outbox) in each of many ranges, in one pass.
+
+        :param ranges: ascending, not overlapping.
+        :raises PurgedError: a range reaches below what was purged; terminal.
+        """
+
+    def split(self, feed: str, shard: Shard, range_: UlidRange, parts: int) -> list[RangePart]:
+        """
+        Split a range into at most ``parts`` consecutive ranges of about the same number of events.
+
+        :param parts: 1 to 10_000.
+        :return: ranges that together are ``range_``, each with at least one event; empty when it has none.
+        """
+
+    def schema(self, feed: str) -> pa.Schema:
+        """
+        Return the columns of :meth:`stream`: ULID, time, then those of the event table.
+
+        :raises ColumnTypeError: a column that cannot be exported unchanged; terminal.
+        """
+
+    def stream(
+        self,
+        feed: str,
+        shard: Shard,
+        range_: UlidRange,
+        *,
+        batch_rows: int = 65_536,
+        on_missing: str = "fail",
+    ) -> Iterator[pa.RecordBatch]:
+        """
+        Stream the events of a range, joined with their rows, as Arrow batches of :meth:`schema`.
+
+        :param range_: in the feed, ``(after, upto]``; the outbox is not looked at.
+        :param batch_rows: rows of a batch, at most.
+        :param on_missing: ``fail``, or ``keys_only`` to give an event whose row was deleted with its keys
+            alone.
+        :raises PurgedError: part of the range was purged before or while it was read; terminal.
+        :raises MissingEventError: an event's row was deleted, and ``on_missing`` is ``fail``; terminal.
+        :raises ColumnTypeError: a value that cannot be exported unchanged; names the column; terminal.
+        """
+
+    def stale_marks(self, feed: str) -> list[StaleMark]:
+        """Return the marks of inserted history, by number."""
+
+    def close(self) -> None:
+        """Give back what the source holds open; it may be used again afterwards."""
+
+
+class FeedControl(Protocol):
+    """What sets feeds up and moves them on."""
+
+    def set_up_feed(
+        self,
+        table: str,
+        *,
+        kind: FeedKind = FeedKind.OUTBOX,
+        shard_key_type: str = "int",
+        time_tolerance: timedelta = timedelta(hours=1),
+    ) -> FeedInfo:
+        """
+        Make a feed over a table, with the table's own primary key; harmless to repeat.
+
+        :param time_tolerance: a ``time_hint`` further in the future takes the present time instead.
+        :raises FeedSetupError: no such table, no primary key, reserved column names, or a feed of another
+            kind.
+        """
+
+    def drop_feed(self, feed: str) -> None:
+        """Drop a feed, with its order, cursors and marks. The event table stays."""
+
+    def drain(self, feed: str) -> dict[Shard, int]:
+        """
+        Order what is committed in the outbox.
+
+        :return: events ordered, for each shard that had any.
+        :raises LockTimeoutError: somebody holds a lock longer than the lock timeout; transient.
+        """
+
+    def seal(self, feed: str, until: datetime) -> dict[Shard, Seal]:
+        """
+        Drain, then promise that no event gets a ULID below ``floor(until)`` any more.
+
+        Holds for shards that do not exist yet, too. Sealing an idle shard works, sealing again is harmless.
+
+        :param until: exclusive; at most the database's present time.
+        :return: a seal for each shard that has ever had an event.
+        :raises NotYetError: ``until`` lies less than a minute in the future; transient.
+        :raises FutureTimeError: ``until`` lies further in the future; terminal.
+        :raises LockTimeoutError: a writer or drain holds a lock longer than the lock timeout; transient.
+        """
+
+    def insert_history(
+        self, feed: str, shard: Shard, events: Sequence[tuple[datetime, tuple[Any, ...]]], *, reason: str
+    ) -> StaleMark:
+        """
+        Put events of the past straight into the feed, and mark the windows they touch as stale.
+
+        :param events: feed time and primary key of each; the keys' rows are in the event table already.
+            Events of one time keep their order here, after those that the feed has at that time.
+        :raises HistoryError: a time at or above the shard's seal, or below what was purged; a key twice;
+            terminal.
+        """
+
+    def purge(
+        self, feed: str, before: datetime, *, batch_rows: int = 10_000, dry_run: bool = False
+    ) -> list[Purged]:
+        """
+        Remove old events from the feed, in batches; the event table is not touched.
+
+        Goes to ``floor(before)``, but never beyond the lowest ack of the feed's consumers nor into an
+        unsealed window.
+
+        :param dry_run: only say what would be removed.
+        """
+
+    def next_attempt(self, feed: str, *, above: int = 0) -> int:
+        """Draw an attempt token: higher than every one drawn for the feed before, and than ``above``."""
+
+
+class CursorStore(Protocol):
+    """One row per consumer, feed and shard, changed by compare-and-set only (Hasura's resourceVersion)."""
+
+    def cursors(self, feed: str, consumer: str | None = None) -> list[CursorRow]:
+        """Return the rows of a feed, of one consumer or of all."""
+
+    def begin_consumer(
+        self, consumer: str, feed: str, starts: Mapping[Shard, Ulid], *, by: str
+    ) -> list[CursorRow]:
+        """
+        Make sure that a consumer has a row for each shard.
+
+        :param starts: where the consumer begins, exclusive. A row that exists keeps its place, except that
+            one which has completed nothing yet may begin earlier (``Frontier.begin_at``).
+        :return: all rows of the consumer and feed.
+        """
+
+    def take_lease(
+        self, consumer: str, feed: str, shards: Sequence[Shard], *, holder: str, seconds: float
+    ) -> dict[Shard, int]:
+        """
+        Take the lease of all shards or of none.
+
+        :param seconds: until it runs out, by the database's clock.
+        :return: a lease token for each shard, higher than every one granted before.
+        :raises LeaseHeldError: somebody else holds one that has not run out; transient.
+        """
+
+    def release_lease(self, consumer: str, feed: str, tokens: Mapping[Shard, int]) -> None:
+        """Give leases back; a token that is no longer the newest is left alone."""
+
+    def move_cursors(
+        self, consumer: str, feed: str, moves: Sequence[CursorMove], *, by: str
+    ) -> list[CursorRow]:
+        """
+        Change rows, all in one transaction or none; each change bumps its resource version.
+
+        :return: all rows of the consumer and feed, after the change.
+        :raises StaleVersionError: a row was changed since it was read; carries the present row; terminal.
+        :raises LeaseLostError: a lease token is not the newest, or ran out; transient.
+        :raises CursorBeyondFeedError: a frontier lies beyond the shard's clock; terminal.
+        """
+
+    def drop_consumer(self, consumer: str, feed: str) -> None:
+        """Forget a consumer's rows, which frees what it held back from purging."""
+
+
+@runtime_checkable
+class FeedSource(FeedReader, FeedControl, CursorStore, Protocol):
+    """A database that holds feeds."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return what ``open_source`` needs to open the same source elsewhere; JSON, may hold secrets."""

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections to a SQLite file: how they are opened, locked and how their errors are named."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from airflow_changefeed.core.times import from_milliseconds
+from airflow_changefeed.exceptions import (
+    ConnectionNotUsableError,
+    LockTimeoutError,
+    SourceUnavailableError,
+)
+
+MAX_LOCK_TIMEOUT = 86_400.0
+
+
+class SqliteDatabase:
+    """
+    A SQLite file in WAL mode.
+
+    :param path: of the file.
+    :param lock_timeout: seconds to wait for another writer, 0 to 86,400.
+    """
+
+    def __init__(self, path: str, lock_timeout: float) -> None:
+        self.path = path
+        self.lock_timeout = lock_timeout
+
+    def now_ms(self) -> int:
+        """Return the database's clock, which is this machine's: milliseconds since 1970 UTC."""
+        return time.time_ns() // 1_000_000
+
+    def now(self) -> datetime:
+        """Return the database's clock."""
+        return from_milliseconds(self.now_ms())
+
+    @contextmanager
+    def connect(self, *, wal: bool = False) -> Iterator[sqlite3.Connection]:
+        """
+        Open a connection in autocommit and close it at the end; nothing is kept open in between.
+
+        A missing file is an error and is not made: it holds neither feed nor table.
+
+        :param wal: whether to put the file into WAL mode, which it keeps.
+        :raises ConnectionNotUsableError: no such file, or not a SQLite database; terminal.
+        :raises LockTimeoutError: another writer was busy for longer than the lock timeout; transient.
+        """
+        with self.named_errors():
+            uri = f"{Path(self.path).absolute().as_uri()}?mode=rw"
+            connection = sqlite3.connect(uri, uri=True, timeout=self.lock_timeout, isolation_level=None)
+            try:
+                if wal:
+                    self._to_wal(connection)
+                yield connection
+            finally:
+                connection.close()
+
+    def _to_wal(self, connection: sqlite3.Connection) -> None:
+        """
+        Put the file into WAL mode.
+
+        SQLite asks its busy handler not to wait here, where two who change the mode at once would wait for
+        each other; so they try again.
+        """
+        from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
+
+        for attempt in Retrying(
+            retry=retry_if_exception(
+                lambda error: isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
+            ),
+            stop=stop_after_delay(self.lock_timeout),
+            wait=wait_random(0.01, 0.1),
+            reraise=True,
+        ):
+            with attempt:
+                connection.execute("pragma journal_mode = wal")
+
+    @contextmanager
+    def write(self, connection: sqlite3.Connection) -> Iterator[None]:
+        """Run a block as one write transaction; ``begin immediate`` is the lock that all writers share."""
+        connection.execute("begin immediate")
+        try:
+            yield
+            connection.execute("commit")
+        except BaseException:
+            # A failed commit or a full disk may have rolled back already.
+            if connection.in_transaction:
+                connection.execute("rollback")
+            raise
+
+    @contextmanager
+    def snapshot(self, connection: sqlite3.Connection) -> Iterator[None]:
+        """Run a block of reads on one snapshot; it waits for nobody and nobody waits for it."""
+        connection.execute("begin")
+        try:
+            yield
+        finally:
+            if connection.in_transaction:
+                connection.execute("rollback")
+
+    @contextmanager
+    def named_errors(self) -> Iterator[None]:
+        """Give SQLite's errors our names."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise self._name(error) from error
+        except sqlite3.DatabaseError as error:
+            if "not a database" in str(error) or "malformed" in str(error):
+                raise ConnectionNotUsableError(
+                    f"{self.path} is no usable SQLite database: {error}"
+                ) from error
+            raise
+
+    def _name(self, error: sqlite3.OperationalError) -> Exception:
+        text = str(error)
+        if "locked" in text or "busy" in text:
+            return LockTimeoutError(
+                f"{self.path}: another writer was busy for more than {self.lock_timeout} s ({text}); retry, "
+                "or look for a transaction that was left open",
+                path=self.path,
+                lock_timeout=self.lock_timeout,
+            )
+        if "unable to open" in text:
+            return ConnectionNotUsableError(
+                f"{self.path}: {text}; check the path in the connection; the file must be there, "
+                "with the event table, before a feed is set up",
+                path=self.path,
+            )
+        if "readonly" in text or "read-only" in text:
+            return ConnectionNotUsableError(
+                f"{self.path}: {text}; this process must be allowed to write the file and its folder",
+                path=self.path,
+            )
+        if "disk I/O" in text or "disk is full" in text:
+            return SourceUnavailableError(f"{self.path}: {text}", path=self.path)
+        return error

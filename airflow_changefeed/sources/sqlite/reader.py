@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading feeds in SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_changefeed.core.event import Event, Page
+from airflow_changefeed.core.feed import FeedInfo, Shard, ShardStatus, StaleMark, parse_shard, shard_text
+from airflow_changefeed.core.times import from_milliseconds
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.exceptions import CursorBeyondFeedError, InvalidArgumentError, PurgedError
+from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Capabilities, News, RangePart
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.names import FeedTables, load_feed, load_feeds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_changefeed.sources.sqlite.arrow import RangeQuery
+
+MAX_PARTS = 10_000
+MAX_BATCH_ROWS = 1_000_000
+ON_MISSING = ("fail", "keys_only")
+
+
+class SqliteReader:
+    """The part of the source that reads; of all its methods only :meth:`read_feed` writes, when it drains."""
+
+    database: SqliteDatabase
+    bulk_reader: str
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See :class:`~airflow_changefeed.sources.base.FeedReader`, also for all that follows."""
+        return Capabilities(parallel_writers=False)
+
+    def now(self) -> datetime:
+        """See the protocol."""
+        return self.database.now()
+
+    def feeds(self) -> list[FeedInfo]:
+        """See the protocol."""
+        with self.database.connect() as connection:
+            return [tables.info for tables in load_feeds(connection)]
+
+    def feed(self, feed: str) -> FeedInfo:
+        """See the protocol."""
+        with self.database.connect() as connection:
+            return load_feed(connection, feed).info
+
+    def shards(self, feed: str) -> list[ShardStatus]:
+        """See the protocol."""
+        with self.database.connect() as connection, self.database.snapshot(connection):
+            tables = load_feed(connection, feed)
+            return [_status(connection, tables, *row) for row in _known_shards(connection, tables)]
+
+    def peek(self, feed: str, after: Mapping[Shard, Ulid]) -> dict[Shard, News]:
+        """See the protocol."""
+        with self.database.connect() as connection, self.database.snapshot(connection):
+            tables = load_feed(connection, feed)
+            news = {}
+            for value, _, _, has_outbox in _known_shards(connection, tables):
+                shard = tables.from_sql(value)
+                head = _head(connection, tables, value)
+                is_beyond = head is not None and head > after.get(shard, Ulid.MIN)
+                if is_beyond or has_outbox:
+                    news[shard] = News(shard, head if is_beyond else None, bool(has_outbox))
+            return news
+
+    def read_feed(self, feed: str, shard: Shard, after: Ulid, page_size: int = 1000) -> Page:
+        """See the protocol."""
+        if not 1 <= page_size <= MAX_PAGE_SIZE:
+            raise InvalidArgumentError(f"page_size must be 1 to {MAX_PAGE_SIZE} rows, not {page_size}")
+        with self.database.connect() as connection:
+            tables = load_feed(connection, feed)
+            # The feed first: most reads find something there and take no lock.
+            while not (events := self._page(connection, tables, shard, after, page_size)):
+                if not self.drain_some(connection, tables, shard, page_size):
+                    # Once more, as another reader may have emptied the outbox since the look at the feed.
+                    events = self._page(connection, tables, shard, after, page_size)
+                    break
+            return Page(shard, tuple(events))
+
+    def drain_some(self, connection: sqlite3.Connection, tables: FeedTables, shard: Shard, rows: int) -> int:
+        """Order some rows of a shard's outbox; the part of the source that controls does it."""
+        raise AttributeError("drain_some belongs to the part of the source that controls")
+
+    def _page(
+        self, connection: sqlite3.Connection, tables: FeedTables, shard: Shard, after: Ulid, page_size: int
+    ) -> list[Event]:
+        value = tables.to_sql(shard)
+        keys = ", ".join(tables.keys)
+        with self.database.snapshot(connection):
+            _check_cursor(connection, tables, shard, after)
+            rows = connection.execute(
+                f"select {tables.ulid}, {keys} from {tables.feed} "
+                f"where {tables.shard_condition} and {tables.ulid} > ? order by {tables.ulid} limit ?",
+                (value, after.bytes, page_size),
+            )
+            return [Event(Ulid.of_bytes(row[0]), tuple(row[1:])) for row in rows]
+
+    def count(self, feed: str, shard: Shard, ranges: Sequence[UlidRange]) -> list[int]:
+        """See the protocol."""
+        with self.database.connect() as connection, self.database.snapshot(connection):
+            return _count(connection, load_feed(connection, feed), shard, ranges)
+
+    def split(self, feed: str, shard: Shard, range_: UlidRange, parts: int) -> list[RangePart]:
+        """See the protocol."""
+        if not 1 <= parts <= MAX_PARTS:
+            raise InvalidArgumentError(f"parts must be 1 to {MAX_PARTS}, not {parts}")
+        with self.database.connect() as connection, self.database.snapshot(connection):
+            tables = load_feed(connection, feed)
+            (rows,) = _count(connection, tables, shard, [range_])
+            if not rows:
+                return []
+            size = -(-rows // parts)
+            borders = connection.execute(
+                f"select u from (select {tables.ulid} as u, row_number() over (order by {tables.ulid}) as n "
+                f"from {tables.feed} where {_in_range(tables)}) where n % ? = 0 order by u",
+                (tables.to_sql(shard), range_.after.bytes, range_.upto.bytes, size),
+            )
+            ends = [Ulid.of_bytes(border) for (border,) in borders]
+        # The last part ends where the range does, though its last event may stand before.
+        ends = [*ends[: -(-rows // size) - 1], range_.upto]
+        starts = [range_.after, *ends[:-1]]
+        sizes = [size] * (len(ends) - 1) + [rows - size * (len(ends) - 1)]
+        return [
+            RangePart(UlidRange(start, end), n) for start, end, n in zip(starts, ends, sizes, strict=True)
+        ]
+
+    def schema(self, feed: str) -> pa.Schema:
+        """See the protocol."""
+        from airflow_changefeed.sources.sqlite.arrow import feed_schema
+
+        with self.database.connect() as connection:
+            return feed_schema(load_feed(connection, feed))
+
+    def stream(
+        self,
+        feed: str,
+        shard: Shard,
+        range_: UlidRange,
+        *,
+        batch_rows: int = 65_536,
+        on_missing: str = "fail",
+    ) -> Iterator[pa.RecordBatch]:
+        """See the protocol."""
+        from airflow_changefeed.sources.sqlite import arrow
+
+        _check_stream_options(batch_rows, on_missing)
+        if range_.is_empty:
+            return
+        if self.bulk_reader == "adbc":
+            # Closed before ADBC opens the file, and opened again after it (ADR 0003).
+            with self.database.connect() as connection, self.database.snapshot(connection):
+                query = self._query(connection, feed, shard, range_, on_missing)
+                rows = arrow.bounded_rows(connection, query, batch_rows)
+            yield from arrow.stream_adbc(self.database.path, query, rows, self.database.lock_timeout)
+            # The check and the read were two connections: a purge in between would have left rows out (R12).
+            with self.database.connect() as connection, self.database.snapshot(connection):
+                self._query(connection, feed, shard, range_, on_missing)
+            return
+        with self.database.connect() as connection, self.database.snapshot(connection):
+            query = self._query(connection, feed, shard, range_, on_missing)
+            rows = arrow.bounded_rows(connection, query, batch_rows)
+            yield from arrow.stream_sqlite3(connection, query, rows)
+
+    def _query(
+        self, connection: sqlite3.Connection, feed: str, shard: Shard, range_: UlidRange, on_missing: str
+    ) -> RangeQuery:
+        from airflow_changefeed.sources.sqlite.arrow import RangeQuery
+
+        tables = load_feed(connection, feed)
+        check_purged(connection, tables, shard, range_.after)
+        return RangeQuery(tables, shard, range_, on_missing)
+
+    def stale_marks(self, feed: str) -> list[StaleMark]:
+        """See the protocol."""
+        with self.database.connect() as connection:
+            load_feed(connection, feed)
+            rows = connection.execute(
+                'select number, shard, after_ulid, upto_ulid, at_ms, reason from "changefeed.stale" '
+                "where feed = ? order by number",
+                (feed,),
+            ).fetchall()
+        return [stale_mark(*row) for row in rows]
+
+
+def _check_stream_options(batch_rows: int, on_missing: str) -> None:
+    problems = []
+    if not 1 <= batch_rows <= MAX_BATCH_ROWS:
+        problems.append(f"batch_rows must be 1 to {MAX_BATCH_ROWS}, not {batch_rows}")
+    if on_missing not in ON_MISSING:
+        problems.append(f"on_missing must be one of {', '.join(ON_MISSING)}, not {on_missing!r}")
+    InvalidArgumentError.collect("stream", problems)
+
+
+def stale_mark(number: int, shard: str, after: bytes, upto: bytes, at_ms: int, reason: str) -> StaleMark:
+    """Return the mark of a row of ``changefeed.stale``."""
+    range_ = UlidRange(Ulid.of_bytes(after), Ulid.of_bytes(upto))
+    return StaleMark(number, parse_shard(shard), range_, from_milliseconds(at_ms), reason)
+
+
+def _in_range(tables: FeedTables) -> str:
+    return f"{tables.shard_condition} and {tables.ulid} > ? and {tables.ulid} <= ?"
+
+
+def _count(
+    connection: sqlite3.Connection, tables: FeedTables, shard: Shard, ranges: Sequence[UlidRange]
+) -> list[int]:
+    for range_ in ranges[:1]:
+        check_purged(connection, tables, shard, range_.after)
+    sql = f"select count(*) from {tables.feed} where {_in_range(tables)}"
+    value = tables.to_sql(shard)
+    return [
+        int(connection.execute(sql, (value, range_.after.bytes, range_.upto.bytes)).fetchone()[0])
+        for range_ in ranges
+    ]
+
+
+def _known_shards(connection: sqlite3.Connection, tables: FeedTables) -> list[tuple[Any, int, bytes, int]]:
+    """Return shard, clock, ``purged_upto`` and whether rows wait, of each shard that was ever written."""
+    return connection.execute(
+        f"with waiting(id) as ({tables.waiting_shards}) "
+        "select shard_id, max(time_ms, ?1), purged_upto, shard_id in (select id from waiting) "
+        f"from {tables.state} union all select id, ?1, zeroblob(16), 1 from waiting "
+        f"where id not in (select shard_id from {tables.state}) "
+        "order by 1",
+        (tables.floor_ms,),
+    ).fetchall()
+
+
+def _head(connection: sqlite3.Connection, tables: FeedTables, value: Any) -> Ulid | None:
+    row = connection.execute(
+        f"select {tables.ulid} from {tables.feed} where {tables.shard_condition} "
+        f"order by {tables.ulid} desc limit 1",
+        (value,),
+    ).fetchone()
+    return Ulid.of_bytes(row[0]) if row else None
+
+
+def _status(
+    connection: sqlite3.Connection, tables: FeedTables, value: Any, time_ms: int, purged: bytes, waits: int
+) -> ShardStatus:
+    return ShardStatus(
+        shard=tables.from_sql(value),
+        clock=from_milliseconds(time_ms),
+        head=_head(connection, tables, value),
+        sealed_until=from_milliseconds(tables.floor_ms) if tables.floor_ms else None,
+        purged_upto=Ulid.of_bytes(purged),
+        has_outbox=bool(waits),
+    )
+
+
+def shard_bounds(connection: sqlite3.Connection, tables: FeedTables, shard: Shard) -> tuple[Ulid, Ulid]:
+    """
+    Return ``purged_upto`` and the highest place a cursor may have.
+
+    No ULID at or below it will be given any more.
+    """
+    row = connection.execute(
+        f"select time_ms, ulid, purged_upto from {tables.state} where shard_id = ?", (tables.to_sql(shard),)
+    ).fetchone()
+    time_ms, last, purged = row or (0, bytes(16), bytes(16))
+    clock = Ulid.floor_milliseconds(max(time_ms, tables.floor_ms)).previous()
+    return Ulid.of_bytes(purged), max(clock, Ulid.of_bytes(last))
+
+
+def check_purged(connection: sqlite3.Connection, tables: FeedTables, shard: Shard, after: Ulid) -> None:
+    """Raise PurgedError when events after a place were purged (ADR 0001, R12)."""
+    purged, _ = shard_bounds(connection, tables, shard)
+    if after < purged:
+        name = tables.info.name
+        raise PurgedError(
+            f"feed {name!r} shard {shard_text(shard)}: events up to {purged} are purged, so nothing can be "
+            f"read after {after}. Start at {purged}, or read the export of that time",
+            feed=name,
+            shard=shard,
+            after=after,
+            purged_upto=purged,
+        )
+
+
+def _check_cursor(connection: sqlite3.Connection, tables: FeedTables, shard: Shard, after: Ulid) -> None:
+    check_purged(connection, tables, shard, after)
+    check_beyond(connection, tables, shard, after)
+
+
+def check_beyond(connection: sqlite3.Connection, tables: FeedTables, shard: Shard, ulid: Ulid) -> None:
+    """Raise CursorBeyondFeedError for a cursor that the shard's clock has not reached."""
+    _, highest = shard_bounds(connection, tables, shard)
+    if ulid > highest:
+        name = tables.info.name
+        raise CursorBeyondFeedError(
+            f"feed {name!r} shard {shard_text(shard)}: cursor {ulid} lies beyond the shard's clock, whose "
+            f"highest place is {highest}. The cursor is another feed's, or the database was restored to an "
+            "earlier state: choose a cursor the feed has reached",
+            feed=name,
+            shard=shard,
+            cursor=ulid,
+            highest=highest,
+        )

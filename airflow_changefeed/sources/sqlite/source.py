@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The embedded source, put together from its parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.sources.sqlite.connection import MAX_LOCK_TIMEOUT, SqliteDatabase
+from airflow_changefeed.sources.sqlite.control import SqliteControl
+from airflow_changefeed.sources.sqlite.cursors import SqliteCursors
+from airflow_changefeed.sources.sqlite.history import SqliteHistory
+from airflow_changefeed.sources.sqlite.reader import SqliteReader
+from airflow_changefeed.sources.sqlite.setup import SqliteSetup
+
+BULK_READERS = ("sqlite3", "adbc")
+
+
+class SqliteFeedSource(SqliteControl, SqliteReader, SqliteHistory, SqliteSetup, SqliteCursors):
+    """
+    Feeds in a SQLite file; implements :class:`~airflow_changefeed.sources.base.FeedSource`.
+
+    Holds nothing open between calls, so it may be used from any thread and kept across forks.
+
+    :param path: of the file, which holds the event tables and gets the feeds beside them.
+    :param lock_timeout: seconds to wait for another writer, 0 to 86,400.
+    :param bulk_reader: ``sqlite3``, or ``adbc`` for a process in which nobody else has the file open
+        (ADR 0003).
+    :raises InvalidArgumentError: an option is out of range.
+    """
+
+    def __init__(self, path: str, *, lock_timeout: float = 60.0, bulk_reader: str = "sqlite3") -> None:
+        problems = []
+        if not path:
+            problems.append("path is missing: give the SQLite file")
+        if not 0 <= lock_timeout <= MAX_LOCK_TIMEOUT:
+            problems.append(f"lock_timeout must be 0 to {MAX_LOCK_TIMEOUT:.0f} seconds, not {lock_timeout}")
+        if bulk_reader not in BULK_READERS:
+            problems.append(f"bulk_reader must be one of {', '.join(BULK_READERS)}, not {bulk_reader!r}")
+        InvalidArgumentError.collect(f"SQLite source {path!r}", problems)
+        self.database = SqliteDatabase(path, lock_timeout)
+        self.bulk_reader = bulk_reader
+
+    def describe(self) -> dict[str, Any]:
+        """Return what ``open_source`` needs to open the same file elsewhere."""
+        return {
+            "type": "sqlite",
+            "path": self.database.path,
+            "lock_timeout": self.database.lock_timeout,
+            "bulk_reader": self.bulk_reader,
+        }
+
+    def close(self) -> None:
+        """Do nothing: no connection outlives the call that opened it."""

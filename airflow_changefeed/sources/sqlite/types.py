@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What a SQLite column holds, by its declared type.
+
+SQLite types values, not columns: a column's affinity (https://www.sqlite.org/datatype3.html) says what it
+should hold, and a value of another class is refused at export rather than turned into something else.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from airflow_changefeed.core.feed import Column
+
+
+class Storage(str, Enum):
+    """What a column is exported as."""
+
+    INTEGER = "int64"
+    REAL = "float64"
+    TEXT = "string"
+    BLOB = "binary"
+
+
+#: Declared types that SQLite gives numeric affinity, and people fill with text.
+_TIME_WORDS = ("date", "time")
+
+
+def storage_of(column: Column) -> Storage:
+    """
+    Return what a column is exported as, by the rules of affinity.
+
+    Numeric columns become 64-bit floats, those of dates and times text, booleans integers. A column without a
+    type holds blobs.
+    """
+    declared = column.type.lower()
+    if "int" in declared or "bool" in declared or declared == "bit":
+        return Storage.INTEGER
+    if any(word in declared for word in ("char", "clob", "text", "uuid", "uniqueidentifier", "json")):
+        return Storage.TEXT
+    if not declared or "blob" in declared or "binary" in declared:
+        return Storage.BLOB
+    if any(word in declared for word in _TIME_WORDS):
+        return Storage.TEXT
+    return Storage.REAL
+
+
+def misfit_condition(column: Column, expression: str) -> str | None:
+    """
+    Return SQL that is true for a value which the readers would change without a word, None where they refuse
+    it.
+
+    Between them the readers take text for blobs and blobs for text, cut fractions in columns of integers, and
+    round large integers to floats; what is no number in a column of floats they refuse.
+    """
+    storage = storage_of(column)
+    if storage is Storage.INTEGER:
+        # Arrow's conversion from Python cuts 2.5 to 2 without a word.
+        return f"typeof({expression}) not in ('integer', 'null')"
+    if storage is Storage.TEXT:
+        return f"typeof({expression}) not in ('text', 'null')"
+    if storage is Storage.BLOB:
+        return f"typeof({expression}) not in ('blob', 'null')"
+    if not any(word in column.type.lower() for word in ("real", "floa", "doub")):
+        # Numeric affinity keeps whole numbers as integers; beyond 2**53 a float would round them.
+        return (
+            f"typeof({expression}) = 'integer' "
+            f"and {expression} not between -9007199254740992 and 9007199254740992"
+        )
+    return None

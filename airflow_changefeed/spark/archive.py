@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package as a Python archive for ``--py-files``, so that executors need nothing of it installed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import zipfile
+from importlib.metadata import distribution
+from importlib.util import find_spec
+from pathlib import Path
+
+from airflow_changefeed.exceptions import SparkEnvironmentError
+
+_PACKAGES = ("airflow_changefeed", "ulid")
+# What python-ulid imports before Python 3.12; a single file.
+_MODULES = ("typing_extensions",)
+_DISTRIBUTION = "python-ulid"
+_SUFFIXES = (".py", ".sql", ".json", ".typed")
+# The oldest time that a zip file can say: the same content gives the same bytes.
+_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def package_archive(folder: str | None = None) -> str:
+    """
+    Return the path of a zip of this package, its SQL and python-ulid; made once for each content.
+
+    pyarrow, numpy, fsspec and the source's driver hold machine code and must be on the executors.
+
+    :param folder: where archives are kept; None for one of this user's own in the temporary folder.
+    :raises SparkEnvironmentError: the folder belongs to another user.
+    """
+    content = dict(sorted(_content().items()))
+    digest = hashlib.sha256()
+    for name, data in content.items():
+        digest.update(f"{name}\0{len(data)}\0".encode())
+        digest.update(data)
+    home = Path(folder) if folder else _own_folder()
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = home / f"airflow_changefeed-{digest.hexdigest()[:16]}.zip"
+    if not path.exists():
+        _write(path, content)
+    return str(path)
+
+
+def _own_folder() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"airflow_changefeed-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        # Its content runs on executors with our rights.
+        raise SparkEnvironmentError(f"{folder} belongs to another user; remove it, or set TMPDIR")
+    return folder
+
+
+def _content() -> dict[str, bytes]:
+    content: dict[str, bytes] = {}
+    for package in _PACKAGES:
+        spec = find_spec(package)
+        for root in (spec.submodule_search_locations or ()) if spec else ():
+            for path in Path(root).rglob("*"):
+                if path.suffix in _SUFFIXES and "__pycache__" not in path.parts and path.is_file():
+                    content[f"{package}/{path.relative_to(root).as_posix()}"] = path.read_bytes()
+    for module in _MODULES:
+        spec = find_spec(module)
+        if spec is not None and spec.origin is not None:
+            content[f"{module}.py"] = Path(spec.origin).read_bytes()
+    # python-ulid asks for its own version when it is imported.
+    metadata = distribution(_DISTRIBUTION)
+    name = f"{_DISTRIBUTION.replace('-', '_')}-{metadata.version}.dist-info/METADATA"
+    content[name] = (metadata.read_text("METADATA") or "").encode()
+    return content
+
+
+def _write(path: Path, content: dict[str, bytes]) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
+    with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in content.items():
+            archive.writestr(zipfile.ZipInfo(name, _TIME), data, zipfile.ZIP_DEFLATED)
+    # Two processes may make it at once: the same bytes, so whichever comes last.
+    os.replace(temporary, path)

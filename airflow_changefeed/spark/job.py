@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The Spark job that runs a plan: ``spark-submit --py-files ARCHIVE job.py --plan PLAN.json --connection
+CONN.json``.
+
+Its last line says how it ended, and ``result.json`` beside its attempt says it to the operator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_changefeed.core.plan import Plan
+from airflow_changefeed.exceptions import ColumnTypeError, IncompleteReadError, TerminalError
+from airflow_changefeed.export.commit import StagedFile, begin, commit, end
+from airflow_changefeed.export.connection import JobConnection
+from airflow_changefeed.export.result import ErrorFacts, ExportResult, write_result
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.spark.progress import ProgressWatch, size_text
+from airflow_changefeed.spark.tasks import FACTS_SCHEMA, WriteParts, group
+from airflow_changefeed.spark.watch import watch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def say(line: str) -> None:
+    """Write one line for whoever reads the job's output; Airflow's task log shows it."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def run_plan(
+    spark: Callable[[], SparkSession],
+    store: ExportStore,
+    plan: Plan,
+    connection: JobConnection,
+    tell: Callable[[str], None] = say,
+) -> ExportResult:
+    """
+    Run a plan: write, commit, and leave nothing behind but what counts and ``result.json``.
+
+    :param spark: makes or gives the session; not called for a plan without rows.
+    :param tell: takes one line of progress.
+    :raises ChangefeedError: ours, also when it was raised in a task.
+    """
+    started = time.monotonic()
+    begin(store, plan)
+    committed = False
+    try:
+        written, schema = ([], {}) if plan.is_empty else _write(spark(), store, plan, connection, tell)
+        manifests = commit(store, plan, written, schema)
+        committed = True
+        result = ExportResult.of_manifests(store, manifests, seconds=time.monotonic() - started)
+        write_result(store, plan.attempt, result)
+        return result
+    except Exception as error:
+        write_result(store, plan.attempt, ExportResult.of_error(error))
+        raise ErrorFacts.of(error).to_error() from error
+    finally:
+        end(store, plan, committed=committed)
+
+
+def _write(
+    spark: SparkSession,
+    store: ExportStore,
+    plan: Plan,
+    connection: JobConnection,
+    tell: Callable[[str], None],
+) -> tuple[list[StagedFile], Mapping[str, str]]:
+    """Let Spark's tasks write all parts, and return what they wrote."""
+    import json
+
+    cores = int(spark.sparkContext.defaultParallelism)
+    tasks = group(plan, cores)
+    write = WriteParts(plan.feed, plan.path, plan.attempt, plan.options, connection, tuple(tasks))
+    tell(
+        f"changefeed job: feed {plan.feed}, attempt {plan.attempt}: {plan.rows} rows in {len(plan.units)} "
+        f"units, {len(tasks)} tasks on {cores} cores"
+    )
+    numbers = spark.range(0, len(tasks), 1, len(tasks))
+    with ProgressWatch(store.files, plan, tell):
+        rows = numbers.mapInArrow(write, FACTS_SCHEMA).collect()
+    written: list[StagedFile] = []
+    schemas: list[dict[str, str]] = []
+    for row in rows:
+        value: dict[str, Any] = json.loads(row["facts"])
+        if "schema" in value:
+            schemas.append(value["schema"])
+        else:
+            written.append(StagedFile.from_dict(value))
+    if len(schemas) != len(tasks):
+        raise IncompleteReadError(f"{len(tasks)} tasks ran, {len(schemas)} of them reported; retry")
+    if any(schema != schemas[0] for schema in schemas):
+        raise ColumnTypeError(
+            f"the columns of feed {plan.feed!r} changed while it was read; export again", feed=plan.feed
+        )
+    return written, schemas[0]
+
+
+def session(app_name: str) -> SparkSession:
+    """Return the session that ``spark-submit`` has set up."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.appName(app_name).getOrCreate()
+
+
+def _read(path: str, *, remove: bool = False) -> str:
+    """
+    Read a file that was handed over, also where a cluster has put it into the working folder.
+
+    :param remove: leave no such file behind: it holds secrets, and whoever wrote it may be killed.
+    """
+    for candidate in (path, os.path.basename(path)):
+        if os.path.exists(candidate):
+            with open(candidate, encoding="utf-8") as file:
+                text = file.read()
+            if remove:
+                with contextlib.suppress(OSError):
+                    os.unlink(candidate)
+            return text
+    raise TerminalError(
+        f"{path} does not exist here; submit the job with deploy mode client, or hand it over by --files"
+    )
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="job.py", description="Run a changefeed export plan on Spark.")
+    parser.add_argument("--plan", required=True, help="JSON of the plan")
+    parser.add_argument(
+        "--connection", required=True, help="JSON of the connection, mode 0600; removed once read"
+    )
+    parser.add_argument(
+        "--watch-pid",
+        type=int,
+        action="append",
+        default=[],
+        help="end when this process of the machine is gone",
+    )
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job, and return its exit status."""
+    options = _arguments(arguments)
+    watch(options.watch_pid, say)
+    try:
+        # Both before either is looked into: the connection goes in any case.
+        content, secret = _read(options.plan), _read(options.connection, remove=True)
+        plan = Plan.from_json(content, where=options.plan)
+        connection = JobConnection.from_json(secret, where=options.connection)
+        store = ExportStore(plan.path, plan.feed, connection.storage_options)
+        result = run_plan(lambda: session(f"changefeed {plan.feed} {plan.run}"), store, plan, connection)
+    except Exception as error:
+        facts = ErrorFacts.of(error)
+        say(f"changefeed error: {facts.class_name}: {facts.message}")
+        return 1
+    say(
+        f"changefeed done: {result.rows} rows, {size_text(result.size)}, in {result.units} units, "
+        f"{result.seconds:.1f} s"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

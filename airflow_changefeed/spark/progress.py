@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+How far an export is: each task leaves a small file beside what it writes, the driver adds them up.
+
+Files, because Spark tells the driver nothing of a Python task that runs, and because the output is the one
+place that
+all of them reach.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from airflow_changefeed.core.feed import shard_text
+from airflow_changefeed.core.plan import Plan
+from airflow_changefeed.export.files import Files
+from airflow_changefeed.export.layout import Layout
+
+SECONDS = 3.0
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+class TaskProgress:
+    """
+    A task's side.
+
+    :param path: where it leaves its file.
+    :param seconds: how often at the most.
+    """
+
+    def __init__(self, files: Files, path: str, seconds: float = SECONDS) -> None:
+        self._files = files
+        self._path = path
+        self._seconds = seconds
+        self._done: dict[str, list[int]] = {}
+        self._next = time.monotonic() + seconds
+
+    def add(self, shard: str, rows: int, size: int) -> None:
+        """Add what was written."""
+        done = self._done.setdefault(shard, [0, 0])
+        done[0] += rows
+        done[1] += size
+        if time.monotonic() >= self._next:
+            self.write()
+
+    def write(self) -> None:
+        """Leave the file."""
+        self._files.write(self._path, json.dumps(self._done).encode())
+        self._next = time.monotonic() + self._seconds
+
+
+class ProgressWatch:
+    """
+    The driver's side: says every few seconds how far the tasks are, while it is entered.
+
+    :param say: takes one line.
+    """
+
+    def __init__(
+        self, files: Files, plan: Plan, say: Callable[[str], None], seconds: float = SECONDS
+    ) -> None:
+        self._files = files
+        self._folder = Layout(files.root, plan.feed).writing(plan.attempt)
+        self._planned: dict[str, int] = {}
+        for planned in plan.units:
+            shard = shard_text(planned.unit.shard)
+            self._planned[shard] = self._planned.get(shard, 0) + planned.rows
+        self._say = say
+        self._seconds = seconds
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="changefeed progress", daemon=True)
+        self._said = ""
+
+    def __enter__(self) -> ProgressWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.look()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._seconds):
+            self.look()
+
+    def look(self) -> None:
+        """Say how far the tasks are, if that changed."""
+        try:
+            line = line_of(self._planned, read_progress(self._files, self._folder))
+        except Exception as error:
+            # Telling must never end what it tells of.
+            line = f"changefeed progress: not readable ({type(error).__name__}: {error})"
+        if line != self._said:
+            self._said = line
+            self._say(line)
+
+
+def read_progress(files: Files, folder: str) -> dict[str, tuple[int, int]]:
+    """
+    Return rows and bytes by shard, over all tasks of an attempt.
+
+    A task that ran twice counts once: the attempt that is furthest.
+    """
+    furthest: dict[str, dict[str, list[int]]] = {}
+    for name in files.names(folder):
+        content = files.read(f"{folder}/{name}/progress.json")
+        if content is None:
+            continue
+        done: dict[str, list[int]] = json.loads(content)
+        task = name.partition("-")[0]
+        if sum(rows for rows, _ in done.values()) >= sum(rows for rows, _ in furthest.get(task, {}).values()):
+            furthest[task] = done
+    total: dict[str, tuple[int, int]] = {}
+    for done in furthest.values():
+        for shard, (rows, size) in done.items():
+            before = total.get(shard, (0, 0))
+            total[shard] = (before[0] + rows, before[1] + size)
+    return total
+
+
+def line_of(planned: Mapping[str, int], done: Mapping[str, tuple[int, int]]) -> str:
+    """Write ``changefeed progress: shard 1: 123 of 456 rows, 78 kB; ...``."""
+    shards = []
+    for shard, rows in planned.items():
+        written, size = done.get(shard, (0, 0))
+        shards.append(f"shard {shard}: {written} of {rows} rows, {size_text(size)}")
+    return f"changefeed progress: {'; '.join(shards)}"
+
+
+def size_text(size: float) -> str:
+    """Write a number of bytes for people, in powers of 1000."""
+    for unit in _UNITS[:-1]:
+        if size < 1000:
+            return f"{size:.0f} {unit}"
+        size /= 1000
+    return f"{size:.0f} {_UNITS[-1]}"

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads an export into Spark by its manifests only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from airflow_changefeed.core.feed import Shard, shard_text
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import ColumnTypeError
+from airflow_changefeed.export.read import UnitFile, common_schema, units_and_files
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SHARD_COLUMN = "changefeed_shard"
+_SPARK_TYPES = {
+    "bool": "boolean",
+    "int8": "tinyint",
+    "int16": "smallint",
+    "int32": "int",
+    "int64": "bigint",
+    "uint8": "smallint",
+    "uint16": "int",
+    "uint32": "bigint",
+    "float": "float",
+    "double": "double",
+    "string": "string",
+    "large_string": "string",
+    "binary": "binary",
+    "large_binary": "binary",
+    "date32[day]": "date",
+}
+_EMPTY = {ULID_COLUMN: "string", TIME_COLUMN: "timestamp[ms, tz=UTC]"}
+_GLOB = re.compile(r"([\\{}\[\]*?])")
+
+
+def read_export(
+    spark: SparkSession,
+    path: str,
+    feed: str,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    shards: Sequence[Shard] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> DataFrame:
+    """
+    Read the complete units of an export, and of them the events of an interval.
+
+    Finds its files when it is called, not when the frame is computed: read again after the export was cleaned
+    up.
+
+    :param start: inclusive feed time; None for the beginning.
+    :param end: exclusive feed time; None for the end.
+    :param shards: None for all.
+    :param storage_options: for the manifests, through fsspec; Spark reads the files by its own settings.
+    :return: the columns as exported, and the shard as ``changefeed_shard`` (bigint, or string for UUIDs; an
+        output without any unit cannot tell and says bigint).
+    :raises ManifestError: a manifest is damaged, or names a file that is gone.
+    :raises ColumnTypeError: a column has different types in different units, or one that Spark does not have.
+    """
+    store = ExportStore(path, feed, storage_options)
+    units = units_and_files(store, start, end, shards)
+    files = [file for _, own in units for file in own]
+    schema = {**(common_schema([manifest for manifest, _ in units]) or _EMPTY)}
+    columns = ", ".join(
+        f"`{name.replace('`', '``')}` {spark_type(name, kind)}" for name, kind in schema.items()
+    )
+    kind = _shard_type([*(shards or ()), *store.shards()])
+    frames = [_frame(spark, store, columns, shard, kind, own) for shard, own in _by_shard(files).items()]
+    if not frames:
+        return spark.createDataFrame([], f"{columns}, {SHARD_COLUMN} {kind}")
+    return _between(reduce(lambda one, other: one.unionByName(other), frames), start, end)
+
+
+def _by_shard(files: Sequence[UnitFile]) -> dict[Shard, list[UnitFile]]:
+    groups: dict[Shard, list[UnitFile]] = {}
+    for file in files:
+        groups.setdefault(file.manifest.unit.shard, []).append(file)
+    return groups
+
+
+def _shard_type(shards: Sequence[Shard]) -> str:
+    """Return the type of the shard column: one for all integers, whatever the shards that are read."""
+    return "bigint" if all(isinstance(shard, int) for shard in shards) else "string"
+
+
+def _frame(
+    spark: SparkSession, store: ExportStore, columns: str, shard: Shard, kind: str, files: Sequence[UnitFile]
+) -> DataFrame:
+    from pyspark.sql import functions
+
+    # Spark takes what it is given for patterns.
+    paths = [_GLOB.sub(r"\\\1", store.files.url(file.path)) for file in files]
+    value: Any = shard if isinstance(shard, int) else shard_text(shard)
+    return (
+        spark.read.schema(columns).parquet(*paths).withColumn(SHARD_COLUMN, functions.lit(value).cast(kind))
+    )
+
+
+def _between(frame: DataFrame, start: datetime | None, end: datetime | None) -> DataFrame:
+    """Leave out what units hold beyond the interval; ULIDs as text sort as they do as numbers."""
+    if start is not None:
+        frame = frame.where(frame[ULID_COLUMN] >= str(Ulid.floor(start)))
+    if end is not None:
+        frame = frame.where(frame[ULID_COLUMN] < str(Ulid.floor(end)))
+    return frame
+
+
+def spark_type(name: str, kind: str) -> str:
+    """
+    Return Spark's name for the Arrow type of an exported column.
+
+    :raises ColumnTypeError: Spark has no such type.
+    """
+    if kind in _SPARK_TYPES:
+        return _SPARK_TYPES[kind]
+    if kind.startswith("timestamp["):
+        return "timestamp" if "tz=" in kind else "timestamp_ntz"
+    if kind.startswith("fixed_size_binary"):
+        return "binary"
+    decimal = re.fullmatch(r"decimal128\((\d+), (-?\d+)\)", kind)
+    if decimal:
+        return f"decimal({decimal[1]},{decimal[2]})"
+    raise ColumnTypeError(
+        f"column {name!r} has Arrow type {kind}, which Spark does not read", column=name, type=kind
+    )

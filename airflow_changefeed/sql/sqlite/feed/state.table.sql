@@ -1,0 +1,9 @@
+-- One row for each shard that was ever drained or locked.
+-- time_ms: the shard's clock; no ULID below it will be given. ulid: the last one given.
+-- purged_upto: inclusive; written before rows go (ADR 0001, R12).
+create table if not exists <<state>> (
+    shard_id     <<shard_type>> not null primary key,
+    time_ms      integer not null,
+    ulid         blob    not null check (length(ulid) = 16),
+    purged_upto  blob    not null default (zeroblob(16)) check (length(purged_upto) = 16)
+);

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Export a feed to Parquet through Spark: seal, plan, write, manifest, cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import BaseHook
+
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.exceptions import (
+    ConnectionNotUsableError,
+    InvalidWindowError,
+    TransientError,
+)
+from airflow_changefeed.hooks.changefeed import ChangefeedHook
+from airflow_changefeed.hooks.changefeed_context import (
+    airflow_errors,
+    check_arguments,
+    check_ended,
+    consumer_problems,
+    lock_timeout_problems,
+    name_problems,
+    option_problems,
+    parse_options,
+    parse_shards,
+    run_name,
+    run_window,
+    shard_problems,
+    unit_problems,
+    window_problems,
+)
+from airflow_changefeed.hooks.changefeed_job import job_folder, pids_to_watch
+from airflow_changefeed.hooks.changefeed_spark import (
+    ChangefeedSparkSubmitHook,
+    check_connection,
+    local_environment,
+)
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
+    from airflow.sdk import Context
+
+    from airflow_changefeed.core.cursor import CursorRow
+    from airflow_changefeed.core.feed import Shard
+    from airflow_changefeed.core.plan import ExportOptions, Plan
+    from airflow_changefeed.core.ulid import UlidRange
+    from airflow_changefeed.core.window import Window
+    from airflow_changefeed.export.planner import ExportRequest
+    from airflow_changefeed.export.result import ExportResult
+    from airflow_changefeed.export.store import ExportStore
+    from airflow_changefeed.sources.base import FeedSource
+
+#: Beyond so many units, the result names folders instead of files: it goes through Airflow's database.
+MOST_NAMED = 100
+#: Arguments of the provider's operator that an export sets itself.
+_OWN = ("application", "application_args", "java_class")
+
+
+class ChangefeedToParquetOperator(SparkSubmitOperator):
+    """
+    Export the events of a feed to Parquet files, in complete windows.
+
+    The run's window is sealed, cut into units, read and written by one Spark job, committed unit by unit, and
+    only then the consumer's cursors move: killed and retried at any point, the result is the same. A window
+    without events is committed without Spark. The window is the task's own, else that of the run's ``params``
+    (``window_start``, ``window_end``) where the DAG has such, else its data interval; a run without any
+    exports a batch from the cursor.
+
+    The result (XCom) is ``{"feed", "attempt", "units", "rows", "bytes", "windows", "manifests", "cursors"}``.
+
+    :param feed: name of the feed, the table's. (templated)
+    :param path: root of the output, a local path or an fsspec URL that worker and executors reach.
+        (templated)
+    :param consumer: whose cursors move; exports that belong together share the name. (templated)
+    :param changefeed_conn_id: Airflow connection of the feed's database.
+    :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of ``path``.
+    :param shards: shards to export; None for all that ever had an event. (templated)
+    :param unit: length of an export unit, which the window must be a multiple of; None makes the window one
+        unit. All runs into one output use the same. (templated)
+    :param window_start: inclusive, ISO 8601 with a zone. (templated)
+    :param window_end: exclusive, likewise. (templated)
+    :param options: how files are written: an ``ExportOptions``, or a dict of its arguments. (templated)
+    :param lock_timeout: seconds to wait for another writer; None takes the connection's.
+    :param kwargs: those of ``SparkSubmitOperator``; ``conn_id`` is the Spark connection, deploy mode client.
+    """
+
+    template_fields: Sequence[str] = (
+        "feed",
+        "path",
+        "consumer",
+        "window_start",
+        "window_end",
+        "shards",
+        "unit",
+        "options",
+        *(name for name in SparkSubmitOperator.template_fields if name not in _OWN),
+    )
+
+    def __init__(
+        self,
+        *,
+        feed: str,
+        path: str,
+        consumer: str,
+        changefeed_conn_id: str = ChangefeedHook.default_conn_name,
+        path_conn_id: str | None = None,
+        shards: Sequence[Shard | str] | None = None,
+        unit: timedelta | None = None,
+        window_start: datetime | str | None = None,
+        window_end: datetime | str | None = None,
+        options: ExportOptions | Mapping[str, Any] | None = None,
+        lock_timeout: float | None = None,
+        name: str = "changefeed-export",
+        **kwargs: Any,
+    ) -> None:
+        taken = [name for name in _OWN if kwargs.pop(name, None) is not None]
+        super().__init__(name=name, **kwargs)
+        self.feed = feed
+        self.path = path
+        self.consumer = consumer
+        self.changefeed_conn_id = changefeed_conn_id
+        self.path_conn_id = path_conn_id
+        self.shards = shards
+        self.unit = unit
+        self.window_start = window_start
+        self.window_end = window_end
+        self.options = options
+        self.lock_timeout = lock_timeout
+        check_arguments(
+            self,
+            [
+                *self._problems(),
+                *(f"{name} cannot be given: an export runs a job of its own" for name in taken),
+            ],
+        )
+
+    def _problems(self) -> list[str]:
+        """List what is wrong with the arguments, but those that are not rendered yet."""
+        return [
+            *name_problems("feed", self.feed),
+            *name_problems("path", self.path),
+            *consumer_problems(self.consumer),
+            *name_problems("changefeed_conn_id", self.changefeed_conn_id),
+            *shard_problems(self.shards),
+            *unit_problems(self.unit),
+            *window_problems(self.window_start, self.window_end),
+            *option_problems(self.options),
+            *lock_timeout_problems(self.lock_timeout),
+        ]
+
+    # The provider's own returns nothing.
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+        """Export the run's window."""
+        with airflow_errors():
+            return self._export(context)
+
+    def _export(self, context: Context) -> dict[str, Any]:
+        from airflow_changefeed.export import cursors
+        from airflow_changefeed.export.batch import batch_leases
+        from airflow_changefeed.export.connection import JobConnection
+        from airflow_changefeed.export.planner import make_plan
+        from airflow_changefeed.export.store import ExportStore
+
+        check_arguments(self, self._problems())
+        # All that can be wrong with the surroundings comes first: a refused run has changed nothing.
+        hook = ChangefeedHook(self.changefeed_conn_id, lock_timeout=self.lock_timeout)
+        source, variables = hook.source(), hook.variables()
+        windows = self._windows(context, source)
+        connection = JobConnection(source.describe(), self._storage_options())
+        self._check_spark()
+        cursors.resolve(source, variables, self.consumer, self.feed)
+        store = ExportStore(self.path, self.feed, connection.storage_options)
+        with ExitStack() as stack:
+            request, leases = self._request(context, windows), None
+            if windows is None:
+                request, leases = stack.enter_context(batch_leases(source, request, store))
+            plan = make_plan(source, store, request)
+            self.log.info(
+                "Feed %s: %s rows in %s units to export, attempt %s",
+                *(plan.feed, plan.rows, len(plan.units), plan.attempt),
+            )
+            result = self._run(context, source, plan, store, connection)
+            done: dict[Shard, list[UlidRange]] = {}
+            for planned in plan.units:
+                done.setdefault(planned.unit.shard, []).append(planned.unit.range)
+            rows = cursors.advance(
+                source, variables, self.consumer, self.feed, done, by=plan.run, leases=leases
+            )
+        self._tell_missing(rows)
+        return self._summary(
+            plan, store, result, windows, {row.shard: row for row in rows if row.shard in done}
+        )
+
+    def _windows(self, context: Context, source: FeedSource) -> list[Window] | None:
+        window = run_window(context, self.window_start, self.window_end)
+        if window is None and self.unit is not None:
+            raise InvalidWindowError(
+                f"task {self.task_id!r} cuts windows into units of {self.unit}, but this run has no window: "
+                "trigger it with a logical date, or with params window_start and window_end. To export "
+                "batches from the cursor, leave out unit"
+            )
+        if window is not None:
+            # Before the cut: centuries by hours would not fit into memory.
+            check_ended(window, source.now())
+        return window.cut(self.unit) if window is not None else None
+
+    def _request(self, context: Context, windows: list[Window] | None) -> ExportRequest:
+        from airflow_changefeed.export.planner import ExportRequest
+
+        return ExportRequest(
+            feed=self.feed,
+            path=self.path,
+            consumer=self.consumer,
+            run=run_name(context),
+            windows=windows,
+            shards=parse_shards(self.shards),
+            options=parse_options(self.options),
+        )
+
+    def _run(
+        self, context: Context, source: FeedSource, plan: Plan, store: ExportStore, connection: Any
+    ) -> ExportResult:
+        from airflow_changefeed.export.commit import commit_empty
+        from airflow_changefeed.export.result import ExportResult
+
+        if plan.is_empty:
+            # Also an empty unit says what columns the feed has.
+            schema = {column.name: str(column.type) for column in source.schema(plan.feed)}
+            return ExportResult.of_manifests(store, commit_empty(store, plan, schema))
+        with job_folder() as folder:
+            files = folder / "plan.json", folder / "connection.json"
+            files[0].write_text(plan.to_json(), encoding="utf-8")
+            connection.save(str(files[1]))
+            return self._submit(context, plan, store, files)
+
+    def _submit(
+        self, context: Context, plan: Plan, store: ExportStore, files: tuple[Path, Path]
+    ) -> ExportResult:
+        """Run the Spark job, and return what it says of itself: spark-submit only knows that it failed."""
+        from airflow.sdk.exceptions import AirflowException
+
+        from airflow_changefeed.export.result import take_result
+
+        self._prepare(*files)
+        failure: AirflowException | None = None
+        try:
+            super().execute(context)
+        except AirflowException as error:
+            failure = error
+        result = take_result(store, plan.attempt)
+        if result is None:
+            raise failure or TransientError(
+                f"the Spark job of attempt {plan.attempt} at feed {plan.feed!r} ended without a result; retry"
+            )
+        try:
+            result.raise_error()
+        except Exception as error:
+            raise error from failure
+        return result
+
+    def _prepare(self, plan: Path, connection: Path) -> None:
+        """Set what the provider's operator runs; only paths, since arguments can be read by everybody."""
+        from airflow_changefeed.spark.archive import package_archive
+
+        job = Path(__file__).parents[1] / "spark" / "job.py"
+        self.application = str(job)
+        self.application_args = ["--plan", str(plan), "--connection", str(connection)]
+        for pid in pids_to_watch():
+            self.application_args += ["--watch-pid", str(pid)]
+        self.conf = {**(self.conf or {})}
+        # The task's log is for the job's progress, not for a hundred lines of Spark's about itself.
+        self.conf.setdefault("spark.log.level", "WARN")
+        self.conf.setdefault("spark.ui.showConsoleProgress", "false")
+        if self._get_hook().is_local:
+            self.env_vars = local_environment(self.env_vars)
+            # A page that nobody looks at, on a port of all addresses.
+            self.conf.setdefault("spark.ui.enabled", "false")
+        # Also for a local job: spark-submit's Python need not see what this one was given to see.
+        self.py_files = ",".join(filter(None, [self.py_files, package_archive()]))
+        # DAG-wide defaults for other Spark tasks may name a class; ours is a Python job.
+        self._java_class = None
+        # The provider makes it when it has added what is its own, as OpenLineage's properties.
+        self._hook = None
+
+    def _check_spark(self) -> None:
+        check_connection(BaseHook.get_connection, self._conn_id)
+        self._get_hook().check()
+
+    def _get_hook(self) -> ChangefeedSparkSubmitHook:
+        return ChangefeedSparkSubmitHook.of(super()._get_hook())
+
+    def on_kill(self) -> None:
+        """Stop the Spark job, if one runs."""
+        if self._hook is not None:
+            self._hook.on_kill()
+
+    def _storage_options(self) -> dict[str, Any]:
+        if self.path_conn_id is None:
+            return {}
+        from airflow.sdk.exceptions import AirflowNotFoundException
+
+        try:
+            extra: dict[str, Any] = BaseHook.get_connection(self.path_conn_id).extra_dejson
+        except AirflowNotFoundException:
+            raise ConnectionNotUsableError(
+                f"Airflow has no connection {self.path_conn_id!r}: create it with the fsspec storage options "
+                f"of {self.path} as its extra, or leave out path_conn_id",
+                conn_id=self.path_conn_id,
+            ) from None
+        return extra
+
+    def _tell_missing(self, rows: Sequence[CursorRow]) -> None:
+        for row in rows:
+            for gap in row.frontier.missing():
+                self.log.warning(
+                    "The cursor of consumer %s, shard %s, waits at %s for windows that are not exported yet: "
+                    "%s to %s",
+                    *(row.consumer, row.shard, format_time(row.ulid.next().time)),
+                    *(format_time(gap.after.next().time), format_time(gap.upto.next().time)),
+                )
+
+    def _summary(
+        self,
+        plan: Plan,
+        store: ExportStore,
+        result: ExportResult,
+        windows: list[Window] | None,
+        rows: Mapping[Shard, CursorRow],
+    ) -> dict[str, Any]:
+        spans = [(window.start, window.end) for window in windows or ()]
+        if len(spans) > MOST_NAMED:
+            spans = [(spans[0][0], spans[-1][1])]
+        manifests = list(result.manifests)
+        return {
+            "feed": plan.feed,
+            "attempt": plan.attempt,
+            "units": len(plan.units),
+            "rows": result.rows,
+            "bytes": result.size,
+            "windows": [f"{format_time(start)}/{format_time(end)}" for start, end in spans],
+            "manifests": manifests if len(manifests) <= MOST_NAMED else [store.layout.manifests],
+            "cursors": {str(shard): str(row.ulid) for shard, row in list(rows.items())[:MOST_NAMED]},
+        }

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What holds for every test: Airflow's home is in the project, nothing comes from the person's own.
+
+It runs before any test module is imported, hence before Airflow reads its settings.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from hypothesis import settings
+
+PROJECT = Path(__file__).resolve().parents[1]
+
+_PERSONAL = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW_CONFIG")
+# A shell set up for a real Airflow must not lend the tests its database, connections or Variables.
+for _name in [name for name in os.environ if name.startswith(_PERSONAL)]:
+    del os.environ[_name]
+os.environ |= {
+    "AIRFLOW_HOME": str(PROJECT / ".airflow" / "tests"),
+    "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),
+    "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
+    "AIRFLOW__DATABASE__LOAD_DEFAULT_CONNECTIONS": "False",
+    "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+    # Spark's workers take the system's Python unless told, and its driver the machine's public address.
+    "PYSPARK_PYTHON": sys.executable,
+    "PYSPARK_DRIVER_PYTHON": sys.executable,
+    "SPARK_LOCAL_IP": "127.0.0.1",
+}
+
+# Timing is benchmarked, never asserted; and a failure in CI must be found again by the next run.
+settings.register_profile("changefeed", deadline=None, print_blob=True, derandomize="CI" in os.environ)
+settings.load_profile("changefeed")

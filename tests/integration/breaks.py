@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Deliberate breaks of a source and of the export, to show that the tests notice them.
+
+A break is named by an environment variable, so that it holds in every process of a race. As a pytest plugin
+(``-p tests.integration.breaks``) it is applied to the tests' own process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+VARIABLE = "CHANGEFEED_TEST_BREAK"
+
+
+def no_lock_in_drain() -> None:
+    """Let a SQLite drain read the outbox and write the feed without the lock, each statement for itself."""
+    from airflow_changefeed.sources.sqlite.control import SqliteControl
+
+    drain_some = SqliteControl.drain_some
+
+    class Unlocked:
+        """A database whose write transactions are none."""
+
+        def __init__(self, database: Any) -> None:
+            self._database = database
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._database, name)
+
+        def write(self, connection: Any) -> AbstractContextManager[None]:
+            """Begin nothing."""
+            return nullcontext()
+
+    def broken(self: Any, *arguments: Any) -> int:
+        database = self.database
+        self.database = Unlocked(database)
+        try:
+            return drain_some(self, *arguments)
+        finally:
+            self.database = database
+
+    SqliteControl.drain_some = broken  # type: ignore[method-assign, assignment]
+
+
+def no_clock_raise_in_seal() -> None:
+    """Let a SQLite seal drain, and then promise what it does not hold."""
+    from airflow_changefeed.sources.sqlite.control import SqliteControl
+
+    SqliteControl.raise_clocks = lambda *_: None  # type: ignore[method-assign]
+
+
+def no_floor_for_new_shards() -> None:
+    """Let a SQLite seal raise the clocks of the shards that exist, and forget those to come (R7)."""
+    from airflow_changefeed.sources.sqlite.control import SqliteControl
+
+    def broken(self: Any, connection: Any, tables: Any, until_ms: int) -> None:
+        connection.execute(f"update {tables.state} set time_ms = max(time_ms, ?)", (until_ms,))
+
+    SqliteControl.raise_clocks = broken  # type: ignore[method-assign]
+
+
+def manifest_before_data() -> None:
+    """Let a unit's commit say that it is complete before its files are in place."""
+    from airflow_changefeed.export import commit
+
+    def broken(store: Any, plan: Any, planned: Any, staged: Any, schema: Any) -> Any:
+        unit, attempt = planned.unit, plan.attempt
+        manifest = commit._manifest(plan, planned, staged, schema)
+        store.write(manifest)
+        for other in store.placed_attempts(unit):
+            if other < attempt:
+                store.retire(unit, other)
+        if staged:
+            store.place(unit, attempt, [(file.path, file.facts.name) for file in staged])
+        store.clean(unit, attempt)
+        return manifest
+
+    commit._commit_unit = broken
+
+
+def cursor_before_manifest() -> None:
+    """Let the operator move the cursors first, and export what they have passed afterwards."""
+    from airflow_changefeed.export import cursors
+    from airflow_changefeed.hooks.changefeed import ChangefeedHook
+    from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
+
+    whole = ChangefeedToParquetOperator._run
+
+    def broken(self: Any, context: Any, plan: Any, *arguments: Any) -> Any:
+        hook = ChangefeedHook(self.changefeed_conn_id)
+        done: dict[Any, list[Any]] = {}
+        for planned in plan.units:
+            done.setdefault(planned.unit.shard, []).append(planned.unit.range)
+        cursors.advance(hook.source(), hook.variables(), plan.consumer, plan.feed, done, by=plan.run)
+        return whole(self, context, plan, *arguments)
+
+    ChangefeedToParquetOperator._run = broken  # type: ignore[method-assign]
+
+
+BREAKS: dict[str, Callable[[], None]] = {
+    function.__name__: function
+    for function in (
+        no_lock_in_drain,
+        no_clock_raise_in_seal,
+        no_floor_for_new_shards,
+        manifest_before_data,
+        cursor_before_manifest,
+    )
+}
+
+
+def apply_from_environment() -> None:
+    """Apply the break that the environment names, if any."""
+    if name := os.environ.get(VARIABLE):
+        BREAKS[name]()
+
+
+def pytest_configure() -> None:
+    """Apply it as a plugin."""
+    apply_from_environment()

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Spark job: a plan in, placed units and a result out."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_changefeed.core.plan import ExportOptions
+from airflow_changefeed.exceptions import MissingEventError, SupersededError
+from airflow_changefeed.export.connection import JobConnection
+from airflow_changefeed.export.result import take_result
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.export.verify import verify
+from airflow_changefeed.spark.archive import package_archive
+from airflow_changefeed.spark.job import run_plan
+from airflow_changefeed.spark.read import read_export
+from tests.unit.export.flights import FEED, Flights, hours
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ExportStore:
+    """An output that nobody uses yet."""
+    return ExportStore(str(tmp_path / "out"), FEED)
+
+
+def test_all_units_and_shards_of_a_run_are_one_spark_job(
+    spark: SparkSession, flights: Flights, store: ExportStore
+) -> None:
+    """Six units of two shards become one Spark job of a few tasks, and each row arrives once."""
+    flights.add(300, 0, shard=1, length=3)
+    flights.add(30, 0, shard=2, length=3)
+    plan = flights.plan(store, hours(0, 4))
+    lines: list[str] = []
+    spark.sparkContext.setJobGroup("one", "one export")
+    result = run_plan(lambda: spark, store, plan, JobConnection(flights.source.describe()), lines.append)
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup("one")) == 1
+    assert (result.status, result.rows, result.units) == ("done", 330, 8)
+    assert read_export(spark, store.path, FEED).count() == 330
+    assert any("shard 1: 300 of 300 rows" in line and "shard 2: 30 of 30 rows" in line for line in lines)
+    assert take_result(store, plan.attempt) == result
+    assert verify(store) == []
+    assert store.files.names(store.layout.attempts) == []
+
+
+def test_a_unit_is_split_into_parts_and_files(
+    spark: SparkSession, flights: Flights, store: ExportStore
+) -> None:
+    """A large unit is read in parts, and a file ends at the rows asked for."""
+    flights.add(90_000, 0)
+    plan = flights.plan(store, hours(0, 1), options=ExportOptions(partitions=3, target_file_rows=20_000))
+    assert len(plan.units[0].parts) == 3
+    run_plan(lambda: spark, store, plan, JobConnection(flights.source.describe()))
+    (manifest,) = store.list()
+    assert manifest.rows == 90_000
+    assert len(manifest.files) == 6
+    take_result(store, plan.attempt)
+    assert verify(store) == []
+
+
+def test_an_error_of_a_task_reaches_the_operator_as_what_it_was(
+    spark: SparkSession, flights: Flights, store: ExportStore
+) -> None:
+    """
+    A missing event row fails the job as MissingEventError, which stands in the result and leaves nothing
+    else.
+    """
+    flights.add(10, 0)
+    plan = flights.plan(store, hours(0, 1))
+    flights.execute(f'delete from "{FEED}" where id = 3')
+    with pytest.raises(MissingEventError, match="was deleted"):
+        run_plan(lambda: spark, store, plan, JobConnection(flights.source.describe()))
+    result = take_result(store, plan.attempt)
+    assert result is not None
+    with pytest.raises(MissingEventError, match="was deleted"):
+        result.raise_error()
+    assert store.files.sizes(store.layout.data) == {}
+    assert store.files.names(store.layout.attempts) == []
+
+
+def test_missing_events_can_be_exported_with_their_keys(
+    spark: SparkSession, flights: Flights, store: ExportStore
+) -> None:
+    """With on_missing="keys_only" the event of a deleted row has its key and nulls."""
+    flights.add(10, 0)
+    plan = flights.plan(store, hours(0, 1), options=ExportOptions(on_missing="keys_only"))
+    flights.execute(f'delete from "{FEED}" where id = 3')
+    run_plan(lambda: spark, store, plan, JobConnection(flights.source.describe()))
+    rows = {row["id"]: row for row in read_export(spark, store.path, FEED).collect()}
+    assert sorted(rows) == list(range(1, 11))
+    assert rows[3]["origin"] is None
+
+
+def test_an_attempt_is_run_once(spark: SparkSession, flights: Flights, store: ExportStore) -> None:
+    """A cluster that starts a driver again does not make two jobs of one attempt."""
+    flights.add(10, 0)
+    plan = flights.plan(store, hours(0, 1))
+    run_plan(lambda: spark, store, plan, JobConnection(flights.source.describe()))
+    with pytest.raises(SupersededError, match="begun by another process"):
+        run_plan(lambda: spark, store, plan, JobConnection(flights.source.describe()))
+    assert read_export(spark, store.path, FEED).count() == 10
+
+
+def test_reading_cuts_units_at_the_interval(
+    spark: SparkSession, flights: Flights, store: ExportStore
+) -> None:
+    """A batch that reaches beyond the interval gives only the interval's events, with their shard."""
+    flights.add(40, 0, shard=5, length=4)
+    run_plan(lambda: spark, store, flights.plan(store, None), JobConnection(flights.source.describe()))
+    window = hours(1, 3)
+    frame = read_export(spark, store.path, FEED, window[0].start, window[-1].end, shards=[5])
+    assert frame.count() == 20
+    assert {row["changefeed_shard"] for row in frame.collect()} == {5}
+    assert read_export(spark, store.path, FEED, window[-1].end.replace(year=2014)).count() == 0
+
+
+def test_spark_reads_the_folder_with_partition_pruning(
+    spark: SparkSession, flights: Flights, store: ExportStore
+) -> None:
+    """Plain Spark reads a whole feed, and a filter on shard or date leaves the other folders alone."""
+    flights.add(20, 0, shard=1)
+    flights.add(30, 0, shard=2)
+    run_plan(lambda: spark, store, flights.plan(store, hours(0, 1)), JobConnection(flights.source.describe()))
+    frame = spark.read.parquet(store.layout.data)
+    assert frame.count() == 50
+    one = frame.where("changefeed_shard = 1 and changefeed_date = date'2013-01-01'")
+    assert one.count() == 20
+    assert "PartitionFilters: [isnotnull(changefeed_shard" in one._jdf.queryExecution().toString()
+
+
+def test_a_killed_job_is_made_good_by_a_retry(
+    spark: SparkSession, flights: Flights, store: ExportStore, tmp_path: Path
+) -> None:
+    """A job that is killed while its tasks write leaves no row to see; a retry gives all of them once."""
+    flights.add(200_000, 0)
+    plan = flights.plan(store, hours(0, 1), options=ExportOptions(batch_rows=100))
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    JobConnection(flights.source.describe()).save(str(tmp_path / "connection.json"))
+    job = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "airflow_changefeed.spark.job", "--plan", str(tmp_path / "plan.json")),
+            *("--connection", str(tmp_path / "connection.json")),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={
+            **os.environ,
+            "PYSPARK_SUBMIT_ARGS": "--master local[2] --conf spark.ui.enabled=false pyspark-shell",
+        },
+        start_new_session=True,
+    )
+    try:
+        while not store.files.sizes(store.layout.writing(plan.attempt)):
+            assert job.poll() is None, "the job ended before it could be killed"
+    finally:
+        os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+    assert take_result(store, plan.attempt) is None
+    assert store.files.sizes(store.layout.data) == {}
+    again = flights.plan(store, hours(0, 1))
+    assert again.attempt > plan.attempt
+    run_plan(lambda: spark, store, again, JobConnection(flights.source.describe()))
+    take_result(store, again.attempt)
+    assert verify(store) == []
+    assert read_export(spark, store.path, FEED).distinct().count() == 200_000
+
+
+def test_the_job_runs_under_spark_submit_with_nothing_but_its_archive(
+    flights: Flights, store: ExportStore, tmp_path: Path
+) -> None:
+    """spark-submit with the package as an archive, in a folder without it, exports and says so."""
+    import airflow_changefeed.spark.job as job
+
+    flights.add(25, 0)
+    plan = flights.plan(store, hours(0, 2))
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    JobConnection(flights.source.describe()).save(str(tmp_path / "connection.json"))
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "job.py").write_bytes(Path(job.__file__).read_bytes())
+    done = subprocess.run(
+        [
+            str(Path(sys.executable).parent / "spark-submit"),
+            *("--master", "local[2]", "--conf", "spark.ui.enabled=false", "--py-files", package_archive()),
+            *(str(alone / "job.py"), "--plan", str(tmp_path / "plan.json")),
+            *("--connection", str(tmp_path / "connection.json")),
+        ],
+        cwd=alone,
+        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1].startswith("changefeed done: 25 rows")
+    result = take_result(store, plan.attempt)
+    assert result is not None
+    assert [json.loads(Path(path).read_text())["rows"] for path in result.manifests] == [25, 0]

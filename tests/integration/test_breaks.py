@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tests notice what is broken: with each deliberate break those named for it fail."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.breaks import BREAKS, VARIABLE
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+CONTRACT = "tests/integration/contract"
+RACE = f"{CONTRACT}/test_races.py::test_no_promise_breaks_while_all_race_and_some_are_killed[sqlite-outbox]"
+#: Break, what is run, and a word of the complaint.
+EXPECTED = [
+    ("no_lock_in_drain", RACE, "feed_is_complete|readers_skip_nothing|ulids_ascend|UNIQUE"),
+    ("no_clock_raise_in_seal", RACE, "sealed_windows_stay"),
+    ("no_clock_raise_in_seal", f"{CONTRACT}/test_seal.py", "test_a_late_hint_lands_above_the_seal"),
+    ("no_floor_for_new_shards", f"{CONTRACT}/test_seal.py", "test_a_shard_first_used_after_a_seal"),
+    ("manifest_before_data", "tests/unit/export/test_commit.py", "test_killed_anywhere_and_retried"),
+    ("cursor_before_manifest", "tests/unit/airflow/test_operator.py", "test_a_retry_after_a_crash_anywhere"),
+]
+
+
+@pytest.mark.races
+@pytest.mark.parametrize(("name", "target", "word"), EXPECTED)
+def test_a_deliberate_break_makes_the_suite_fail(name: str, target: str, word: str, tmp_path: Path) -> None:
+    """For the reason that it was made for."""
+    options = [
+        "-q",
+        "-k",
+        "sqlite or killed or crash",
+        f"--basetemp={tmp_path / 'inner'}",
+        "-o",
+        f"cache_dir={tmp_path / 'cache'}",
+    ]
+    plugin = ["-p", "tests.integration.breaks"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *plugin, *options, target],
+        cwd=PROJECT,
+        env={**os.environ, VARIABLE: name},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout[-3000:] + done.stderr[-3000:]
+    assert re.search(word, done.stdout), done.stdout[-3000:]
+
+
+def test_every_break_is_shown() -> None:
+    """No break can be forgotten."""
+    assert {name for name, _, _ in EXPECTED} == set(BREAKS)

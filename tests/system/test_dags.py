@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every DAG in ``dags/`` is imported as Airflow does it, and run with a real Spark on the embedded source."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+
+if TYPE_CHECKING:
+    from airflow.dag_processing.dagbag import DagBag
+
+DAGS = Path(__file__).resolve().parents[2] / "dags"
+FEED, CONSUMER = "nyc.Flight", "warehouse"
+START = datetime(2013, 1, 1, tzinfo=timezone.utc)
+DAY = timedelta(days=1)
+NAMES = sorted(path.stem for path in DAGS.glob("*.py"))
+
+pytestmark = [pytest.mark.airflow]
+
+
+@pytest.fixture
+def feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteFeedSource:
+    """Two days of events, one each minute, in three shards; and the surroundings of the DAGs."""
+    path = str(tmp_path / "feeds.db")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute('create table "nyc.Flight" (id integer primary key, origin text)')
+    source = SqliteFeedSource(path)
+    source.set_up_feed(FEED)
+    with closing(sqlite3.connect(path)) as connection:
+        for number in range(2 * 24 * 60):
+            hint = int((START + timedelta(minutes=number)).timestamp() * 1000)
+            connection.execute('insert into "nyc.Flight" values (?, ?)', (number, "JFK"))
+            connection.execute(
+                'insert into "changefeed.outbox:nyc.Flight" (shard_id, time_hint, id) values (?, ?, ?)',
+                (number % 3, hint, number),
+            )
+        connection.commit()
+    monkeypatch.setenv("CHANGEFEED_EXPORT_PATH", str(tmp_path / "out"))
+    monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps({"conn_type": "sqlite", "host": path}))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    return source
+
+
+@pytest.fixture
+def bag(feed: SqliteFeedSource) -> DagBag:
+    """The DAGs, as Airflow imports them."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    return DagBag(DAGS)
+
+
+def test_every_dag_is_imported_without_an_error(bag: DagBag) -> None:
+    """One DAG for each file, named as the file."""
+    assert bag.import_errors == {}
+    assert sorted(bag.dags) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_dag_is_documented_and_can_be_run_again(bag: DagBag, name: str) -> None:
+    """It explains itself in the UI, begins with the data, and does not catch up by itself."""
+    dag = bag.dags[name]
+    assert dag.doc_md
+    assert dag.start_date == START
+    assert dag.catchup is False
+
+
+def exported(path: Path) -> list[int]:
+    """Read the ids that plain Parquet readers see."""
+    import pyarrow.parquet as pq
+
+    files = sorted((path / FEED).rglob("*.parquet"))
+    return sorted(number for file in files for number in pq.ParquetFile(file).read().column("id").to_pylist())
+
+
+def places(feed: SqliteFeedSource) -> set[Ulid]:
+    """Return where the consumer's cursors stand."""
+    return {row.ulid for row in feed.cursors(FEED, CONSUMER)}
+
+
+def run(home: Path, *runs: tuple[str, datetime, dict[str, str] | None]) -> dict[str, Any]:
+    """Run DAGs in an Airflow home of their own, and return their states and the Variables."""
+    arguments = [(name, logical_date.isoformat(), conf) for name, logical_date, conf in runs]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.system.run_dags", json.dumps(arguments)],
+        cwd=DAGS.parent,
+        env={**os.environ, "AIRFLOW_HOME": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=270,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert result["states"] == ["success"] * len(runs), done.stdout[-5000:]
+    assert "changefeed progress:" in done.stdout, "the task log shows the job's progress"
+    return result
+
+
+@pytest.mark.spark
+def test_a_day_then_an_hour_then_a_chosen_window_are_exported(feed: SqliteFeedSource, tmp_path: Path) -> None:
+    """The daily DAG and the hourly one share output and cursor, through real spark-submits."""
+    hour = timedelta(hours=1)
+    window = {"window_start": "2013-01-02T01:00:00Z", "window_end": "2013-01-02T03:00:00Z"}
+    result = run(
+        tmp_path / "home",
+        ("changefeed_quickstart", START + DAY, None),
+        ("changefeed_hourly", START + DAY + hour, None),
+        ("changefeed_hourly", START + DAY + 9 * hour, window),
+    )
+    assert exported(tmp_path / "out") == list(range(27 * 60))
+    assert places(feed) == {Ulid.floor(START + DAY + 3 * hour).previous()}
+    variable = json.loads(result["variables"][f"changefeed:{CONSUMER}:{FEED}"])
+    assert {shard["ulid"] for shard in variable["shards"].values()} == {str(min(places(feed)))}

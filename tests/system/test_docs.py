@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation's code runs, as a newcomer would run it, in order."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+DOCS = PROJECT / "docs"
+
+pytestmark = [pytest.mark.airflow]
+
+
+def blocks(page: str, folder: Path) -> list[str]:
+    """Return a page's Python blocks, which keep their files in another folder here."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    for there in ("/tmp/shoes", "/data/feeds"):
+        text = text.replace(there, str(folder / Path(there).name))
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+def run(code: str, names: dict[str, Any]) -> None:
+    """Run a block with what the blocks before it have made."""
+    exec(compile(code, "documentation", "exec"), names)  # noqa: S102
+
+
+def test_the_tutorial_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From an empty folder to DuckDB's answer, through Airflow and Spark."""
+    *before, query = blocks("tutorial/first-export.md", tmp_path)
+    names: dict[str, Any] = {}
+    for code in before:
+        run(code, names)
+    keys = [event.key for event in names["page"]]
+    assert keys == [(1000, 1), (1000, 2), (1000, 3), (1000, 4)]
+    environment = {
+        **os.environ,
+        "AIRFLOW_HOME": str(tmp_path / "airflow"),
+        "AIRFLOW_CONN_CHANGEFEED_DEFAULT": json.dumps(
+            {"conn_type": "sqlite", "host": str(tmp_path / "shoes.db")}
+        ),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[*]"}),
+        "CHANGEFEED_FEED": "shop.ShoeEvent",
+        "CHANGEFEED_EXPORT_PATH": str(tmp_path / "shoes-export"),
+    }
+    runs = json.dumps(
+        [["changefeed_quickstart", datetime(2026, 3, 2, tzinfo=timezone.utc).isoformat(), None]]
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.system.run_dags", runs],
+        cwd=PROJECT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1])["states"] == ["success"]
+    capsys.readouterr()
+    run(query, names)
+    shown = capsys.readouterr().out
+    assert len(re.findall(r"│ 01\w{24} │|│01\w{24}│|01\w{24}", shown)) == 4
+
+
+def test_writing_to_a_feed_runs(tmp_path: Path) -> None:
+    """Both kinds of writers, and history, as the page shows them."""
+    import sqlite3
+    from contextlib import closing
+
+    with closing(sqlite3.connect(tmp_path / "feeds.db")) as connection:
+        connection.execute(
+            'create table "myservice.MyEvent" (AggregateID integer, Version integer, ChosenShoeSize integer, '
+            "primary key (AggregateID, Version))"
+        )
+        connection.execute(
+            'create table "myservice.Reading" (shard integer, ulid blob, value real, '
+            "primary key (shard, ulid))"
+        )
+        connection.commit()
+    *writers, history = blocks("how-to/write-to-a-feed.md", tmp_path)
+    names: dict[str, Any] = {}
+    for code in writers:
+        run(code, names)
+    source = names["source"]
+    assert source.drain("myservice.MyEvent") == {0: 1}
+    assert [status.shard for status in source.shards("myservice.Reading")] == [0]
+    source.seal("myservice.MyEvent", datetime(2024, 1, 1, tzinfo=timezone.utc))
+    names["connection"].execute('insert into "myservice.MyEvent" values (999, 1, 40)')
+    names["time"] = datetime(2023, 1, 1, tzinfo=timezone.utc)
+    run(history, names)
+    assert [mark.reason for mark in source.stale_marks("myservice.MyEvent")] == [
+        "imported from the old system"
+    ]
+    names["connection"].close()

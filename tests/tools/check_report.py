@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Judge pytest's JUnit report: fail where a test was expected and did not run.
+
+``python -m tests.tools.check_report REPORT ALLOWED_SKIPS [FAILED_CHECKS]`` prints what is wrong and, on the
+last line, ``N passed, N failed``; FAILED_CHECKS (how many other checks failed before) is added to the latter.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from xml.etree import ElementTree
+
+SUITES = ("tests.unit", "tests.integration", "tests.system")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """
+    One test's result.
+
+    :param name: ``tests.unit.test_x::test_y``, parameters included.
+    :param result: ``passed``, ``failed``, ``skipped`` or ``xfailed``.
+    :param message: pytest's words for a skip or a failure.
+    """
+
+    name: str
+    result: str
+    message: str = ""
+
+
+def _outcome(case: ElementTree.Element) -> Outcome:
+    name = f"{case.get('classname')}::{case.get('name')}"
+    for tag in ("failure", "error", "skipped"):
+        found = case.find(tag)
+        if found is not None:
+            expected = found.get("type") == "pytest.xfail"
+            result = "failed" if tag != "skipped" else "xfailed" if expected else "skipped"
+            return Outcome(name, result, found.get("message") or "")
+    return Outcome(name, "passed")
+
+
+def read_report(path: Path) -> list[Outcome]:
+    """Read every test's result from a JUnit file that pytest wrote; a missing or broken file raises."""
+    # Written by our own pytest run a moment ago, so not hostile.
+    return [_outcome(case) for case in ElementTree.parse(path).iter("testcase")]  # noqa: S314
+
+
+def read_allowed(path: Path) -> list[str]:
+    """Read the allow-list: one ``fnmatch`` pattern of test names per line, ``#`` begins a comment."""
+    lines = (line.split("#", 1)[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if line]
+
+
+def problems(outcomes: Sequence[Outcome], allowed: Sequence[str]) -> list[str]:
+    """
+    Say what did not run although it should have.
+
+    :param allowed: patterns of tests that may be skipped.
+    :return: one sentence per problem; failed tests are not among them.
+    """
+    found = [
+        f"no test of {suite.replace('.', '/')} ran"
+        for suite in SUITES
+        if not any(o.name.startswith(f"{suite}.") and o.result in ("passed", "failed") for o in outcomes)
+    ]
+    found += [
+        f"{o.name} was skipped ({o.message}) and is not on the list of allowed skips"
+        for o in outcomes
+        if o.result == "skipped" and not any(fnmatchcase(o.name, pattern) for pattern in allowed)
+    ]
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the problems and the counts; 1 if anything failed or did not run."""
+    report, allow_list = Path(arguments[0]), Path(arguments[1])
+    failed = int(arguments[2]) if len(arguments) > 2 else 0
+    passed = 0
+    try:
+        outcomes = read_report(report)
+    except (OSError, ElementTree.ParseError) as error:
+        wrong = [f"pytest left no report: {error}"]
+    else:
+        wrong = problems(outcomes, read_allowed(allow_list))
+        passed = sum(outcome.result == "passed" for outcome in outcomes)
+        failed += sum(outcome.result == "failed" for outcome in outcomes)
+    for sentence in wrong:
+        print(f"FAILED: {sentence}")
+    failed += len(wrong)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

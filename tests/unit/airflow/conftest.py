@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the Airflow faces share: metadata in SQLite, a feed, a Spark that needs no JVM."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from airflow_changefeed.core.cursor import variable_key
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+
+FEED, CONSUMER = "nyc.Flight", "warehouse"
+START = datetime(2013, 1, 1, tzinfo=timezone.utc)
+KEY = variable_key(CONSUMER, FEED)
+
+
+@pytest.fixture(scope="session")
+def metadata() -> None:
+    """Airflow's metadata database in the tests' own home."""
+    from airflow.utils.db import initdb
+
+    home = Path(os.environ["AIRFLOW_HOME"])
+    home.mkdir(parents=True, exist_ok=True)
+    with open(home / "initdb.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other test runs may share the home
+        initdb()
+
+
+@pytest.fixture
+def server(metadata: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The surroundings of Airflow's own commands; without the consumer's Variable before and after."""
+    from airflow.models import Variable
+
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+    Variable.delete(KEY)
+    yield
+    Variable.delete(KEY)
+
+
+@pytest.fixture
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A feed with an event every ten minutes from 0 to 6 o'clock, in two shards, and connections."""
+    path = str(tmp_path / "feeds.db")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute('create table "nyc.Flight" (id integer primary key, origin text)')
+    SqliteFeedSource(path).set_up_feed(FEED)
+    insert(path, range(36), START)
+    monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps({"conn_type": "sqlite", "host": path}))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    return path
+
+
+def insert(path: str, numbers: range, start: datetime) -> None:
+    """Write events, ten minutes apart, through the outbox."""
+    with closing(sqlite3.connect(path)) as connection:
+        for number in numbers:
+            hint = int((start + number * timedelta(minutes=10)).timestamp() * 1000)
+            connection.execute('insert into "nyc.Flight" values (?, ?)', (number, "JFK"))
+            connection.execute(
+                'insert into "changefeed.outbox:nyc.Flight" (shard_id, time_hint, id) values (?, ?, ?)',
+                (number % 2, hint, number),
+            )
+        connection.commit()

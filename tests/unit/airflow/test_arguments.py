@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments: all wrong ones at once, those of other tasks later, and mapped tasks without retries."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, task
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_changefeed.core.plan import ExportOptions
+from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.sensors.changefeed import ChangefeedSensor
+from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
+from tests.unit.airflow.conftest import CONSUMER, FEED, START
+from tests.unit.airflow.fakes import InProcessOperator, context
+
+HOUR = timedelta(hours=1)
+
+
+def test_all_wrong_arguments_are_named_at_once() -> None:
+    """The DAG's author sees everything in one import error."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        ChangefeedToParquetOperator(
+            task_id="export",
+            feed="",
+            path="",
+            consumer="a:b",
+            shards=[],
+            unit=timedelta(0),
+            window_start="2013-01-01T00:00:00Z",
+            options={"compression": "zip", "partitions": 0},
+            lock_timeout=-1,
+            application="other.py",
+        )
+    for name in (
+        "feed",
+        "path",
+        "consumer",
+        "shards",
+        "unit",
+        "window",
+        "compression",
+        "partitions",
+        "lock_timeout",
+    ):
+        assert name in str(caught.value)
+    assert "application" in str(caught.value)
+
+
+def test_templates_are_not_judged_before_they_are_rendered() -> None:
+    """What is templated is checked when the task runs, and assigned unchanged."""
+    task = ChangefeedToParquetOperator(
+        task_id="export",
+        feed="{{ params.feed }}",
+        path="{{ params.path }}",
+        consumer="{{ dag.dag_id }}",
+        window_start="{{ data_interval_start }}",
+        window_end="{{ data_interval_end }}",
+    )
+    assert task.window_start == "{{ data_interval_start }}"
+    assert {"feed", "path", "consumer", "window_start", "window_end", "conf"} <= set(task.template_fields)
+
+
+def rendered(operator: Any, values: dict[str, Any]) -> Any:
+    """Render a task's fields, with results of other tasks by task id."""
+    ti = SimpleNamespace(xcom_pull=lambda *, task_ids, **_: values[task_ids])
+    operator.render_template_fields({"ti": ti})
+    return operator
+
+
+def results(dag: DAG) -> dict[str, Any]:
+    """Return other tasks' results, as TaskFlow hands them on."""
+
+    def given() -> Any:
+        return None
+
+    with dag:
+        return {name: task(task_id=f"get_{name}")(given)() for name in ("shards", "unit", "options")}
+
+
+def test_results_of_other_tasks_can_be_arguments() -> None:
+    """Shards, unit and options may come from other tasks, which become upstream."""
+    dag = DAG("results", schedule=None)
+    given = results(dag)
+    export = ChangefeedToParquetOperator(
+        task_id="export", feed=FEED, path="/out", consumer=CONSUMER, dag=dag, **given
+    )
+    assert export.upstream_task_ids == {"get_shards", "get_unit", "get_options"}
+    values = {"get_shards": [0, "1"], "get_unit": HOUR, "get_options": {"compression": "snappy"}}
+    rendered(export, values)
+    assert (export.shards, export.unit, export.options) == ([0, "1"], HOUR, {"compression": "snappy"})
+    wait = ChangefeedSensor(task_id="wait", feed=FEED, consumer=CONSUMER, dag=dag, shards=given["shards"])
+    assert wait.upstream_task_ids == {"get_shards"}
+    assert rendered(wait, values).shards == [0, "1"]
+
+
+@pytest.mark.airflow
+def test_a_wrong_result_of_another_task_fails_at_once(database: str, server: None, tmp_path: Any) -> None:
+    """What could not be judged before is judged in the run, all at once, and nothing is written."""
+    dag = DAG("wrong", schedule=None)
+    export = InProcessOperator(
+        task_id="export", feed=FEED, path=str(tmp_path / "out"), consumer=CONSUMER, dag=dag, **results(dag)
+    )
+    rendered(export, {"get_shards": "all", "get_unit": 60, "get_options": {"compression": "zip"}})
+    with pytest.raises(AirflowFailException, match=r"InvalidArgumentError.*shards.*unit.*compression"):
+        export.execute(context(START, START + HOUR))
+    assert not (tmp_path / "out").exists()
+
+
+def test_templates_within_lists_and_dicts_are_rendered() -> None:
+    """Also a part of an argument may be a template."""
+    export = ChangefeedToParquetOperator(
+        task_id="export",
+        feed=FEED,
+        path="/out",
+        consumer=CONSUMER,
+        shards=["{{ 1 + 1 }}"],
+        options={"compression": "{{ 'gzip' }}"},
+    )
+    rendered(export, {})
+    assert (export.shards, export.options) == (["2"], {"compression": "gzip"})
+
+
+def test_options_and_units_pass_rendering_unchanged() -> None:
+    """What is no template stays the object it was."""
+    options = ExportOptions(partitions=3)
+    export = ChangefeedToParquetOperator(
+        task_id="export", feed=FEED, path="/out", consumer=CONSUMER, unit=HOUR, options=options, shards=(0, 1)
+    )
+    rendered(export, {})
+    assert (export.unit, export.options, list(export.shards or ())) == (HOUR, options, [0, 1])
+
+
+@pytest.mark.parametrize("kind", [ChangefeedToParquetOperator, ChangefeedSensor])
+def test_a_mapped_task_with_a_wrong_argument_is_not_retried(kind: Any) -> None:
+    """Airflow makes it when it runs: a clear error of ours then fails it for good."""
+    more = {"path": "/out"} if kind is ChangefeedToParquetOperator else {}
+    with DAG("mapped", schedule=None, start_date=datetime(2013, 1, 1)):
+        mapped = kind.partial(task_id="mapped", consumer=CONSUMER, **more).expand(feed=[FEED, ""])
+    assert mapped.unmap({"feed": FEED}).feed == FEED
+    with pytest.raises(AirflowFailException, match=r"InvalidArgumentError.*'mapped': feed is missing"):
+        mapped.unmap({"feed": ""})
+
+
+def test_default_arguments_of_the_dag_count() -> None:
+    """The job's name of ``default_args`` wins over ours, and the task's over both."""
+    arguments: dict[str, Any] = {"feed": FEED, "path": "/out", "consumer": CONSUMER}
+    with DAG("named", schedule=None, default_args={"name": "nightly", "java_class": "other.Job"}):
+        assert ChangefeedToParquetOperator(task_id="one", **arguments).name == "nightly"
+        assert ChangefeedToParquetOperator(task_id="two", name="mine", **arguments).name == "mine"
+    assert ChangefeedToParquetOperator(task_id="three", **arguments).name == "changefeed-export"

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hook: which file a connection means, what cannot be used, and when a Variable is certainly absent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import (
+    ErrorResponse,
+    GetVariable,
+    GetVariableKeys,
+    OKResponse,
+    PutVariable,
+    VariableKeysResult,
+    VariableResult,
+)
+
+from airflow_changefeed.exceptions import (
+    ConnectionNotUsableError,
+    InvalidArgumentError,
+    SourceUnavailableError,
+)
+from airflow_changefeed.hooks.changefeed import AirflowVariables, ChangefeedHook
+from tests.unit.airflow.conftest import FEED, KEY
+
+
+@pytest.mark.parametrize(
+    ("connection", "path"),
+    [
+        ('{"conn_type": "sqlite", "host": "/data/feeds.db"}', "/data/feeds.db"),
+        ('{"conn_type": "sqlite", "host": "/data/my feeds%20.db"}', "/data/my feeds%20.db"),
+        ('{"conn_type": "sqlite", "schema": "/data/feeds.db"}', "/data/feeds.db"),
+        ("sqlite://%2Fdata%2Ffeeds.db", "/data/feeds.db"),
+        ("sqlite:///data/feeds.db", "/data/feeds.db"),
+        ("sqlite:////data/feeds.db", "/data/feeds.db"),
+        ("sqlite://%2Fdata%2Ffeeds.db?lock_timeout=5", "/data/feeds.db"),
+        ('{"conn_type": "sqlite", "host": "data/feeds.db"}', str(Path("data/feeds.db").absolute())),
+    ],
+)
+def test_every_form_of_a_connection_means_one_file(
+    monkeypatch: pytest.MonkeyPatch, connection: str, path: str
+) -> None:
+    """What Airflow's SqliteHook opens, and the forms on which it stumbles; always absolute."""
+    monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", connection)
+    assert ChangefeedHook().describe()["path"] == path
+
+
+def test_the_lock_timeout_is_the_tasks_then_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hook's argument wins, then the connection's extra, then 60 seconds."""
+    monkeypatch.setenv("AIRFLOW_CONN_PLAIN", '{"conn_type": "sqlite", "host": "/x.db"}')
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_EXTRA", '{"conn_type": "sqlite", "host": "/x.db", "extra": {"lock_timeout": 5}}'
+    )
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_WRONG", '{"conn_type": "sqlite", "host": "/x.db", "extra": {"lock_timeout": "x"}}'
+    )
+    assert ChangefeedHook("plain").describe()["lock_timeout"] == 60
+    assert ChangefeedHook("extra").describe()["lock_timeout"] == 5
+    assert ChangefeedHook("extra", lock_timeout=7).describe()["lock_timeout"] == 7
+    with pytest.raises(InvalidArgumentError, match="lock_timeout"):
+        ChangefeedHook("wrong").describe()
+
+
+def test_an_unknown_connection_is_named_with_the_remedy() -> None:
+    """Nothing is opened by default when the connection does not exist."""
+    with pytest.raises(ConnectionNotUsableError, match=r"'nowhere'.*airflow connections add"):
+        ChangefeedHook("nowhere").source()
+
+
+def test_another_type_is_refused_with_those_that_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection of another kind of database holds no feeds, and its secrets are not told."""
+    connection = {"conn_type": "postgres", "host": "db", "login": "me", "password": "hunter2"}
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps(connection))
+    with pytest.raises(ConnectionNotUsableError, match=r"'postgres'.*sqlite") as caught:
+        ChangefeedHook("other").source()
+    assert "hunter2" not in f"{caught.value!r} {caught.value.facts} {ChangefeedHook('other')!r}"
+
+
+def test_a_connection_without_a_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty sqlite connection means no file, not one in memory."""
+    monkeypatch.setenv("AIRFLOW_CONN_EMPTY", '{"conn_type": "sqlite"}')
+    with pytest.raises(ConnectionNotUsableError, match="host"):
+        ChangefeedHook("empty").source()
+
+
+def test_a_connection_can_be_tested(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test names the feeds, or the reason why there are none."""
+    assert ChangefeedHook().test_connection() == (True, f"1 feeds: {FEED}")
+    monkeypatch.setenv("AIRFLOW_CONN_GONE", '{"conn_type": "sqlite", "host": "/nowhere/feeds.db"}')
+    is_good, why = ChangefeedHook("gone").test_connection()
+    assert not is_good
+    assert "/nowhere/feeds.db" in why
+
+
+@pytest.mark.airflow
+def test_variables_outside_tasks_are_the_servers(server: None) -> None:
+    """Commands and pages read and write Airflow's own table."""
+    variables = AirflowVariables()
+    assert variables.get(KEY) is None
+    variables.set(KEY, "one")
+    variables.set(KEY, "two")
+    assert variables.get(KEY) == "two"
+
+
+class Supervisor:
+    """The supervisor's end of a task's pipe: the outermost edge."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.is_broken_for: tuple[type, ...] = ()
+
+    def send(self, message: Any) -> Any:
+        """Answer as Airflow's API does."""
+        if isinstance(message, self.is_broken_for):
+            broken = ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": 503})
+            if isinstance(message, GetVariable):
+                return broken
+            raise AirflowRuntimeError(broken)
+        if isinstance(message, GetVariable):
+            if message.key in self.values:
+                return VariableResult(key=message.key, value=self.values[message.key])
+            return ErrorResponse(error=ErrorType.VARIABLE_NOT_FOUND)
+        if isinstance(message, GetVariableKeys):
+            keys = [key for key in self.values if key.startswith(message.prefix or "")]
+            return VariableKeysResult(keys=keys, total_entries=len(keys))
+        if isinstance(message, PutVariable):
+            self.values[message.key] = message.value or ""
+        return OKResponse(ok=True)
+
+
+@pytest.fixture
+def supervisor(monkeypatch: pytest.MonkeyPatch) -> Supervisor:
+    """A task's surroundings."""
+    supervisor = Supervisor()
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", supervisor, raising=False)
+    return supervisor
+
+
+def test_variables_in_tasks_go_through_the_supervisor(supervisor: Supervisor) -> None:
+    """A task reads, writes, and knows what is absent."""
+    variables = AirflowVariables()
+    assert variables.get(KEY) is None
+    variables.set(KEY, "one")
+    assert variables.get(KEY) == "one"
+
+
+def test_an_error_is_not_absence(supervisor: Supervisor) -> None:
+    """An API that fails for a moment looks like "not found" to a task; the listing tells the difference."""
+    variables = AirflowVariables()
+    supervisor.values[KEY] = "one"
+    supervisor.is_broken_for = (GetVariable,)
+    with pytest.raises(SourceUnavailableError, match="did not give its value"):
+        variables.get(KEY)
+    supervisor.values.clear()
+    supervisor.is_broken_for = (GetVariable, GetVariableKeys)
+    with pytest.raises(SourceUnavailableError, match="could not read"):
+        variables.get(KEY)
+
+
+def test_a_variable_that_cannot_be_written_is_a_transient_error(supervisor: Supervisor) -> None:
+    """A retry may help, and the rows have it."""
+    supervisor.is_broken_for = (PutVariable,)
+    with pytest.raises(SourceUnavailableError, match="could not write"):
+        AirflowVariables().set(KEY, "one")

@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operator: seal, plan, job, manifest, cursor; killed and retried anywhere it gives the same result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pendulum
+import pyarrow.parquet as pq
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_changefeed.core.cursor import CursorDocument
+from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import Window
+from airflow_changefeed.exceptions import MissingEventError, SupersededError
+from airflow_changefeed.export import commit as commit_module
+from airflow_changefeed.export import cursors, planner
+from airflow_changefeed.export import result as result_module
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.hooks.changefeed import AirflowVariables
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from airflow_changefeed.spark import job
+from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START, insert
+from tests.unit.airflow.fakes import InProcessHook, InProcessOperator, context
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("server")]
+HOUR = timedelta(hours=1)
+
+
+class Crash(BaseException):
+    """The process died here."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """Where the export goes."""
+    return str(tmp_path / "out")
+
+
+def operator(path: str, **more: Any) -> InProcessOperator:
+    """Return the operator, by hours."""
+    arguments = {"task_id": "export", "feed": FEED, "path": path, "consumer": CONSUMER, "unit": HOUR}
+    return InProcessOperator(**{**arguments, **more})
+
+
+def exported(path: str) -> list[int]:
+    """Read the ids that plain Parquet readers see."""
+    data = Path(ExportStore(path, FEED).layout.data)
+    files = sorted(data.rglob("*.parquet")) if data.exists() else []
+    return sorted(number for file in files for number in pq.ParquetFile(file).read().column("id").to_pylist())
+
+
+def places(database: str) -> dict[Any, Ulid]:
+    """Return where the cursors stand."""
+    return {row.shard: row.ulid for row in SqliteFeedSource(database).cursors(FEED, CONSUMER)}
+
+
+def assert_complete(database: str, path: str, hours: int) -> None:
+    """Check output, manifests, cursors and Variable of the first hours."""
+    assert exported(path) == list(range(hours * 6))
+    store = ExportStore(path, FEED)
+    assert len(store.list()) == 2 * hours
+    end = Ulid.floor(START + hours * HOUR).previous()
+    assert places(database) == {0: end, 1: end}
+    text = AirflowVariables().get(KEY)
+    assert text is not None
+    document = CursorDocument.from_json(text, key=KEY)
+    assert document.is_intact
+    assert {shard: cursor.ulid for shard, cursor in document.shards.items()} == {0: end, 1: end}
+    assert not list(Path(store.layout.control).rglob("attempts/*/*")), "nothing of an attempt is left"
+
+
+def test_the_data_interval_is_exported_by_units(database: str, path: str) -> None:
+    """Three hours become six units, and the cursors stand at their end; the result says so."""
+    result = operator(path).execute(context(START, START + 3 * HOUR))
+    assert_complete(database, path, 3)
+    assert (result["feed"], result["units"], result["rows"], result["attempt"]) == (FEED, 6, 18, 1)
+    assert result["windows"][0] == "2013-01-01T00:00:00Z/2013-01-01T01:00:00Z"
+    assert len(result["manifests"]) == 6
+    assert all(Path(manifest).exists() for manifest in result["manifests"])
+    assert result["cursors"] == {"0": str(places(database)[0]), "1": str(places(database)[1])}
+    json.dumps(result)
+
+
+def test_airflows_own_times_are_understood(database: str, path: str) -> None:
+    """Airflow's data intervals are pendulum's."""
+    start = pendulum.datetime(2013, 1, 1)
+    operator(path).execute(context(start, start.add(hours=1)))
+    assert_complete(database, path, 1)
+
+
+def test_params_go_before_the_data_interval(database: str, path: str) -> None:
+    """A window in the run's params, as the Trigger form gives it, is what is exported."""
+    params = {"window_start": "2013-01-01T00:00:00Z", "window_end": "2013-01-01T02:00:00+00:00"}
+    operator(path).execute(context(START + 4 * HOUR, START + 5 * HOUR, params=params))
+    assert_complete(database, path, 2)
+
+
+def test_an_explicit_window_goes_before_all(database: str, path: str) -> None:
+    """The task's own window wins; empty params do not count."""
+    params = {"window_start": None, "window_end": None}
+    task = operator(path, window_start="2013-01-01T00:00:00Z", window_end="2013-01-01T01:00:00Z")
+    task.execute(context(START + 4 * HOUR, START + 5 * HOUR, params=params))
+    assert_complete(database, path, 1)
+
+
+def test_a_run_without_a_window_exports_a_batch(database: str, path: str) -> None:
+    """From the cursor to the head; a second run exports only what came since, if anything."""
+    first = operator(path, unit=None).execute(context())
+    assert (first["rows"], first["windows"], exported(path)) == (36, [], list(range(36)))
+    spark = len(InProcessHook.commands)
+    again = operator(path, unit=None).execute(context())
+    assert (again["rows"], again["units"], len(InProcessHook.commands)) == (0, 0, spark)
+    insert(database, range(100, 103), START)
+    assert operator(path, unit=None).execute(context())["rows"] == 3
+    assert exported(path) == [*range(36), 100, 101, 102]
+
+
+def test_an_idle_hour_commits_without_spark(database: str, path: str) -> None:
+    """Complete with no rows is a result: manifests, cursors, and no Spark."""
+    spark = len(InProcessHook.commands)
+    result = operator(path).execute(context(START + 8 * HOUR, START + 9 * HOUR))
+    assert (result["rows"], result["units"], len(InProcessHook.commands)) == (0, 2, spark)
+    manifests = ExportStore(path, FEED).list()
+    assert [manifest.rows for manifest in manifests] == [0, 0]
+    columns = {column.name: str(column.type) for column in SqliteFeedSource(database).schema(FEED)}
+    assert {"id", "origin"} <= set(columns)
+    assert [dict(manifest.schema) for manifest in manifests] == [columns, columns]
+
+
+def test_a_long_result_names_folders(database: str, path: str) -> None:
+    """The result goes through Airflow's database, so it stays small."""
+    minute = timedelta(minutes=1)
+    result = operator(path, unit=minute).execute(context(START, START + 3 * HOUR))
+    assert result["units"] == 360
+    assert result["manifests"] == [ExportStore(path, FEED).layout.manifests]
+    assert result["windows"] == ["2013-01-01T00:00:00Z/2013-01-01T03:00:00Z"]
+
+
+def test_windows_may_finish_in_any_order(database: str, path: str) -> None:
+    """Parallel runs of a backfill: the cursor waits for the missing hour, then passes all."""
+    SqliteFeedSource(database).seal(FEED, START + 6 * HOUR)
+    starts: dict[Shard, Ulid] = dict.fromkeys((0, 1), Ulid.floor(START).previous())
+    SqliteFeedSource(database).begin_consumer(CONSUMER, FEED, starts, by="first")
+    for hour in (2, 0, 1):
+        operator(path).execute(context(START + hour * HOUR, START + (hour + 1) * HOUR))
+        if hour == 2:
+            assert set(places(database).values()) == {Ulid.floor(START).previous()}
+    assert_complete(database, path, 3)
+
+
+def crash_before(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
+    """Let the process die when a function is called."""
+
+    def die(*args: Any, **kwargs: Any) -> Any:
+        raise Crash(name)
+
+    monkeypatch.setattr(module, name, die)
+
+
+def crash_after(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
+    """Let the process die when a function has done its work."""
+    whole: Callable[..., Any] = getattr(module, name)
+
+    def work_and_die(*args: Any, **kwargs: Any) -> Any:
+        whole(*args, **kwargs)
+        raise Crash(name)
+
+    monkeypatch.setattr(module, name, work_and_die)
+
+
+POINTS: list[tuple[Callable[[pytest.MonkeyPatch, Any, str], None], Any, str]] = [
+    (crash_before, cursors, "resolve"),
+    (crash_before, planner, "make_plan"),
+    (crash_after, planner, "make_plan"),
+    (crash_before, job, "begin"),
+    (crash_after, job, "begin"),
+    (crash_before, job, "commit"),
+    (crash_before, ExportStore, "place"),
+    (crash_after, ExportStore, "place"),
+    (crash_before, ExportStore, "write"),
+    (crash_after, ExportStore, "write"),
+    (crash_after, job, "commit"),
+    (crash_after, job, "write_result"),
+    (crash_before, result_module, "take_result"),
+    (crash_after, result_module, "take_result"),
+    (crash_before, cursors, "advance"),
+    (crash_before, SqliteFeedSource, "move_cursors"),
+    (crash_after, SqliteFeedSource, "move_cursors"),
+    (crash_before, AirflowVariables, "set"),
+    (crash_after, AirflowVariables, "set"),
+    (crash_after, cursors, "advance"),
+]
+
+
+def assert_cursors_follow_manifests(database: str, path: str) -> None:
+    """Check that no cursor has passed a window without a manifest."""
+    complete = {manifest.unit for manifest in ExportStore(path, FEED).list()}
+    windows = Window(START, START + 2 * HOUR).cut(HOUR)
+    for row in SqliteFeedSource(database).cursors(FEED, CONSUMER):
+        passed = {
+            ExportUnit.of_window(row.shard, window) for window in windows if window.range.upto <= row.ulid
+        }
+        assert passed <= complete
+
+
+@pytest.mark.parametrize("point", POINTS, ids=lambda point: f"{point[0].__name__}-{point[2]}")
+def test_a_retry_after_a_crash_anywhere_gives_the_same_result(
+    database: str, path: str, point: tuple[Any, Any, str]
+) -> None:
+    """The task dies at one point and Airflow tries again: output, cursors and Variable are whole."""
+    crash, module, name = point
+    with pytest.MonkeyPatch.context() as patch:
+        crash(patch, module, name)
+        with pytest.raises(Crash):
+            operator(path).execute(context(START, START + 2 * HOUR))
+    seen = exported(path)
+    assert len(set(seen)) == len(seen)
+    assert_cursors_follow_manifests(database, path)
+    operator(path).execute(context(START, START + 2 * HOUR, attempt=2))
+    assert_complete(database, path, 2)
+    operator(path).execute(context(START, START + 2 * HOUR, attempt=3))
+    assert_complete(database, path, 2)
+
+
+def test_an_older_run_of_the_same_unit_is_superseded(
+    database: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs export the same hour at once: the older one withdraws, may be retried, and harms nothing."""
+    whole = commit_module.commit
+
+    def overtaken(*args: Any) -> Any:
+        monkeypatch.setattr(job, "commit", whole)
+        operator(path).execute(context(START, START + HOUR, attempt=2))
+        return whole(*args)
+
+    monkeypatch.setattr(job, "commit", overtaken)
+    with pytest.raises(SupersededError, match="newer attempts count"):
+        operator(path).execute(context(START, START + HOUR))
+    assert_complete(database, path, 1)
+    operator(path).execute(context(START, START + HOUR, attempt=3))
+    assert_complete(database, path, 1)
+
+
+def test_the_jobs_own_error_comes_back(database: str, path: str) -> None:
+    """A terminal error of a Spark task fails the Airflow task at once, with its class and message."""
+    import sqlite3
+
+    with sqlite3.connect(database) as connection:
+        connection.execute('delete from "nyc.Flight" where id = 3')
+    connection.close()
+    with pytest.raises(AirflowFailException, match=r"MissingEventError.*on_missing") as caught:
+        operator(path).execute(context(START, START + HOUR))
+    assert isinstance(caught.value.__cause__, MissingEventError)
+    assert exported(path) == []
+    operator(path, options={"on_missing": "keys_only"}).execute(context(START, START + HOUR))
+    assert_complete(database, path, 1)
+
+
+def test_a_job_that_was_killed_is_retried(database: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """spark-submit failed and the job left no word: Airflow's own error passes, so a retry follows."""
+
+    def killed(self: InProcessHook, application: str = "", **kwargs: Any) -> None:
+        raise AirflowException("Cannot execute: spark-submit. Error code is: 137.")
+
+    monkeypatch.setattr(InProcessHook, "submit", killed)
+    with pytest.raises(AirflowException, match="137") as caught:
+        operator(path).execute(context(START, START + HOUR))
+    assert not isinstance(caught.value, AirflowFailException)
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "interval", "message"),
+    [
+        ({}, (START, START), "InvalidWindowError.*CronDataIntervalTimetable"),
+        ({}, (START, datetime(9999, 1, 1, tzinfo=timezone.utc)), "FutureTimeError.*clock"),
+        ({}, (START + HOUR / 2, START + HOUR), "InvalidWindowError.*multiple of the unit"),
+        ({}, (None, None), "InvalidWindowError.*no window"),
+        ({"feed": "nyc.Weather"}, (START, START + HOUR), "FeedNotFoundError.*nyc.Weather"),
+        ({"shards": [0, 7]}, (START, START + HOUR), "ShardNotFoundError.*7"),
+        ({"changefeed_conn_id": "nowhere"}, (START, START + HOUR), "ConnectionNotUsableError.*'nowhere'"),
+        ({"changefeed_conn_id": "spark_default"}, (START, START + HOUR), "ConnectionNotUsableError.*sqlite"),
+        (
+            {"conn_id": "nowhere"},
+            (START, START + HOUR),
+            r"SparkEnvironmentError.*'nowhere'.*YARN.*local\[\*\]",
+        ),
+        ({"conn_id": "uri"}, (START, START + HOUR), "SparkEnvironmentError.*'uri'.*YARN"),
+        ({"conn_id": "cluster"}, (START, START + HOUR), "SparkEnvironmentError.*deploy mode"),
+        ({"env_vars": {"JAVA_HOME": "/none"}}, (START, START + HOUR), "SparkEnvironmentError.*Java"),
+        (
+            {"conn_id": "standalone", "env_vars": {"JAVA_HOME": "/none"}},
+            *((START, START + HOUR), "SparkEnvironmentError.*Java"),
+        ),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_bad_input_is_refused_and_changes_nothing(
+    database: str,
+    path: str,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: dict[str, Any],
+    interval: tuple[Any, Any],
+    message: str,
+) -> None:
+    """A clear terminal error; no output, no cursor, no seal."""
+    monkeypatch.setenv("AIRFLOW_CONN_URI", "spark://local[*]")
+    cluster = {"conn_type": "spark", "host": "spark://host:7077", "extra": {"deploy-mode": "cluster"}}
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps(cluster))
+    monkeypatch.setenv("AIRFLOW_CONN_STANDALONE", '{"conn_type": "spark", "host": "spark://host:7077"}')
+    with pytest.raises(AirflowFailException, match=message):
+        operator(path, **arguments).execute(context(*interval))
+    assert not Path(path).exists()
+    source = SqliteFeedSource(database)
+    assert source.cursors(FEED) == []
+    assert {status.sealed_until for status in source.shards(FEED)} == {None}
+
+
+def test_an_edited_variable_stops_the_export(database: str, path: str) -> None:
+    """Nothing is exported and nothing moves until a person decides; publish is one of the ways."""
+    from airflow_changefeed.hooks.changefeed import ChangefeedHook
+
+    operator(path).execute(context(START, START + HOUR))
+    text = AirflowVariables().get(KEY) or ""
+    AirflowVariables().set(KEY, text.replace("017FS", "017FR"))
+    with pytest.raises(AirflowFailException, match=r"CursorEditedError.*adopt.*publish"):
+        operator(path).execute(context(START + HOUR, START + 2 * HOUR))
+    assert len(ExportStore(path, FEED).list()) == 2
+    ChangefeedHook().publish(CONSUMER, FEED)
+    operator(path).execute(context(START + HOUR, START + 2 * HOUR))
+    assert_complete(database, path, 2)
+
+
+def test_no_secret_reaches_the_command_line(database: str, path: str) -> None:
+    """Arguments hold paths only; the connection's file is private and gone afterwards."""
+    operator(path).execute(context(START, START + HOUR))
+    command = InProcessHook.commands[-1]
+    assert not any(database in argument for argument in command)
+    connection = Path(command[command.index("--connection") + 1])
+    assert not connection.parent.exists()

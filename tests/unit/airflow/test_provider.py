@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package as Airflow sees it: provider info, public names, Java, the cost of an import."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import stat
+import subprocess
+import sys
+from contextlib import closing
+from importlib.resources import files
+from pathlib import Path
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+
+import airflow_changefeed
+from airflow_changefeed.exceptions import SparkEnvironmentError
+from airflow_changefeed.get_provider_info import get_provider_info
+from airflow_changefeed.hooks import changefeed_spark
+
+
+def test_the_provider_info_is_what_airflow_validates() -> None:
+    """Airflow refuses a provider whose info does not fit its schema."""
+    schema = files("airflow").joinpath("provider_info.schema.json").read_text(encoding="utf-8")
+    jsonschema.validate(get_provider_info(), json.loads(schema))
+
+
+def test_every_module_of_the_provider_info_exists() -> None:
+    """What Airflow lists can be imported."""
+    info = get_provider_info()
+    modules = [
+        name for kind in ("hooks", "sensors") for entry in info[kind] for name in entry["python-modules"]
+    ]
+    modules += [entry["python-module"] for entry in info["transfers"]]
+    for name in modules:
+        importlib.import_module(name)
+
+
+@pytest.mark.parametrize("name", airflow_changefeed.__all__)
+def test_every_public_name_can_be_had(name: str) -> None:
+    """Lazily loaded names are there, and listed."""
+    assert getattr(airflow_changefeed, name) is not None
+    assert name in dir(airflow_changefeed)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    """As of any module."""
+    with pytest.raises(AttributeError, match="Nothing"):
+        _ = airflow_changefeed.Nothing
+
+
+def test_parsing_a_dag_file_loads_nothing_heavy() -> None:
+    """The faces bring neither Arrow nor Spark nor a database driver into the DAG processor."""
+    heavy = (
+        "pyarrow",
+        "pyspark",
+        "pandas",
+        "numpy",
+        "fsspec",
+        "adbc_driver_sqlite",
+        "sqlalchemy.orm",
+        "mssql_python",
+    )
+    code = (
+        "import sys; from airflow.sdk import DAG; before = set(sys.modules); "
+        "from airflow_changefeed import ChangefeedHook, ChangefeedSensor, ChangefeedToParquetOperator; "
+        f"print(*sorted(set({heavy}) & (set(sys.modules) - before)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('java version "1.8.0_402"', 8),
+        ('openjdk version "25" 2025-09-16', 25),
+        ("no such thing", 0),
+    ],
+)
+def test_the_version_of_java_is_read(text: str, version: int) -> None:
+    """Old and new spellings."""
+    assert changefeed_spark.java_version(text) == version
+
+
+def test_an_old_java_is_refused(tmp_path: Path) -> None:
+    """Spark would fail late with a class file version; we say what to install."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019' >&2\n")
+    java.chmod(java.stat().st_mode | stat.S_IXUSR)
+    with pytest.raises(SparkEnvironmentError, match=r"Java 17.*version 11.*openjdk-17"):
+        changefeed_spark.check_java({"JAVA_HOME": str(tmp_path)})
+
+
+def test_a_missing_java_is_refused(tmp_path: Path) -> None:
+    """No Java on PATH and no JAVA_HOME."""
+    with pytest.raises(SparkEnvironmentError, match="there is none"):
+        changefeed_spark.check_java({"PATH": str(tmp_path)})
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is Linux's")
+def test_what_we_start_dies_with_us() -> None:
+    """A child of a process that is killed is killed by the system."""
+    code = (
+        "import os, subprocess, sys\n"
+        "from airflow_changefeed.hooks.changefeed_spark import _die_with\n"
+        "child = subprocess.Popen(['sleep', '300'], preexec_fn=_die_with(os.getpid()))\n"
+        "print(child.pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ},
+    ) as parent:
+        line = parent.stdout.readline() if parent.stdout else ""
+        parent.kill()
+    try:
+        child = os.pidfd_open(int(line))
+    except ProcessLookupError:
+        return
+    with closing(os.fdopen(child)) as ended:
+        assert select.select([ended], [], [], 60)[0], "the child lives on"

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What surrounds a job: its private folder, the environment of spark-submit, what the provider adds to it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.apache.spark.operators import spark_submit
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_changefeed.hooks.changefeed_job import job_folder, sweep_folders
+from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
+from tests.unit.airflow.conftest import START
+from tests.unit.airflow.fakes import InProcessHook, context
+from tests.unit.airflow.test_operator import HOUR, operator, path
+
+__all__ = ["path"]  # a fixture
+
+
+@pytest.fixture
+def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The system's folder for temporary files."""
+    folder = tmp_path / "temp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+@pytest.mark.usefixtures("temp")
+def test_two_jobs_of_one_process_do_not_disturb_each_other() -> None:
+    """Each has its own folder."""
+    with job_folder() as one, job_folder() as two:
+        assert one != two
+        assert one.exists()
+
+
+def test_what_a_killed_task_left_is_removed_by_the_next(temp: Path) -> None:
+    """A connection holds secrets: it goes with the next task, and those of living tasks stay."""
+    code = (
+        "import sys\n"
+        "from airflow_changefeed.hooks.changefeed_job import job_folder\n"
+        "with job_folder() as folder:\n"
+        "    (folder / 'connection.json').write_text('secret')\n"
+        "    print(folder, flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True) as task:
+        left = Path(task.stdout.readline().strip() if task.stdout else "")
+        assert left.parent == temp
+        assert left.stat().st_mode & 0o777 == 0o700
+        sweep_folders()
+        assert (left / "connection.json").exists(), "the task lives"
+        task.kill()
+    assert (left / "connection.json").exists()
+    with job_folder() as own:
+        assert list(temp.iterdir()) == [own]
+        sweep_folders()
+        assert own.exists()
+    assert list(temp.iterdir()) == []
+
+
+def dead_process() -> int:
+    """Return the id of a process that was."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        pass
+    return process.pid
+
+
+def test_what_may_be_somebody_elses_stays(temp: Path) -> None:
+    """A locked folder is of a task in another container; other names and links are nobody's business."""
+    pid = dead_process()
+    locked, other, target = temp / f"changefeed-{pid}-locked", temp / "changefeed-notes", temp / "target"
+    for folder in (locked, other, target):
+        folder.mkdir()
+    link = temp / f"changefeed-{pid}-link"
+    link.symlink_to(target)
+    handle = os.open(locked, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        sweep_folders()
+    finally:
+        os.close(handle)
+    assert set(temp.iterdir()) == {locked, other, target, link}
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn"])
+@pytest.mark.parametrize("env_vars", [None, {"PROXY": "one"}], ids=str)
+def test_spark_submit_beside_this_python_is_found_for_every_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str, env_vars: dict[str, str] | None
+) -> None:
+    """The environment that was checked is the one it gets, and none of it goes to other machines."""
+    beside, out = tmp_path / "bin", tmp_path / "said"
+    beside.mkdir()
+    script = beside / "spark-submit"
+    lines = '"$PATH" "$PYSPARK_DRIVER_PYTHON" "$PROXY" "$@"'
+    script.write_text(f"#!/bin/sh\nprintf '%s\\n' {lines} > {out}\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(beside / "python"))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    monkeypatch.setenv("AIRFLOW_CONN_FAR", json.dumps({"conn_type": "spark", "host": master}))
+    hook = ChangefeedSparkSubmitHook(conn_id="far", env_vars=env_vars)
+    hook.submit("job.py")
+    said = out.read_text().splitlines()
+    assert said[:3] == [f"/usr/bin:/bin:{beside}", str(beside / "python"), "one" if env_vars else ""]
+    assert not any("PATH" in argument or "PYSPARK" in argument for argument in said[3:])
+
+
+def test_a_python_that_was_chosen_for_spark_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executors and driver must be of one version: who names a Python for Spark gets it for both."""
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
+    monkeypatch.setenv("AIRFLOW_CONN_FAR", json.dumps({"conn_type": "spark", "host": "yarn"}))
+    hook = ChangefeedSparkSubmitHook(conn_id="far")
+    hook._build_spark_common_args()
+    assert "PYSPARK_DRIVER_PYTHON" not in (hook._env or {})
+
+
+@pytest.mark.airflow
+def test_what_openlineage_adds_reaches_spark(
+    database: str, server: None, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The provider adds properties when the task runs, and the job gets them, beside ours."""
+
+    def inject(conf: dict[str, str], _: Any) -> dict[str, str]:
+        return {**conf, "spark.openlineage.parentRunId": "42"}
+
+    monkeypatch.setattr(spark_submit, "inject_parent_job_information_into_spark_properties", inject)
+    task = operator(path, openlineage_inject_parent_job_info=True)
+    for attempt in (1, 2):
+        task.execute(context(START, START + HOUR, attempt=attempt))
+        command = InProcessHook.commands[-1]
+        assert "spark.openlineage.parentRunId=42" in command
+        assert "spark.log.level=WARN" in command
+        assert Path(command[command.index("--plan") + 1]).parent.name.startswith(f"changefeed-{os.getpid()}-")
+    assert InProcessHook.commands[-1] != InProcessHook.commands[-2], "each run has a folder of its own"
+
+
+@pytest.mark.airflow
+def test_a_kill_reaches_the_running_job(
+    database: str, server: None, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """on_kill stops the job's own hook; before there is a job it does nothing."""
+    killed: list[Any] = []
+    task = operator(path)
+    task.on_kill()
+
+    def kill(self: InProcessHook) -> None:
+        killed.append(self)
+
+    def submit(self: InProcessHook, application: str = "", **kwargs: Any) -> None:
+        task.on_kill()
+        assert killed == [self]
+        raise AirflowException("killed")
+
+    monkeypatch.setattr(InProcessHook, "submit", submit)
+    monkeypatch.setattr(InProcessHook, "on_kill", kill)
+    with pytest.raises(AirflowException, match="killed"):
+        task.execute(context(START, START + HOUR))

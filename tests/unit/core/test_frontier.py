@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frontier against a model: the set of numbers that are complete."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.exceptions import CursorFormatError
+from tests.unit.core.strategies import SMALL, frontiers, pieces, small_ranges
+
+starts = st.integers(0, SMALL)
+
+
+def _numbers(range_: UlidRange) -> set[int]:
+    return set(range(int(range_.after) + 1, int(range_.upto) + 1))
+
+
+def _complete(start: int, done: list[UlidRange]) -> Frontier:
+    frontier = Frontier.beginning(Ulid.of_int(start))
+    for piece in done:
+        frontier = frontier.complete(piece)
+    return frontier
+
+
+def _set_of(frontier: Frontier) -> set[int]:
+    return _numbers(UlidRange(frontier.start, frontier.upto)).union(*map(_numbers, frontier.ahead))
+
+
+@given(starts, pieces)
+def test_the_cursor_is_the_end_of_the_unbroken_run(start: int, done: list[UlidRange]) -> None:
+    """What is complete is the union of the ranges above the start, and the cursor stops at the first gap."""
+    frontier = _complete(start, done)
+    union: set[int] = set().union(*map(_numbers, done))
+    model = {number for number in union if number > start}
+    upto = start
+    while upto + 1 in model:
+        upto += 1
+    assert _set_of(frontier) == model
+    assert int(frontier.upto) == upto
+
+
+@given(starts, pieces, st.randoms(use_true_random=False))
+def test_the_order_of_completions_does_not_matter(start: int, done: list[UlidRange], random: object) -> None:
+    """Windows may finish in any order, repeatedly, in parallel."""
+    shuffled = done + done[: len(done) // 2]
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert _complete(start, shuffled) == _complete(start, done)
+
+
+@given(frontiers(), small_ranges)
+def test_completing_never_moves_the_cursor_back(frontier: Frontier, done: UlidRange) -> None:
+    """A repeated or older range leaves the cursor where it is, and the start too."""
+    after = frontier.complete(done)
+    assert after.upto >= frontier.upto
+    assert after.start == frontier.start
+    assert after.complete(done) == after
+
+
+@given(frontiers())
+def test_missing_names_exactly_the_gaps(frontier: Frontier) -> None:
+    """Gaps and complete ranges alternate up to the end; filling the gaps joins everything."""
+    filled = frontier
+    for gap in frontier.missing():
+        assert not gap.is_empty
+        assert not _numbers(gap) & _set_of(frontier)
+        filled = filled.complete(gap)
+    assert filled.ahead == ()
+    assert filled.upto == (frontier.ahead[-1].upto if frontier.ahead else frontier.upto)
+    assert bool(frontier.missing()) == bool(frontier.ahead)
+
+
+@given(frontiers())
+def test_ranges_ahead_are_ascending_and_apart(frontier: Frontier) -> None:
+    """The form is canonical, so equal sets are equal values."""
+    ends = [UlidRange(frontier.start, frontier.upto), *frontier.ahead]
+    assert all(one.upto < two.after for one, two in pairwise(ends))
+    assert pickle.loads(pickle.dumps(frontier)) == frontier  # noqa: S301 - our own bytes
+
+
+@given(frontiers(), starts)
+def test_a_consumer_begins_earlier_only_until_something_was_completed(frontier: Frontier, after: int) -> None:
+    """The earliest window planned first is the beginning; later on the beginning stays."""
+    begun = frontier.begin_at(Ulid.of_int(after))
+    if frontier.has_moved or after >= int(frontier.start):
+        assert begun == frontier
+    else:
+        assert begun == Frontier.beginning(Ulid.of_int(after))
+
+
+@given(frontiers(), starts)
+def test_a_person_moves_the_cursor_to_or_beyond_the_place_named(frontier: Frontier, place: int) -> None:
+    """Backwards forgets what was beyond, forwards absorbs what lies ahead; the start stays below."""
+    target = Ulid.of_int(place)
+    moved = frontier.moved_to(target)
+    if target <= frontier.upto:
+        assert moved.upto == target
+        assert moved.ahead == ()
+    else:
+        assert moved.upto >= target
+        assert _set_of(moved) >= _set_of(frontier)
+    assert moved.start <= moved.upto
+
+
+def test_frontiers_that_contradict_themselves_are_refused() -> None:
+    """A row or Variable that was damaged is noticed."""
+    one, two, three, four = (Ulid.of_int(number) for number in (1, 2, 3, 4))
+    for start, upto, ahead in (
+        (two, one, ()),
+        (one, two, (UlidRange(two, three),)),
+        (one, one, (UlidRange(two, two),)),
+        (one, one, (UlidRange(three, four), UlidRange(two, three))),
+        (one, one, (UlidRange(two, three), UlidRange(three, four))),
+    ):
+        with pytest.raises(CursorFormatError):
+            Frontier(start, upto, ahead)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches hold their leases, so that two of one consumer never export the same events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_changefeed.core.ulid import UlidRange
+from airflow_changefeed.exceptions import LeaseHeldError, LeaseLostError, OutputNotWritableError
+from airflow_changefeed.export import cursors, lease
+from airflow_changefeed.export.batch import batch_leases
+from airflow_changefeed.export.planner import ExportRequest, make_plan
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.unit.export.consumers import CONSUMER, FEED, Variables, assert_published, places
+
+
+@pytest.fixture
+def request_(tmp_path: Path) -> ExportRequest:
+    """A batch of all shards."""
+    return ExportRequest(FEED, str(tmp_path / "export"), CONSUMER, "first")
+
+
+@pytest.fixture
+def store(request_: ExportRequest) -> ExportStore:
+    """The batch's output."""
+    return ExportStore(request_.path, FEED)
+
+
+def until(what: Callable[[], bool]) -> None:
+    """Wait for something that happens in the background, and fail when it does not."""
+    deadline = time.monotonic() + 30
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_second_batch_is_refused_while_the_first_runs(
+    source: SqliteFeedSource, request_: ExportRequest, store: ExportStore
+) -> None:
+    """Both would begin at the same cursor and export the same events under two names."""
+    with (
+        batch_leases(source, request_, store),
+        pytest.raises(LeaseHeldError, match="first"),
+        batch_leases(source, request_, store),
+    ):
+        pass
+    with batch_leases(source, request_, store) as (held, _):
+        assert held.shards == [0, 1]
+
+
+def test_a_batch_moves_the_cursor_with_the_leases_it_holds(
+    source: SqliteFeedSource, variables: Variables, request_: ExportRequest, store: ExportStore
+) -> None:
+    """The next batch begins where the first one ended, and there is nothing left."""
+    with batch_leases(source, request_, store) as (held, leases):
+        plan = make_plan(source, store, held)
+        done = {planned.unit.shard: [planned.unit.range] for planned in plan.units}
+        rows = cursors.advance(source, variables, CONSUMER, FEED, done, by="first", leases=leases)
+    assert plan.rows == 96
+    assert places(rows) == {shard: ranges[0].upto for shard, ranges in done.items()}
+    assert_published(source, variables)
+    with batch_leases(source, request_, store) as (held, _):
+        assert make_plan(source, store, held).units == ()
+
+
+def test_leases_are_renewed_for_as_long_as_the_batch_takes(
+    source: SqliteFeedSource,
+    variables: Variables,
+    request_: ExportRequest,
+    store: ExportStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A batch that takes longer than a lease keeps it, and moves the cursor with the newest grant."""
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.6)
+    with batch_leases(source, request_, store) as (_, leases):
+        assert leases is not None
+
+        def grants() -> int:
+            return min(row.lease_token for row in source.cursors(FEED, CONSUMER))
+
+        first = grants()
+        until(lambda: grants() > first + 3)
+        with pytest.raises(LeaseHeldError), batch_leases(source, request_, store):
+            pass
+        row = source.cursors(FEED, CONSUMER)[0]
+        head = source.shards(FEED)[0].head
+        assert head is not None
+        done = {row.shard: [UlidRange(row.ulid, head)]}
+        rows = cursors.advance(source, variables, CONSUMER, FEED, done, by="first", leases=leases)
+    assert places(rows)[row.shard] == head
+
+
+def test_a_batch_that_lost_its_lease_moves_nothing(
+    source: SqliteFeedSource,
+    variables: Variables,
+    request_: ExportRequest,
+    store: ExportStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A holder that slept beyond its lease is refused, whatever it believes."""
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.05)
+    monkeypatch.setattr(lease.HeldLeases, "start", lambda self: None)
+    with batch_leases(source, request_, store) as (_, leases):
+        before = source.cursors(FEED, CONSUMER)
+        expires = max(row.lease_expires for row in before if row.lease_expires is not None)
+        until(lambda: source.now() > expires)
+        head = source.shards(FEED)[0].head
+        assert head is not None
+        done = {0: [UlidRange(before[0].ulid, head)]}
+        with pytest.raises(LeaseLostError):
+            cursors.advance(source, variables, CONSUMER, FEED, done, by="first", leases=leases, timeout=0.1)
+    assert places(source.cursors(FEED, CONSUMER)) == places(before)
+
+
+def test_a_refused_batch_leaves_no_consumer(source: SqliteFeedSource, tmp_path: Path) -> None:
+    """A consumer that has acknowledged nothing would hold back purging for ever."""
+    (tmp_path / "file").write_text("no folder")
+    path = str(tmp_path / "file" / "export")
+    request = ExportRequest(FEED, path, CONSUMER, "first")
+    with pytest.raises(OutputNotWritableError), batch_leases(source, request, ExportStore(path, FEED)):
+        pass
+    assert source.cursors(FEED) == []

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paths of an export."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.export.layout import Layout, ManifestName, parse_unit, quote_feed, unquote_feed
+from tests.unit.export.flights import hours
+
+NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=40)
+
+
+@given(NAMES)
+def test_any_feed_has_a_folder_that_is_visible_and_safe(feed: str) -> None:
+    """A quoted name holds harmless characters only, hides nothing, climbs nowhere, and reads back."""
+    name = quote_feed(feed)
+    assert re.fullmatch(r"[A-Za-z0-9%-][A-Za-z0-9._%-]*", name)
+    assert unquote_feed(name) == feed
+
+
+@given(NAMES, NAMES)
+def test_two_feeds_have_two_folders(one: str, other: str) -> None:
+    """Distinct names stay distinct."""
+    assert (quote_feed(one) == quote_feed(other)) == (one == other)
+
+
+def test_usual_names_stay_readable() -> None:
+    """A schema and a table need no quoting; what would hide or climb does."""
+    assert quote_feed("nyc.Flight") == "nyc.Flight"
+    assert quote_feed("_changefeed") == "%5Fchangefeed"
+    assert quote_feed("..") == "%2E."
+    assert quote_feed("a/b c=1") == "a%2Fb%20c%3D1"
+
+
+def test_names_of_units_and_manifests_read_back() -> None:
+    """A window's and a batch's unit are known again from a manifest's name, whatever its token's length."""
+    window = ExportUnit.of_window(3, hours(0, 1)[0])
+    batch = ExportUnit(uuid.UUID(int=7), UlidRange(Ulid.MIN, Ulid.floor(hours(0, 1)[0].end)))
+    for unit in (window, batch):
+        for token in (1, 10**13):
+            name = ManifestName.parse(str(ManifestName(unit.name, token)))
+            assert name == ManifestName(unit.name, token)
+            assert parse_unit(unit.shard, name.unit) == unit
+    assert ManifestName.parse(".20130101T000000Z_20130101T010000Z.000000000001.json.ab12") is None
+    assert parse_unit(0, "notes") is None
+
+
+def test_only_whole_units_lie_where_plain_readers_look() -> None:
+    """The folder of the data and that of all else are apart, the latter hidden from plain readers."""
+    layout, unit = Layout("/out", "nyc.Flight"), ExportUnit.of_window(1, hours(0, 1)[0])
+    assert layout.placed(unit, 12) == (
+        "/out/nyc.Flight/changefeed_shard=1/changefeed_date=2013-01-01/"
+        "changefeed_unit=20130101T000000Z_20130101T010000Z/changefeed_attempt=12"
+    )
+    assert layout.manifest(unit, 12) == (
+        "/out/_changefeed/nyc.Flight/manifests/shard=1/date=2013-01-01/"
+        "20130101T000000Z_20130101T010000Z.000000000012.json"
+    )
+    for path in (layout.unplaced(unit, 12), layout.writing(12), layout.result(12), layout.claim):
+        assert path.startswith("/out/_changefeed/")

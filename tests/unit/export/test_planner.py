@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Planning an export."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from airflow_changefeed.core.feed import FeedKind
+from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.manifest import FileFacts, Manifest
+from airflow_changefeed.core.plan import ExportOptions, Plan
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.window import Window
+from airflow_changefeed.exceptions import (
+    CursorBeyondFeedError,
+    FeedNotFoundError,
+    ForeignOutputError,
+    FutureTimeError,
+    InvalidArgumentError,
+    MissingEventError,
+    NotYetError,
+    OutputError,
+    OutputNotWritableError,
+    ShardNotFoundError,
+)
+from airflow_changefeed.export.commit import commit
+from airflow_changefeed.export.planner import ExportRequest, make_plan
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.sources import open_source
+from airflow_changefeed.sources.base import CursorMove
+from airflow_changefeed.sources.sqlite.writer import lock
+from tests.unit.export.faults import tree
+from tests.unit.export.flights import CONSUMER, FEED, Flights, hours
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ExportStore:
+    """An output that nobody uses yet."""
+    return ExportStore(str(tmp_path / "out"), FEED)
+
+
+def test_windows_become_counted_units_of_every_shard(flights: Flights, store: ExportStore) -> None:
+    """Each window is a unit of each shard with the rows that the seal made final; the plan survives JSON."""
+    plan = flights.plan(store, hours(0, 3))
+    assert [(planned.unit.shard, planned.rows) for planned in plan.units] == [
+        *[(1, 10)] * 3,
+        *[(2, 0), (2, 6), (2, 0)],
+    ]
+    assert set(plan.seals) == {1, 2}
+    assert all(until >= hours(0, 3)[-1].end for until in plan.seals.values())
+    assert Plan.from_json(plan.to_json()) == plan
+    starts = {row.shard: row.frontier.start for row in flights.source.cursors(FEED, CONSUMER)}
+    assert starts == dict.fromkeys((1, 2), hours(0, 1)[0].range.after)
+
+
+def test_each_plan_draws_a_higher_token(flights: Flights, store: ExportStore) -> None:
+    """Tokens grow, also above those that a restored database has forgotten."""
+    first = flights.plan(store, hours(0, 1))
+    store.files.write(f"{store.layout.attempt(100)}/driver.json", b"{}")
+    assert flights.plan(store, hours(0, 1)).attempt > max(100, first.attempt)
+
+
+def test_a_batch_goes_from_the_cursor_to_the_head(flights: Flights, store: ExportStore) -> None:
+    """Without windows a shard's unit is what lies beyond the cursor; a shard without news has none."""
+    plan = flights.plan(store, None)
+    assert [(planned.unit.range.after, planned.rows) for planned in plan.units] == [
+        (Ulid.MIN, 30),
+        (Ulid.MIN, 6),
+    ]
+    rows = {row.shard: row for row in flights.source.cursors(FEED, CONSUMER)}
+    tokens = flights.source.take_lease(CONSUMER, FEED, [1], holder="test", seconds=60)
+    done = Frontier(Ulid.MIN, plan.units[0].unit.range.upto)
+    flights.source.move_cursors(
+        CONSUMER, FEED, [CursorMove(1, done, rows[1].resource_version, tokens[1])], by="test"
+    )
+    assert [planned.unit.shard for planned in flights.plan(store, None).units] == [2]
+
+
+def test_a_batch_whose_cursor_did_not_move_is_planned_again(flights: Flights, store: ExportStore) -> None:
+    """
+    After a crash between manifest and cursor the committed unit keeps its name, and what came since is
+    another.
+    """
+    plan = flights.plan(store, None, shards=[1])
+    commit(store, plan, *flights.write(store, plan))
+    flights.add(5, 5, shard=1)
+    again = flights.plan(store, None, shards=[1])
+    assert [planned.unit.range.after for planned in again.units] == [Ulid.MIN, plan.units[0].unit.range.upto]
+    assert [planned.rows for planned in again.units] == [30, 5]
+    commit(store, again, *flights.write(store, again))
+    assert sum(manifest.rows for manifest in store.list()) == 35
+
+
+def test_units_cut_in_another_way_are_refused(flights: Flights, store: ExportStore) -> None:
+    """An output made by the hour is not mixed with units of three hours: readers would get rows twice."""
+    flights.export(store, hours(0, 3))
+    with pytest.raises(OutputError, match="cut in another way"):
+        flights.plan(store, [Window(hours(0, 1)[0].start, hours(2, 3)[0].end)])
+    assert flights.plan(store, hours(1, 5)).rows == 26
+
+
+def test_a_large_unit_is_split(flights: Flights, store: ExportStore) -> None:
+    """Parts are consecutive, make up the unit, and are no more than asked for."""
+    flights.add(50_000, 0, shard=3)
+    flights.source.drain(FEED)
+    plan = flights.plan(store, hours(0, 1), shards=[3], options=ExportOptions(partitions=2))
+    (planned,) = plan.units
+    assert planned.rows == 50_000
+    assert len(planned.parts) == 2
+    assert planned.parts[0].after == planned.unit.range.after
+    assert planned.parts[0].upto == planned.parts[1].after
+    assert planned.parts[1].upto == planned.unit.range.upto
+
+
+def test_history_after_the_plan_makes_the_unit_stale(flights: Flights, store: ExportStore) -> None:
+    """A plan says which marks it has seen."""
+    flights.plan(store, hours(0, 1))
+    flights.execute(f"insert into \"{FEED}\" values (1000, 'EWR', null, 0, null)")
+    mark = flights.source.insert_history(FEED, 1, [(hours(0, 1)[0].start, (1000,))], reason="late")
+    plan = flights.plan(store, hours(0, 1))
+    assert {planned.unit.shard: planned.stale_seen for planned in plan.units} == {1: mark.number, 2: 0}
+
+
+def test_everything_wrong_with_a_request_is_named_at_once(flights: Flights, store: ExportStore) -> None:
+    """Bad names and overlapping windows are one error, and nothing was changed."""
+    first = hours(0, 1)[0]
+    request = ExportRequest(
+        FEED, store.path, "a:b", "", [first, Window(first.start, first.end + timedelta(hours=1))], []
+    )
+    with pytest.raises(InvalidArgumentError) as caught:
+        make_plan(flights.source, store, request)
+    assert len(caught.value.facts["problems"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("windows", "shards", "error"),
+    [
+        (
+            [Window(datetime(2100, 1, 1, tzinfo=timezone.utc), datetime(2100, 1, 2, tzinfo=timezone.utc))],
+            None,
+            FutureTimeError,
+        ),
+        (hours(0, 1), [1, 77], ShardNotFoundError),
+        (hours(0, 1), [2**40], InvalidArgumentError),
+        ([], None, InvalidArgumentError),
+    ],
+)
+def test_refused_requests_change_nothing(
+    flights: Flights,
+    store: ExportStore,
+    windows: list[Window],
+    shards: list[int] | None,
+    error: type[Exception],
+) -> None:
+    """
+    A window in the future, an unknown shard, one that does not fit, no window: each is refused without a
+    trace.
+    """
+    before = flights.source.shards(FEED)
+    with pytest.raises(error):
+        flights.plan(store, windows, shards)
+    assert flights.source.shards(FEED) == before
+    assert flights.source.cursors(FEED) == []
+    assert not store.files.exists(store.path)
+
+
+def test_a_window_that_ends_in_a_moment_is_not_yet_there(flights: Flights, store: ExportStore) -> None:
+    """Less than a minute in the future a retry helps, and the error says so."""
+    now = flights.source.now()
+    with pytest.raises(NotYetError):
+        flights.plan(store, [Window(now - timedelta(hours=1), now + timedelta(seconds=30))])
+
+
+def test_an_unknown_feed_is_named(flights: Flights, tmp_path: Path) -> None:
+    """A feed that does not exist is refused by its name."""
+    request = ExportRequest("nobody", str(tmp_path / "out"), CONSUMER, "run", hours(0, 1))
+    with pytest.raises(FeedNotFoundError, match="nobody"):
+        make_plan(flights.source, ExportStore(request.path, "nobody"), request)
+
+
+def test_a_path_that_cannot_be_written_is_refused_before_anything(flights: Flights, tmp_path: Path) -> None:
+    """A path below a file is no folder; nothing was sealed or registered."""
+    (tmp_path / "file").write_text("")
+    store = ExportStore(str(tmp_path / "file" / "out"), FEED)
+    before = flights.source.shards(FEED)
+    with pytest.raises(OutputNotWritableError, match="is no folder"):
+        flights.plan(store, hours(0, 1))
+    assert flights.source.shards(FEED) == before
+
+
+def test_the_path_of_another_feed_is_refused(flights: Flights, store: ExportStore, tmp_path: Path) -> None:
+    """A claim of another feed, a path inside another output, and files of nobody we know are all refused."""
+    flights.export(store, hours(0, 1))
+    taken = tree(store.files)
+    for inside in (store.layout.data, f"{store.layout.data}/deeper", store.layout.control):
+        with pytest.raises(ForeignOutputError, match="lies inside"):
+            flights.plan(ExportStore(inside, FEED), hours(0, 1))
+    claim = store.files.read(store.layout.claim)
+    other = ExportStore(str(tmp_path / "other"), "somebody.Else")
+    other.claim()
+    store.files.write(store.layout.claim, other.files.read(other.layout.claim) or b"")
+    with pytest.raises(ForeignOutputError, match=r"somebody\.Else"):
+        flights.plan(store, hours(0, 1))
+    store.files.remove(store.layout.claim)
+    with pytest.raises(ForeignOutputError, match="no export made"):
+        flights.plan(store, hours(0, 1))
+    store.files.write(store.layout.claim, claim or b"")
+    assert tree(store.files) == taken
+
+
+def test_a_new_shard_begins_where_the_consumer_stands(flights: Flights, store: ExportStore) -> None:
+    """A run over old windows does not make it begin there, with a gap up to its first event."""
+    flights.export(store, hours(0, 4))
+    rows = flights.source.cursors(FEED, CONSUMER)
+    tokens = flights.source.take_lease(CONSUMER, FEED, [1, 2], holder="test", seconds=60)
+    end = hours(0, 4)[-1].range.upto
+    moves = [
+        CursorMove(row.shard, Frontier(row.frontier.start, end), row.resource_version, tokens[row.shard])
+        for row in rows
+    ]
+    flights.source.move_cursors(CONSUMER, FEED, moves, by="test")
+    flights.add(5, 5, shard=7)
+    flights.plan(store, hours(1, 2))
+    places = {row.shard: row.ulid for row in flights.source.cursors(FEED, CONSUMER)}
+    assert places == dict.fromkeys((1, 2, 7), end)
+
+
+def test_a_shard_left_out_until_now_begins_at_its_own_window(flights: Flights, store: ExportStore) -> None:
+    """Its events in windows that others have passed were never exported, so it must not skip them."""
+    plan = flights.plan(store, hours(0, 4), [1])
+    (row,) = flights.source.cursors(FEED, CONSUMER)
+    token = flights.source.take_lease(CONSUMER, FEED, [1], holder="test", seconds=60)[1]
+    frontier = Frontier(row.frontier.start, plan.units[-1].unit.range.upto)
+    flights.source.move_cursors(
+        CONSUMER, FEED, [CursorMove(1, frontier, row.resource_version, token)], by="test"
+    )
+    flights.plan(store, hours(0, 4))
+    starts = {row.shard: row.ulid for row in flights.source.cursors(FEED, CONSUMER)}
+    assert starts[2] == hours(0, 1)[0].range.after
+
+
+def test_a_refused_output_leaves_no_consumer(flights: Flights, tmp_path: Path) -> None:
+    """A consumer that has acknowledged nothing would hold back purging for ever."""
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(OutputNotWritableError):
+        flights.plan(ExportStore(str(tmp_path / "file" / "out"), FEED), hours(0, 1))
+    assert flights.source.cursors(FEED) == []
+
+
+def test_a_serialized_feed_does_not_lose_exported_rows(tmp_path: Path) -> None:
+    """Deleted rows of a feed without an outbox leave no trace but the manifest that counted them."""
+    path = tmp_path / "readings.db"
+    hour = hours(0, 1)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("create table R (ulid blob primary key, value integer)")
+        source = open_source({"type": "sqlite", "path": str(path)})
+        source.set_up_feed("R", kind=FeedKind.SERIALIZED)
+        connection.execute("begin immediate")
+        block = lock(connection, "R", time_hint=hour[0].start)
+        connection.executemany(
+            "insert into R values (?, ?)", [(ulid.bytes, n) for n, ulid in enumerate(block.ulids(10))]
+        )
+        connection.execute("commit")
+        store = ExportStore(str(tmp_path / "out"), "R")
+        request = ExportRequest("R", store.path, CONSUMER, "run", hour)
+        plan = make_plan(source, store, request)
+        facts = FileFacts("part.parquet", 10, 1, Ulid.MIN, Ulid.MAX, 0)
+        unit = plan.units[0].unit
+        store.write(Manifest("R", unit, plan.attempt, CONSUMER, "run", hour[0].end, (facts,), None, 0, {}))
+        connection.execute("delete from R where value < 7")
+    with pytest.raises(MissingEventError, match="the export has 10 events, the table only 3"):
+        make_plan(source, store, request)
+    kept = replace(request, options=ExportOptions(on_missing="keys_only"))
+    assert make_plan(source, store, kept).rows == 3
+
+
+@pytest.mark.parametrize("windows", [hours(0, 2), None], ids=["windows", "batch"])
+def test_a_cursor_beyond_the_clock_is_refused(
+    flights: Flights, store: ExportStore, windows: list[Window] | None
+) -> None:
+    """A restored database, or somebody's hand in it: nothing is planned, and the remedy is said."""
+    flights.plan(store, windows)
+    beyond = Ulid.floor(datetime(2100, 1, 1, tzinfo=timezone.utc)).bytes
+    flights.execute('update "changefeed.consumer" set ulid = ? where shard = 1', beyond)
+    with pytest.raises(CursorBeyondFeedError, match=r"beyond the shard's clock.*set the cursor anew"):
+        flights.plan(store, windows)

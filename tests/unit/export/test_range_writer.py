@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing a part, and handing results and secrets over."""
+
+from __future__ import annotations
+
+import stat
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_changefeed.core.plan import ExportOptions
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.exceptions import (
+    IncompleteReadError,
+    MissingEventError,
+    OutputNotWritableError,
+    TerminalError,
+    TransientError,
+)
+from airflow_changefeed.export import range_writer
+from airflow_changefeed.export.connection import JobConnection
+from airflow_changefeed.export.files import LocalFiles, open_files
+from airflow_changefeed.export.range_writer import write_part
+from airflow_changefeed.export.result import ErrorFacts, ExportResult, take_result, write_result
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.export.verify import read_facts
+
+SCHEMA = pa.schema([("changefeed_ulid", pa.string()), ("n", pa.int64())])
+RANGE = UlidRange(Ulid.MIN, Ulid.of_int(1000))
+
+
+class Stream:
+    """The outermost edge: a database that gives these batches of ULIDs."""
+
+    def __init__(self, *batches: list[int]) -> None:
+        self.batches = batches
+
+    def stream(self, *_: object, **__: object) -> Iterator[pa.RecordBatch]:
+        """Give the batches."""
+        for numbers in self.batches:
+            texts = [str(Ulid.of_int(number)) for number in numbers]
+            yield pa.RecordBatch.from_pydict({"changefeed_ulid": texts, "n": numbers}, schema=SCHEMA)
+
+
+def write(stream: Stream, folder: Path, **options: Any) -> list[Any]:
+    """Write one part."""
+    return list(
+        write_part(
+            stream,  # type: ignore[arg-type]
+            LocalFiles(str(folder)),
+            str(folder),
+            schema=SCHEMA,
+            feed="f",
+            shard=0,
+            range_=RANGE,
+            part=2,
+            options=ExportOptions(**options),
+        )
+    )
+
+
+def test_a_file_ends_at_the_rows_asked_for(tmp_path: Path) -> None:
+    """Files have exactly the target's rows, whatever the batches, and the last one what is left."""
+    facts = write(Stream([1, 2, 3, 4, 5], [6], [7, 8]), tmp_path, target_file_rows=3)
+    assert [(fact.name, fact.rows, int(fact.first), int(fact.last)) for fact in facts] == [
+        ("part-00002-00000.parquet", 3, 1, 3),
+        ("part-00002-00001.parquet", 3, 4, 6),
+        ("part-00002-00002.parquet", 2, 7, 8),
+    ]
+    assert [pq.read_table(tmp_path / fact.name)["n"].to_pylist() for fact in facts] == [
+        [1, 2, 3],
+        [4, 5, 6],
+        [7, 8],
+    ]
+    assert [(tmp_path / fact.name).stat().st_size for fact in facts] == [fact.size for fact in facts]
+
+
+@pytest.mark.parametrize("compression", ["zstd", "snappy", "gzip", "lz4", "none"])
+def test_every_compression_is_written(tmp_path: Path, compression: str) -> None:
+    """Each of the plan's compressions is one that the writer knows."""
+    (fact,) = write(Stream([1, 2]), tmp_path, compression=compression)
+    column = pq.ParquetFile(tmp_path / fact.name).metadata.row_group(0).column(0)
+    assert column.compression.lower().replace("uncompressed", "none") == compression
+
+
+@pytest.mark.parametrize("batches", [([2, 1],), ([1, 1],), ([1, 2], [2]), ([0, 1],), ([1001],)])
+def test_a_stream_out_of_order_is_refused(tmp_path: Path, batches: tuple[list[int], ...]) -> None:
+    """Descending, repeated or foreign ULIDs are an error, not a file."""
+    with pytest.raises(IncompleteReadError, match="out of order or outside"):
+        write(Stream(*batches), tmp_path)
+
+
+def test_large_rows_go_to_small_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row group holds a bounded number of bytes, however unequal the rows; a row beyond it has its own."""
+    monkeypatch.setattr(range_writer, "ROW_GROUP_BYTES", 1000)
+    schema = pa.schema([("changefeed_ulid", pa.string()), ("raw", pa.binary())])
+    sizes = [10] * 40 + [5000] + [300] * 5
+    texts = [str(Ulid.of_int(number + 1)) for number in range(len(sizes))]
+    values = {"changefeed_ulid": texts, "raw": [b"x" * size for size in sizes]}
+    batch = pa.RecordBatch.from_pydict(values, schema)
+    file = range_writer._OpenFile(LocalFiles(str(tmp_path)), f"{tmp_path}/a.parquet", "a", schema, "NONE")
+    file.write(batch)
+    facts = file.finish()
+    assert facts.rows == len(sizes)
+    parquet = pq.ParquetFile(tmp_path / "a.parquet")
+    groups = [parquet.read_row_group(number) for number in range(parquet.num_row_groups)]
+    assert all(group.num_rows == 1 or group.nbytes <= 1000 for group in groups)
+    assert pa.concat_tables(groups)["raw"].to_pylist() == batch["raw"].to_pylist()
+    store = ExportStore(str(tmp_path), "f")
+    assert read_facts(store, f"{tmp_path}/a.parquet", "a") == facts
+
+
+def test_a_batch_is_let_go_before_the_next_one(tmp_path: Path) -> None:
+    """While the source reads the next batch, nobody holds the last one."""
+    held: list[weakref.ref[Any]] = []
+
+    class Watched(Stream):
+        def stream(self, *_: object, **__: object) -> Iterator[pa.RecordBatch]:
+            for numbers in self.batches:
+                assert [each for each in held if each() is not None] == []
+                texts = [str(Ulid.of_int(number)) for number in numbers]
+                batch = pa.RecordBatch.from_pydict({"changefeed_ulid": texts, "n": numbers}, schema=SCHEMA)
+                held.append(weakref.ref(batch))
+                yield batch
+                del batch
+
+    write(Watched([1, 2, 3], [4, 5], [6]), tmp_path)
+    assert len(held) == 3
+
+
+def test_nothing_read_is_nothing_written(tmp_path: Path) -> None:
+    """A range without events gives no file."""
+    assert write(Stream([]), tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_below_a_file_is_not_writable(tmp_path: Path) -> None:
+    """What the operating system refuses is our error, with the path."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputNotWritableError, match="file/out"):
+        write(Stream([1]), tmp_path / "file" / "out")
+    with pytest.raises(OutputNotWritableError, match="nowhere"):
+        open_files("nowhere://bucket/out")
+
+
+def test_an_error_comes_out_of_spark_as_it_went_in() -> None:
+    """Class, message and kind survive the text of another exception; strangers become transient errors."""
+    error = MissingEventError('event "x" {1}\nwas deleted', ulid="0")
+    text = f"Traceback ...\nRuntimeError: {ErrorFacts.of(error).marked}\n\tat org.apache.spark..."
+    again = ErrorFacts.of(RuntimeError(text)).to_error()
+    assert type(again) is MissingEventError
+    assert again.message == error.message
+    stranger = ErrorFacts.of(MemoryError("no room")).to_error()
+    assert type(stranger) is TransientError
+    assert stranger.message == "MemoryError: no room"
+
+
+def test_a_result_survives_json() -> None:
+    """Done or failed, the operator reads what the job wrote."""
+    done = ExportResult("done", ("a.json",), 1, 2, 3, 0.5)
+    failed = ExportResult.of_error(MissingEventError("gone"))
+    assert ExportResult.from_json(done.to_json()) == done
+    assert ExportResult.from_json(failed.to_json()) == failed
+    done.raise_error()
+    with pytest.raises(MissingEventError, match="gone"):
+        failed.raise_error()
+
+
+def test_a_connection_is_for_its_owner_only(tmp_path: Path) -> None:
+    """The file has mode 0600, and neither the object's text nor an error about it shows the secret."""
+    connection = JobConnection({"type": "sqlite", "password": "hunter2"}, {"key": "hunter2"})
+    path = tmp_path / "connection.json"
+    connection.save(str(path))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert JobConnection.from_json(path.read_text(), where=str(path)) == connection
+    assert "hunter2" not in repr(connection)
+    with pytest.raises(TerminalError) as caught:
+        JobConnection.from_json(path.read_text().replace("hunter2", "hunter3"), where=str(path))
+    assert "hunter" not in str(caught.value)
+
+
+def test_taking_a_result_leaves_nothing_of_the_attempt(tmp_path: Path) -> None:
+    """The operator's look at the result removes it, and what tasks of a failed job wrote until they ended."""
+    store = ExportStore(str(tmp_path), "f")
+    store.files.write(store.layout.driver(3), b"{}")
+    store.files.write(f"{store.layout.writing(3)}/0-1/x.parquet", b"late")
+    assert take_result(store, 3) is None
+    assert len(store.files.sizes(store.layout.attempts)) == 2
+    write_result(store, 3, ExportResult.of_error(MissingEventError("gone")))
+    assert take_result(store, 3) == ExportResult.of_error(MissingEventError("gone"))
+    assert store.files.names(store.layout.attempts) == []

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What remote file systems say becomes our errors, without secrets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_changefeed.exceptions import ChangefeedError, OutputNotWritableError, TransientError
+from airflow_changefeed.export.files import RemoteFiles, open_files
+from airflow_changefeed.export.remote import check_path, secrets_of
+from tests.unit.export.faults import remote_files
+
+SECRET = "hunter2-hunter2"
+OPTIONS = {"key": "AKIA", "client_kwargs": {"password": SECRET, "numbers": [1, "fourmore"]}}
+
+
+class EndpointConnectionError(Exception):
+    """Named as the one of a cloud's client."""
+
+
+class ClientError(Exception):
+    """Named as the one of a cloud's client."""
+
+
+class Refusing:
+    """The outermost edge: a store that answers everything with one error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def invalidate_cache(self) -> None:
+        """Nothing is kept."""
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*_: object, **__: object) -> Any:
+            raise self.error
+
+        return refuse
+
+
+def _calls(files: RemoteFiles) -> list[Any]:
+    return [
+        lambda: files.names("b/x"),
+        lambda: files.sizes("b/x"),
+        lambda: files.exists("b/x"),
+        lambda: files.read("b/x"),
+        lambda: files.write("b/x", b""),
+        lambda: files.writer("b/x").__enter__(),
+        lambda: files.reader("b/x"),
+        lambda: files.move("b/x", "b/y"),
+        lambda: files.remove("b/x"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ClientError(f"key {SECRET} is not known"), OutputNotWritableError),
+        (PermissionError(f"https://me:{SECRET}@host/b?sig={SECRET}"), OutputNotWritableError),
+        (EndpointConnectionError(f"no answer from https://host/b?sig={SECRET}x"), TransientError),
+        (TimeoutError("too long"), TransientError),
+        (ClientError("SlowDown: reduce"), TransientError),
+    ],
+)
+def test_every_refusal_is_ours_and_tells_no_secret(error: Exception, kind: type[ChangefeedError]) -> None:
+    """Each call that the store refuses is an error of ours with the path; one that may pass is transient."""
+    files = RemoteFiles(Refusing(error), "b", tuple(secrets_of(OPTIONS)))
+    for call in _calls(files):
+        with pytest.raises(kind, match=r"b/[xy]") as caught:
+            call()
+        assert type(caught.value) is kind
+        assert SECRET not in str(caught.value)
+        assert caught.value.__suppress_context__
+
+
+def test_a_file_that_cannot_be_written_on_is_ours_and_other_errors_stay() -> None:
+    """The store's refusal in the middle of a file is told from the error of who writes it."""
+    files, _ = remote_files()
+    with pytest.raises(LookupError, match="source"), files.writer(f"{files.root}/a"):
+        raise LookupError("source")
+    with files.writer(f"{files.root}/a") as file:
+        file._file = Refusing(ClientError("no space"))
+        with pytest.raises(OutputNotWritableError, match="no space"):
+            file.write(b"1")
+        file._file = type("Closed", (), {"close": lambda self: None})()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"ftp://me:{SECRET}@host/out",
+        f"ftp://me:{SECRET}@2@host:21/out",
+        f"sftp://:{SECRET}@host",
+        f"simplecache::ftp://me:{SECRET}/x@host/out",
+    ],
+)
+def test_a_path_with_a_secret_is_refused_unseen(path: str) -> None:
+    """A secret in the path is an error before anything is opened, which names the remedy, not the path."""
+    with pytest.raises(OutputNotWritableError, match="path_conn_id") as caught:
+        open_files(path)
+    assert SECRET not in str(caught.value) + repr(caught.value.facts)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/data/out",
+        "/data/a:b@c",
+        "s3://bucket/a:b@c",
+        "hdfs://host:9000/a@b",
+        "abfs://container@account.dfs.core.windows.net/out",
+        "sftp://me@host:22/out",
+        "hdfs://[::1]:9000/out",
+        "memory://out",
+    ],
+)
+def test_a_path_without_a_secret_is_not_refused(path: str) -> None:
+    """Ports, containers, users and colons in folders are no secrets."""
+    check_path(path)
+
+
+def test_whatever_opening_says_is_ours() -> None:
+    """An archive that is missing, or a server that does not answer, is an error of ours."""
+    with pytest.raises(OutputNotWritableError, match="FileNotFoundError"):
+        open_files("zip://out::/nowhere/at/all.zip")
+    with pytest.raises(TransientError, match="did not answer"):
+        open_files("ftp://127.0.0.1:1/out", {"password": SECRET})

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Races of the embedded source, told step by step instead of left to chance."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_changefeed.core.feed import FeedKind, Shard
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgumentError
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from airflow_changefeed.sources.sqlite.control import DRAIN_ROWS
+from airflow_changefeed.sources.sqlite.names import FeedTables
+from airflow_changefeed.sources.sqlite.writer import lock
+
+OUTBOX = '"changefeed.outbox:t"'
+
+
+class Interrupted(SqliteFeedSource):
+    """The real source, with room for somebody else before each of its drains."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, lock_timeout=5)
+        self.before: Any = lambda: None
+
+    def drain_some(self, connection: sqlite3.Connection, tables: FeedTables, shard: Shard, rows: int) -> int:
+        """Let somebody else act first."""
+        self.before()
+        return super().drain_some(connection, tables, shard, rows)
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """Return a user's connection to a new file."""
+    connection = sqlite3.connect(tmp_path / "feeds.db", isolation_level=None)
+    connection.execute("create table t (id integer primary key)")
+    yield connection
+    connection.close()
+
+
+def _write(user: sqlite3.Connection, keys: range) -> None:
+    user.execute("begin immediate")
+    user.executemany("insert into t values (?)", [(key,) for key in keys])
+    user.executemany(f"insert into {OUTBOX} (id) values (?)", [(key,) for key in keys])
+    user.execute("commit")
+
+
+def test_a_page_is_not_empty_because_another_reader_was_quicker(
+    user: sqlite3.Connection, tmp_path: Path
+) -> None:
+    """An empty page says that the shard is at its head, also when the outbox was emptied by somebody else."""
+    source = Interrupted(str(tmp_path / "feeds.db"))
+    source.set_up_feed("t")
+    _write(user, range(3))
+    other = SqliteFeedSource(str(tmp_path / "feeds.db"))
+    source.before = lambda: other.drain("t")
+    assert [event.key for event in source.read_feed("t", 0, Ulid.MIN)] == [(0,), (1,), (2,)]
+
+
+def test_a_drain_ends_while_writers_go_on(user: sqlite3.Connection, tmp_path: Path) -> None:
+    """It owes what was committed when it began, and does not run after a writer that never rests."""
+    source = Interrupted(str(tmp_path / "feeds.db"))
+    source.set_up_feed("t")
+    _write(user, range(DRAIN_ROWS + 1))
+    rounds = iter(range(DRAIN_ROWS + 1, DRAIN_ROWS + 50))
+
+    def write_one() -> None:
+        key = next(rounds)
+        _write(user, range(key, key + 1))
+
+    source.before = write_one
+    assert source.drain("t") == {0: DRAIN_ROWS + 3}
+
+
+def test_a_block_does_not_outlive_a_seal(tmp_path: Path) -> None:
+    """ULIDs kept beyond their transaction would put events into a sealed window."""
+    path = str(tmp_path / "feeds.db")
+    user = sqlite3.connect(path, isolation_level=None)
+    user.execute("create table s (id integer primary key, ulid blob)")
+    source = SqliteFeedSource(path, lock_timeout=5)
+    source.set_up_feed("s", kind=FeedKind.SERIALIZED)
+    user.execute("begin immediate")
+    block = lock(user, "s", time_hint=source.now() - timedelta(hours=1))
+    user.execute("commit")
+    source.seal("s", source.now())
+    user.execute("begin")
+    with pytest.raises(InvalidArgumentError, match="is over"):
+        block.ulid(0)
+    user.close()
+
+
+def test_a_table_without_shards_has_one(tmp_path: Path) -> None:
+    """Two clocks over the same rows would give their events in no order."""
+    user = sqlite3.connect(tmp_path / "feeds.db", isolation_level=None)
+    user.execute("create table s (id integer primary key, ulid blob)")
+    source = SqliteFeedSource(str(tmp_path / "feeds.db"))
+    source.set_up_feed("s", kind=FeedKind.SERIALIZED)
+    user.execute("begin immediate")
+    with pytest.raises(InvalidArgumentError, match="use shard 0"):
+        lock(user, "s", 1)
+    user.close()
+
+
+def test_dropping_a_feed_takes_its_index_off_the_table(tmp_path: Path) -> None:
+    """The event table stays as its owner made it."""
+    user = sqlite3.connect(tmp_path / "feeds.db", isolation_level=None)
+    user.execute("create table s (id integer primary key, ulid blob)")
+    source = SqliteFeedSource(str(tmp_path / "feeds.db"))
+    source.set_up_feed("s", kind=FeedKind.SERIALIZED)
+    source.drop_feed("s")
+    assert (
+        user.execute("select name from sqlite_master where tbl_name = 's' and type = 'index'").fetchall()
+        == []
+    )
+    user.close()
+
+
+def test_lease_tokens_grow_over_the_life_of_a_feed(user: sqlite3.Connection, tmp_path: Path) -> None:
+    """A process that slept while its feed was dropped and made anew holds a token that is worth nothing."""
+    source = SqliteFeedSource(str(tmp_path / "feeds.db"))
+    tokens: list[int] = []
+    for _ in range(2):
+        source.set_up_feed("t")
+        source.begin_consumer("c", "t", {0: Ulid.MIN}, by="test")
+        tokens += source.take_lease("c", "t", [0], holder="h", seconds=60).values()
+        tokens += source.take_lease("c", "t", [0], holder="h", seconds=60).values()
+        source.drop_feed("t")
+    assert tokens == sorted(set(tokens))
+
+
+def _set_up(path: str, barrier: Any) -> None:
+    barrier.wait()
+    SqliteFeedSource(path).set_up_feed("t")
+
+
+def test_many_may_set_up_the_same_feed_at_once(user: sqlite3.Connection, tmp_path: Path) -> None:
+    """Setup may be a step of every worker's start, on a file that is not in WAL mode yet."""
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(4)
+    path = str(tmp_path / "feeds.db")
+    workers = [context.Process(target=_set_up, args=(path, barrier)) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0] * 4
+
+
+def _write_as_nobody(path: str) -> None:
+    if os.geteuid() == 0:
+        os.setuid(65_534)
+    source = SqliteFeedSource(path)
+    try:
+        source.next_attempt("t")
+    except ConnectionNotUsableError:
+        os._exit(7)
+
+
+def test_a_file_that_may_not_be_written_is_named() -> None:
+    """Whoever lacks the right learns it from our error."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "feeds.db"
+        connection = sqlite3.connect(path, isolation_level=None)
+        connection.execute("create table t (id integer primary key)")
+        SqliteFeedSource(str(path)).set_up_feed("t")
+        Path(folder).chmod(0o755)
+        for file in Path(folder).iterdir():
+            file.chmod(0o444)
+        worker = multiprocessing.get_context("fork").Process(target=_write_as_nobody, args=(str(path),))
+        worker.start()
+        worker.join(60)
+        connection.close()
+        assert worker.exitcode == 7

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Grouping, progress, archive and watch of the Spark job; none of them needs Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import zipfile
+import zlib
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_changefeed.core.plan import Plan, PlannedUnit
+from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.exceptions import ColumnTypeError
+from airflow_changefeed.export.commit import commit_empty
+from airflow_changefeed.export.connection import JobConnection
+from airflow_changefeed.export.files import LocalFiles
+from airflow_changefeed.export.result import take_result
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.export.verify import verify
+from airflow_changefeed.spark.archive import package_archive
+from airflow_changefeed.spark.job import main, run_plan
+from airflow_changefeed.spark.progress import ProgressWatch, TaskProgress, size_text
+from airflow_changefeed.spark.read import spark_type
+from airflow_changefeed.spark.tasks import group
+from airflow_changefeed.spark.watch import EXIT_STATUS, is_alive, watch
+from tests.unit.export.flights import FEED, hours
+
+
+def plan_of(rows: list[int], path: str = "/out") -> Plan:
+    """A plan of one shard with a unit of so many rows for each hour."""
+    units = []
+    for window, count in zip(hours(0, len(rows)), rows, strict=True):
+        unit = ExportUnit.of_window(1, window)
+        units.append(PlannedUnit(unit, count, (unit.range,) if count else ()))
+    return Plan(FEED, path, "c", 7, "run", datetime(2026, 1, 1, tzinfo=timezone.utc), tuple(units), {})
+
+
+def units_of(tasks: list[bytes]) -> list[list[int]]:
+    """Numbers of the units of each task."""
+    return [[part["unit"] for part in json.loads(zlib.decompress(task))] for task in tasks]
+
+
+def test_many_small_units_are_few_tasks() -> None:
+    """216 units of 70 rows on two cores are a few tasks, balanced, in order, and none is forgotten."""
+    tasks = units_of(group(plan_of([70] * 216), 2))
+    assert 4 <= len(tasks) <= 8
+    assert [unit for task in tasks for unit in task] == list(range(216))
+    assert max(map(len, tasks)) - min(map(len, tasks)) <= 2
+
+
+def test_large_units_are_tasks_of_their_own() -> None:
+    """A large unit does not carry small ones with it, and empty units are no work."""
+    tasks = units_of(group(plan_of([10, 1_000_000, 0, 10, 1_000_000, 10]), 1))
+    assert [task for task in tasks if 1 in task or 4 in task] != []
+    assert not any(1 in task and 4 in task for task in tasks)
+    assert sorted(unit for task in tasks for unit in task) == [0, 1, 3, 4, 5]
+    assert group(plan_of([0, 0]), 2) == []
+
+
+def test_progress_adds_up_tasks_and_counts_twins_once(tmp_path: Path) -> None:
+    """The line names rows and bytes by shard; of two attempts at one task the furthest counts."""
+    files = LocalFiles(str(tmp_path))
+    lines: list[str] = []
+    watched = ProgressWatch(files, plan_of([100, 50], str(tmp_path)), lines.append)
+    for task, rows in (("00000-1", 30), ("00000-5", 40), ("00001-2", 50)):
+        progress = TaskProgress(files, f"{watched._folder}/{task}/progress.json", seconds=0)
+        progress.add("1", rows, rows * 1000)
+    watched.look()
+    watched.look()
+    assert lines == ["changefeed progress: shard 1: 90 of 150 rows, 90 kB"]
+    assert size_text(1_500_000) == "2 MB"
+
+
+def test_the_archive_is_made_once_and_holds_what_executors_need(tmp_path: Path) -> None:
+    """The same content gives the same file, byte for byte, and a bare Python imports the package from it."""
+    path = Path(package_archive(str(tmp_path / "a")))
+    other = Path(package_archive(str(tmp_path / "b")))
+    assert path.name == other.name
+    assert path.read_bytes() == other.read_bytes()
+    made = path.stat().st_mtime_ns
+    assert package_archive(str(tmp_path / "a")) == str(path)
+    assert path.stat().st_mtime_ns == made
+    names = zipfile.ZipFile(path).namelist()
+    assert "airflow_changefeed/spark/tasks.py" in names
+    assert any(name.endswith(".sql") for name in names)
+    code = (
+        f"import sys; sys.path[:0] = [{str(path)!r}]; sys.path[:] = [p for p in sys.path if 'site-packages' "
+        "not in p]; "
+        "import ulid, airflow_changefeed.core.plan as p; print(p.__file__, ulid.__file__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.count(str(path)) == 2
+
+
+def test_the_job_ends_with_whoever_started_it() -> None:
+    """When a watched process is gone, the job says so and ends; as long as all live, it goes on."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    ended = threading.Event()
+    lines: list[str] = []
+    status: list[int] = []
+
+    def end(code: int) -> None:
+        status.append(code)
+        ended.set()
+
+    watch([child.pid, os.getpid()], lines.append, end)
+    assert is_alive(child.pid)
+    child.communicate(b"\n", timeout=30)
+    assert not is_alive(child.pid)
+    assert ended.wait(30)
+    assert status == [EXIT_STATUS]
+    assert str(child.pid) in lines[0]
+
+
+def test_arrow_types_have_names_in_spark() -> None:
+    """Exported types are those of Spark, and one that Spark does not have is refused by its column."""
+    assert spark_type("c", "timestamp[ms, tz=UTC]") == "timestamp"
+    assert spark_type("c", "timestamp[us]") == "timestamp_ntz"
+    assert spark_type("c", "decimal128(19, 4)") == "decimal(19,4)"
+    assert spark_type("c", "fixed_size_binary[16]") == "binary"
+    with pytest.raises(ColumnTypeError, match="'c'"):
+        spark_type("c", "month_interval")
+
+
+def test_a_plan_without_rows_needs_no_spark(tmp_path: Path) -> None:
+    """Empty units are committed, and no session is asked for."""
+    plan = plan_of([0, 0, 0], str(tmp_path))
+
+    def no_session() -> Any:
+        raise LookupError("Spark was asked for")
+
+    store = ExportStore(plan.path, FEED)
+    result = run_plan(no_session, store, plan, JobConnection({}), lambda line: None)
+    assert (result.units, result.rows) == (3, 0)
+    assert [manifest.attempt for manifest in store.list()] == [7, 7, 7]
+    take_result(store, plan.attempt)
+    later = replace(plan, attempt=8)
+    assert [manifest.attempt for manifest in commit_empty(store, later)] == [8, 8, 8]
+    assert verify(store) == []
+
+
+def test_the_last_words_of_a_job_name_the_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A job that cannot begin ends with status 1 and a line with the class of the error and what is wrong."""
+    (tmp_path / "plan.json").write_text("{}")
+    (tmp_path / "connection.json").write_text("{}")
+    arguments = ["--plan", str(tmp_path / "plan.json"), "--connection", str(tmp_path / "connection.json")]
+    assert main(arguments) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("changefeed error: TerminalError: ")
+    assert "is no changefeed plan" in last
+    assert not (tmp_path / "connection.json").exists(), "it holds secrets"

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tree of errors: as drawn, terminal or transient, and alive after pickling."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+
+import pytest
+
+from airflow_changefeed import exceptions
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError, TerminalError, TransientError
+
+_STEP = 4  # characters by which the drawing goes in for each level
+
+
+def _all(cls: type[ChangefeedError]) -> list[type[ChangefeedError]]:
+    return [cls, *(sub for child in cls.__subclasses__() for sub in _all(child))]
+
+
+CLASSES = [cls for cls in _all(ChangefeedError) if cls.__module__ == exceptions.__name__]
+
+
+def _drawn() -> dict[str, str | None]:
+    """Read the drawing in the module's docstring: name to the name of what it hangs from."""
+    parents: dict[str, str | None] = {}
+    above: list[str] = []
+    for line in (exceptions.__doc__ or "").splitlines():
+        found = re.match(r"^    ((?:[│ ]   )*)(?:[├└]── )?([A-Z]\w*Error)\b", line)
+        if found:
+            level = (found.start(2) - 4) // _STEP
+            del above[level:]
+            parents[found[2]] = above[-1] if above else None
+            above.append(found[2])
+    return parents
+
+
+def test_the_drawing_is_the_tree() -> None:
+    """Each class hangs where the docstring draws it, and none is left out."""
+    ours = {cls.__name__ for cls in CLASSES}
+    real = {
+        cls.__name__: next((base.__name__ for base in cls.__bases__ if base.__name__ in ours), None)
+        for cls in CLASSES
+    }
+    assert _drawn() == real
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_error_survives_pickling_with_its_facts(cls: type[ChangefeedError]) -> None:
+    """Spark and Airflow hand errors from process to process."""
+    facts = {"feed": "nyc.Flight", "shard": 3, "after": Ulid.of_int(7), "problems": ["a", "b"]}
+    error = cls("feed 'nyc.Flight': what happened; what to do", **facts)
+    for found in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):  # noqa: S301
+        assert type(found) is cls
+        assert str(found) == str(error) == "feed 'nyc.Flight': what happened; what to do"
+        assert found.facts == facts
+        assert all(getattr(found, name) == value for name, value in facts.items())
+        assert found.transient is error.transient
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_error_is_either_terminal_or_transient(cls: type[ChangefeedError]) -> None:
+    """Whoever retries needs one look; only the base is neither."""
+    if cls is not ChangefeedError:
+        assert issubclass(cls, TerminalError) != issubclass(cls, TransientError)
+    assert cls("x").transient is issubclass(cls, TransientError)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_error_is_caught_by_the_base_and_explained(cls: type[ChangefeedError]) -> None:
+    """One except clause catches all of ours, and each says in its docstring what it means."""
+    with pytest.raises(ChangefeedError):
+        raise cls("x")
+    assert cls.__doc__
+
+
+def test_wrong_arguments_are_value_errors_too() -> None:
+    """Callers who know nothing of us catch what they expect."""
+    for cls in (InvalidArgumentError, exceptions.InvalidUlidError, exceptions.InvalidWindowError):
+        assert issubclass(cls, ValueError)
+
+
+def test_collect_raises_one_error_for_all_problems() -> None:
+    """All wrong parameters are named at once, and none means no error."""
+    InvalidArgumentError.collect("thing", [])
+    with pytest.raises(InvalidArgumentError, match="thing: a is wrong; b is wrong") as caught:
+        InvalidArgumentError.collect("thing", ["a is wrong", "b is wrong"])
+    assert caught.value.facts["problems"] == ["a is wrong", "b is wrong"]

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may import whom (docs/explanation/architecture.md), held against the source of every file."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "airflow_changefeed"
+ROOT = Path(__file__).resolve().parents[2] / PACKAGE
+
+BELOW_FACES = ("core", "exceptions", "sources", "export", "capture", "consumers", "spark")
+FACES = (
+    ("hooks",),
+    ("triggers", "links", "assets"),
+    ("sensors", "transfers", "operators"),
+    ("plugins", "cli", "decorators"),
+)
+
+# What each part may import of the package besides itself.
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "exceptions": frozenset({"core"}),
+    "core": frozenset({"exceptions"}),
+    "sources": frozenset({"core", "exceptions", "sql"}),
+    "sql": frozenset(),
+    "export": frozenset({"core", "exceptions", "sources"}),
+    "capture": frozenset({"core", "exceptions", "sources"}),
+    "consumers": frozenset({"core", "exceptions", "sources"}),
+    "spark": frozenset({"core", "exceptions", "sources", "export"}),
+    "get_provider_info": frozenset(),
+    "__init__": frozenset({"exceptions"}),
+}
+_below = frozenset(BELOW_FACES)
+for _rank in FACES:
+    MAY_IMPORT |= dict.fromkeys(_rank, _below)
+    _below |= frozenset(_rank)
+
+# Parts that may import nothing outside the package but the standard library and these.
+ONLY_OUTSIDE: dict[str, frozenset[str]] = {
+    "exceptions": frozenset(),
+    "core": frozenset({"ulid"}),
+    "sql": frozenset(),
+    "get_provider_info": frozenset(),
+    "__init__": frozenset(),
+}
+# Parts that may import anything outside the package but these.
+NEVER_OUTSIDE: dict[str, frozenset[str]] = {
+    "sources": frozenset({"airflow", "pyspark"}),
+    "export": frozenset({"airflow", "pyspark"}),
+    "capture": frozenset({"airflow", "pyspark"}),
+    "consumers": frozenset({"airflow", "pyspark"}),
+    "spark": frozenset({"airflow"}),
+}
+
+
+def _is_type_checking(test: ast.expr) -> bool:
+    name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", "")
+    return name == "TYPE_CHECKING"
+
+
+def _running_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Walk everything that can run: all but the bodies of ``if TYPE_CHECKING``."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and _is_type_checking(child.test):
+            for other in child.orelse:
+                yield other
+                yield from _running_nodes(other)
+        else:
+            yield child
+            yield from _running_nodes(child)
+
+
+def _absolute(node: ast.ImportFrom, module: str, is_package: bool) -> str:
+    """Name the module that a ``from ... import`` means, relative ones too."""
+    if not node.level:
+        return node.module or ""
+    parts = module.split(".") if is_package else module.split(".")[:-1]
+    base = parts[: len(parts) - (node.level - 1)]
+    return ".".join([*base, *([node.module] if node.module else [])])
+
+
+def imported_names(source: str, module: str, is_package: bool = False) -> Iterator[tuple[int, str]]:
+    """Yield (line, dotted name) of every import that can run, those by constant name included."""
+    for node in _running_nodes(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node, module, is_package)
+            if base == PACKAGE:
+                yield from ((node.lineno, f"{PACKAGE}.{alias.name}") for alias in node.names)
+            else:
+                yield node.lineno, base
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            name = node.args[0].value
+            if called in ("import_module", "__import__") and isinstance(name, str) and name[:1] != ".":
+                yield node.lineno, name
+
+
+def _objection_inside(part: str, target: str) -> str | None:
+    """Say why a part may not import another part of the package (or a public name from its root)."""
+    if target == "__version__" and part not in ("core", "exceptions", "sql"):
+        return None
+    if target not in MAY_IMPORT:
+        return "should import public names from the module where they live, not from the package"
+    if target != part and target not in MAY_IMPORT[part]:
+        return f"may import only {sorted(MAY_IMPORT[part]) or 'itself'} of the package"
+    return None
+
+
+def _objection(part: str, name: str) -> str | None:
+    """Say why a part may not import a dotted name; None where it may."""
+    top, _, rest = name.partition(".")
+    if top == PACKAGE:
+        return _objection_inside(part, rest.partition(".")[0])
+    if part in ONLY_OUTSIDE:
+        allowed = ONLY_OUTSIDE[part]
+        if top not in sys.stdlib_module_names and top not in allowed:
+            return f"may import only the standard library {('and ' + ', '.join(allowed)) if allowed else ''}"
+    if top in NEVER_OUTSIDE.get(part, frozenset()):
+        return f"never imports {top}"
+    return None
+
+
+def violations(source: str, path: Path) -> list[str]:
+    """
+    List what a file imports although its part may not.
+
+    :param path: relative to the package's folder; need not exist.
+    """
+    part = path.parts[0] if len(path.parts) > 1 else path.stem
+    if part not in MAY_IMPORT:
+        return [f"{path}: {part!r} is no part of the layout; say in test_layers.py what it may import"]
+    is_package = path.stem == "__init__"
+    parts = path.parts[:-1] if is_package else path.with_suffix("").parts
+    module = ".".join((PACKAGE, *parts))
+    return [
+        f"{path}:{line}: imports {name}, but {part} {why}"
+        for line, name in imported_names(source, module, is_package)
+        if (why := _objection(part, name))
+    ]
+
+
+FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
+
+
+def test_the_package_was_found() -> None:
+    """The checks below look at real files."""
+    assert Path("exceptions.py") in FILES
+    assert any(path.parts[0] == "core" for path in FILES)
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_every_file_imports_only_what_its_part_may(path: Path) -> None:
+    """No file of the package breaks the import rules, in functions neither."""
+    assert violations((ROOT / path).read_text(encoding="utf-8"), path) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("core/ulid.py", "import numpy"),
+        ("core/ulid.py", "from airflow_changefeed.sources import base"),
+        ("core/ulid.py", "from airflow_changefeed import __version__"),
+        ("core/ulid.py", "def f():\n    import pyarrow"),
+        ("core/deep/er.py", "from ...sources import base"),
+        ("core/deep/__init__.py", "from ...export.commit import x"),
+        ("exceptions.py", "import ulid"),
+        ("exceptions.py", "from airflow_changefeed.sources.base import Page"),
+        ("sources/sqlite.py", "from airflow.sdk import Variable"),
+        ("sources/sqlite.py", "import pyspark.sql"),
+        ("sources/sqlite.py", "from airflow_changefeed.export.planner import plan"),
+        ("sources/sqlite.py", "import importlib\nimportlib.import_module('pyspark.sql')"),
+        ("sources/sqlite.py", "from airflow_changefeed import ChangefeedHook"),
+        ("sources/mssql/types.py", "__import__('airflow')"),
+        ("export/commit.py", "try:\n    import pyspark\nexcept ImportError:\n    pass"),
+        ("export/commit.py", "import airflow_changefeed.spark.job"),
+        ("export/commit.py", "from airflow_changefeed.sql import statement"),
+        ("export/commit.py", "from airflow.sdk import ObjectStoragePath"),
+        ("capture/spec.py", "from airflow_changefeed import export"),
+        ("capture/spec.py", "import airflow"),
+        ("consumers/consumer.py", "from airflow_changefeed.capture.spec import Spec"),
+        ("consumers/consumer.py", "import pyspark"),
+        ("spark/job.py", "async def f():\n    from airflow.sdk import get_current_context"),
+        ("spark/job.py", "from airflow_changefeed.hooks.changefeed import ChangefeedHook"),
+        ("hooks/changefeed.py", "from airflow_changefeed.triggers.changefeed import ChangefeedTrigger"),
+        ("triggers/changefeed.py", "from airflow_changefeed.sensors.changefeed import ChangefeedSensor"),
+        ("links/changefeed.py", "from ..operators import changefeed"),
+        ("assets/changefeed.py", "from airflow_changefeed.triggers import changefeed"),
+        ("sensors/changefeed.py", "from airflow_changefeed.operators.changefeed import X"),
+        ("operators/changefeed.py", "from airflow_changefeed.plugins.changefeed import X"),
+        ("transfers/changefeed.py", "from airflow_changefeed.cli.changefeed import X"),
+        ("cli/changefeed.py", "from airflow_changefeed.decorators.changefeed import X"),
+        ("get_provider_info.py", "import airflow"),
+        ("__init__.py", "import pyarrow"),
+        ("__init__.py", "from airflow_changefeed.hooks.changefeed import ChangefeedHook"),
+        ("utils/strings.py", "import os"),
+        ("sources/sqlite.py", "if TYPE_CHECKING:\n    pass\nelse:\n    import airflow"),
+    ],
+)
+def test_a_forbidden_import_is_found(path: str, source: str) -> None:
+    """Each rule catches the import it forbids, wherever in the file it stands."""
+    assert len(violations(source, Path(path))) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        (
+            "core/ulid.py",
+            "import datetime\nimport ulid\nfrom airflow_changefeed.exceptions import ChangefeedError",
+        ),
+        ("core/ulid.py", "from .window import Window\nfrom airflow_changefeed.core import window"),
+        ("exceptions.py", "from airflow_changefeed.core.ulid import Ulid"),
+        ("sources/arrow.py", "import pyarrow\nfrom airflow_changefeed.core import ulid"),
+        ("sources/sqlite/setup.py", "from airflow_changefeed.sql import statement"),
+        ("sources/mssql/__init__.py", "from . import types\nfrom ..base import FeedSource"),
+        ("export/commit.py", "import fsspec\nfrom airflow_changefeed.sources.base import FeedReader"),
+        ("spark/job.py", "import pyspark\nfrom airflow_changefeed.export import commit"),
+        (
+            "hooks/changefeed.py",
+            "from airflow.sdk import BaseHook\nfrom airflow_changefeed import __version__",
+        ),
+        ("triggers/changefeed.py", "from airflow_changefeed.hooks.changefeed import ChangefeedHook"),
+        ("sensors/changefeed.py", "from airflow_changefeed.triggers.changefeed import ChangefeedTrigger"),
+        ("cli/changefeed.py", "from airflow_changefeed.operators.changefeed import X"),
+        ("core/ulid.py", "if TYPE_CHECKING:\n    import pyarrow"),
+        (
+            "sources/sqlite.py",
+            "import typing\nif typing.TYPE_CHECKING:\n    from airflow.sdk import Variable",
+        ),
+    ],
+)
+def test_an_allowed_import_is_left_alone(path: str, source: str) -> None:
+    """The rules allow the way down, and anything that only a type checker reads."""
+    assert violations(source, Path(path)) == []
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    """``import airflow_changefeed`` costs a DAG file nothing: no Airflow, Spark, Arrow, pandas or numpy."""
+    heavy = (
+        "airflow",
+        "pyspark",
+        "pyarrow",
+        "pandas",
+        "numpy",
+        "fsspec",
+        "adbc_driver_sqlite",
+        "mssql_python",
+    )
+    code = f"import sys, {PACKAGE}; print(*sorted(set({heavy}) & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT.parent, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == []

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the project's own files promise: versions that fit, no addresses, checks that cannot pass unrun."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.tools.check_report import Outcome, problems, read_report
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PROJECT = Path(__file__).resolve().parents[2]
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+
+
+def _constraint_lines() -> list[str]:
+    lines = (PROJECT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _environment(python: str) -> dict[str, str]:
+    return {"python_version": python, "python_full_version": f"{python}.9"}
+
+
+def _pins(python: str) -> dict[str, str]:
+    """Read name -> version of the constraints that hold for one Python version."""
+    pins: dict[str, str] = {}
+    for requirement in map(Requirement, _constraint_lines()):
+        if requirement.marker is None or requirement.marker.evaluate(_environment(python)):
+            name = canonicalize_name(requirement.name)
+            assert name not in pins, f"{name} is pinned twice for Python {python}"
+            pins[name] = str(requirement.specifier).removeprefix("==")
+    return pins
+
+
+def _pyproject() -> dict[str, object]:
+    return tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def _dependencies() -> list[Requirement]:
+    project = _pyproject()["project"]
+    assert isinstance(project, dict)
+    extras = (line for lines in project["optional-dependencies"].values() for line in lines)
+    return [Requirement(line) for line in (*project["dependencies"], *extras)]
+
+
+def test_constraints_hold_exact_versions_and_nothing_else() -> None:
+    """Each constraint is one exact version, perhaps with a marker: no address, no path, no option."""
+    for line in _constraint_lines():
+        assert re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+_-]+( ; [^@#]+)?", line), line
+        assert "//" not in line
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_pyspark_and_pyspark_client_are_one_version(python: str) -> None:
+    """Both own the folder pyspark/, so another version of one would mix its code with the other's jars."""
+    pins = _pins(python)
+    assert pins["pyspark"] == pins["pyspark-client"]
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("dependency", _dependencies(), ids=str)
+def test_every_dependency_is_pinned_within_its_range(dependency: Requirement, python: str) -> None:
+    """What pyproject.toml asks for stands in constraints.txt, in a version that it allows."""
+    if dependency.marker is None or dependency.marker.evaluate(_environment(python)):
+        pins = _pins(python)
+        name = canonicalize_name(dependency.name)
+        assert name in pins, f"{name} is missing from constraints.txt: run make constraints"
+        assert dependency.specifier.contains(pins[name], prereleases=True)
+
+
+def test_the_provider_entry_point_is_declared() -> None:
+    """Airflow finds the provider by its entry point."""
+    project = _pyproject()["project"]
+    assert isinstance(project, dict)
+    assert project["entry-points"]["apache_airflow_provider"] == {
+        "provider_info": "airflow_changefeed.get_provider_info:get_provider_info"
+    }
+
+
+def test_the_changelog_has_a_place_for_the_next_version() -> None:
+    """Every change finds its section."""
+    assert "\n## [Unreleased]\n" in (PROJECT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("folder", ["airflow_changefeed", "tests", "dags"])
+def test_every_python_file_names_its_licence(folder: str) -> None:
+    """The first line of every file that holds anything is the SPDX header."""
+    files = [path for path in (PROJECT / folder).rglob("*.py") if path.stat().st_size]
+    header = "# SPDX-License-Identifier: Apache-2.0"
+    assert [str(path) for path in files if not path.read_text(encoding="utf-8").startswith(header)] == []
+
+
+def _outcomes(*rows: tuple[str, str]) -> list[Outcome]:
+    return [Outcome(name=name, result=result, message="why") for name, result in rows]
+
+
+ALL_SUITES = (
+    ("tests.unit.a::t", "passed"),
+    ("tests.integration.b::t", "passed"),
+    ("tests.system.c::t", "passed"),
+)
+
+
+def test_a_full_report_is_accepted() -> None:
+    """A run with tests in every suite and no skip has no problems."""
+    assert problems(_outcomes(*ALL_SUITES), allowed=[]) == []
+
+
+@pytest.mark.parametrize("left_out", range(3))
+def test_a_suite_that_did_not_run_is_a_problem(left_out: int) -> None:
+    """A suite that was expected and ran nothing fails the run."""
+    rows = [row for number, row in enumerate(ALL_SUITES) if number != left_out]
+    assert len(problems(_outcomes(*rows), allowed=[])) == 1
+
+
+def test_a_suite_whose_tests_were_all_skipped_did_not_run() -> None:
+    """Skipped tests do not count as having run, even when each skip is allowed."""
+    rows = (*ALL_SUITES[:2], ("tests.system.c::t", "skipped"))
+    assert len(problems(_outcomes(*rows), allowed=["tests.system.*"])) == 1
+
+
+def test_a_skip_is_a_problem_unless_it_is_on_the_list() -> None:
+    """Only a skip that somebody wrote down is accepted."""
+    rows = (*ALL_SUITES, ("tests.unit.a::other", "skipped"))
+    assert len(problems(_outcomes(*rows), allowed=["tests.unit.b::*"])) == 1
+    assert problems(_outcomes(*rows), allowed=["tests.unit.a::oth*"]) == []
+
+
+def test_a_report_is_read_as_pytest_writes_it(tmp_path: Path) -> None:
+    """Passed, failed, broken, skipped and expectedly failing tests are told apart."""
+    report = tmp_path / "report.xml"
+    report.write_text(
+        '<testsuites><testsuite name="pytest">'
+        '<testcase classname="tests.unit.a" name="t1"/>'
+        '<testcase classname="tests.unit.a" name="t2"><failure message="no"/></testcase>'
+        '<testcase classname="tests.unit.a" name="t3"><error message="no"/></testcase>'
+        '<testcase classname="tests.unit.a" name="t4"><skipped type="pytest.skip" message="no"/></testcase>'
+        '<testcase classname="tests.unit.a" name="t5"><skipped type="pytest.xfail" message="no"/></testcase>'
+        "</testsuite></testsuites>",
+        encoding="utf-8",
+    )
+    outcomes = read_report(report)
+    assert [outcome.result for outcome in outcomes] == ["passed", "failed", "failed", "skipped", "xfailed"]
+    assert outcomes[0].name == "tests.unit.a::t1"
