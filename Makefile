@@ -20,7 +20,7 @@ export UV_NO_PROGRESS ?= 1
 # No other environment that happens to be active may be changed.
 unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 
-.PHONY: help setup java demo test soak lint format constraints build clean
+.PHONY: help setup java demo test soak tsql lint format constraints build clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 14
@@ -56,11 +56,17 @@ java: ## Check that Java 17 or later is there for Spark
 demo: setup java ## Backfill real flights through Airflow and Spark, with proof (under 6 minutes)
 	@$(BIN)/python -m tests.system.demo
 
-test: setup java ## Run all tests but the soaks (under 10 minutes)
-	@$(BIN)/python -m pytest -m "not soak" $(PYTEST_ARGS)
+test: setup java ## Run all tests but soak and tsql (under 10 minutes)
+	@$(BIN)/python -m pytest -m "not soak and not tsql" $(PYTEST_ARGS)
 
 soak: setup java ## Run the long tests
 	@$(BIN)/python -m pytest -m soak --timeout 7200 $(PYTEST_ARGS)
+
+tsql: setup ## Compile all T-SQL with Microsoft's compiler (needs Mono)
+	@status=0; \
+	$(BIN)/python -m tests.tools.tsql || status=1; \
+	$(BIN)/python -m pytest -m tsql $(PYTEST_ARGS) tests/tsql || status=1; \
+	exit $$status
 
 lint: setup ## Check style and types
 	@status=0; \

@@ -12,6 +12,7 @@ Every error of airflow_changefeed, in one tree.
     │   ├── FeedNotFoundError         the database has no such feed
     │   ├── ShardNotFoundError        the feed has no such shard
     │   ├── ConnectionNotUsableError  no such connection, or of a type that holds no feeds
+    │   ├── PermissionDeniedError     the login may not do this
     │   ├── FeedSetupError            a table cannot become a feed, or is one of another kind
     │   ├── FutureTimeError           a seal or window that ends in the future
     │   ├── HistoryError              history that cannot be inserted where it was asked
@@ -114,6 +115,10 @@ class ShardNotFoundError(TerminalError):
 
 class ConnectionNotUsableError(TerminalError):
     """No such Airflow connection, or one of a type that holds no feeds."""
+
+
+class PermissionDeniedError(TerminalError):
+    """The database's user has not the right to do this, or to touch another consumer's cursors."""
 
 
 class FeedSetupError(TerminalError):

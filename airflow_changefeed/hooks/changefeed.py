@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -15,6 +14,7 @@ from airflow_changefeed.exceptions import (
     InvalidArgumentError,
     SourceUnavailableError,
 )
+from airflow_changefeed.hooks.changefeed_connection import DESCRIBE
 from airflow_changefeed.sources import SOURCES, open_source
 
 if TYPE_CHECKING:
@@ -30,11 +30,13 @@ class ChangefeedHook(BaseHook):
     """
     Open the feeds that an Airflow connection points at, and the Variables that publish cursors.
 
-    The connection's type decides where the feeds live (``sqlite``: a file, its path in the field *host*). Its
-    extra may hold ``lock_timeout``.
+    The connection's type decides where the feeds live. ``sqlite``: a file, its path in the field *host*.
+    ``mssql``: a database of SQL Server, in the fields of the ``microsoft.mssql`` provider (host, port, schema
+    for the database, login, password); its extra may hold ``encrypt`` (yes, no, strict),
+    ``trust_server_certificate`` (yes, no) and ``changefeed_schema``. Both extras may hold ``lock_timeout``.
 
     :param changefeed_conn_id: id of the connection.
-    :param lock_timeout: seconds to wait for another writer, 0 to 86,400; None takes the connection's extra,
+    :param lock_timeout: seconds to wait for locks, 0 to 86,400; None takes the connection's extra,
         else 60.
     """
 
@@ -67,7 +69,7 @@ class ChangefeedHook(BaseHook):
                 conn_id=self.changefeed_conn_id,
                 type=kind,
             )
-        return {"type": kind, **_DESCRIBE[kind](connection), "lock_timeout": self._lock_timeout(connection)}
+        return {"type": kind, **DESCRIBE[kind](connection), "lock_timeout": self._lock_timeout(connection)}
 
     def source(self) -> FeedSource:
         """
@@ -136,29 +138,6 @@ class ChangefeedHook(BaseHook):
                 f"{text!r}",
                 conn_id=self.changefeed_conn_id,
             ) from None
-
-
-def _describe_sqlite(connection: Connection) -> dict[str, Any]:
-    """
-    Find the file that Airflow's ``SqliteHook`` opens for the same connection, and the forms in which that one
-    fails.
-
-    A path in *host* is taken as it stands. A URI without host (``sqlite:///data/feeds.db``) means
-    ``/data/feeds.db``.
-    """
-    host, schema = connection.host or "", connection.schema or ""
-    path = "/".join(filter(None, [host, schema])) if host else f"/{schema.lstrip('/')}" if schema else ""
-    if not path:
-        raise ConnectionNotUsableError(
-            f"connection {connection.conn_id!r} of type sqlite names no file: put its path into the field "
-            "host",
-            conn_id=connection.conn_id,
-        )
-    # A Spark job may run in another folder than this process.
-    return {"path": str(Path(path).expanduser().absolute())}
-
-
-_DESCRIBE = {"sqlite": _describe_sqlite}
 
 
 class AirflowVariables:

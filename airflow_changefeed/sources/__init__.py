@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from airflow_changefeed.sources.base import FeedSource
 
 #: Connection type to the class of its source. The only place that knows which types there are.
-SOURCES = {"sqlite": "airflow_changefeed.sources.sqlite.SqliteFeedSource"}
+SOURCES = {
+    "mssql": "airflow_changefeed.sources.mssql.MssqlFeedSource",
+    "sqlite": "airflow_changefeed.sources.sqlite.SqliteFeedSource",
+}
 
 
 def open_source(description: Mapping[str, Any], **overrides: Any) -> FeedSource:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -110,6 +111,18 @@ class Bench:
     def seal(self, until: datetime | None = None) -> dict[Shard, Seal]:
         """Seal until a time, or the present."""
         return self.source.seal(self.feed, until or self.source.now())
+
+    def after_now(self) -> datetime:
+        """
+        Wait for the database's clock to pass the present millisecond, and return what it says then.
+
+        What was written without a hint before lies below it; in the same millisecond it would not.
+        """
+        written = self.source.now()
+        deadline = time.monotonic() + 30
+        while (present := self.source.now()) <= written:
+            assert time.monotonic() < deadline, "the database's clock stands still"
+        return present
 
     def status(self, shard: Shard = 0) -> ShardStatus:
         """Return a shard's state."""

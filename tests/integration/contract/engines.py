@@ -91,10 +91,12 @@ class Engine(Protocol):
     A database for one test; can be pickled to other processes.
 
     :param name: as in the tests' ids.
+    :param unstorable: characters that its text columns cannot hold.
     :param measures_work: whether :meth:`work` gives a number.
     """
 
     name: str
+    unstorable: str
     measures_work: bool
 
     def source(self, lock_timeout: float = 20.0) -> FeedSource:

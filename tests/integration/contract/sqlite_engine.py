@@ -90,6 +90,7 @@ class SqliteEngine:
 
     path: str
     name: str = "sqlite"
+    unstorable: str = ""
     measures_work: bool = True
 
     def source(self, lock_timeout: float = 20.0) -> FeedSource:

@@ -297,8 +297,9 @@ def test_parallel_movers_lose_no_window(either: Bench) -> None:
     movers, hours = 6, 5
     start = threading.Barrier(movers)
 
-    def work(mover: int) -> None:
+    def work(mover: int) -> list[int]:
         mine = either.engine.source()
+        tokens = []
         start.wait(timeout=60)
         for hour in range(mover, movers * hours, movers):
             while True:
@@ -311,13 +312,16 @@ def test_parallel_movers_lose_no_window(either: Bench) -> None:
                 move = CursorMove(0, frontier, row.resource_version, token)
                 mine.move_cursors(ME, either.feed, [move], by=f"mover {mover}")
                 mine.release_lease(ME, either.feed, {0: token})
+                tokens.append(token)
                 break
+        return tokens
 
     with ThreadPoolExecutor(movers) as pool:
-        list(pool.map(work, range(movers)))
+        granted = [token for tokens in pool.map(work, range(movers)) for token in tokens]
     (row,) = source.cursors(either.feed, ME)
     assert (row.ulid, row.frontier.ahead) == (_hour(movers * hours), ())
-    assert row.lease_token == movers * hours
+    assert len(set(granted)) == movers * hours
+    assert row.lease_token == max(granted)
     assert row.resource_version == 1 + movers * hours
 
 

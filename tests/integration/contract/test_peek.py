@@ -40,7 +40,7 @@ def test_nothing_is_no_news(either: Bench) -> None:
     assert either.source.peek(either.feed, {0: Ulid.MIN}) == {}
     either.write(1)
     either.events()
-    until = either.source.now()
+    until = either.after_now()
     either.seal(until)
     cursor = Ulid.floor(until).previous()
     with either.transaction() as writer:

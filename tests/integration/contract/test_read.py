@@ -110,7 +110,7 @@ def test_a_cursor_beyond_the_clock_is_refused(either: Bench) -> None:
 def test_a_cursor_at_the_end_of_a_sealed_window_is_good(either: Bench) -> None:
     """``floor(end) - 1``, whether or not an event stands there."""
     either.write(1)
-    until = either.source.now()
+    until = either.after_now()
     either.seal(until)
     cursor = Ulid.floor(until).previous()
     assert either.events(after=cursor) == []

@@ -121,7 +121,7 @@ def test_the_future_is_not_sealed(either: Bench, ahead: timedelta, error: type[E
 def test_the_present_can_be_sealed(either: Bench) -> None:
     """``until`` may be the database's present time."""
     either.write(1)
-    assert either.seal(either.source.now())[0].head is not None
+    assert either.seal(either.after_now())[0].head is not None
 
 
 @pytest.mark.parametrize("until", [datetime(2013, 1, 1), PAST + timedelta(microseconds=1)])
@@ -160,7 +160,7 @@ def test_a_writer_that_rolled_back_holds_nothing_up(either: Bench) -> None:
     with either.transaction() as writer:
         either.insert(writer, 2)
         writer.rollback()
-        assert either.impatient().seal(either.feed, either.source.now())[0].head is not None
+        assert either.impatient().seal(either.feed, either.after_now())[0].head is not None
     assert either.keys() == keys
 
 

@@ -27,13 +27,19 @@ ROWS: list[dict[str, Any]] = [
     {"Payload": "Zürich 東京 🛫 \u0000 \"'\n", "Quantity": -(2**31), "Ratio": -1e300, "Blob": b""},
     {"Payload": "", "Quantity": 0, "Ratio": 0.1, "Blob": bytes(range(256)) * 20},
     {},
-    {"Payload": "x" * 70_000, "Quantity": 2**31 - 1, "Ratio": 5e-324, "Blob": b"a"},
+    {"Payload": "x" * 70_000, "Quantity": 2**31 - 1, "Ratio": 2.3e-308, "Blob": b"a"},
 ]
 
 
 def _table(bench: Bench, range_: UlidRange = ALL, shard: int = 0, **options: Any) -> pa.Table:
     batches = list(bench.source.stream(bench.feed, shard, range_, **options))
     return pa.Table.from_batches(batches, bench.source.schema(bench.feed))
+
+
+def _storable(bench: Bench, row: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the characters that the database itself would refuse."""
+    removed = dict.fromkeys(map(ord, bench.engine.unstorable))
+    return {name: value.translate(removed) if name == "Payload" else value for name, value in row.items()}
 
 
 def test_the_schema_is_ulid_time_and_the_tables_columns(either: Bench) -> None:
@@ -60,10 +66,11 @@ def test_the_schema_is_ulid_time_and_the_tables_columns(either: Bench) -> None:
 
 def test_values_arrive_unchanged(either: Bench) -> None:
     """Promise 6: text, numbers, bytes, empty ones and nulls, in the order of the feed."""
-    keys = [either.write(1, hint=PAST, **row)[0] for row in ROWS]
+    rows = [_storable(either, row) for row in ROWS]
+    keys = [either.write(1, hint=PAST, **row)[0] for row in rows]
     events = either.events()
     found = _table(either).to_pylist()
-    for row, key, event, expected in zip(found, keys, events, ROWS, strict=True):
+    for row, key, event, expected in zip(found, keys, events, rows, strict=True):
         assert row[ULID_COLUMN] == str(event.ulid)
         assert row[TIME_COLUMN] == event.ulid.time
         assert (row["EventID"],) == key

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The feeds of a database and the columns of their tables, as its catalog has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_changefeed.core.feed import Column, FeedInfo, FeedKind
+from airflow_changefeed.exceptions import FeedNotFoundError, FeedSetupError
+from airflow_changefeed.sources.mssql.errors import name_error
+from airflow_changefeed.sources.mssql.names import MssqlFeed, quote
+from airflow_changefeed.sources.mssql.session import Session
+from airflow_changefeed.sources.mssql.types import declared
+
+
+def load_feeds(
+    session: Session, schema: str, feed: str | None = None, *, is_fresh: bool = True
+) -> list[MssqlFeed] | None:
+    """
+    Return one feed or all, by name; None where changefeed is not installed, or the login must not see it.
+
+    :param is_fresh: False takes the columns that the connection has seen before. A feed's keys stay, the
+        other columns of its table may change.
+    """
+    try:
+        rows = session.records(
+            "declare @feed nvarchar(128) = ?; select feed_id, name, kind, shard_key_type, ulid_column, "
+            "shard_column, object_schema_name(object_id) as table_schema, "
+            f"object_name(object_id) as table_name from {quote(schema)}.[feeds] "
+            "where @feed = N'' or name = @feed",
+            feed or "",
+        )
+    except Exception as error:
+        if isinstance(name_error(error), FeedNotFoundError):
+            return None
+        raise
+    known = {row["feed_id"]: (schema, row["feed_id"], row["name"]) for row in rows}
+    if is_fresh or any(name not in session.columns for name in known.values()):
+        columns = _columns(session, schema, feed)
+        session.columns |= {name: columns.get(number, []) for number, name in known.items()}
+    found = [_feed(schema, row, session.columns[known[row["feed_id"]]]) for row in rows]
+    return sorted(found, key=lambda one: one.name)
+
+
+def _feed(schema: str, row: Mapping[str, Any], columns: list[dict[str, Any]]) -> MssqlFeed:
+    typed = {column["name"]: Column(column["name"], declared(column)) for column in columns}
+    keys = sorted((column for column in columns if column["key_ordinal"]), key=lambda one: one["key_ordinal"])
+    kind = FeedKind(row["kind"])
+    info = FeedInfo(
+        row["name"],
+        kind,
+        row["shard_key_type"],
+        tuple(typed[column["name"]] for column in keys),
+        tuple(typed.values()),
+    )
+    has_table = row["table_schema"] is not None and row["table_name"] is not None
+    return MssqlFeed(
+        schema=schema,
+        feed_id=row["feed_id"],
+        name=row["name"],
+        kind=kind,
+        shard_key_type=row["shard_key_type"],
+        table=f"{quote(row['table_schema'])}.{quote(row['table_name'])}" if has_table else None,
+        ulid_column=row["ulid_column"],
+        shard_column=row["shard_column"],
+        info=info,
+        key_collations={column["name"]: column["collation"] for column in keys},
+    )
+
+
+def _columns(session: Session, schema: str, feed: str | None) -> dict[int, list[dict[str, Any]]]:
+    """
+    Return the columns of the feeds' tables; an alias type is the type that it stands for.
+
+    Their names are the information schema's, as some servers spell them in ``sys.columns`` in lower case.
+    """
+    found: dict[int, list[dict[str, Any]]] = {}
+    for row in session.records(
+        "declare @feed nvarchar(128) = ?; select f.feed_id, coalesce(s.COLUMN_NAME, c.name) as name, "
+        "coalesce(b.name, t.name) as type, c.max_length, c.precision, c.scale, "
+        f"c.collation_name as collation, k.key_ordinal from {quote(schema)}.[feeds] f "
+        "join sys.columns c on c.object_id = f.object_id "
+        "join sys.types t on t.user_type_id = c.user_type_id "
+        "left join sys.types b on b.user_type_id = c.system_type_id "
+        "left join INFORMATION_SCHEMA.COLUMNS s on s.TABLE_SCHEMA = object_schema_name(c.object_id) "
+        "and s.TABLE_NAME = object_name(c.object_id) and s.COLUMN_NAME = c.name "
+        "left join sys.indexes i on i.object_id = c.object_id and i.is_primary_key = 1 "
+        "left join sys.index_columns k on k.object_id = i.object_id and k.index_id = i.index_id "
+        "and k.column_id = c.column_id and k.key_ordinal > 0 "
+        "where @feed = N'' or f.name = @feed order by f.feed_id, c.column_id",
+        feed or "",
+    ):
+        found.setdefault(row["feed_id"], []).append(row)
+    return found
+
+
+def load_feed(
+    session: Session, schema: str, feed: str, *, is_fresh: bool = False, is_whole: bool = True
+) -> MssqlFeed:
+    """
+    Return one feed.
+
+    :param is_fresh: whether to look at the table's columns again, as :func:`load_feeds` says.
+    :param is_whole: False also takes a feed whose event table is gone, to drop it.
+    :raises FeedNotFoundError: there is none of that name; names those that there are.
+    :raises FeedSetupError: the feed's event table was dropped, or the login must not see it.
+    """
+    found = load_feeds(session, schema, feed, is_fresh=is_fresh) if feed else []
+    if found is None:
+        raise FeedNotFoundError(
+            f"no feed {feed!r}: changefeed is not installed in schema {schema!r} of this database, or this "
+            "login must not see it. Make the feed with set_up_feed",
+            feed=feed,
+            known=[],
+        )
+    # A database compares names as its collation says, an exporter letter by letter.
+    for known in found:
+        if known.name == feed:
+            if is_whole and not known.info.key_columns:
+                raise FeedSetupError(
+                    f"feed {feed!r} has lost its event table, or this login must not select it: bring the "
+                    "table back under its name, ask for the permission, or drop the feed",
+                    feed=feed,
+                )
+            return known
+    names = [row[0] for row in session.rows(f"select name from {quote(schema)}.[feeds] order by name")]
+    raise FeedNotFoundError(
+        f"no feed {feed!r} in this database; it has {', '.join(names) or 'none'}. Make it with set_up_feed",
+        feed=feed,
+        known=names,
+    )

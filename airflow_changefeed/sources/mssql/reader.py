@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading feeds in SQL Server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_changefeed.core.event import Event, Page
+from airflow_changefeed.core.feed import FeedInfo, Shard, ShardStatus, StaleMark, parse_shard, shard_text
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.exceptions import InvalidArgumentError, PurgedError
+from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Capabilities, News, RangePart
+from airflow_changefeed.sources.mssql.catalog import load_feed, load_feeds
+from airflow_changefeed.sources.mssql.connection import MssqlDatabase
+from airflow_changefeed.sources.mssql.names import MssqlFeed, as_time, as_ulid, quote
+from airflow_changefeed.sources.mssql.session import Session
+from airflow_changefeed.sources.mssql.types import stored_type
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAX_PARTS = 10_000
+MAX_BATCH_ROWS = 1_000_000
+ON_MISSING = ("fail", "keys_only")
+
+
+class MssqlReader:
+    """The part of the source that reads; of all its methods only :meth:`read_feed` writes, when it drains."""
+
+    database: MssqlDatabase
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See :class:`~airflow_changefeed.sources.base.FeedReader`, also for all that follows."""
+        return Capabilities(parallel_writers=True)
+
+    def now(self) -> datetime:
+        """See the protocol."""
+        return self.database.now()
+
+    def feeds(self) -> list[FeedInfo]:
+        """See the protocol."""
+        with self.database.connect() as session:
+            return [feed.info for feed in load_feeds(session, self.database.schema) or []]
+
+    def feed(self, feed: str) -> FeedInfo:
+        """See the protocol."""
+        with self._feed(feed, is_fresh=True) as (_, found):
+            return found.info
+
+    @contextmanager
+    def _feed(
+        self, feed: str, shard: Shard | None = None, *, is_fresh: bool = False
+    ) -> Iterator[tuple[Session, MssqlFeed]]:
+        """Lend a connection, with the feed that the call is about."""
+        facts = {"feed": feed} if shard is None else {"feed": feed, "shard": shard}
+        with self.database.connect(**facts) as session:
+            yield session, load_feed(session, self.database.schema, feed, is_fresh=is_fresh)
+
+    def shards(self, feed: str) -> list[ShardStatus]:
+        """See the protocol."""
+        with self._feed(feed) as (session, found):
+            return [
+                ShardStatus(
+                    shard=found.from_sql(row["shard_id"]),
+                    clock=as_time(row["time"]),
+                    head=as_ulid(row["head"]),
+                    sealed_until=None if row["sealed_until"] is None else as_time(row["sealed_until"]),
+                    purged_upto=Ulid.of_bytes(row["purged_upto"]),
+                    has_outbox=bool(row["has_outbox"]),
+                )
+                for row in by_shard(session.records(found.call("shards", {})[0]))
+            ]
+
+    def peek(self, feed: str, after: Mapping[Shard, Ulid]) -> dict[Shard, News]:
+        """See the protocol."""
+        with self._feed(feed) as (session, found):
+            news = {}
+            for row in by_shard(session.records(found.call("peek_feed", {})[0])):
+                shard, head = found.from_sql(row["shard_id"]), as_ulid(row["head"])
+                is_beyond = head is not None and head > after.get(shard, Ulid.MIN)
+                if is_beyond or row["has_outbox"]:
+                    news[shard] = News(shard, head if is_beyond else None, bool(row["has_outbox"]))
+            return news
+
+    def read_feed(self, feed: str, shard: Shard, after: Ulid, page_size: int = 1000) -> Page:
+        """See the protocol."""
+        if not 1 <= page_size <= MAX_PAGE_SIZE:
+            raise InvalidArgumentError(f"page_size must be 1 to {MAX_PAGE_SIZE} rows, not {page_size}")
+        with self._feed(feed, shard) as (session, found):
+            call, values = found.call(
+                "read_feed",
+                {
+                    "shard_id": found.to_sql(shard),
+                    "cursor": after.bytes,
+                    "pagesize": page_size,
+                    "lock_timeout": self.database.lock_timeout_ms,
+                },
+            )
+            names = ", ".join(["ulid", *(quote(column.name) for column in found.fed_keys)])
+            columns = key_definitions(found, "ulid binary(16)")
+            # Dropped first, as a batch that failed left it behind.
+            rows = session.rows(
+                f"drop table if exists #read; create table #read ({columns}); "
+                f"{call}; select {names} from #read order by ulid; drop table #read",
+                *values,
+            )
+            return Page(shard, tuple(_event(found, shard, row) for row in rows))
+
+    def count(self, feed: str, shard: Shard, ranges: Sequence[UlidRange]) -> list[int]:
+        """See the protocol."""
+        with self._feed(feed, shard) as (session, found):
+            value = found.to_sql(shard)
+            if not ranges:
+                return []
+            raw = b"".join(range_.after.bytes + range_.upto.bytes for range_ in ranges)
+            sql, values = found.call("count_feed", {"shard_id": value, "ranges": raw})
+            rows = session.records(sql, *values)
+            return [int(row["rows"]) for row in sorted(rows, key=lambda row: int(row["place"]))]
+
+    def split(self, feed: str, shard: Shard, range_: UlidRange, parts: int) -> list[RangePart]:
+        """See the protocol."""
+        if not 1 <= parts <= MAX_PARTS:
+            raise InvalidArgumentError(f"parts must be 1 to {MAX_PARTS}, not {parts}")
+        with self._feed(feed, shard) as (session, found):
+            sql, values = found.call(
+                "split_feed",
+                {
+                    "shard_id": found.to_sql(shard),
+                    "after": range_.after.bytes,
+                    "upto": range_.upto.bytes,
+                    "parts": parts,
+                },
+            )
+            pieces, start = [], range_.after
+            for row in session.records(sql, *values):
+                end = Ulid.of_bytes(row["upto"])
+                pieces.append(RangePart(UlidRange(start, end), int(row["rows"])))
+                start = end
+            return pieces
+
+    def schema(self, feed: str) -> pa.Schema:
+        """See the protocol."""
+        from airflow_changefeed.sources.mssql.arrow import feed_schema
+
+        with self._feed(feed, is_fresh=True) as (_, found):
+            return feed_schema(found)
+
+    def stream(
+        self,
+        feed: str,
+        shard: Shard,
+        range_: UlidRange,
+        *,
+        batch_rows: int = 65_536,
+        on_missing: str = "fail",
+    ) -> Iterator[pa.RecordBatch]:
+        """See the protocol."""
+        from airflow_changefeed.sources.mssql import arrow
+
+        _check_stream_options(batch_rows, on_missing)
+        if range_.is_empty:
+            return
+        with self._feed(feed, shard, is_fresh=True) as (session, found):
+            # Nothing is committed at or above it yet: what comes while this reads stays out of it.
+            last = check_purged(session, found, shard, range_.after).previous()
+            upto = min(range_.upto, last)
+            query = arrow.RangeQuery(found, shard, UlidRange(min(range_.after, upto), upto), on_missing)
+            if not query.range.is_empty:
+                yield from arrow.stream(session, query, arrow.bounded_rows(session, query, batch_rows))
+            # A purge in between would have left rows out (ADR 0001, R12).
+            check_purged(session, found, shard, range_.after)
+
+    def stale_marks(self, feed: str) -> list[StaleMark]:
+        """See the protocol."""
+        with self._feed(feed) as (session, found):
+            return [stale_mark(row) for row in session.records(found.call("stale_marks", {})[0])]
+
+
+def _check_stream_options(batch_rows: int, on_missing: str) -> None:
+    problems = []
+    if not 1 <= batch_rows <= MAX_BATCH_ROWS:
+        problems.append(f"batch_rows must be 1 to {MAX_BATCH_ROWS}, not {batch_rows}")
+    if on_missing not in ON_MISSING:
+        problems.append(f"on_missing must be one of {', '.join(ON_MISSING)}, not {on_missing!r}")
+    InvalidArgumentError.collect("stream", problems)
+
+
+def by_shard(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sort rows by shard, as Python sorts them: SQL Server sorts UUIDs by their last bytes first."""
+    return sorted(rows, key=lambda row: row["shard_id"])
+
+
+def stale_mark(row: Mapping[str, Any]) -> StaleMark:
+    """Return the mark of a row of ``changefeed.stale_marks``."""
+    range_ = UlidRange(Ulid.of_bytes(row["after_ulid"]), Ulid.of_bytes(row["upto_ulid"]))
+    return StaleMark(int(row["number"]), parse_shard(row["shard"]), range_, as_time(row["at"]), row["reason"])
+
+
+def key_definitions(feed: MssqlFeed, *first: str) -> str:
+    """Return the columns of a temporary table for keys, which take the collation of the table's own."""
+    definitions = [f"{column} not null" for column in first]
+    for column in feed.fed_keys:
+        collation = feed.key_collations[column.name]
+        collate = f" collate {collation}" if collation else ""
+        definitions.append(f"{quote(column.name)} {stored_type(column)}{collate} not null")
+    return ", ".join(definitions)
+
+
+def _event(feed: MssqlFeed, shard: Shard, row: tuple[Any, ...]) -> Event:
+    """Return an event of its ULID and its fed keys; the others are the ULID and the shard themselves."""
+    ulid = Ulid.of_bytes(row[0])
+    if len(row) - 1 == len(feed.info.key_columns):
+        return Event(ulid, tuple(row[1:]))
+    given = dict(zip((column.name for column in feed.fed_keys), row[1:], strict=True))
+    return Event(
+        ulid,
+        tuple(
+            given.get(column.name, ulid.bytes if column.name.lower() == "ulid" else shard)
+            for column in feed.info.key_columns
+        ),
+    )
+
+
+def check_purged(session: Session, feed: MssqlFeed, shard: Shard, after: Ulid) -> Ulid:
+    """
+    Return the lowest ULID that is not committed yet and may still be given.
+
+    :raises PurgedError: events after ``after`` were purged (ADR 0001, R12).
+    """
+    sql, values = feed.call("shard_bounds", {"shard_id": feed.to_sql(shard)})
+    (row,) = session.records(sql, *values)
+    purged = Ulid.of_bytes(row["purged_upto"])
+    if after < purged:
+        raise PurgedError(
+            f"feed {feed.name!r} shard {shard_text(shard)}: events up to {purged} are purged, so nothing can "
+            f"be read after {after}. Start at {purged}, or read the export of that time",
+            feed=feed.name,
+            shard=shard,
+            after=after,
+            purged_upto=purged,
+        )
+    return Ulid.of_bytes(row["next_ulid"])

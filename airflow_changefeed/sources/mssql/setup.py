@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Installing changefeed in a database, setting feeds up and dropping them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow_changefeed.core.feed import SHARD_KEY_TYPES, FeedInfo, FeedKind
+from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError, PermissionDeniedError
+from airflow_changefeed.sources.mssql.catalog import load_feed, load_feeds
+from airflow_changefeed.sources.mssql.connection import MssqlDatabase
+from airflow_changefeed.sources.mssql.errors import name_error
+from airflow_changefeed.sources.mssql.names import call_text, quote, split_name
+from airflow_changefeed.sources.mssql.session import Session
+
+#: Well within the 48 bits of milliseconds of a ULID.
+_MAX_TOLERANCE = timedelta(days=36_500)
+
+
+class MssqlSetup:
+    """The part of the source that creates and drops its objects."""
+
+    database: MssqlDatabase
+
+    def set_up_feed(
+        self,
+        table: str,
+        *,
+        kind: FeedKind = FeedKind.OUTBOX,
+        shard_key_type: str = "int",
+        time_tolerance: timedelta = timedelta(hours=1),
+    ) -> FeedInfo:
+        """
+        See :class:`~airflow_changefeed.sources.base.FeedControl`.
+
+        Installs changefeed first where it is missing and the login has the right to.
+
+        :param table: ``schema.table``, or ``[schema].[table]`` where a name has a dot.
+        """
+        problems = []
+        if shard_key_type not in SHARD_KEY_TYPES:
+            problems.append(
+                f"shard_key_type must be one of {', '.join(SHARD_KEY_TYPES)}, not {shard_key_type!r}"
+            )
+        if not timedelta(0) <= time_tolerance <= _MAX_TOLERANCE:
+            problems.append(f"time_tolerance must be 0 to {_MAX_TOLERANCE.days} days, not {time_tolerance}")
+        InvalidArgumentError.collect(f"feed {table!r}", problems)
+        kind = FeedKind(kind)
+        schema, name = split_name(table)
+        quoted = f"{quote(schema)}.{quote(name)}"
+        arguments = {
+            "table_name": quoted,
+            "outbox": kind is FeedKind.OUTBOX,
+            "blocking": kind is FeedKind.SERIALIZED,
+            "shard_key_type": shard_key_type,
+            "time_tolerance_ms": time_tolerance // timedelta(milliseconds=1),
+        }
+        feed = f"{schema}.{name}"
+        with self.database.connect(feed=feed) as session:
+            self.install(session)
+            _check_table(session, self.database, feed, quoted, kind)
+            # It makes a new feed whole or not at all, and renews one while its readers and writers go on.
+            procedure = f"{quote(self.database.schema)}.[setup_feed]"
+            session.execute(call_text(procedure, arguments), *arguments.values())
+            return load_feed(session, self.database.schema, feed, is_fresh=True).info
+
+    def install(self, session: Session, *, sequence_cache: int = 1000) -> None:
+        """
+        Install changefeed where it is missing.
+
+        :param sequence_cache: order numbers that the server keeps in memory; see the reference.
+        :raises FeedSetupError: the login has not the right to; says how a DBA does it.
+        """
+        schema = self.database.schema
+        # The last one that the script makes: one that was interrupted is run again, harmlessly.
+        ((last,),) = session.rows(
+            "declare @name nvarchar(300) = ?; select object_id(@name)", f"{quote(schema)}.[drop_feed]"
+        )
+        if last is not None:
+            return
+        ((may,),) = session.rows("select has_perms_by_name(db_name(), 'DATABASE', 'CONTROL')")
+        if not may:
+            raise _not_installed(self.database)
+        from airflow_changefeed.sql.mssql import install_script
+
+        try:
+            for batch in install_script(schema, sequence_cache=sequence_cache):
+                session.execute(batch)
+        except Exception as error:
+            if isinstance(name_error(error), PermissionDeniedError):
+                raise _not_installed(self.database) from error
+            raise
+
+    def drop_feed(self, feed: str) -> None:
+        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
+        with self.database.connect(feed=feed) as session:
+            found = load_feed(session, self.database.schema, feed, is_whole=False)
+            arguments = {"table_name": found.table or found.name}
+            procedure = f"{quote(self.database.schema)}.[drop_feed]"
+            session.execute(call_text(procedure, arguments), *arguments.values())
+
+
+def _not_installed(database: MssqlDatabase) -> FeedSetupError:
+    schema = database.schema
+    return FeedSetupError(
+        f"changefeed is not installed in schema {schema!r} of {database.server}, and this login must not "
+        "install it (it needs CONTROL on the database). A DBA installs it once with the script that "
+        f"airflow_changefeed.sql.mssql.install_script({schema!r}) gives",
+        schema=schema,
+    )
+
+
+def _check_table(session: Session, database: MssqlDatabase, feed: str, quoted: str, kind: FeedKind) -> None:
+    """Raise for a table that is not there, or has no place for the ULIDs of serialized writers."""
+    ((object_id,),) = session.rows("declare @table nvarchar(600) = ?; select object_id(@table, N'U')", quoted)
+    if object_id is None:
+        raise FeedSetupError(
+            f"no table {feed!r} in {database.server}, or this login must not see it; create it first",
+            feed=feed,
+        )
+    if kind is not FeedKind.SERIALIZED or load_feeds(session, database.schema, feed):
+        return
+    columns = session.rows(
+        "declare @id int = ?; select lower(c.name), lower(t.name), c.max_length "
+        "from sys.columns c join sys.types t on t.user_type_id = c.system_type_id where c.object_id = @id",
+        object_id,
+    )
+    if ("ulid", "binary", 16) not in columns:
+        problem = "serialized writers keep the ULID in a binary(16) column named ulid, which it lacks: add it"
+        raise FeedSetupError(f"table {feed!r} cannot become a feed: {problem}", feed=feed, problems=[problem])

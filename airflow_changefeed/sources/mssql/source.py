@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The source for SQL Server, put together from its parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.sources.mssql.connection import MAX_LOCK_TIMEOUT, MssqlDatabase, Server
+from airflow_changefeed.sources.mssql.control import MssqlControl
+from airflow_changefeed.sources.mssql.cursors import MssqlCursors
+from airflow_changefeed.sources.mssql.history import MssqlHistory
+from airflow_changefeed.sources.mssql.reader import MssqlReader
+from airflow_changefeed.sources.mssql.setup import MssqlSetup
+
+DEFAULT_SCHEMA = "changefeed"
+ENCRYPT = ("yes", "no", "strict")
+
+
+class MssqlFeedSource(MssqlControl, MssqlReader, MssqlHistory, MssqlSetup, MssqlCursors):
+    r"""
+    Feeds in a database of SQL Server; implements :class:`~airflow_changefeed.sources.base.FeedSource`.
+
+    Keeps a few connections between calls, which :meth:`close` gives back; may be used from any thread and
+    kept across forks.
+
+    :param host: of the server; ``host\instance`` for a named instance.
+    :param port: 1 to 65,535; None lets the driver find it.
+    :param schema: that changefeed is installed in.
+    :param encrypt: the connection: ``yes``, ``no`` or ``strict`` (TDS 8).
+    :param trust_server_certificate: without checking it; for tests only.
+    :param lock_timeout: seconds to wait for locks, 0 to 86,400.
+    :raises InvalidArgumentError: an option is out of range.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        *,
+        database: str,
+        user: str,
+        password: str,
+        port: int | None = 1433,
+        schema: str = DEFAULT_SCHEMA,
+        encrypt: str = "yes",
+        trust_server_certificate: bool = False,
+        lock_timeout: float = 60.0,
+    ) -> None:
+        problems = [
+            f"{name} is missing"
+            for name, value in (("host", host), ("database", database), ("user", user), ("schema", schema))
+            if not value
+        ]
+        if port is not None and not 1 <= port <= 65_535:
+            problems.append(f"port must be 1 to 65535, not {port}")
+        if encrypt not in ENCRYPT:
+            problems.append(f"encrypt must be one of {', '.join(ENCRYPT)}, not {encrypt!r}")
+        if not 0 <= lock_timeout <= MAX_LOCK_TIMEOUT:
+            problems.append(f"lock_timeout must be 0 to {MAX_LOCK_TIMEOUT:.0f} seconds, not {lock_timeout}")
+        InvalidArgumentError.collect(f"SQL Server source {host!r}", problems)
+        server = Server(host, port, database, user, password, encrypt, trust_server_certificate)
+        self.database = MssqlDatabase(server, schema, lock_timeout)
+
+    def __repr__(self) -> str:
+        return f"MssqlFeedSource({self.database.server}, schema={self.database.schema!r})"
+
+    def describe(self) -> dict[str, Any]:
+        """Return what ``open_source`` needs to open the same database elsewhere; holds the password."""
+        server = self.database.server
+        return {
+            "type": "mssql",
+            "host": server.host,
+            "port": server.port,
+            "database": server.database,
+            "user": server.user,
+            "password": server.password,
+            "schema": self.database.schema,
+            "encrypt": server.encrypt,
+            "trust_server_certificate": server.trust_server_certificate,
+            "lock_timeout": self.database.lock_timeout,
+        }
+
+    def close(self) -> None:
+        """Close the connections that are kept; the next call opens one again."""
+        self.database.close()

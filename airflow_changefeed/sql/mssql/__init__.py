@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The T-SQL of changefeeds, as one script: ``python -m airflow_changefeed.sql.mssql > changefeed.sql``.
+
+``install/`` has what a database gets once, ``feed/`` the templates of what each feed gets. The templates go into
+the database as a function that returns them, and ``setup_feed`` fills and executes them there, so that nobody
+needs Python to set up or upgrade a feed (ADR 0005).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_changefeed import __version__
+from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.sql import fill, load_sql
+
+DEFAULT_SCHEMA = "changefeed"
+#: Numbers that SQL Server keeps ready of a sequence, for the whole instance.
+SEQUENCE_CACHE = 1000
+_MAX_SCHEMA_LENGTH = 16
+
+#: Files of ``install/`` in the order in which they need each other; ``templates`` is made of ``feed/``.
+INSTALL = (
+    "check_server.batch",
+    "schema.batch",
+    "sequence.batch",
+    "lease_token.batch",
+    "feeds.batch",
+    "consumers.batch",
+    "stale_marks.batch",
+    "now.function",
+    "floor_ulid.function",
+    "below_ulid.function",
+    "ulid_text.function",
+    "shard_text.function",
+    "owns_consumer.function",
+    "version.function",
+    "ulid.function",
+    "flush_log.procedure",
+    "key_columns.function",
+    "templates",
+    "check_table.procedure",
+    "check_feed.procedure",
+    "find_columns.procedure",
+    "create_feed_objects.procedure",
+    "set_up.procedure",
+    "setup_feed.procedure",
+    "upgrade_feed.procedure",
+    "upgrade_feeds.procedure",
+    "drop_feed.procedure",
+    "upgrade.batch",
+)
+
+#: Files of ``feed/`` in the order in which they need each other; ``outbox/`` and ``serialized/`` are of one kind.
+FEED = (
+    "state.table",
+    "state_options.batch",
+    "outbox/feed.table",
+    "outbox/outbox.table",
+    "outbox/outbox_options.batch",
+    "outbox/read.type",
+    "serialized/feed.view",
+    "feed_write_lock.procedure",
+    "lock_shard.procedure",
+    "update_state.procedure",
+    "check_purged.procedure",
+    "check_beyond.procedure",
+    "check_cursor.procedure",
+    "outbox/waiting.procedure",
+    "serialized/waiting.procedure",
+    "outbox/order_page.procedure",
+    "outbox/drain_shard.procedure",
+    "serialized/drain_shard.procedure",
+    "outbox/seal_shard.procedure",
+    "serialized/seal_shard.procedure",
+    "outbox/purge_shard.procedure",
+    "serialized/purge_shard.procedure",
+    "read_feed.procedure",
+    "drain_feed.procedure",
+    "seal_feed.procedure",
+    "peek_feed.procedure",
+    "shards.procedure",
+    "shard_bounds.procedure",
+    "count_feed.procedure",
+    "split_feed.procedure",
+    "stale_marks.procedure",
+    "next_attempt.procedure",
+    "purge_feed.procedure",
+    "outbox/insert_history.procedure",
+    "serialized/insert_history.procedure",
+    "cursors.procedure",
+    "check_owner.procedure",
+    "check_consumer.procedure",
+    "begin_consumer.procedure",
+    "take_lease.procedure",
+    "release_lease.procedure",
+    "move_cursor.procedure",
+    "drop_consumer.procedure",
+    "serialized/lock.procedure",
+    "serialized/lock_feed.procedure",
+    "serialized/ulid.function",
+    "serialized/shard_ulid.function",
+    "roles.batch",
+    "grants.batch",
+    "outbox/writer_grants.batch",
+    "serialized/writer_grants.batch",
+)
+
+
+@dataclass(frozen=True)
+class Template:
+    """
+    A template of what each feed gets.
+
+    :param object: name of the object, before the colon.
+    :param type: ``table``, ``type``, ``view``, ``procedure``, ``function`` or ``batch``.
+    :param kind: of the feeds that get it; None for all.
+    """
+
+    object: str
+    type: str
+    kind: str | None
+    body: str
+
+
+def feed_templates() -> list[Template]:
+    """Return the templates in the order in which they are executed."""
+    found = []
+    for name in FEED:
+        kind, _, file = name.rpartition("/")
+        thing, _, type_ = file.partition(".")
+        found.append(Template(thing, type_, kind or None, load_sql(f"mssql/feed/{name}.sql")))
+    return found
+
+
+def install_script(schema: str = DEFAULT_SCHEMA, *, sequence_cache: int = SEQUENCE_CACHE) -> list[str]:
+    """
+    Return the batches that install changefeeds in a database, or bring it to this version; harmless to repeat.
+
+    :param schema: where the objects live, at most 16 characters.
+    :param sequence_cache: numbers that the server keeps ready of each sequence, at least 1. Only where they are
+        kept for the whole server is the order of the numbers the order of the transactions.
+    :raises InvalidArgumentError: a value is out of range.
+    """
+    problems = []
+    if not 1 <= len(schema) <= _MAX_SCHEMA_LENGTH or not schema.isprintable():
+        problems.append(f"schema must be 1 to {_MAX_SCHEMA_LENGTH} printable characters, not {schema!r}")
+    if sequence_cache < 1:
+        problems.append(f"sequence_cache must be at least 1, not {sequence_cache}")
+    InvalidArgumentError.collect("install script", problems)
+    tokens = install_tokens(schema)
+    tokens["cache"] = f"cache {sequence_cache}"
+    # sqlcmd's defaults are off, and modules keep what they were made with.
+    batches = ["set quoted_identifier on;\nset ansi_nulls on;\n"]
+    for name in INSTALL:
+        text = (
+            _templates_function(tokens)
+            if name == "templates"
+            else fill(load_sql(f"mssql/install/{name}.sql"), tokens)
+        )
+        for kind in ("procedure", "function"):
+            if name.endswith(f".{kind}"):
+                text = text.replace(f"\ncreate {kind} ", f"\ncreate or alter {kind} ", 1)
+        batches.append(text)
+    return batches
+
+
+def install_tokens(schema: str) -> dict[str, str]:
+    """
+    Return what the tokens of ``install/`` stand for, except ``cache``.
+
+    ``X_in_text`` is ``X`` inside a T-SQL text; a token ``X_text`` is the bare name there.
+    """
+    prefix = "" if schema == DEFAULT_SCHEMA else f"{schema}."
+    tokens = {
+        "schema": f"[{schema.replace(']', ']]')}]",
+        "schema_name": schema.replace("]", "]]"),
+        "schema_text": _in_text(schema),
+        "role_prefix": prefix.replace("]", "]]"),
+        "role_prefix_text": _in_text(prefix),
+        "version": __version__[:20],
+    }
+    # Twice, for texts within texts.
+    for _ in range(2):
+        tokens |= {f"{name}_in_text": _in_text(value) for name, value in tokens.items()}
+    return tokens
+
+
+def script(schema: str = DEFAULT_SCHEMA, *, sequence_cache: int = SEQUENCE_CACHE) -> str:
+    """Return :func:`install_script` as one text for sqlcmd, SSMS, Flyway or DbUp, with ``go`` between batches."""
+    head = f"-- airflow_changefeed {__version__}: installs or upgrades schema {schema}; run by a member of db_owner.\n"
+    return head + "".join(
+        f"{batch.rstrip()}\ngo\n\n" for batch in install_script(schema, sequence_cache=sequence_cache)
+    )
+
+
+def _templates_function(tokens: dict[str, str]) -> str:
+    rows = [
+        f"    ({place}, '{template.object}', '{template.type}', "
+        f"{'null' if template.kind is None else repr(template.kind)}, N'{_in_text(template.body)}')"
+        for place, template in enumerate(feed_templates(), 1)
+    ]
+    return (
+        "-- What setup_feed fills and executes for each feed, in this order.\n"
+        "-- result: place, object, type, kind (of the feeds that get it; null for all), body.\n"
+        f"create or alter function {tokens['schema']}.[templates]() returns table\n"
+        "as\n"
+        "return\n"
+        "select t.place, t.object, t.type, t.kind, t.body\n"
+        "from (values\n" + ",\n".join(rows) + "\n) as t (place, object, type, kind, body);\n"
+    )
+
+
+def _in_text(value: str) -> str:
+    return value.replace("'", "''")

@@ -1,0 +1,45 @@
+-- Makes sure that a consumer has a row for a shard. One that exists keeps its place, except that a row which has completed
+-- nothing yet may begin earlier. May run in the caller's transaction.
+-- @after: where the consumer begins, exclusive. @by: who begins it, for people to read.
+-- errors: 77105 @after lies beyond the shard's clock. 77135 the consumer is somebody else's
+-- permission: readers
+create procedure <<schema>>.[begin_consumer:<<name>>] (
+    @consumer nvarchar(128),
+    @shard_id <<shard_type>>,
+    @after binary(16),
+    @by nvarchar(256)
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    begin try
+        declare @is_own bit = case when @@trancount = 0 then 1 else 0 end;
+        declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id), @time datetime2(3), @found int;
+        if @is_own = 1 begin transaction;
+        -- A purge takes this lock too: it sees this consumer, or is seen by its first read.
+        select @time = s.time from <<schema>>.[state:<<name>>] as s with (updlock, rowlock) where s.shard_id = @shard_id;
+        exec <<schema>>.[check_beyond:<<name>>] @shard_id = @shard_id, @cursor = @after;
+        exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
+        select @found = count(*) from <<schema>>.[consumers] as c with (updlock, holdlock, rowlock)
+        where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = @shard;
+        if @found = 0
+            insert into <<schema>>.[consumers] (feed_id, consumer, shard, start_ulid, ulid, ack, moved_at, moved_by, owner)
+            values (<<feed_id>>, @consumer, @shard, @after, @after, @after, <<schema>>.[now](), @by, user_name());
+        else
+            update <<schema>>.[consumers]
+            set start_ulid = @after,
+                ulid = @after,
+                ack = convert(binary(16), case when ack < @after then ack else @after end),
+                resource_version = resource_version + 1,
+                moved_at = <<schema>>.[now](),
+                moved_by = @by
+            where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard
+                and ulid = start_ulid and ahead = N'[]' and start_ulid > @after;
+        if @is_own = 1 commit;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

@@ -1,0 +1,22 @@
+-- Raises an error when a consumer has no row for a shard, or is not the caller's. Keeps the row locked.
+-- errors: 77131, 77135
+-- permission: internal
+create procedure <<schema>>.[check_consumer:<<name>>] (
+    @consumer nvarchar(128),
+    @shard nvarchar(36)
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    declare @message nvarchar(2048), @version bigint;
+    select @version = c.resource_version from <<schema>>.[consumers] as c with (updlock, rowlock)
+    where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = @shard;
+    if @version is null
+    begin
+        set @message = concat(
+            N'changefeed 77131: consumer "', @consumer, N'" has no cursor for shard ', @shard, N' of feed "<<name_text>>"; begin it first (begin_consumer)');
+        throw 77131, @message, 1;
+    end;
+    exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
+end

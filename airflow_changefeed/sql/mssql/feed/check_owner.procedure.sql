@@ -1,0 +1,20 @@
+-- Raises an error when the caller may not change a consumer.
+-- errors: 77135
+-- permission: internal
+create procedure <<schema>>.[check_owner:<<name>>] (@consumer nvarchar(128))
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    declare @message nvarchar(2048), @owner nvarchar(128);
+    select top (1) @owner = c.owner from <<schema>>.[consumers] as c
+    where c.feed_id = <<feed_id>> and c.consumer = @consumer
+    order by c.shard;
+    if <<schema>>.[owns_consumer](@owner, N'<<name_text>>') = 0
+    begin
+        set @message = concat(
+            N'changefeed 77135: consumer "', @consumer, N'" of feed "<<name_text>>" was begun by ', @owner, N', not by ', user_name(),
+            N': use a name of your own, or ask for the role <<schema_text>>.operators:<<name_text>>');
+        throw 77135, @message, 1;
+    end;
+end

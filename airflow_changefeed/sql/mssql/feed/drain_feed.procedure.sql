@@ -1,0 +1,43 @@
+-- Orders what is committed in the outbox.
+-- @shard_id: null takes every shard that waits. @pagesize: rows of a transaction, 1 to 100000. @lock_timeout: milliseconds.
+-- result: shard_id, rows; for each shard that had any.
+-- errors: 77100 in a transaction. 77101 no lock; transient, what was ordered stays. 77108 @pagesize
+-- permission: operators
+create procedure <<schema>>.[drain_feed:<<name>>] (
+    @shard_id <<shard_type>> = null,
+    @pagesize int = 10000,
+    @lock_timeout int = 60000
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    begin try
+        declare @drained table (shard_id <<shard_type>> not null, rows bigint not null);
+        declare @shard <<shard_type>>, @rows bigint;
+        if @@trancount > 0
+            throw 77100, N'changefeed 77100: Please call this procedure outside of any transaction (drain_feed)', 0;
+        if @pagesize is null or @pagesize not between 1 and 100000
+            throw 77108, N'changefeed 77108: @pagesize must be 1 to 100000 rows', 1;
+
+        create table #waiting (shard_id <<shard_type>> not null primary key);
+        exec <<schema>>.[waiting:<<name>>];
+        delete from #waiting where shard_id <> @shard_id;
+        select top (1) @shard = w.shard_id from #waiting as w order by w.shard_id;
+        while @shard is not null
+        begin
+            exec <<schema>>.[drain_shard:<<name>>]
+                @shard_id = @shard, @pagesize = @pagesize, @lock_timeout = @lock_timeout, @rows = @rows output;
+            if @rows > 0 insert into @drained (shard_id, rows) values (@shard, @rows);
+            delete from #waiting where shard_id = @shard;
+            set @shard = null;
+            select top (1) @shard = w.shard_id from #waiting as w order by w.shard_id;
+        end;
+        exec <<schema>>.[flush_log];
+        select d.shard_id, d.rows from @drained as d order by d.shard_id;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

@@ -1,0 +1,25 @@
+-- Readers read and keep their own cursors. Operators seal, drain, purge, insert history and may move other people's cursors;
+-- they read too. All else is reached through the procedures, which have the tables' owner.
+grant select on <<schema>>.[feeds] to [<<schema_name>>.readers:<<name>>];
+grant select on <<schema>>.[feed:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[read_feed:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[peek_feed:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[shards:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[shard_bounds:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[count_feed:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[split_feed:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[stale_marks:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[next_attempt:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[cursors:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[begin_consumer:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[take_lease:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[release_lease:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[move_cursor:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[drop_consumer:<<name>>] to [<<schema_name>>.readers:<<name>>];
+exec (N'alter role [<<schema_name_in_text>>.readers:<<name_in_text>>] add member [<<schema_name_in_text>>.operators:<<name_in_text>>]');
+grant execute on <<schema>>.[drain_feed:<<name>>] to [<<schema_name>>.operators:<<name>>];
+grant execute on <<schema>>.[seal_feed:<<name>>] to [<<schema_name>>.operators:<<name>>];
+grant execute on <<schema>>.[purge_feed:<<name>>] to [<<schema_name>>.operators:<<name>>];
+grant execute on <<schema>>.[insert_history:<<name>>] to [<<schema_name>>.operators:<<name>>];
+grant execute on <<schema>>.[now] to public;
+grant execute on <<schema>>.[version] to public;

@@ -1,0 +1,23 @@
+-- feed_write_lock:T, or an error.
+-- @lock_timeout: milliseconds, -1 waits for ever.
+-- errors: 77101 somebody else holds the shard; transient. 1205 chosen as deadlock victim; transient
+-- permission: internal
+create procedure <<schema>>.[lock_shard:<<name>>] (
+    @shard_id <<shard_type>>,
+    @lock_timeout int
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    declare @result int, @message nvarchar(2048);
+    exec <<schema>>.[feed_write_lock:<<name>>] @shard_id = @shard_id, @lock_timeout = @lock_timeout, @lock_result = @result output;
+    if @result < 0
+    begin
+        -- sp_getapplock does not roll back by itself, not even as deadlock victim (-3); the caller's catch does.
+        set @message = concat(
+            N'changefeed 77101: feed "<<name_text>>" shard ', <<schema>>.[shard_text](@shard_id), N': no lock within ', @lock_timeout,
+            N' ms (', @result, N'); a writer, drain or seal holds it. Nothing was changed: retry, or wait longer with @lock_timeout');
+        throw 77101, @message, 1;
+    end;
+end

@@ -1,0 +1,67 @@
+-- Moves a consumer's cursor in a shard, only if the row still is as its reader saw it; bumps its resource version.
+-- May run in the caller's transaction: last in it, the work and the cursor commit together.
+-- @start_ulid (exclusive), @ulid (inclusive), @ahead (JSON): the new frontier. @furthest: the highest place in it.
+-- @ack: inclusive, what the consumer no longer needs; null leaves it, it never goes back. @expected_version: as it was seen.
+-- @lease_token: the mover's grant. @by: who moves it, for people to read.
+-- errors: 77105 beyond the shard's clock. 77131 no such row. 77132 the row was changed. 77133 the lease is not the newest or
+--     ran out; transient. 77135 the consumer is somebody else's
+-- permission: readers
+create procedure <<schema>>.[move_cursor:<<name>>] (
+    @consumer nvarchar(128),
+    @shard_id <<shard_type>>,
+    @start_ulid binary(16),
+    @ulid binary(16),
+    @ahead nvarchar(max) = N'[]',
+    @furthest binary(16) = null,
+    @ack binary(16) = null,
+    @expected_version bigint,
+    @lease_token bigint,
+    @by nvarchar(256)
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    begin try
+        declare @is_own bit = case when @@trancount = 0 then 1 else 0 end;
+        declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id), @message nvarchar(2048), @now datetime2(3) = <<schema>>.[now]();
+        declare @version bigint, @token bigint, @holder nvarchar(256), @expires datetime2(3), @moved_by nvarchar(256), @beyond binary(16);
+        if @is_own = 1 begin transaction;
+        exec <<schema>>.[check_consumer:<<name>>] @consumer = @consumer, @shard = @shard;
+        select @version = c.resource_version, @token = c.lease_token, @holder = c.lease_holder, @expires = c.lease_expires, @moved_by = c.moved_by
+        from <<schema>>.[consumers] as c
+        where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = @shard;
+        -- The lease first: who lost it may try again, whatever the new holder has moved meanwhile.
+        if @token <> @lease_token or @expires is null or @expires <= @now
+        begin
+            set @message = concat(
+                N'changefeed 77133: lease ', @lease_token, N' on consumer "', @consumer, N'", feed "<<name_text>>", shard ', @shard,
+                N' is lost (newest grant ', @token, N', held by "', @holder, N'"): nothing was written. Take the lease again');
+            throw 77133, @message, 1;
+        end;
+        if @version <> @expected_version
+        begin
+            set @message = concat(
+                N'changefeed 77132: cursor of consumer "', @consumer, N'", feed "<<name_text>>", shard ', @shard, N' is at resource version ',
+                @version, N' (moved by "', @moved_by, N'"), not ', @expected_version, N': nothing was changed. Read it again and decide anew');
+            throw 77132, @message, 1;
+        end;
+        set @beyond = case when @furthest is null or @ulid > @furthest then convert(binary(16), @ulid) else convert(binary(16), @furthest) end;
+        if @ack > @beyond set @beyond = @ack;
+        exec <<schema>>.[check_beyond:<<name>>] @shard_id = @shard_id, @cursor = @beyond;
+        update <<schema>>.[consumers]
+        set start_ulid = @start_ulid,
+            ulid = @ulid,
+            ahead = @ahead,
+            ack = convert(binary(16), case when @ack > ack then @ack else ack end),
+            resource_version = resource_version + 1,
+            moved_at = @now,
+            moved_by = @by
+        where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard;
+        if @is_own = 1 commit;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

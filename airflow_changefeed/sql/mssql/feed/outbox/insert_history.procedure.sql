@@ -1,0 +1,118 @@
+-- Puts events of the past straight into the feed, and marks the windows they touch as stale.
+-- Reads the caller's #history (changefeed_place int not null, changefeed_time datetime2(3) not null, <key columns>): feed time in UTC and key of
+-- each event; the keys' rows are in the event table already. Events of one time keep the order of changefeed_place, after those that
+-- the feed has at that time.
+-- @reason: for whoever exports the windows again. @lock_timeout: milliseconds.
+-- result: the mark: number, shard, after_ulid (exclusive), upto_ulid (inclusive), at, reason.
+-- errors: 77100 in a transaction. 77101 no lock; transient. 77107 #history is missing or lacks a column. 77120 all that
+--     is wrong with the events: at or above the seal, below what was purged, a key twice, known, or without a row
+-- permission: operators; select on the event table where its owner is another
+create procedure <<schema>>.[insert_history:<<name>>] (
+    @shard_id <<shard_type>>,
+    @reason nvarchar(1000),
+    @lock_timeout int = 60000
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    begin try
+        declare @message nvarchar(2048), @problems nvarchar(1500) = N'', @rows bigint, @found bigint;
+        declare @floor datetime2(3), @latest datetime2(3), @earliest datetime2(3), @purged binary(16), @number bigint;
+        declare @random binary(10) = crypt_gen_random(10);
+        declare @random_low bigint = 1 + (convert(bigint, convert(binary(8), substring(@random, 3, 8))) & 4611686018427387903);
+        declare @first binary(16), @last binary(16);
+        declare @given table (ulid binary(16) not null primary key);
+        if @@trancount > 0
+            throw 77100, N'changefeed 77100: Please call this procedure outside of any transaction (insert_history)', 0;
+        if object_id(N'tempdb..#history') is null
+            throw 77107, N'changefeed 77107: make the table #history first: changefeed_place int not null, changefeed_time datetime2(3) not null, and the key columns', 1;
+        begin try
+            exec sys.sp_executesql N'declare @rows int; select @rows = count(*) from (select h.changefeed_place, h.changefeed_time<<history_columns_in_text>> from #history as h) as s;';
+        end try
+        begin catch
+            throw 77107, N'changefeed 77107: #history lacks a column: it needs changefeed_place, changefeed_time, <<key_names_in_text>>', 1;
+        end catch;
+
+        begin transaction;
+        exec <<schema>>.[lock_shard:<<name>>] @shard_id = @shard_id, @lock_timeout = @lock_timeout;
+        -- A shard that history is the first to use must be known, with its clock at the feed's floor (R7).
+        exec <<schema>>.[update_state:<<name>>] @shard_id = @shard_id, @time_hint = '1970-01-01', @count = 0;
+
+        select @floor = f.floor_time from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
+        select @purged = s.purged_upto from <<schema>>.[state:<<name>>] as s where s.shard_id = @shard_id;
+        select @rows = count_big(*), @latest = max(h.changefeed_time), @earliest = min(h.changefeed_time) from #history as h;
+        if @rows = 0 set @problems = concat(@problems, N'; there are no events');
+        if @latest >= @floor
+            set @problems = concat(@problems, N'; ', convert(varchar(23), @latest, 126), N'Z is not below the seal (',
+                case when @floor > '1970-01-01' then convert(varchar(23), @floor, 126) + 'Z' else 'never' end,
+                N'), so readers at the head would miss it: put it into the outbox, or seal first');
+        if <<schema>>.[floor_ulid](@earliest) <= @purged and @purged > 0x00000000000000000000000000000000
+            set @problems = concat(@problems, N'; events up to ', <<schema>>.[ulid_text](@purged), N' are purged');
+        if exists (select 1 from #history as h group by <<history_keys>> having count(*) > 1)
+            set @problems = concat(@problems, N'; a key occurs twice');
+        select @found = count_big(*) from #history as h
+        where exists (select 1 from <<schema>>.[feed:<<name>>] as f where <<history_is_feed>>);
+        if @found > 0 set @problems = concat(@problems, N'; ', @found, N' of the keys are in the feed already');
+        select @found = count_big(*) from #history as h
+        where exists (select 1 from <<schema>>.[outbox:<<name>>] as o with (readpast, readcommittedlock) where <<history_is_outbox>>);
+        if @found > 0 set @problems = concat(@problems, N'; ', @found, N' of the keys are in the outbox already');
+        select @found = count_big(*) from #history as h
+        where not exists (select 1 from <<table>> as t where <<history_is_table>>);
+        if @found > 0
+            set @problems = concat(@problems, N'; ', @found, N' of the keys have no row in the event table: insert the rows first');
+        if @problems <> N''
+        begin
+            set @message = concat(
+                N'changefeed 77120: feed "<<name_text>>" shard ', <<schema>>.[shard_text](@shard_id), N' takes no such history: ',
+                substring(@problems, 3, 1500));
+            throw 77120, @message, 1;
+        end;
+
+        insert into <<schema>>.[feed:<<name>>] (shard_id, ulid, <<keys>>)
+        output inserted.ulid into @given (ulid)
+        select
+            @shard_id,
+            convert(binary(16), convert(binary(8), case
+                when l.ulid is null
+                    then convert(binary(8), convert(binary(6), datediff_big(millisecond, '1970-01-01', n.changefeed_time)) + substring(@random, 1, 2))
+                else convert(binary(8), substring(l.ulid, 1, 8))
+            end) + convert(binary(8), case
+                when l.ulid is null then @random_low + n.changefeed_number - 1
+                else convert(bigint, convert(binary(8), substring(l.ulid, 9, 8))) + n.changefeed_number
+            end)),
+            <<numbered_keys>>
+        from (select h.*, row_number() over (partition by h.changefeed_time order by h.changefeed_place) as changefeed_number from #history as h) as n
+        outer apply (
+            select top (1) f.ulid
+            from <<schema>>.[feed:<<name>>] as f
+            where f.shard_id = @shard_id
+                and f.ulid >= <<schema>>.[floor_ulid](n.changefeed_time)
+                and f.ulid < <<schema>>.[floor_ulid](dateadd(millisecond, 1, n.changefeed_time))
+            order by f.ulid desc
+        ) as l;
+
+        select top (1) @first = g.ulid from @given as g order by g.ulid;
+        select top (1) @last = g.ulid from @given as g order by g.ulid desc;
+        -- The place before the first: what we count up from is at least 1, so that nothing is borrowed from the upper half.
+        insert into <<schema>>.[stale_marks] (feed_id, shard, after_ulid, upto_ulid, at, reason)
+        values (
+            <<feed_id>>,
+            <<schema>>.[shard_text](@shard_id),
+            convert(binary(16), convert(binary(8), substring(@first, 1, 8))
+                + convert(binary(8), convert(bigint, convert(binary(8), substring(@first, 9, 8))) - 1)),
+            @last,
+            <<schema>>.[now](),
+            @reason
+        );
+        set @number = scope_identity();
+        commit;
+        select m.number, m.shard, m.after_ulid, m.upto_ulid, m.at, m.reason
+        from <<schema>>.[stale_marks] as m
+        where m.feed_id = <<feed_id>> and m.number = @number;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

@@ -1,0 +1,105 @@
+-- Orders one page of a shard: moves rows from the outbox to the feed, with ULIDs. In the caller's transaction, under the
+-- shard's lock (lock_shard:T).
+-- @bound: a number drawn from the outbox's sequence; only rows below it are taken, so that scans come to an end (R1).
+-- @pagesize: rows at most. @count: rows moved; fewer than @pagesize when no more are committed below the bound.
+-- permission: internal
+create procedure <<schema>>.[order_page:<<name>>] (
+    @shard_id <<shard_type>>,
+    @bound bigint,
+    @pagesize int,
+    @count int output
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    begin try
+        if @@trancount = 0
+            throw 77100, N'changefeed 77100: Please call this procedure inside a transaction (order_page)', 0;
+
+        -- The state row before any row leaves the outbox: a seal that lists shards finds this one in one of both (R7).
+        exec <<schema>>.[update_state:<<name>>] @shard_id = @shard_id, @time_hint = '1970-01-01', @count = 0;
+
+        declare @page table (
+            order_sequence bigint not null primary key,
+            time_hint datetime2(3) not null,
+            <<key_definitions>>
+        );
+        declare @seen int, @seen_highest bigint, @highest bigint;
+
+        -- A scan sees rows one after the other: a transaction that commits in its middle may show its later rows and hide
+        -- its earlier ones (R6). Rows that a scan has locked stay, so when two scans in a row give the same number of rows
+        -- and the same highest one, they gave the same rows, and no transaction ended halfway.
+        select @seen = count(*), @seen_highest = max(scan.order_sequence)
+        from (
+            select top (@pagesize) o.order_sequence
+            from <<schema>>.[outbox:<<name>>] as o with (updlock, rowlock, readpast, readcommittedlock)
+            where o.shard_id = @shard_id and o.order_sequence < @bound
+            order by o.order_sequence
+        ) as scan;
+        while 1 = 1
+        begin
+            insert into @page (order_sequence, time_hint, <<keys>>)
+            select top (@pagesize) o.order_sequence, o.time_hint, <<outbox_keys>>
+            from <<schema>>.[outbox:<<name>>] as o with (updlock, rowlock, readpast, readcommittedlock)
+            where o.shard_id = @shard_id and o.order_sequence < @bound
+            order by o.order_sequence;
+            select @count = count(*), @highest = max(p.order_sequence) from @page as p;
+            if @count = @seen and isnull(@highest, -1) = isnull(@seen_highest, -1) break;
+            set @seen = @count;
+            set @seen_highest = @highest;
+            delete from @page;
+        end;
+        if @count = 0 return;
+
+        declare @now datetime2(3) = <<schema>>.[now](), @tolerance bigint;
+        select @tolerance = f.tolerance_ms from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
+        declare @latest datetime2(3) = dateadd(second, @tolerance / 1000, dateadd(millisecond, @tolerance % 1000, @now));
+        update @page set time_hint = @now where time_hint > @latest;
+
+        declare @max_time datetime2(3);
+        declare @previous_time datetime2(3), @previous_high binary(8), @previous_low bigint;
+        declare @next_high binary(8), @next_low bigint;
+        select @max_time = max(p.time_hint) from @page as p;
+        exec <<schema>>.[update_state:<<name>>]
+            @shard_id = @shard_id,
+            @time_hint = @max_time,
+            @count = @count,
+            @previous_time = @previous_time output,
+            @previous_ulid_high = @previous_high output,
+            @previous_ulid_low = @previous_low output,
+            @next_ulid_high = @next_high output,
+            @next_ulid_low = @next_low output;
+
+        -- The time of a ULID is the running maximum of the hints, never below the clock (R3). Those at the clock count on
+        -- from its last number; the others count through from one random number, whatever their times are.
+        insert into <<schema>>.[feed:<<name>>] (shard_id, ulid, <<keys>>)
+        select
+            @shard_id,
+            convert(binary(16), convert(binary(8), case
+                when p.changefeed_time > @previous_time
+                    then convert(binary(8), convert(binary(6), datediff_big(millisecond, '1970-01-01', p.changefeed_time)) + substring(@next_high, 7, 2))
+                else @previous_high
+            end) + convert(binary(8), case
+                when p.changefeed_time > @previous_time then @next_low + p.changefeed_place - 1
+                else @previous_low + p.changefeed_place - 1
+            end)),
+            <<page_keys>>
+        from (
+            select
+                q.*,
+                row_number() over (order by q.order_sequence) as changefeed_place,
+                max(q.time_hint) over (order by q.order_sequence rows between unbounded preceding and current row) as changefeed_time
+            from @page as q
+        ) as p;
+
+        delete o
+        from <<schema>>.[outbox:<<name>>] as o with (rowlock)
+        inner join @page as p on p.order_sequence = o.order_sequence
+        where o.shard_id = @shard_id;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

@@ -1,0 +1,73 @@
+-- Removes old events from the feed, in batches; the event table is not touched. Never beyond the lowest ack of the feed's
+-- consumers (one without a row for a shard needs all of it), never into what is not sealed. A feed of serialized writers
+-- keeps its events in the user's table: this only says that they are no longer promised.
+-- @before: UTC, exclusive. @upto: inclusive; one of both. @batch_rows: rows of a transaction, 1 to 1000000. @dry_run: 1 only
+-- says what would be removed. @shard_id: null takes all shards. @lock_timeout is there for the shard's clock only.
+-- result: shard_id, rows, upto (inclusive; events up to it are gone).
+-- errors: 77100 in a transaction. 77108 arguments
+-- permission: operators
+create procedure <<schema>>.[purge_feed:<<name>>] (
+    @before datetime2(3) = null,
+    @upto binary(16) = null,
+    @batch_rows int = 10000,
+    @dry_run bit = 0,
+    @shard_id <<shard_type>> = null,
+    @lock_timeout int = 60000
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    begin try
+        declare @found table (shard_id <<shard_type>> not null primary key, rows bigint not null, upto binary(16) not null, is_done bit not null);
+        declare @shard <<shard_type>>, @rows bigint, @wanted binary(16), @bound binary(16), @ack binary(16), @purged binary(16);
+        if @@trancount > 0
+            throw 77100, N'changefeed 77100: Please call this procedure outside of any transaction (purge_feed)', 0;
+        if (@before is null and @upto is null) or (@before is not null and @upto is not null)
+            throw 77108, N'changefeed 77108: pass either @before or @upto to say what to purge', 1;
+        if @batch_rows is null or @batch_rows not between 1 and 1000000
+            throw 77108, N'changefeed 77108: @batch_rows must be 1 to 1000000', 1;
+        set @wanted = case when @upto is null then <<schema>>.[below_ulid](@before) else convert(binary(16), @upto) end;
+        select @bound = <<schema>>.[below_ulid](f.floor_time)
+        from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>> and f.floor_time > '1970-01-01';
+        if @bound is null set @bound = 0x00000000000000000000000000000000;
+        if @bound < @wanted set @wanted = @bound;
+
+        insert into @found (shard_id, rows, upto, is_done)
+        select s.shard_id, 0, s.purged_upto, 0 from <<schema>>.[state:<<name>>] as s
+        where @shard_id is null or s.shard_id = @shard_id;
+        select top (1) @shard = f.shard_id from @found as f where f.is_done = 0 order by f.shard_id;
+        while @shard is not null
+        begin
+            begin transaction;
+            -- Under the state row's lock: a consumer that begins takes it too, and then is seen, or sees the purge.
+            select @purged = s.purged_upto from <<schema>>.[state:<<name>>] as s with (updlock, rowlock) where s.shard_id = @shard;
+            set @bound = @wanted;
+            set @ack = null;
+            select top (1) @ack = a.ack
+            from (
+                select case when c.ack is null then 0x00000000000000000000000000000000 else c.ack end as ack
+                from (select distinct d.consumer from <<schema>>.[consumers] as d where d.feed_id = <<feed_id>>) as n
+                left join <<schema>>.[consumers] as c
+                    on c.feed_id = <<feed_id>> and c.consumer = n.consumer and c.shard = <<schema>>.[shard_text](@shard)
+            ) as a
+            order by a.ack;
+            if @ack < @bound set @bound = @ack;
+            if @bound < @purged set @bound = @purged;
+            -- Stored before rows go, so that no reader takes a half-empty range for a whole one (R12).
+            if @dry_run = 0 and @bound > @purged
+                update <<schema>>.[state:<<name>>] set purged_upto = @bound where shard_id = @shard and purged_upto < @bound;
+            commit;
+            exec <<schema>>.[purge_shard:<<name>>]
+                @shard_id = @shard, @upto = @bound, @batch_rows = @batch_rows, @dry_run = @dry_run, @rows = @rows output;
+            update @found set rows = @rows, upto = @bound, is_done = 1 where shard_id = @shard;
+            set @shard = null;
+            select top (1) @shard = f.shard_id from @found as f where f.is_done = 0 order by f.shard_id;
+        end;
+        select f.shard_id, f.rows, f.upto from @found as f order by f.shard_id;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

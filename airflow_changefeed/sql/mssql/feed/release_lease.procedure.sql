@@ -1,0 +1,24 @@
+-- Gives a lease back; a token that is no longer the newest is left alone.
+-- errors: 77135 the consumer is somebody else's
+-- permission: readers
+create procedure <<schema>>.[release_lease:<<name>>] (
+    @consumer nvarchar(128),
+    @shard_id <<shard_type>>,
+    @lease_token bigint
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    begin try
+        exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
+        update <<schema>>.[consumers]
+        set lease_holder = null, lease_expires = null
+        where feed_id = <<feed_id>> and consumer = @consumer and shard = <<schema>>.[shard_text](@shard_id)
+            and lease_token = @lease_token;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

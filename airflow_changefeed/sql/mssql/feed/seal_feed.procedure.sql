@@ -1,0 +1,85 @@
+-- Seals every shard of the feed: orders what is committed, then promises that no event gets a ULID below floor(@until) any
+-- more, in shards that do not exist yet neither.
+-- @until: UTC, exclusive, at most the database's present time. @lock_timeout: milliseconds for each shard.
+-- result: shard_id, until, head; for each shard that ever had an event. until is at least what was asked for; head is the
+--     last event below it, null without any.
+-- errors: 77100 in a transaction. 77101 no lock; transient, sealing again goes on. 77102 less than a minute in the future;
+--     transient. 77103 further in the future
+-- permission: operators
+create procedure <<schema>>.[seal_feed:<<name>>] (
+    @until datetime2(3),
+    @lock_timeout int = 60000
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    begin try
+        declare @shards table (shard_id <<shard_type>> not null primary key);
+        declare @shard <<shard_type>>, @rows bigint, @message nvarchar(2048), @sealed datetime2(3), @now datetime2(3) = <<schema>>.[now]();
+        if @@trancount > 0
+            throw 77100, N'changefeed 77100: Please call this procedure outside of any transaction (seal_feed)', 0;
+        if @until is null
+            throw 77108, N'changefeed 77108: @until is missing: give the time to seal until, UTC', 1;
+        -- Only the database's clock says what is the future (R4).
+        if @until > @now
+        begin
+            set @message = concat(N'feed "<<name_text>>" cannot be sealed until ', convert(varchar(23), @until, 126),
+                N'Z: the database''s clock says ', convert(varchar(23), @now, 126), N'Z. Seal when that time has come');
+            if @until < dateadd(minute, 1, @now)
+            begin
+                set @message = concat(N'changefeed 77102: ', @message);
+                throw 77102, @message, 1;
+            end;
+            set @message = concat(N'changefeed 77103: ', @message);
+            throw 77103, @message, 1;
+        end;
+
+        -- Most of the outbox first, also that of new shards, while the floor still lets their events have their own time.
+        create table #waiting (shard_id <<shard_type>> not null primary key);
+        exec <<schema>>.[waiting:<<name>>];
+        insert into @shards (shard_id) select w.shard_id from #waiting as w;
+        select top (1) @shard = s.shard_id from @shards as s order by s.shard_id;
+        while @shard is not null
+        begin
+            exec <<schema>>.[drain_shard:<<name>>] @shard_id = @shard, @lock_timeout = @lock_timeout, @rows = @rows output;
+            delete from @shards where shard_id = @shard;
+            set @shard = null;
+            select top (1) @shard = s.shard_id from @shards as s order by s.shard_id;
+        end;
+
+        -- The floor before the shards are listed: one that is made later begins above it, one that was made before is in
+        -- the list. This waits for transactions that make a shard at this moment (R7).
+        update <<schema>>.[feeds] set floor_time = @until where feed_id = <<feed_id>> and floor_time < @until;
+
+        -- Both lists wait for rows of the state that are being written; a shard is in one of them, or begins at the floor.
+        insert into @shards (shard_id) select s.shard_id from <<schema>>.[state:<<name>>] as s;
+        exec <<schema>>.[waiting:<<name>>];
+        insert into @shards (shard_id)
+        select w.shard_id from #waiting as w
+        where not exists (select 1 from @shards as s where s.shard_id = w.shard_id);
+        select top (1) @shard = s.shard_id from @shards as s order by s.shard_id;
+        while @shard is not null
+        begin
+            exec <<schema>>.[seal_shard:<<name>>] @shard_id = @shard, @until = @until, @lock_timeout = @lock_timeout;
+            delete from @shards where shard_id = @shard;
+            set @shard = null;
+            select top (1) @shard = s.shard_id from @shards as s order by s.shard_id;
+        end;
+        exec <<schema>>.[flush_log];
+
+        select @sealed = f.floor_time from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
+        select s.shard_id, @sealed as until, h.ulid as head
+        from <<schema>>.[state:<<name>>] as s
+        outer apply (
+            select top (1) f.ulid from <<schema>>.[feed:<<name>>] as f
+            where f.shard_id = s.shard_id and f.ulid < <<schema>>.[floor_ulid](@sealed)
+            order by f.ulid desc
+        ) as h
+        order by s.shard_id;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

@@ -1,0 +1,14 @@
+-- Serialized writers keep the ULID in their own table: history is written there.
+-- errors: 77120 always
+-- permission: operators
+create procedure <<schema>>.[insert_history:<<name>>] (
+    @shard_id <<shard_type>>,
+    @reason nvarchar(1000),
+    @lock_timeout int = 60000
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    throw 77120, N'changefeed 77120: feed "<<name_text>>" takes no such history: its writers keep the ULID in their own table: write the rows there with ULIDs of their time', 1;
+end

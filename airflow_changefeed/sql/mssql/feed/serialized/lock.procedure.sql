@@ -1,0 +1,62 @@
+-- Makes other writers of a shard wait until this transaction ends, and reserves 10^11 of its ULIDs, all of one time.
+-- @time_hint: UTC, the time that the ULIDs should ideally have; null takes the present. It never goes back.
+-- @session_context: 1 also sets what ulid:T(@i), shard_ulid:T(@shard_id, @i) and ulid(@n) read; 0 leaves it.
+-- @ulid_high, @ulid_low, @ulid: the first ULID, in parts and whole. The i-th is @ulid_high + convert(binary(8), @ulid_low + i);
+--     whoever counts so must not roll back to a savepoint made before the lock and go on counting (ADR 0001, R13).
+-- @lock_timeout: milliseconds, -1 waits for ever.
+-- errors: 77100 not in a transaction. 77101 another writer or a seal holds the shard; transient
+-- permission: writers
+create procedure <<schema>>.[lock:<<name>>] (
+    @shard_id <<shard_type>> <<shard_parameter_default>>,
+    @time_hint datetime2(3) = null,
+    @session_context bit = 1,
+    @ulid_high binary(8) = null output,
+    @ulid_low bigint = null output,
+    @ulid binary(16) = null output,
+    @lock_timeout int = 60000
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    begin try
+        declare @transaction_id bigint, @range nvarchar(255), @key nvarchar(128), @result int, @packed varbinary(40);
+        if @@trancount = 0
+            throw 77100, N'changefeed 77100: Please call this procedure inside a transaction (lock)', 0;
+        exec <<schema>>.[lock_shard:<<name>>] @shard_id = @shard_id, @lock_timeout = @lock_timeout;
+        exec <<schema>>.[update_state:<<name>>]
+            @shard_id = @shard_id,
+            @time_hint = @time_hint,
+            @count = 100000000000,
+            @next_ulid_high = @ulid_high output,
+            @next_ulid_low = @ulid_low output;
+        set @ulid = convert(binary(16), @ulid_high + convert(binary(8), @ulid_low));
+        if @session_context = 1
+        begin
+            -- A lock on exactly this range of numbers: a rollback to a savepoint that gives the numbers back gives this back
+            -- too, and the functions then refuse (R13). A shard's own lock may be older than the savepoint.
+            set @transaction_id = current_transaction_id();
+            set @range = concat(N'changefeed/<<object_id>>/', @shard_id, N'/', <<schema>>.[ulid_text](@ulid));
+            exec @result = sp_getapplock @Resource = @range, @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 0;
+            -- For ulid(@n); and by the feed's name, for ulid:T(@i); and by shard, so that another shard of this transaction
+            -- does not overwrite it.
+            exec sp_set_session_context N'changefeed.transaction_id', @transaction_id;
+            exec sp_set_session_context N'changefeed.ulid_high', @ulid_high;
+            exec sp_set_session_context N'changefeed.ulid_low', @ulid_low;
+            exec sp_set_session_context N'changefeed.range', @range;
+            exec sp_set_session_context N'changefeed.sequence_start', null;
+            exec sp_set_session_context N'changefeed.transaction_id/<<name_text>>', @transaction_id;
+            exec sp_set_session_context N'changefeed.ulid_high/<<name_text>>', @ulid_high;
+            exec sp_set_session_context N'changefeed.ulid_low/<<name_text>>', @ulid_low;
+            exec sp_set_session_context N'changefeed.range/<<name_text>>', @range;
+            exec sp_set_session_context N'changefeed.sequence_start/<<name_text>>', null;
+            set @key = concat(N'changefeed.shard/<<feed_id>>/', @shard_id);
+            set @packed = convert(binary(8), @transaction_id) + @ulid;
+            exec sp_set_session_context @key, @packed;
+        end;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

@@ -1,0 +1,34 @@
+-- lock:T for writers who number their rows by the sequence:
+-- <<schema>>.[ulid](next value for <<schema>>.[sequence]), or with over (order by ...) for the many rows of one statement.
+-- Parameters, errors and permission are those of lock:T; @ulid is one more ULID, below all that the sequence gives.
+create procedure <<schema>>.[lock_feed:<<name>>] (
+    @shard_id <<shard_type>> <<shard_parameter_default>>,
+    @time_hint datetime2(3) = null,
+    @ulid_high binary(8) = null output,
+    @ulid_low bigint = null output,
+    @ulid binary(16) = null output,
+    @lock_timeout int = 60000
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    begin try
+        declare @start bigint;
+        exec <<schema>>.[lock:<<name>>]
+            @shard_id = @shard_id,
+            @time_hint = @time_hint,
+            @ulid_high = @ulid_high output,
+            @ulid_low = @ulid_low output,
+            @ulid = @ulid output,
+            @lock_timeout = @lock_timeout;
+        -- Numbers that are drawn from now on are above it, so the first one gives the ULID after @ulid.
+        set @start = next value for <<schema>>.[sequence];
+        exec sp_set_session_context N'changefeed.sequence_start', @start;
+        exec sp_set_session_context N'changefeed.sequence_start/<<name_text>>', @start;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

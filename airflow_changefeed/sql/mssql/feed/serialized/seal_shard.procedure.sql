@@ -1,0 +1,24 @@
+-- Raises a shard's clock. An open writer has its ULIDs already, so this waits for it (ADR 0001, R8).
+-- @until: UTC. @lock_timeout: milliseconds.
+-- errors: 77101 no lock; transient, nothing was changed
+-- permission: internal
+create procedure <<schema>>.[seal_shard:<<name>>] (
+    @shard_id <<shard_type>>,
+    @until datetime2(3),
+    @lock_timeout int
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    begin try
+        begin transaction;
+        exec <<schema>>.[lock_shard:<<name>>] @shard_id = @shard_id, @lock_timeout = @lock_timeout;
+        exec <<schema>>.[update_state:<<name>>] @shard_id = @shard_id, @time_hint = @until, @count = 0;
+        commit;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

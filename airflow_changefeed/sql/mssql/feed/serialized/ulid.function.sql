@@ -1,0 +1,20 @@
+-- The @i-th ULID of the last lock:T of this feed, in the same transaction.
+-- @i: 0 to 10^11 - 1; 0 gives the @ulid of lock:T.
+-- errors: 245, as a function can raise nothing else: not locked in this transaction, rolled back to a savepoint before the
+--     lock, an index out of range, or a lock that counts by the sequence (lock_feed:T)
+-- permission: public
+create function <<schema>>.[ulid:<<name>>](@i bigint) returns binary(16)
+as
+begin
+    return case
+        when isnull(convert(bigint, session_context(N'changefeed.transaction_id/<<name_text>>')), 0) <> current_transaction_id()
+            or applock_mode(N'public', convert(nvarchar(255), session_context(N'changefeed.range/<<name_text>>')), N'Transaction') <> N'Exclusive'
+            then convert(binary(16), convert(int, 'error: changefeed.ulid must be called in a transaction, and after having called changefeed.lock:*'))
+        when @i is null or @i not between 0 and 99999999999
+            then convert(binary(16), convert(int, 'error: changefeed.ulid takes 0 to 10^11 - 1'))
+        when isnull(convert(bigint, session_context(N'changefeed.sequence_start/<<name_text>>')), 0) <> 0
+            then convert(binary(16), convert(int, 'error: after lock_feed:T use changefeed.ulid(next value for changefeed.sequence)'))
+        else convert(binary(16), convert(binary(8), session_context(N'changefeed.ulid_high/<<name_text>>'))
+            + convert(binary(8), convert(bigint, session_context(N'changefeed.ulid_low/<<name_text>>')) + @i))
+    end;
+end

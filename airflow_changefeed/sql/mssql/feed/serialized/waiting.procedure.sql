@@ -1,0 +1,9 @@
+-- Serialized writers have no outbox, so nothing waits in it.
+-- permission: internal
+create procedure <<schema>>.[waiting:<<name>>]
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    delete from #waiting;
+end

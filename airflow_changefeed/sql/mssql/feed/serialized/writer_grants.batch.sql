@@ -1,0 +1,9 @@
+-- Writers lock and take ULIDs. mssql-changefeed v2 gave them the state table too, in which a mistake is for ever; the lock
+-- reaches it for them.
+revoke insert, update on <<schema>>.[state:<<name>>] from [<<schema_name>>.writers:<<name>>];
+grant execute on <<schema>>.[lock:<<name>>] to [<<schema_name>>.writers:<<name>>];
+grant execute on <<schema>>.[lock_feed:<<name>>] to [<<schema_name>>.writers:<<name>>];
+grant update on <<schema>>.[sequence] to [<<schema_name>>.writers:<<name>>];
+grant execute on <<schema>>.[ulid:<<name>>] to public;
+grant execute on <<schema>>.[shard_ulid:<<name>>] to public;
+grant execute on <<schema>>.[ulid] to public;

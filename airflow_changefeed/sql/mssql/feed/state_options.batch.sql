@@ -1,0 +1,8 @@
+-- What an older state table lacks. A lock on one shard must never become one on all.
+if not exists (
+    select 1 from sys.columns as c
+    where c.object_id = object_id(N'<<schema_in_text>>.[state:<<name_in_text>>]') and c.name = N'purged_upto'
+)
+    alter table <<schema>>.[state:<<name>>] add purged_upto binary(16) not null
+        constraint [def:state.purged_upto:<<name>>] default 0x00000000000000000000000000000000;
+alter table <<schema>>.[state:<<name>>] set (lock_escalation = disable);

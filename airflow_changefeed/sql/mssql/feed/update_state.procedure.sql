@@ -1,0 +1,83 @@
+-- Moves a shard's clock on and reserves numbers of its ULIDs; the lock that really protects them is that on the state row.
+-- Call feed_write_lock:T before, in the same transaction.
+-- @time_hint: UTC; the clock becomes the later of both. A hint beyond the present and the feed's tolerance takes the
+--     present instead, so that one bad hint cannot poison the clock for ever.
+-- @count: numbers to reserve, from @next_ulid_low; 0 only moves the clock.
+-- @previous_...: the clock before, and the next number then. @next_...: the clock now, and the first number reserved.
+-- A shard first used now begins at the feed's floor: read with a lock that is kept to the end of the transaction, so that
+-- a seal which raises the floor waits for it, or is seen (ADR 0001, R7).
+-- errors: 77100 not in a transaction
+-- permission: internal
+create procedure <<schema>>.[update_state:<<name>>] (
+    @shard_id <<shard_type>>,
+    @time_hint datetime2(3),
+    @count bigint,
+    @previous_time datetime2(3) = null output,
+    @previous_ulid_high binary(8) = null output,
+    @previous_ulid_low bigint = null output,
+    @next_time datetime2(3) = null output,
+    @next_ulid_high binary(8) = null output,
+    @next_ulid_low bigint = null output
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    begin try
+        if @@trancount = 0
+            throw 77100, N'changefeed 77100: Please call this procedure inside a transaction (update_state)', 0;
+
+        declare @now datetime2(3) = <<schema>>.[now]();
+        declare @tolerance bigint, @floor datetime2(3);
+        declare @random binary(10) = crypt_gen_random(10);
+        -- 62 random bits: whoever counts on from here does not reach the end of a bigint.
+        declare @random_low bigint = 1 + (convert(bigint, convert(binary(8), substring(@random, 3, 8))) & 4611686018427387903);
+
+        select @tolerance = f.tolerance_ms from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
+        if @time_hint is null or @time_hint > dateadd(second, @tolerance / 1000, dateadd(millisecond, @tolerance % 1000, @now)) set @time_hint = @now;
+
+        set @previous_time = null;
+        select
+            @previous_time = s.time,
+            @previous_ulid_high = s.ulid_high,
+            @previous_ulid_low = s.ulid_low
+        from <<schema>>.[state:<<name>>] as s with (updlock, rowlock)
+        where s.shard_id = @shard_id;
+
+        if @previous_time is null
+        begin
+            select @floor = f.floor_time
+            from <<schema>>.[feeds] as f with (repeatableread, rowlock)
+            where f.feed_id = <<feed_id>>;
+
+            set @previous_time = @floor;
+            set @previous_ulid_high = convert(binary(8),
+                convert(binary(6), datediff_big(millisecond, '1970-01-01', @floor)) + substring(@random, 1, 2));
+            set @previous_ulid_low = @random_low;
+            insert into <<schema>>.[state:<<name>>] (shard_id, time, ulid_high, ulid_low)
+            values (@shard_id, @previous_time, @previous_ulid_high, @previous_ulid_low);
+        end;
+
+        if @time_hint > @previous_time
+        begin
+            set @next_time = @time_hint;
+            set @next_ulid_high = convert(binary(8),
+                convert(binary(6), datediff_big(millisecond, '1970-01-01', @next_time)) + substring(@random, 1, 2));
+            set @next_ulid_low = @random_low;
+        end
+        else
+        begin
+            set @next_time = @previous_time;
+            set @next_ulid_high = @previous_ulid_high;
+            set @next_ulid_low = @previous_ulid_low;
+        end;
+
+        update <<schema>>.[state:<<name>>]
+        set time = @next_time, ulid_high = @next_ulid_high, ulid_low = @next_ulid_low + @count
+        where shard_id = @shard_id;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

@@ -1,0 +1,36 @@
+-- Refuses to go on with a feed that is there in another mode, with another shard key type, or for another primary key.
+-- errors: 77111, 77119
+-- permission: internal
+create procedure <<schema>>.[check_feed] (
+    @feed_id int,
+    @object_id int,
+    @kind varchar(10),
+    @shard_key_type sysname
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    declare @message nvarchar(2048), @name nvarchar(128), @present varchar(10), @present_type varchar(16), @feed int;
+    select @name = f.name, @present = f.kind, @present_type = f.shard_key_type from <<schema>>.[feeds] as f where f.feed_id = @feed_id;
+    if @present <> @kind or @present_type <> @shard_key_type
+    begin
+        set @message = concat(N'changefeed 77111: feed "', @name, N'" exists already, as ', @present, N' with ', @present_type,
+            N' shards; drop it first (drop_feed), which forgets its order');
+        throw 77111, @message, 1;
+    end;
+    set @feed = object_id(concat(N'<<schema_in_text>>.', quotename(concat(N'feed:', @name))));
+    if @kind = 'outbox' and @feed is not null and (
+        exists (
+            select k.name from <<schema>>.[key_columns](@object_id) as k
+            except
+            select c.name from sys.columns as c where c.object_id = @feed
+        )
+        or (select count(*) from sys.columns as c where c.object_id = @feed) <> 2 + (select count(*) from <<schema>>.[key_columns](@object_id) as k)
+    )
+    begin
+        set @message = concat(N'changefeed 77119: feed "', @name, N'" was made for another primary key than its table has now: ',
+            N'drop the feed first, which forgets its order, or give the table its key back');
+        throw 77119, @message, 1;
+    end;
+end

@@ -1,0 +1,57 @@
+-- Refuses a table that cannot become a feed, with all that is wrong with it.
+-- errors: 77110 no primary key. 77112 its name is too long. 77113 another table's feed has this name. 77114 a key column is
+--     named as one of the feed's own. 77115 a column begins with changefeed_. 77117 a key column's type
+-- permission: internal
+create procedure <<schema>>.[check_table] (
+    @object_id int,
+    @kind varchar(10)
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    declare @name nvarchar(300) = concat(object_schema_name(@object_id), N'.', object_name(@object_id));
+    declare @message nvarchar(2048), @found nvarchar(1000), @length int = len(@name + N'.') - 1;
+    -- The longest name made of it is that of a constraint, def:outbox.order_sequence:T.
+    if @length > 102
+    begin
+        set @message = concat(N'changefeed 77112: table "', @name, N'" has ', @length, N' characters with its schema, ', @length - 102,
+            N' more than the 102 that names made of it leave: rename it');
+        throw 77112, @message, 1;
+    end;
+    if exists (
+        select 1 from <<schema>>.[feeds] as f
+        where f.name = @name and f.object_id <> @object_id and object_schema_name(f.object_id) is not null
+            and concat(object_schema_name(f.object_id), N'.', object_name(f.object_id)) = @name
+    )
+    begin
+        set @message = concat(N'changefeed 77113: there is a feed "', @name, N'" over another table, whose schema and name read the same together: rename one');
+        throw 77113, @message, 1;
+    end;
+    if not exists (select 1 from <<schema>>.[key_columns](@object_id) as k)
+    begin
+        set @message = concat(N'changefeed 77110: table "', @name, N'" has no primary key, by which its events could be told apart: give it one');
+        throw 77110, @message, 1;
+    end;
+    select @found = string_agg(k.name, N', ') from <<schema>>.[key_columns](@object_id) as k
+    where @kind = 'outbox' and lower(k.name) in (N'ulid', N'shard_id', N'time_hint', N'order_sequence');
+    if @found is not null
+    begin
+        set @message = concat(N'changefeed 77114: table "', @name, N'": key column ', @found, N' has a name that the feed itself uses: rename it');
+        throw 77114, @message, 1;
+    end;
+    select @found = string_agg(convert(nvarchar(128), c.name), N', ') from sys.columns as c
+    where c.object_id = @object_id and lower(c.name) like N'changefeed[_]%';
+    if @found is not null
+    begin
+        set @message = concat(N'changefeed 77115: table "', @name, N'": column ', @found, N' begins with "changefeed_", which is ours: rename it');
+        throw 77115, @message, 1;
+    end;
+    select @found = string_agg(k.name, N', ') from <<schema>>.[key_columns](@object_id) as k
+    where k.type_name is null and k.definition not like N'%hierarchyid%' and k.definition not like N'%].%';
+    if @found is not null
+    begin
+        set @message = concat(N'changefeed 77117: table "', @name, N'": key column ', @found, N' is of a type that no feed can hold');
+        throw 77117, @message, 1;
+    end;
+end

@@ -1,0 +1,21 @@
+-- One row for each consumer, feed and shard, changed by compare-and-set on resource_version only.
+-- start_ulid (exclusive), ulid (inclusive) and ahead (JSON, ranges complete beyond a gap) are its frontier.
+-- shard: decimal digits, or a UUID in lower case. owner: who began it; others need the role of operators to move it.
+if object_id(N'<<schema_in_text>>.[consumers]') is null
+    create table <<schema>>.[consumers] (
+        feed_id int not null,
+        consumer nvarchar(128) not null,
+        shard nvarchar(36) not null,
+        start_ulid binary(16) not null,
+        ulid binary(16) not null,
+        ahead nvarchar(max) not null constraint [def:consumers.ahead] default N'[]',
+        ack binary(16) not null,
+        resource_version bigint not null constraint [def:consumers.resource_version] default 1,
+        moved_at datetime2(3) not null,
+        moved_by nvarchar(256) not null,
+        lease_token bigint not null constraint [def:consumers.lease_token] default 0,
+        lease_holder nvarchar(256) null,
+        lease_expires datetime2(3) null,
+        owner nvarchar(128) not null,
+        constraint [pk:consumers] primary key (feed_id, consumer, shard)
+    );

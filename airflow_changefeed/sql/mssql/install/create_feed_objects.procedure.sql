@@ -1,0 +1,124 @@
+-- Makes or renews the objects of a feed: fills the templates from the catalog, in one pass, and executes them.
+-- Tables and types that are there stay; procedures, functions and views are replaced and keep what was granted on them.
+-- @feed_id: of a row in feeds.
+-- permission: internal; needs the right to create tables, procedures and roles
+create procedure <<schema>>.[create_feed_objects] (@feed_id int)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    begin try
+        declare @tokens table (token varchar(30) not null primary key, value nvarchar(max) not null);
+        declare @keys table (place int not null primary key, name nvarchar(128) not null, definition nvarchar(max) not null);
+        declare @read_keys table (place int not null primary key, name nvarchar(128) not null);
+        declare @name nvarchar(128), @object_id int, @kind varchar(10), @shard_type varchar(16), @sequence nvarchar(300);
+        declare @ulid_column nvarchar(128), @shard_column nvarchar(128);
+        declare @place int, @object varchar(40), @type varchar(10), @body nvarchar(max), @sql nvarchar(max), @at int, @end int, @token varchar(30);
+        declare @full nvarchar(300), @breath nvarchar(5) = N',' + nchar(10) + N'    ';
+
+        select
+            @name = f.name, @object_id = f.object_id, @kind = f.kind, @shard_type = f.shard_key_type, @sequence = f.sequence_name,
+            @ulid_column = f.ulid_column, @shard_column = f.shard_column
+        from <<schema>>.[feeds] as f where f.feed_id = @feed_id;
+        insert into @keys (place, name, definition)
+        select k.place, k.name, k.definition from <<schema>>.[key_columns](@object_id) as k;
+        -- Serialized writers may have the ULID and the shard in their key; a page has them under names of its own.
+        insert into @read_keys (place, name)
+        select k.place, k.name from @keys as k where @kind = 'outbox' or lower(k.name) not in (N'ulid', N'shard_id');
+
+        insert into @tokens (token, value)
+        values
+            ('schema', N'<<schema_in_text>>'),
+            ('schema_text', N'<<schema_text_in_text>>'),
+            ('schema_in_text', N'<<schema_in_text_in_text>>'),
+            ('schema_name', N'<<schema_name_in_text>>'),
+            ('schema_name_in_text', N'<<schema_name_in_text_in_text>>'),
+            ('role_prefix', N'<<role_prefix_in_text>>'),
+            ('role_prefix_text', N'<<role_prefix_text_in_text>>'),
+            ('role_prefix_in_text', N'<<role_prefix_in_text_in_text>>'),
+            ('feed_id', convert(nvarchar(20), @feed_id)),
+            ('object_id', convert(nvarchar(20), @object_id)),
+            ('name', replace(@name, N']', N']]')),
+            ('name_text', replace(@name, N'''', N'''''')),
+            ('name_in_text', replace(replace(@name, N']', N']]'), N'''', N'''''')),
+            ('table', concat(quotename(object_schema_name(@object_id)), N'.', quotename(object_name(@object_id)))),
+            ('shard_type', @shard_type),
+            ('shard_default', case when @shard_type = 'uniqueidentifier' then N''
+                else concat(N'constraint [def:outbox.shard_id:', replace(@name, N']', N']]'), N'] default 0') end),
+            ('shard_parameter_default', case when @shard_type = 'uniqueidentifier' then N'' else N'= 0' end),
+            ('sequence', isnull(@sequence, N'<<schema_in_text>>.[sequence]')),
+            ('shard_expression', case
+                when @shard_column is null then concat(N'convert(', @shard_type, N', ',
+                    case when @shard_type = 'uniqueidentifier' then N'''00000000-0000-0000-0000-000000000000''' else N'0' end, N')')
+                else N't.' + quotename(@shard_column) end),
+            ('ulid_expression', case
+                when @ulid_column is null
+                    then N'convert(binary(16), convert(int, ''changefeed 77122: name the ULID column of the table with @ulid_column of setup_feed''))'
+                else N't.' + quotename(@ulid_column) end);
+        insert into @tokens (token, value)
+        select 'key_definitions', string_agg(k.definition, @breath) within group (order by k.place) from @keys as k
+        union all
+        select 'keys', string_agg(convert(nvarchar(max), quotename(k.name)), N', ') within group (order by k.place) from @keys as k
+        union all
+        select 'outbox_keys', string_agg(convert(nvarchar(max), N'o.' + quotename(k.name)), N', ') within group (order by k.place) from @keys as k
+        union all
+        select 'page_keys', string_agg(convert(nvarchar(max), N'p.' + quotename(k.name)), N', ') within group (order by k.place) from @keys as k
+        union all
+        select 'numbered_keys', string_agg(convert(nvarchar(max), N'n.' + quotename(k.name)), N', ') within group (order by k.place) from @keys as k
+        union all
+        select 'history_keys', string_agg(convert(nvarchar(max), N'h.' + quotename(k.name)), N', ') within group (order by k.place) from @keys as k
+        union all
+        select 'history_is_feed', string_agg(convert(nvarchar(max), concat(N'f.', quotename(k.name), N' = h.', quotename(k.name))), N' and ') within group (order by k.place) from @keys as k
+        union all
+        select 'history_is_outbox', string_agg(convert(nvarchar(max), concat(N'o.', quotename(k.name), N' = h.', quotename(k.name))), N' and ') within group (order by k.place) from @keys as k
+        union all
+        select 'history_is_table', string_agg(convert(nvarchar(max), concat(N't.', quotename(k.name), N' = h.', quotename(k.name))), N' and ') within group (order by k.place) from @keys as k
+        union all
+        select 'key_names_in_text', replace(string_agg(convert(nvarchar(max), k.name), N', ') within group (order by k.place), N'''', N'''''') from @keys as k
+        union all
+        select 'history_columns_in_text', replace(string_agg(convert(nvarchar(max), concat(N', h.', quotename(k.name))), N'') within group (order by k.place), N'''', N'''''') from @keys as k
+        union all
+        select 'read_columns_in_text', isnull(replace(string_agg(convert(nvarchar(max), concat(N', r.', quotename(k.name))), N'') within group (order by k.place), N'''', N''''''), N'') from @read_keys as k
+        union all
+        select 'keys_after_comma', isnull(string_agg(convert(nvarchar(max), concat(N', ', quotename(k.name))), N'') within group (order by k.place), N'') from @read_keys as k
+        union all
+        select 'feed_keys_after_comma', isnull(string_agg(convert(nvarchar(max), concat(N', f.', quotename(k.name))), N'') within group (order by k.place), N'') from @read_keys as k
+        union all
+        select 'view_keys', isnull(string_agg(convert(nvarchar(max), concat(@breath, N't.', quotename(k.name))), N'') within group (order by k.place), N'') from @read_keys as k;
+
+        select top (1) @place = t.place from <<schema>>.[templates]() as t where t.kind is null or t.kind = @kind order by t.place;
+        while @place is not null
+        begin
+            select @object = t.object, @type = t.type, @body = t.body from <<schema>>.[templates]() as t where t.place = @place;
+            set @full = concat(N'<<schema_in_text>>.[', @object, N':', replace(@name, N']', N']]'), N']');
+            if not (@type = 'table' and object_id(@full) is not null) and not (@type = 'type' and type_id(replace(@full, N'.[read:', N'.[type:read:')) is not null)
+            begin
+                -- One pass: a value that looks like a token is not looked at again.
+                set @sql = N'';
+                set @at = charindex(N'<' + N'<', @body);
+                while @at > 0
+                begin
+                    set @end = charindex(N'>' + N'>', @body, @at);
+                    set @token = substring(@body, @at + 2, @end - @at - 2);
+                    set @sql = @sql + substring(@body, 1, @at - 1) + (select k.value from @tokens as k where k.token = @token);
+                    set @body = substring(@body, @end + 2, 2147483647);
+                    set @at = charindex(N'<' + N'<', @body);
+                end;
+                set @sql = @sql + @body;
+                if @type in ('procedure', 'function', 'view') and object_id(@full) is not null
+                    set @sql = stuff(@sql, charindex(nchar(10) + N'create ', @sql) + 1, 6, N'create or alter');
+                exec sys.sp_executesql @sql;
+            end;
+            set @at = @place;
+            set @place = null;
+            select top (1) @place = t.place from <<schema>>.[templates]() as t
+            where (t.kind is null or t.kind = @kind) and t.place > @at
+            order by t.place;
+        end;
+        update <<schema>>.[feeds] set version = <<schema>>.[version]() where feed_id = @feed_id;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

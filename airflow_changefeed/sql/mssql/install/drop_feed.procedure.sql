@@ -1,0 +1,88 @@
+-- Drops a feed with its order, cursors and marks. The event table stays. Also one whose table is gone.
+-- @table_name, or @table: the event table, or the feed's name (schema.table without quotes).
+-- errors: 77106 there is no such feed. 77101 another set-up goes on
+-- permission: as of setup_feed
+create procedure <<schema>>.[drop_feed] (
+    @table_name nvarchar(max) = null,
+    @table nvarchar(max) = null
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    begin try
+        declare @given nvarchar(max) = isnull(@table_name, @table), @object_id int, @feed_id int, @name nvarchar(128), @message nvarchar(2048);
+        declare @result int, @sql nvarchar(max), @place int, @sequence nvarchar(300);
+        declare @drops table (place int not null identity(1, 1) primary key, sql nvarchar(max) not null);
+        set @object_id = object_id(@given, N'U');
+        if @object_id is not null
+            select @feed_id = f.feed_id, @name = f.name, @sequence = f.sequence_name from <<schema>>.[feeds] as f
+            where f.name = concat(object_schema_name(@object_id), N'.', object_name(@object_id));
+        else
+            select @feed_id = f.feed_id, @name = f.name, @sequence = f.sequence_name from <<schema>>.[feeds] as f where f.name = @given;
+        if @feed_id is null
+        begin
+            set @message = concat(N'changefeed 77106: there is no feed "', left(@given, 300), N'" in this database');
+            throw 77106, @message, 1;
+        end;
+        exec @result = sp_getapplock
+            @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Session', @LockTimeout = 60000;
+        if @result < 0
+            throw 77101, N'changefeed 77101: a set-up or upgrade is going on in this database; retry when it has ended', 1;
+
+        -- What calls goes before what it calls: the order of making them, backwards. A table's name is that of its object.
+        insert into @drops (sql)
+        select concat(N'drop ', case t.type when 'table' then N'table' when 'view' then N'view' when 'procedure' then N'procedure' else N'function' end,
+            N' if exists <<schema_in_text>>.', quotename(concat(t.object, N':', @name)))
+        from <<schema>>.[templates]() as t
+        where t.type in ('table', 'view', 'procedure', 'function')
+            and object_id(concat(N'<<schema_in_text>>.', quotename(concat(t.object, N':', @name)))) is not null
+            and (t.kind is null or t.kind = (select f.kind from <<schema>>.[feeds] as f where f.feed_id = @feed_id))
+        order by t.place desc;
+        insert into @drops (sql)
+        select concat(N'drop type <<schema_in_text>>.', quotename(concat(N'type:read:', @name)))
+        where type_id(concat(N'<<schema_in_text>>.', quotename(concat(N'type:read:', @name)))) is not null;
+        insert into @drops (sql) select concat(N'drop sequence ', @sequence) where @sequence is not null;
+        -- A role must be empty before it goes, and hold nothing on what stays.
+        insert into @drops (sql)
+        select concat(N'revoke select on <<schema_in_text>>.[feeds] from ', quotename(p.name))
+        from sys.database_principals as p where p.name = N'<<schema_text>>.readers:' + @name;
+        insert into @drops (sql)
+        select concat(N'revoke update on <<schema_in_text>>.[sequence] from ', quotename(p.name))
+        from sys.database_principals as p where p.name = N'<<schema_text>>.writers:' + @name;
+        insert into @drops (sql)
+        select concat(N'alter role ', quotename(r.name), N' drop member ', quotename(m.name))
+        from sys.database_role_members as x
+        inner join sys.database_principals as r on r.principal_id = x.role_principal_id
+        inner join sys.database_principals as m on m.principal_id = x.member_principal_id
+        where r.name in (N'<<schema_text>>.readers:' + @name, N'<<schema_text>>.writers:' + @name,
+            N'<<schema_text>>.operators:' + @name, N'<<role_prefix_text>>role:' + @name);
+        insert into @drops (sql)
+        select concat(N'drop ', case p.type when 'R' then N'role ' else N'user ' end, quotename(p.name))
+        from sys.database_principals as p
+        where p.name in (N'<<schema_text>>.readers:' + @name, N'<<schema_text>>.writers:' + @name,
+            N'<<schema_text>>.operators:' + @name, N'<<role_prefix_text>>role:' + @name,
+            N'<<schema_text>>.user.readers:' + @name);
+
+        begin transaction;
+        select top (1) @place = d.place, @sql = d.sql from @drops as d order by d.place;
+        while @place is not null
+        begin
+            exec sys.sp_executesql @sql;
+            delete from @drops where place = @place;
+            set @place = null;
+            select top (1) @place = d.place, @sql = d.sql from @drops as d order by d.place;
+        end;
+        delete from <<schema>>.[consumers] where feed_id = @feed_id;
+        delete from <<schema>>.[stale_marks] where feed_id = @feed_id;
+        delete from <<schema>>.[feeds] where feed_id = @feed_id;
+        commit;
+        exec sp_releaseapplock @Resource = N'changefeed/setup', @LockOwner = N'Session';
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        if applock_mode(N'public', N'changefeed/setup', N'Session') <> N'NoLock'
+            exec sp_releaseapplock @Resource = N'changefeed/setup', @LockOwner = N'Session';
+        throw;
+    end catch;
+end

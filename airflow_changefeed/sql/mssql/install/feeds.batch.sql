@@ -1,0 +1,24 @@
+-- All feeds of this database, one row each.
+-- tolerance_ms: a time_hint further in the future takes the present time. floor_time: sealed until then; no event of any
+-- shard, also of one first used later, gets a ULID below it (ADR 0001, R7). attempt: the last attempt token drawn.
+-- sequence_name: what the outbox's order_sequence is drawn from, quoted. ulid_column, shard_column: of the event table,
+-- for serialized writers only; without shard_column the feed has shard 0 alone.
+if object_id(N'<<schema_in_text>>.[feeds]') is null
+    create table <<schema>>.[feeds] (
+        feed_id int not null identity(1, 1),
+        name nvarchar(128) not null,
+        object_id int not null,
+        kind varchar(10) not null,
+        shard_key_type varchar(16) not null,
+        tolerance_ms bigint not null constraint [def:feeds.tolerance_ms] default 3600000,
+        floor_time datetime2(3) not null constraint [def:feeds.floor_time] default '1970-01-01',
+        attempt bigint not null constraint [def:feeds.attempt] default 0,
+        sequence_name nvarchar(300) null,
+        ulid_column nvarchar(128) null,
+        shard_column nvarchar(128) null,
+        version varchar(20) not null,
+        constraint [pk:feeds] primary key (feed_id),
+        constraint [unique:feeds.name] unique (name),
+        constraint [check:feeds.kind] check (kind in ('outbox', 'serialized')),
+        constraint [check:feeds.tolerance_ms] check (tolerance_ms >= 0)
+    );

@@ -1,0 +1,10 @@
+-- Makes what was committed durable where the database may delay that, before a seal or drain is reported (ADR 0001, R11).
+-- permission: internal
+create procedure <<schema>>.[flush_log]
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    if exists (select 1 from sys.databases as d where d.database_id = db_id() and d.delayed_durability > 0)
+        exec sys.sp_flush_log;
+end

@@ -1,0 +1,6 @@
+-- The database's clock: UTC in whole milliseconds, never rounded up into the future.
+create function <<schema>>.[now]() returns datetime2(3)
+as
+begin
+    return convert(datetime2(3), dateadd(microsecond, -500, sysutcdatetime()));
+end

@@ -1,0 +1,2 @@
+-- The schema of everything below.
+if schema_id(N'<<schema_text>>') is null exec (N'create schema <<schema_in_text>>');

@@ -1,0 +1,100 @@
+-- Makes a feed over a table, or brings one that is there to this version: what setup_feed and upgrade_feed share.
+-- A feed of mssql-changefeed v2, which is in no list, is taken into it with its shard key type and its own sequence.
+-- Parameters and errors: see setup_feed. @must_exist: 1 refuses to make a feed that is not there.
+-- permission: internal
+create procedure <<schema>>.[set_up] (
+    @table_name nvarchar(max),
+    @outbox bit,
+    @serialized bit,
+    @shard_key_type sysname = null,
+    @time_tolerance_ms bigint = null,
+    @ulid_column sysname = null,
+    @shard_column sysname = null,
+    @must_exist bit
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    begin try
+        declare @object_id int = object_id(@table_name, N'U'), @message nvarchar(2048);
+        declare @kind varchar(10) = case when @outbox = 1 then 'outbox' else 'serialized' end;
+        declare @name nvarchar(128), @feed_id int, @state int, @type sysname, @sequence nvarchar(300), @result int, @is_new bit = 0;
+        if (isnull(@outbox, 0) = 0 and isnull(@serialized, 0) = 0) or (@outbox = 1 and @serialized = 1)
+            throw 55000, N'changefeed 55000: please pass *either* @outbox=1 *or* @blocking=1 (@serialize_writers=1)', 1;
+        if @object_id is null
+        begin
+            set @message = concat(N'changefeed 71000: Could not find table "', left(@table_name, 300), N'" in this database, or you may not see it: name it with its schema');
+            throw 71000, @message, 0;
+        end;
+        if @shard_key_type not in (N'int', N'bigint', N'smallint', N'tinyint', N'uniqueidentifier')
+        begin
+            set @message = concat(N'changefeed 77116: @shard_key_type must be int, bigint, smallint, tinyint or uniqueidentifier, not "', @shard_key_type, N'"');
+            throw 77116, @message, 1;
+        end;
+        if @time_tolerance_ms not between 0 and 3153600000000
+            throw 77116, N'changefeed 77116: @time_tolerance_ms must be 0 to 3153600000000 milliseconds (100 years)', 1;
+        exec <<schema>>.[check_table] @object_id = @object_id, @kind = @kind;
+        set @name = concat(object_schema_name(@object_id), N'.', object_name(@object_id));
+        -- As it was declared: some servers fold what object_name gives.
+        select @name = concat(i.TABLE_SCHEMA, N'.', i.TABLE_NAME) from INFORMATION_SCHEMA.TABLES as i
+        where i.TABLE_SCHEMA = object_schema_name(@object_id) and i.TABLE_NAME = object_name(@object_id);
+
+        exec @result = sp_getapplock
+            @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Session', @LockTimeout = 60000;
+        if @result < 0
+            throw 77101, N'changefeed 77101: another set-up or upgrade is going on in this database; retry when it has ended', 1;
+        select @feed_id = f.feed_id, @type = f.shard_key_type from <<schema>>.[feeds] as f where f.name = @name;
+        set @state = object_id(concat(N'<<schema_in_text>>.', quotename(concat(N'state:', @name))));
+        if @feed_id is null and @state is null and @must_exist = 1
+        begin
+            set @message = concat(N'changefeed 77106: there is no feed "', @name, N'" in this database; make it with setup_feed');
+            throw 77106, @message, 1;
+        end;
+        -- One that is there is renewed object by object, as its readers and writers go on meanwhile; a new one is made whole
+        -- or not at all.
+        if @feed_id is null and @state is null set @is_new = 1;
+        if @is_new = 1 begin transaction;
+        if @feed_id is null
+        begin
+            if @is_new = 0
+            begin
+                select @type = t.name
+                from sys.columns as c inner join sys.types as t on t.user_type_id = c.user_type_id
+                where c.object_id = @state and c.name = N'shard_id';
+                if object_id(concat(N'<<schema_in_text>>.', quotename(concat(N'sequence:', @name)))) is not null
+                    set @sequence = concat(N'<<schema_in_text>>.', quotename(concat(N'sequence:', @name)));
+                if (object_id(concat(N'<<schema_in_text>>.', quotename(concat(N'outbox:', @name)))) is null and @kind = 'outbox')
+                    or (object_id(concat(N'<<schema_in_text>>.', quotename(concat(N'outbox:', @name)))) is not null and @kind = 'serialized')
+                begin
+                    set @message = concat(N'changefeed 77111: feed "', @name, N'" exists already in the other mode; drop it first, which forgets its order');
+                    throw 77111, @message, 1;
+                end;
+            end;
+            insert into <<schema>>.[feeds] (name, object_id, kind, shard_key_type, sequence_name, version)
+            values (@name, @object_id, @kind, isnull(@type, isnull(@shard_key_type, N'int')), @sequence, '');
+            set @feed_id = scope_identity();
+            select @type = f.shard_key_type from <<schema>>.[feeds] as f where f.feed_id = @feed_id;
+        end;
+        set @shard_key_type = isnull(@shard_key_type, @type);
+        exec <<schema>>.[check_feed] @feed_id = @feed_id, @object_id = @object_id, @kind = @kind, @shard_key_type = @shard_key_type;
+        exec <<schema>>.[find_columns]
+            @object_id = @object_id, @kind = @kind, @shard_key_type = @shard_key_type,
+            @ulid_column = @ulid_column output, @shard_column = @shard_column output;
+        update <<schema>>.[feeds]
+        set object_id = @object_id,
+            tolerance_ms = isnull(@time_tolerance_ms, tolerance_ms),
+            ulid_column = @ulid_column,
+            shard_column = @shard_column
+        where feed_id = @feed_id;
+        exec <<schema>>.[create_feed_objects] @feed_id = @feed_id;
+        if @is_new = 1 commit;
+        exec sp_releaseapplock @Resource = N'changefeed/setup', @LockOwner = N'Session';
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        if applock_mode(N'public', N'changefeed/setup', N'Session') <> N'NoLock'
+            exec sp_releaseapplock @Resource = N'changefeed/setup', @LockOwner = N'Session';
+        throw;
+    end catch;
+end

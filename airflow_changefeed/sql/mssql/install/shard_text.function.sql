@@ -1,0 +1,6 @@
+-- A shard as the tables of consumers and marks hold it, and as messages name it: digits, or a UUID in lower case.
+create function <<schema>>.[shard_text](@shard_id sql_variant) returns nvarchar(36)
+as
+begin
+    return lower(convert(nvarchar(36), @shard_id));
+end

@@ -1,0 +1,24 @@
+-- A ULID for a serialized writer, in the transaction and after the last lock_feed:T or lock:T of it.
+-- @n: after lock_feed:T, next value for <<schema>>.[sequence] (over (order by ...) for many rows of one statement);
+--     after lock:T, an index, 0 to 10^11 - 1. One lock takes one of them only, so that no ULID is given twice.
+-- result: the ULID. errors: 245, as a function can raise nothing else; its text says what is wrong.
+-- Fails also when the lock was undone by a rollback to a savepoint (ADR 0001, R13): the lock on exactly this range of
+-- numbers is asked for, which a rollback releases together with the numbers.
+-- Several feeds or shards locked in one transaction: this gives those of the last one; shard_ulid:T asks by shard.
+create function <<schema>>.[ulid](@n bigint) returns binary(16)
+as
+begin
+    declare @start bigint = convert(bigint, session_context(N'changefeed.sequence_start'));
+    declare @offset bigint = case when @n >= 1000000000000000 then @n - @start else @n end;
+    return case
+        when isnull(convert(bigint, session_context(N'changefeed.transaction_id')), 0) <> current_transaction_id()
+            or applock_mode(N'public', convert(nvarchar(255), session_context(N'changefeed.range')), N'Transaction') <> N'Exclusive'
+            then convert(binary(16), convert(int, 'changefeed: call lock_feed:T or lock:T first, in this transaction'))
+        when @n is null or @offset is null or @offset not between 0 and 99999999999
+            then convert(binary(16), convert(int, 'changefeed: number is not of this lock: 10^11 at most, and drawn after it'))
+        when (@n >= 1000000000000000 and isnull(@start, 0) = 0) or (@n < 1000000000000000 and isnull(@start, 0) <> 0)
+            then convert(binary(16), convert(int, 'changefeed: lock_feed:T goes with sequence numbers, lock:T with an index'))
+        else convert(binary(16), convert(binary(8), session_context(N'changefeed.ulid_high'))
+            + convert(binary(8), convert(bigint, session_context(N'changefeed.ulid_low')) + @offset))
+    end;
+end

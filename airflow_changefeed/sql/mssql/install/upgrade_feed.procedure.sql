@@ -1,0 +1,18 @@
+-- Brings a feed to this version, in place, while its writers and readers go on; also one of mssql-changefeed v2.
+-- Parameters: as of setup_feed.
+-- errors: as of setup_feed; 77106 there is no such feed
+-- permission: as of setup_feed
+create procedure <<schema>>.[upgrade_feed] (
+    @table_name nvarchar(max) = null,
+    @outbox bit = 0,
+    @blocking bit = 0,
+    @table nvarchar(max) = null,
+    @serialize_writers bit = 0
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    declare @given nvarchar(max) = isnull(@table_name, @table), @serialized bit = isnull(@blocking, 0) | isnull(@serialize_writers, 0);
+    exec <<schema>>.[set_up] @table_name = @given, @outbox = @outbox, @serialized = @serialized, @must_exist = 1;
+end

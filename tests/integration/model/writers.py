@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writers of both kinds of feed."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from enum import Enum
+from functools import partial
+from typing import Any
+
+from tests.integration.contract.oracles import Transaction
+from tests.integration.model.database import SPAN, Database
+from tests.integration.model.locks import Lock, Work
+from tests.integration.model.scheduler import Actor, Step
+
+#: Shard and time hint of each event.
+Events = Sequence[tuple[int, int]]
+
+
+class Release(Enum):
+    """In which order a commit gives its locks back."""
+
+    AT_ONCE = "at once"
+    OLDEST_FIRST = "oldest first"
+    NEWEST_FIRST = "newest first"
+
+
+def ulid_text(ulid: int) -> str:
+    """Return a ULID as the oracles of the contract suite want it."""
+    return f"{ulid:010}"
+
+
+def own_clock(database: Database, work: Work, shard: int) -> Generator[Step, Any, int]:
+    """
+    Read the clock of a shard whose lock is held, or make its state at the feed's floor.
+
+    :return: next ULID.
+    """
+    state = yield database.read(work, "state", (shard,))
+    if state:
+        return int(state[0])
+    floor = 0
+    if database.remedies.floor:
+        if database.remedies.floor_held:
+            yield database.lock(work, "feeds", lock=Lock.SHARED)
+        floor = yield database.read(work, "feeds", ())
+    yield database.put(work, "state", (shard,), (floor * SPAN, -1))
+    return floor * SPAN
+
+
+def _release_singly(database: Database, work: Work, releases: Release) -> Generator[Step, Any, None]:
+    resources = database.held(work)
+    for resource in resources if releases is Release.OLDEST_FIRST else reversed(resources):
+        yield Step(f"is committed, releases {resource}", partial(database.release, work, [resource]))
+
+
+def write(
+    database: Database,
+    name: str,
+    transactions: Sequence[Events],
+    *,
+    rolls_back: bool = False,
+    releases: Release = Release.AT_ONCE,
+) -> Actor:
+    """
+    Write transactions to the outbox, one after the other.
+
+    :param releases: how the locks go at a commit, before the client hears of it.
+    """
+    facts = []
+    for turn, events in enumerate(transactions):
+        work = Work(f"{name}{turn}", is_writer=True)
+        begun = yield database.begin(work)
+        keys = [(work.name, place) for place in range(len(events))]
+        for key, (shard, hint) in zip(keys, events, strict=True):
+            # The number is drawn before the row is there.
+            number = yield database.draw()
+            yield database.put(work, "outbox", (shard, number), (key, hint))
+        written = tuple((shard, key) for key, (shard, _) in zip(keys, events, strict=True))
+        if rolls_back:
+            yield database.roll_back(work)
+            facts.append(Transaction(work.name, begun, None, written, is_rolled_back=True))
+            continue
+        if releases is not Release.AT_ONCE:
+            yield from _release_singly(database, work, releases)
+        facts.append(Transaction(work.name, begun, (yield database.commit(work)), written))
+    return facts
+
+
+def write_serialized(
+    database: Database, name: str, shard: int, hint: int, order: Sequence[int], *, rolls_back: bool = False
+) -> Actor:
+    """
+    Write a transaction that takes its ULIDs under the shard's lock.
+
+    :param order: in which the rows of its ULIDs are inserted, for example (1, 0).
+    """
+    work = Work(name, is_writer=True)
+    begun = yield database.begin(work)
+    yield database.lock(work, "application", shard)
+    clock = yield from own_clock(database, work, shard)
+    first = max(clock, hint * SPAN)
+    yield database.raise_clock(work, shard, first + len(order))
+    given = {(name, place): ulid_text(first + place) for place in range(len(order))}
+    for place in order:
+        yield database.put(work, "feed", (shard, first + place), (name, place))
+    events = tuple((shard, key) for key in given)
+    if rolls_back:
+        yield database.roll_back(work)
+        return [Transaction(name, begun, None, events, is_rolled_back=True)]
+    return [Transaction(name, begun, (yield database.commit(work)), events, given=given)]

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compile the installation and each case's filled templates; hold the throws against the error map."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+
+from tests.tools.tsql.assemblies import AssembliesMissingError, fetch
+from tests.tools.tsql.checker import Checker, CompilerError
+from tests.tools.tsql.findings import AZURE, Finding, Job, Text
+from tests.tools.tsql.tables import Case, cases
+
+
+def install_texts(schema: str) -> Iterator[Text]:
+    """Go over the batches of the installation, each named by its first line of code."""
+    from airflow_changefeed.sql.mssql import install_script
+
+    for number, sql in enumerate(install_script(schema), start=1):
+        yield Text(f"install batch {number} ({_title(sql)})", sql, holds_templates=True)
+
+
+def feed_texts(case: Case) -> Iterator[Text]:
+    """Go over what setup_feed executes for one table, and the event table itself."""
+    from airflow_changefeed.sql.mssql import FilledTable, filled_feed
+
+    table = FilledTable(
+        schema=case.schema,
+        table=case.table,
+        key=case.key,
+        shard_type=case.shard_type,
+        serialized=case.serialized,
+        ulid_column=case.ulid_column,
+        shard_column=case.shard_column,
+        installed_in=case.installed_in,
+    )
+    for number, sql in enumerate(case.event_table(), start=1):
+        yield Text(f"event table {case.name}, statement {number}", sql)
+    kind = "serialized" if case.serialized else "outbox"
+    for name, sql in filled_feed(table).items():
+        yield Text(f"{name} ({kind}, {case.shard_type}, {len(case.key)} key columns)", sql)
+
+
+def jobs(chosen: list[Case]) -> Iterator[Job]:
+    """Go over the databases: each has the installation, an event table and its feed."""
+    kinds = set()
+    for case in chosen:
+        texts = (*install_texts(case.installed_in), *feed_texts(case))
+        yield Job(texts, case.temporary())
+        if case.serialized not in kinds:
+            kinds.add(case.serialized)
+            yield Job(texts, case.temporary(), server=AZURE)
+
+
+def number_problems(thrown: Iterable[int], mapped: Iterable[int]) -> list[str]:
+    """
+    Compare the numbers that are thrown with those that Python knows.
+
+    :param mapped: the keys of the error map.
+    """
+    in_sql, in_python = set(thrown), set(mapped)
+    problems = [f"throw {number} is not in the error map" for number in sorted(in_sql - in_python)]
+    return problems + [
+        f"{number} of the error map is thrown nowhere" for number in sorted(in_python - in_sql)
+    ]
+
+
+def _title(sql: str) -> str:
+    lines = (line.strip() for line in sql.splitlines())
+    return next((line[:80] for line in lines if line and not line.startswith("--")), "empty")
+
+
+def _prove(checker: Checker) -> None:
+    """See that the compiler finds what is wrong, or finding nothing would say nothing."""
+    view = Text("proof", "create view dbo.proof as\nselect missing from dbo.missing with (nolock)")
+    found = {(finding.rule, finding.line) for finding in checker.check(Job((view,))).findings}
+    if found != {("reference", 2), ("dirty_read", 2)}:
+        raise CompilerError(f"Microsoft's compiler did not find what is wrong on purpose, but {found}")
+
+
+def run(chosen: list[Case]) -> tuple[list[str], int]:
+    """
+    Compile the cases.
+
+    :return: what is wrong, and how many statements were compiled.
+    :raises AssembliesMissingError: the compiler could not be had.
+    :raises CompilerError: it did not run.
+    """
+    findings: dict[Finding, None] = {}
+    thrown: set[int] = set()
+    compiled = 0
+    with Checker(fetch()) as checker:
+        _prove(checker)
+        from airflow_changefeed.sources.mssql.errors import THROWN
+
+        for job in jobs(chosen):
+            result = checker.check(job)
+            findings |= dict.fromkeys(result.findings)
+            thrown |= set(result.thrown)
+            compiled += result.objects
+    wrong = [str(finding) for finding in findings]
+    if not any(finding.rule == "syntax" for finding in findings):  # what cannot be parsed throws nothing
+        wrong += number_problems(thrown, THROWN)
+    return wrong, compiled
+
+
+def main() -> int:
+    """Print what is wrong; 1 if anything is, or if the check could not run."""
+    started = time.monotonic()
+    chosen = cases()
+    try:
+        wrong, compiled = run(chosen)
+    except (AssembliesMissingError, CompilerError, ImportError) as error:
+        wrong, compiled = [f"the T-SQL was not compiled: {error}"], 0
+    for sentence in wrong:
+        print(f"FAILED: {sentence}")
+    seconds = time.monotonic() - started
+    print(f"T-SQL: {len(chosen)} feeds, {compiled} statements, {seconds:.0f} s, {len(wrong)} findings")
+    return 1 if wrong or not compiled else 0

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Rules that one batch must keep, on its parsed tree. Only for the process in which .NET is loaded.
+
+Each rule is a generator of lines and messages; its name, without ``_rule``, is what a finding says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tests.tools.tsql.findings import Finding, Text
+from tests.tools.tsql.functions import BUILT_IN
+from tests.tools.tsql.tree import executed_literal, kind, parse, tokens, walk
+
+Wrong = Iterator[tuple[int, str]]
+PROCEDURES = {f"{verb}ProcedureStatement" for verb in ("Create", "Alter", "CreateOrAlter")}
+_TOKEN = re.compile(r"<<\w+>>")
+_DIRTY = {"NoLock", "ReadUncommitted"}
+# What may stand before the settings: it reads nothing.
+_HARMLESS = {"DeclareVariableStatement", "PredicateSetStatement", "SetTransactionIsolationLevelStatement"}
+
+
+def static_findings(text: Text, tree: Any) -> list[Finding]:
+    """Apply every rule to one parsed text."""
+    nodes = list(walk(tree))
+    found = [
+        Finding(text.name, line, rule.__name__.removesuffix("_rule"), message)
+        for rule in RULES
+        for line, message in rule(nodes)
+    ]
+    return found + [Finding(text.name, line, "token", message) for line, message in _tokens(text, tree)]
+
+
+def thrown_numbers(tree: Any) -> Iterator[int]:
+    """Go over the numbers that a text throws."""
+    for node in walk(tree):
+        number = node.ErrorNumber if kind(node) == "ThrowStatement" else None
+        if number is not None and kind(number) == "IntegerLiteral":
+            yield int(number.Value)
+
+
+def settings_rule(nodes: list[Any]) -> Wrong:
+    """Every procedure begins with its settings; the isolation level before its first read (ADR 0001, R5)."""
+    for node in nodes:
+        if kind(node) in PROCEDURES and node.StatementList is not None:
+            found = _settings(node.StatementList)
+            for wanted in (
+                "set nocount on",
+                "set xact_abort on",
+                "set transaction isolation level read committed",
+            ):
+                if wanted not in found:
+                    yield node.StartLine, f"the procedure does not begin with `{wanted}`"
+
+
+def _settings(statement_list: Any) -> set[str]:
+    statements = list(statement_list.Statements)
+    while statements and kind(statements[0]) == "BeginEndBlockStatement":
+        statements = list(statements[0].StatementList.Statements)
+    found = set()
+    for statement in statements:
+        if kind(statement) not in _HARMLESS or any(
+            kind(node) == "ScalarSubquery" for node in walk(statement)
+        ):
+            break
+        if kind(statement) == "PredicateSetStatement" and statement.IsOn:
+            names = {"NoCount": "nocount", "XactAbort": "xact_abort"}
+            found |= {f"set {names.get(name, name)} on" for name in str(statement.Options).split(", ")}
+        if (
+            kind(statement) == "SetTransactionIsolationLevelStatement"
+            and str(statement.Level) == "ReadCommitted"
+        ):
+            found.add("set transaction isolation level read committed")
+    return found
+
+
+def insert_exec_rule(nodes: list[Any]) -> Wrong:
+    """`insert ... exec` cannot be nested and hides the called procedure's transaction from it."""
+    for node in nodes:
+        if kind(node) == "ExecuteInsertSource":
+            yield node.StartLine, "`insert ... exec`"
+
+
+def dirty_read_rule(nodes: list[Any]) -> Wrong:
+    """Rows that may roll back are never read."""
+    for node in nodes:
+        if kind(node) in ("TableHint", "IndexTableHint") and str(node.HintKind) in _DIRTY:
+            yield node.StartLine, f"table hint `{str(node.HintKind).lower()}`"
+        if kind(node) == "SetTransactionIsolationLevelStatement" and str(node.Level) in _DIRTY:
+            yield node.StartLine, "isolation level read uncommitted"
+
+
+def throw_rule(nodes: list[Any]) -> Wrong:
+    """
+    A throw has a literal number, which its message repeats for clients that are not told the number.
+
+    A message in a variable is composed from a literal of the same batch that begins so.
+    """
+    literals = [node.Value for node in nodes if kind(node) == "StringLiteral"]
+    for node in nodes:
+        if kind(node) != "ThrowStatement" or node.ErrorNumber is None:
+            continue
+        if kind(node.ErrorNumber) != "IntegerLiteral":
+            yield node.StartLine, "the number of a throw is not a literal"
+            continue
+        begin = f"changefeed {node.ErrorNumber.Value}: "
+        if kind(node.Message) == "StringLiteral":
+            if not node.Message.Value.startswith(begin):
+                yield (
+                    node.StartLine,
+                    f"the message of throw {node.ErrorNumber.Value} does not begin with '{begin}'",
+                )
+        elif not any(literal.startswith(begin) for literal in literals):
+            yield (
+                node.StartLine,
+                f"throw {node.ErrorNumber.Value}: no literal in the batch begins with '{begin}'",
+            )
+
+
+def executed_literal_rule(nodes: list[Any]) -> Wrong:
+    """What is executed as a literal can be parsed."""
+    for node in nodes:
+        literal = executed_literal(node)
+        if literal is not None:
+            for line, message in parse(literal.Value)[1]:
+                yield literal.StartLine + line - 1, message
+
+
+def create_or_alter_rule(nodes: list[Any]) -> Wrong:
+    """`create or alter` drops signatures, and neither the model compiler nor every server takes it."""
+    for node in nodes:
+        if kind(node).startswith("CreateOrAlter"):
+            yield node.StartLine, "`create or alter`"
+
+
+def function_rule(nodes: list[Any]) -> Wrong:
+    """A function without a schema is a built-in one, and one that the oldest server has."""
+    for node in nodes:
+        if kind(node) != "FunctionCall" or node.CallTarget is not None:
+            continue
+        if node.FunctionName.Value.lower() not in BUILT_IN:
+            yield node.StartLine, f"`{node.FunctionName.Value}` is not on the list of built-in functions"
+
+
+def insert_columns_rule(nodes: list[Any]) -> Wrong:
+    """An insert names as many columns as it gives values."""
+    for node in nodes:
+        if kind(node) != "InsertSpecification":
+            continue
+        columns = node.Columns.Count
+        if not columns:
+            yield node.StartLine, "an insert without a list of columns"
+            continue
+        for given in _values(node.InsertSource):
+            if given != columns:
+                yield node.StartLine, f"an insert names {columns} columns and gives {given} values"
+
+
+def _values(insert_source: Any) -> Iterator[int]:
+    """Count the values of each row; nothing for what the tree does not tell, such as a star."""
+    if kind(insert_source) == "ValuesInsertSource":
+        for row in insert_source.RowValues:
+            yield row.ColumnValues.Count
+    elif kind(insert_source) == "SelectInsertSource" and kind(insert_source.Select) == "QuerySpecification":
+        elements = list(insert_source.Select.SelectElements)
+        if all(kind(element) == "SelectScalarExpression" for element in elements):
+            yield len(elements)
+
+
+def _tokens(text: Text, tree: Any) -> Wrong:
+    """Every token of a template has been filled, in names, literals and comments."""
+    for _, token in tokens(tree):
+        if text.holds_templates and "StringLiteral" in str(token.TokenType):
+            continue
+        for found in _TOKEN.findall(token.Text or ""):
+            yield token.Line, f"{found} is not filled"
+
+
+RULES: tuple[Callable[[list[Any]], Wrong], ...] = (
+    settings_rule,
+    insert_exec_rule,
+    dirty_read_rule,
+    throw_rule,
+    executed_literal_rule,
+    create_or_alter_rule,
+    function_rule,
+    insert_columns_rule,
+)

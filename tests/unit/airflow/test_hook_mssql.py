@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hook on connections of type mssql: which fields and extras it takes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgumentError
+from airflow_changefeed.hooks.changefeed import ChangefeedHook
+from airflow_changefeed.hooks.changefeed_connection import DESCRIBE
+from airflow_changefeed.sources import SOURCES, open_source
+
+FIELDS: dict[str, Any] = {
+    "conn_type": "mssql",
+    "host": "db.example.com",
+    "schema": "feeds",
+    "login": "me",
+    "password": "hunter2",
+}
+DESCRIPTION = {
+    "type": "mssql",
+    "host": "db.example.com",
+    "port": 1433,
+    "database": "feeds",
+    "user": "me",
+    "password": "hunter2",
+    "schema": "changefeed",
+    "encrypt": "yes",
+    "trust_server_certificate": False,
+    "lock_timeout": 60.0,
+}
+
+
+def _describe(monkeypatch: pytest.MonkeyPatch, connection: str | dict[str, Any]) -> dict[str, Any]:
+    text = connection if isinstance(connection, str) else json.dumps(connection)
+    monkeypatch.setenv("AIRFLOW_CONN_FEEDS", text)
+    return ChangefeedHook("feeds").describe()
+
+
+def test_every_source_has_a_way_from_a_connection() -> None:
+    """The two tables name the same types."""
+    assert set(DESCRIBE) == set(SOURCES)
+
+
+def test_the_providers_fields_are_the_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Encrypted and checked unless the extra says otherwise; the source opens from it."""
+    found = _describe(monkeypatch, FIELDS)
+    assert found == DESCRIPTION
+    assert open_source(found).describe() == found
+
+
+@pytest.mark.parametrize(
+    ("extra", "changes"),
+    [
+        ({"encrypt": "no"}, {"encrypt": "no"}),
+        ({"encrypt": "Strict"}, {"encrypt": "strict"}),
+        ({"encrypt": False}, {"encrypt": "no"}),
+        ({"encrypt": "true"}, {"encrypt": "yes"}),
+        ({"trust_server_certificate": True}, {"trust_server_certificate": True}),
+        ({"trust_server_certificate": "yes"}, {"trust_server_certificate": True}),
+        ({"trust_server_certificate": "0"}, {"trust_server_certificate": False}),
+        ({"changefeed_schema": "feeds of us"}, {"schema": "feeds of us"}),
+        ({"lock_timeout": "7.5"}, {"lock_timeout": 7.5}),
+    ],
+)
+def test_the_extras_that_are_named_are_taken(
+    monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    """In the spelling of JSON and in that of a URI."""
+    assert _describe(monkeypatch, {**FIELDS, "extra": extra}) == {**DESCRIPTION, **changes}
+
+
+def test_unknown_extras_go_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They belong to the provider's own driver, which would take any of them."""
+    extra = {"as_dict": True, "tds_version": "7.4", "PWD": "other", "server": "elsewhere"}
+    assert _describe(monkeypatch, {**FIELDS, "extra": extra}) == DESCRIPTION
+
+
+def test_a_uri_means_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a password of any characters."""
+    uri = "mssql://me:h%40%2F%3Bter@db.example.com:1444/feeds?encrypt=no&trust_server_certificate=yes"
+    changes = {"password": "h@/;ter", "port": 1444, "encrypt": "no", "trust_server_certificate": True}
+    assert _describe(monkeypatch, uri) == {**DESCRIPTION, **changes}
+
+
+def test_a_named_instance_has_no_port_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver asks the server for it."""
+    found = _describe(monkeypatch, {**FIELDS, "host": "db\\second"})
+    assert (found["host"], found["port"]) == ("db\\second", None)
+    assert _describe(monkeypatch, {**FIELDS, "host": "db\\second", "port": 1500})["port"] == 1500
+
+
+def test_all_missing_fields_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection without database would land in the login's default one."""
+    with pytest.raises(
+        ConnectionNotUsableError, match=r"'feeds'.*host, schema \(the database\), login"
+    ) as caught:
+        _describe(monkeypatch, {"conn_type": "mssql", "password": "hunter2"})
+    assert "hunter2" not in f"{caught.value} {caught.value.facts}"
+
+
+@pytest.mark.parametrize(("name", "value"), [("encrypt", "maybe"), ("trust_server_certificate", 2)])
+def test_a_wrong_extra_is_named_with_what_it_may_be(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: Any
+) -> None:
+    """And nothing is connected to without encryption by a slip."""
+    with pytest.raises(InvalidArgumentError, match=rf"'feeds': {name} .* yes, no"):
+        _describe(monkeypatch, {**FIELDS, "extra": {name: value}})

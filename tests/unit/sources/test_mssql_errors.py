@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of SQL Server under our names, without a server."""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+
+import pytest
+from mssql_python import exceptions as driver
+
+from airflow_changefeed.exceptions import (
+    ChangefeedError,
+    ConnectionNotUsableError,
+    FeedNotFoundError,
+    LockTimeoutError,
+    PermissionDeniedError,
+    PurgedError,
+    SourceUnavailableError,
+    TerminalError,
+)
+from airflow_changefeed.sources.mssql.errors import NATIVE, THROWN, name_error, thrown
+
+
+def _error(text: str, sqlstate: str = "Syntax error or access violation") -> driver.Error:
+    return driver.ProgrammingError(sqlstate, f"[Microsoft][ODBC Driver 18 for SQL Server][SQL Server]{text}")
+
+
+@pytest.mark.parametrize("number", THROWN)
+def test_what_our_procedures_throw_has_its_class_number_and_facts(number: int) -> None:
+    """The message is the procedure's own, without what the driver puts before it."""
+    error = name_error(_error(f"changefeed {number}: feed 's.T': x; y\nz"), feed="s.T", shard=3)
+    assert type(error) is THROWN[number]
+    assert isinstance(error, ChangefeedError)
+    assert str(error) == "feed 's.T': x; y\nz"
+    assert error.facts == {"number": number, "feed": "s.T", "shard": 3}
+    assert pickle.loads(pickle.dumps(error)).facts == error.facts  # noqa: S301
+
+
+def test_a_number_of_a_newer_installation_is_terminal() -> None:
+    """A retry would throw it again; the message is told all the same."""
+    error = name_error(_error("changefeed 77199: something new"))
+    assert type(error) is TerminalError
+    assert str(error) == "something new"
+
+
+#: The English text of SQL Server, or of its driver, by number.
+TEXTS = {
+    18456: "Login failed for user 'me'.",
+    4060: 'Cannot open database "feeds" requested by the login. The login failed.',
+    18452: "Login failed. The login is from an untrusted domain and cannot be used.",
+    -2146893019: "SSL Provider: [error:0A000086:SSL routines::certificate verify failed:self-signed]",
+    1205: "Transaction (Process ID 56) was deadlocked on lock resources with another process and has been "
+    "chosen as the deadlock victim. Rerun the transaction.",
+    1222: "Lock request time out period exceeded.",
+    229: "The EXECUTE permission was denied on the object 'read_feed:s.T', schema 'changefeed'.",
+    230: "The SELECT permission was denied on the column 'x' of the object 'y'.",
+    262: "CREATE TABLE permission denied in database 'd'.",
+    300: "VIEW SERVER STATE permission was denied on object 'server', database 'master'.",
+    916: 'The server principal "me" is not able to access the database "d".',
+    15151: "Cannot alter the role 'x', because it does not exist or you do not have permission.",
+    15247: "User does not have permission to perform this action.",
+    208: "Invalid object name 'changefeed.feeds'.",
+    2812: "Could not find stored procedure 'changefeed.drain_feed:s.T'.",
+    40197: "The service has encountered an error processing your request. Please try again.",
+    40501: "The service is currently busy. Retry the request after 10 seconds.",
+    40613: "Database 'd' on server 's' is not currently available. Please retry the connection later.",
+    49918: "Cannot process request. Not enough resources to process request. Please retry you request later.",
+    10928: "Resource ID: 1. The session limit for the database is 90 and has been reached.",
+    10929: "The server is currently too busy to support requests greater than 30 for this database.",
+    233: "Shared Memory Provider: No process is on the other end of the pipe. Communication link failure",
+    10053: "TCP Provider: An established connection was aborted by the software in your host machine.",
+    10054: "TCP Provider: Error code 0x2746",
+}
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(number, native.error) for native in NATIVE for number in native.numbers]
+)
+def test_what_the_server_raises_is_known_by_its_text(number: int, error: type[ChangefeedError]) -> None:
+    """Each number that the table names, with the feed and shard that the call was about."""
+    shard = uuid.UUID(int=7)
+    found = name_error(_error(TEXTS[number]), feed="s.T", shard=shard)
+    assert type(found) is error
+    assert isinstance(found, ChangefeedError)
+    assert str(found).startswith(f"feed 's.T' shard {shard}: ")
+    assert found.facts == {"feed": "s.T", "shard": shard}
+    assert "[Microsoft]" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("state", "error"),
+    [
+        ("Communication link failure", SourceUnavailableError),
+        ("Client unable to establish connection", SourceUnavailableError),
+        ("Timeout expired", SourceUnavailableError),
+        ("Invalid authorization specification", ConnectionNotUsableError),
+    ],
+)
+def test_what_the_driver_says_itself_is_known_too(state: str, error: type[ChangefeedError]) -> None:
+    """A connection that broke is transient, a refused login is not."""
+    assert type(name_error(_error("?", state))) is error
+
+
+def test_a_lock_timeout_is_transient_whatever_state_the_driver_gives() -> None:
+    """SQL Server's state for it is that of any timeout."""
+    error = name_error(_error("Lock request time out period exceeded.", "Timeout expired"))
+    assert type(error) is LockTimeoutError
+    assert error.transient
+
+
+def test_our_number_counts_before_words_that_mean_something_else() -> None:
+    """A message of ours may name a table after anything."""
+    error = name_error(_error("changefeed 77104: feed 's.deadlock permission denied': purged"))
+    assert type(error) is PurgedError
+
+
+def test_other_errors_stay_what_they_are() -> None:
+    """Those of the driver that have no name with us, those of others, and our own."""
+    for error in (_error("Arithmetic overflow"), ValueError("deadlock"), FeedNotFoundError("x")):
+        assert name_error(error) is error
+        assert thrown(error) is None
+
+
+def test_a_missing_permission_names_the_roles() -> None:
+    """The remedy is a DBA's."""
+    assert issubclass(PermissionDeniedError, TerminalError)
+    assert "changefeed.readers:" in str(name_error(_error(TEXTS[229])))

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The source for SQL Server, as far as it needs no server: its options, its description and its secrets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import mssql_python
+import pytest
+
+from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgumentError
+from airflow_changefeed.sources import open_source
+from airflow_changefeed.sources.mssql import connection as connections
+
+SECRET = "hunter2;{}=\\"
+DESCRIPTION = {
+    "type": "mssql",
+    "host": "db.example.com",
+    "port": 1433,
+    "database": "feeds",
+    "user": "me",
+    "password": SECRET,
+    "schema": "changefeed",
+    "encrypt": "strict",
+    "trust_server_certificate": False,
+    "lock_timeout": 5.0,
+}
+
+
+def test_a_description_opens_the_same_source_again() -> None:
+    """Elsewhere, for a Spark task; nothing is connected to for it."""
+    source = open_source(DESCRIPTION)
+    assert source.describe() == DESCRIPTION
+    assert open_source(source.describe(), lock_timeout=1).describe() == {**DESCRIPTION, "lock_timeout": 1}
+    assert source.capabilities.parallel_writers
+
+
+def test_the_password_is_in_the_description_only() -> None:
+    """Neither in the source's text nor in that of what it is made of."""
+    source: Any = open_source(DESCRIPTION)
+    texts = [repr(source), str(source), repr(source.database), str(source.database.server)]
+    texts.append(repr(source.database.server))
+    assert all("hunter2" not in text for text in texts)
+    assert all("db.example.com" in text for text in texts)
+
+
+def test_all_wrong_options_are_named_at_once() -> None:
+    """And no password with them."""
+    wrong = {"host": "", "port": 70_000, "database": "", "encrypt": "maybe", "lock_timeout": -1}
+    with pytest.raises(InvalidArgumentError) as caught:
+        open_source({**DESCRIPTION, **wrong})
+    assert len(caught.value.facts["problems"]) == 5
+    assert "hunter2" not in str(caught.value)
+
+
+def test_an_unknown_option_is_refused() -> None:
+    """A driver's option would go nowhere without a word."""
+    with pytest.raises(InvalidArgumentError, match="app_name") as caught:
+        open_source({**DESCRIPTION, "app_name": "x"})
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("port", [1433, None])
+def test_every_value_reaches_the_driver_as_it_is(port: int | None) -> None:
+    """None is pasted into a string, where a sign in a password could begin another option."""
+    source: Any = open_source({**DESCRIPTION, "port": port})
+    assert source.database.server.keywords() == {
+        "Server": "db.example.com,1433" if port else "db.example.com",
+        "Database": "feeds",
+        "UID": "me",
+        "PWD": SECRET,
+        "Encrypt": "strict",
+        "TrustServerCertificate": "no",
+    }
+
+
+def test_a_driver_without_its_libraries_names_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its only words are that it failed to load."""
+
+    def fail(**_: Any) -> None:
+        raise RuntimeError("Failed to load the driver. Please read the documentation (https://example.com)")
+
+    monkeypatch.setattr(mssql_python, "connect", fail)
+    with pytest.raises(ConnectionNotUsableError, match=r"libltdl7 libkrb5-3 libgssapi-krb5-2"):
+        open_source(DESCRIPTION).now()
+
+
+def test_a_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an optional dependency."""
+    monkeypatch.setitem(sys.modules, "mssql_python", None)
+    with pytest.raises(ConnectionNotUsableError, match=r"pip install 'airflow-changefeed\[mssql\]'"):
+        open_source(DESCRIPTION).now()
+
+
+def test_opening_a_source_loads_no_driver() -> None:
+    """Only a call does; a DAG file that makes a hook stays quick."""
+    code = (
+        "import sys; from airflow_changefeed.sources import open_source; "
+        f"open_source({DESCRIPTION!r}); "
+        "print(sorted({'mssql_python', 'pyarrow', 'numpy', 'pandas'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_connections_are_kept_for_a_while_only() -> None:
+    """A kept one that nobody used for long may have been dropped on the way."""
+    assert 0 < connections.KEEP_SECONDS <= 60
+    assert connections.KEEP_CONNECTIONS >= 1
