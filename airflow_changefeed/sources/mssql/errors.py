@@ -59,13 +59,14 @@ THROWN: Mapping[int, type[ChangefeedError]] = {
     77118: FeedSetupError,
     77119: FeedSetupError,
     77120: HistoryError,
-    77122: FeedSetupError,
     77131: ShardNotFoundError,
     77132: StaleVersionError,
     77133: LeaseLostError,
     77134: LeaseHeldError,
     77135: PermissionDeniedError,
 }
+#: Of conversions that fail in a view, where nothing can be thrown.
+CONVERTED: Mapping[int, type[ChangefeedError]] = {77122: FeedSetupError}
 _THROWN = re.compile(r"changefeed (\d+): (.*)", re.DOTALL)
 
 

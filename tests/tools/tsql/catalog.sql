@@ -258,3 +258,11 @@ create procedure [sys].[sp_settriggerorder] @triggername nvarchar(517) = null, @
     @namespace varchar(10) = null
 as return 0;
 go
+go
+create table [INFORMATION_SCHEMA].[TABLES] (
+    TABLE_CATALOG nvarchar(128), TABLE_SCHEMA nvarchar(128), TABLE_NAME sysname, TABLE_TYPE varchar(10)
+);
+go
+create table [INFORMATION_SCHEMA].[COLUMNS] (
+    TABLE_CATALOG nvarchar(128), TABLE_SCHEMA nvarchar(128), TABLE_NAME sysname, COLUMN_NAME sysname, ORDINAL_POSITION int
+);

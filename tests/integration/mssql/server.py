@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Databases and connections on the server that ``CHANGEFEED_TEST_MSSQL`` names, without our source in between."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mssql_python
+import pytest
+from airflow.sdk import Connection
+
+from airflow_changefeed.hooks.changefeed_connection import describe_mssql
+from airflow_changefeed.sources.mssql import MssqlFeedSource
+from airflow_changefeed.sources.mssql.errors import thrown
+from airflow_changefeed.sql import fill
+from airflow_changefeed.sql.mssql import install_script
+from tests.integration.contract.engines import MSSQL_VARIABLE
+
+HERE = Path(__file__).parent
+_NUMBERS = itertools.count(1)
+
+Rows = list[tuple[Any, ...]]
+
+
+class Client:
+    """A connection in autocommit, as a program that knows nothing of us would have."""
+
+    def __init__(self, description: dict[str, Any]) -> None:
+        mssql_python.pooling(enabled=False)
+        keywords = MssqlFeedSource(**description).database.server.keywords()
+        self._connection = mssql_python.connect(autocommit=True, **keywords)
+
+    def results(self, sql: str, *values: Any) -> list[Rows]:
+        """Run a batch to its end; return the rows of each result that has columns."""
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql, values) if values else cursor.execute(sql)
+            found = []
+            while True:
+                if cursor.description:
+                    found.append([tuple(row) for row in cursor.fetchall()])
+                if not cursor.nextset():
+                    return found
+
+    def rows(self, sql: str, *values: Any) -> Rows:
+        """Run a batch and return the rows of its last result; none without any."""
+        return (self.results(sql, *values) or [[]])[-1]
+
+    def value(self, sql: str, *values: Any) -> Any:
+        """Return the only value of a batch."""
+        ((value,),) = self.rows(sql, *values)
+        return value
+
+    def script(self, text: str) -> None:
+        """Run batches with ``go`` between them."""
+        for batch in text.split("\ngo\n"):
+            if batch.strip():
+                self.results(batch)
+
+    def fails(self, number: int, sql: str, *words: str) -> str:
+        """Run a batch that throws an error of ours; return its text, which has these words."""
+        with pytest.raises(mssql_python.Error) as caught:
+            self.results(sql)
+        self.results("if @@trancount > 0 rollback transaction")
+        found = thrown(caught.value)
+        assert found is not None, str(caught.value)
+        assert found[0] == number, found
+        assert all(word in found[1] for word in words), found
+        return found[1]
+
+    def refuses(self, sql: str, word: str) -> None:
+        """Run a batch that fails with a text of the server's own, or of a function."""
+        with pytest.raises(mssql_python.Error, match=word):
+            self.results(sql)
+
+    def close(self) -> None:
+        """Close, which rolls back what is open."""
+        self._connection.close()
+
+
+@dataclass(frozen=True)
+class Database:
+    """
+    A database of one module.
+
+    :param description: of a source over it.
+    :param sequence_cache: what the order numbers are installed with.
+    """
+
+    description: dict[str, Any]
+    sequence_cache: int
+
+    @contextmanager
+    def client(self) -> Iterator[Client]:
+        """Connect."""
+        client = Client(self.description)
+        try:
+            yield client
+        finally:
+            client.close()
+
+    @contextmanager
+    def source(self, schema: str = "changefeed") -> Iterator[MssqlFeedSource]:
+        """Open our source."""
+        source = MssqlFeedSource(**self.description | {"schema": schema}, lock_timeout=20)
+        try:
+            yield source
+        finally:
+            source.close()
+
+    def install(self, schema: str = "changefeed") -> None:
+        """Install changefeed, or upgrade what is there."""
+        with self.client() as client:
+            for batch in install_script(schema, sequence_cache=self.sequence_cache):
+                client.results(batch)
+
+
+def _described() -> tuple[dict[str, Any], int]:
+    connection = Connection.from_uri(os.environ[MSSQL_VARIABLE], conn_id="mssql_under_test")
+    # The driver tries a port that nobody listens at until its time is over.
+    socket.create_connection((connection.host, connection.port or 1433), timeout=10).close()
+    return describe_mssql(connection), int(connection.extra_dejson.get("sequence_cache", 1000))
+
+
+@contextmanager
+def new_database() -> Iterator[Database]:
+    """Make a database with the schema ``myservice``, which is dropped afterwards."""
+    description, cache = _described()
+    name = f"tsql_{os.getpid()}_{next(_NUMBERS)}"
+    master = Client(description | {"database": "master"})
+    try:
+        master.results(f"create database {name}")
+        database = Database(description | {"database": name}, cache)
+        try:
+            with database.client() as client:
+                client.results("create schema myservice")
+            yield database
+        finally:
+            master.results(f"drop database {name}")
+    finally:
+        master.close()
+
+
+def filled(file: str, **tokens: str) -> str:
+    """Read a script of this folder and fill its ``<<tokens>>``."""
+    return fill((HERE / file).read_text(encoding="utf-8"), tokens)

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A database of mssql-changefeed v2, and threads that write and read it as its guides say while it is upgraded."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+import mssql_python
+
+from airflow_changefeed.core.ulid import Ulid
+from tests.integration.contract.oracles import History, Reading, Transaction
+from tests.integration.mssql.server import Client, Database, filled
+
+#: In the outbox mode, and two in the blocking mode: one with a key of its own, one as in upstream's tests.
+OUTBOX, BLOCKING, DOTTED = "myservice.MyEvent", "myservice.TestSerializeWriters", "myservice.Dotted"
+START = bytes(16)
+#: Where a server refuses a sequence with a dot in its name, writers draw from one without.
+_PROBE = "create sequence [changefeed].[probe:a.b] as bigint; select next value for [changefeed].[probe:a.b]"
+
+
+def make_v2(client: Client, cache: int) -> None:
+    """Make what an upstream v2 database has: two feeds in use, with members in their roles."""
+    client.script(filled("upstream_v2_setup.sql"))
+    for table in (OUTBOX, DOTTED):
+        client.results(
+            f"create table {table} (AggregateID bigint not null, Version int not null, ChosenShoeSize tinyint, "
+            "primary key (AggregateID, Version))"
+        )
+    client.results(f"create table {BLOCKING} (EventID binary(16) primary key, Data varchar(max) not null)")
+    has_dots = True
+    try:
+        client.results(_PROBE)
+    except mssql_python.Error:
+        has_dots = False
+    for table in (OUTBOX, BLOCKING):
+        object_id = str(client.value(f"select object_id('{table}')"))
+        sequence = f"sequence:{table}" if has_dots else "sequence_of_v2"
+        tokens = {"name": table, "object_id": object_id, "sequence": sequence, "cache": f"cache {cache}"}
+        client.script(filled("upstream_v2.sql", **tokens))
+        client.script(
+            filled(f"upstream_v2_{'outbox' if table == OUTBOX else 'blocking'}.sql", **tokens)
+        )
+        for role in ("readers", "writers"):
+            if table == OUTBOX or role == "writers":
+                client.results(f"create role [{role} of {table}]")
+                client.results(f"alter role [changefeed.{role}:{table}] add member [{role} of {table}]")
+
+
+def make_dotted(client: Client) -> None:
+    """Make what tells a feed of v2 with a sequence of its own, on servers where such a one cannot be drawn from."""
+    tokens = {"name": DOTTED, "object_id": str(client.value(f"select object_id('{DOTTED}')"))}
+    client.script(filled("upstream_v2.sql", **tokens))
+    client.results(f"create sequence [changefeed].[sequence:{DOTTED}] as bigint start with 1 increment by 1")
+    client.results(f"create table [changefeed].[outbox:{DOTTED}] (shard_id int not null, order_sequence bigint not null, "
+                   "time_hint datetime2(3) not null, AggregateID bigint not null, Version int not null, "
+                   f"constraint [pk:outbox:{DOTTED}] primary key (shard_id, order_sequence))")
+
+
+class Participant(threading.Thread):
+    """A program that repeats its step until it is told to end."""
+
+    def __init__(self, database: Database, name: str, number: int) -> None:
+        super().__init__(name=name, daemon=True)
+        self.database, self.number = database, number
+        self.ending = threading.Event()
+        self.progress = threading.Condition()
+        self.steps = 0
+        self.failures: list[str] = []
+
+    def run(self) -> None:
+        """Work."""
+        try:
+            with self.database.client() as client:
+                while not self.is_done():
+                    self.step(client)
+                    with self.progress:
+                        self.steps += 1
+                        self.progress.notify_all()
+        except Exception as error:
+            self.failures.append(f"{self.name}: {error}")
+            with self.progress:
+                self.progress.notify_all()
+
+    def is_done(self) -> bool:
+        """Whether to stop before the next step."""
+        return self.ending.is_set()
+
+    def step(self, client: Client) -> None:
+        """Do one unit of work."""
+        raise NotImplementedError
+
+    def await_steps(self, more: int) -> None:
+        """Wait until it has done so many more steps, or failed."""
+        with self.progress:
+            goal = self.steps + more
+            self.progress.wait_for(lambda: self.steps >= goal or self.failures, timeout=120)
+            assert self.steps >= goal, self.failures or f"{self.name} hangs"
+
+
+class Writer(Participant):
+    """Commits two events in each transaction; each fifth one rolls back."""
+
+    def __init__(self, database: Database, name: str, number: int) -> None:
+        super().__init__(database, name, number)
+        self.versions = itertools.count(1)
+        self.transactions: list[Transaction] = []
+
+    def step(self, client: Client) -> None:
+        """Run one transaction and note when."""
+        keys = [(self.number, next(self.versions)) for _ in range(2)]
+        is_rolled_back = self.steps % 5 == 4
+        transaction = Transaction(
+            f"{self.name} {keys[0][1]}", time.monotonic_ns(), None, tuple((0, key) for key in keys), is_rolled_back
+        )
+        given = self.write(client, keys)
+        client.results("rollback transaction" if is_rolled_back else "commit transaction")
+        self.transactions.append(replace(transaction, acknowledged=time.monotonic_ns(), given=given))
+
+    def write(self, client: Client, keys: list[tuple[int, int]]) -> Mapping[tuple[int, int], str]:
+        """Begin a transaction and write the events; return ULIDs that are known by then."""
+        raise NotImplementedError
+
+
+class OutboxWriter(Writer):
+    """Writes as OUTBOX.md says."""
+
+    def write(self, client: Client, keys: list[tuple[int, int]]) -> Mapping[tuple[int, int], str]:
+        """Insert into the table and the outbox, one after the other."""
+        client.results("begin transaction")
+        for aggregate, version in keys:
+            client.results(
+                f"insert into {OUTBOX} (AggregateID, Version, ChosenShoeSize) values ({aggregate}, {version}, 38); "
+                f"insert into [changefeed].[outbox:{OUTBOX}] (shard_id, time_hint, AggregateID, Version) "
+                f"values (0, sysutcdatetime(), {aggregate}, {version})"
+            )
+        return {}
+
+
+class BlockingWriter(Writer):
+    """Writes as BLOCKING.md and upstream's tests say."""
+
+    def write(self, client: Client, keys: list[tuple[int, int]]) -> Mapping[tuple[int, int], str]:
+        """Lock, then insert with ULIDs by index; two batches, as a client-side transaction has."""
+        client.results(f"begin transaction; exec [changefeed].[lock:{BLOCKING}] @shard_id = 0")
+        values = ", ".join(
+            f"([changefeed].[ulid:{BLOCKING}]({index}), '{aggregate} {version}')"
+            for index, (aggregate, version) in enumerate(keys)
+        )
+        rows = client.rows(
+            f"insert into {BLOCKING} (EventID, Data) values {values}; "
+            f"select [changefeed].[ulid:{BLOCKING}](0), [changefeed].[ulid:{BLOCKING}](1)"
+        )
+        return {key: str(Ulid.of_bytes(raw)) for key, raw in zip(keys, rows[0], strict=True)}
+
+
+class Reader(Participant):
+    """Reads pages of 10 from its cursor on; ends at the head of the feed."""
+
+    def __init__(self, database: Database, name: str, number: int) -> None:
+        super().__init__(database, name, number)
+        self.content: list[tuple[str, tuple[int, int]]] = []
+        self.cursor = START
+        self.is_at_head = False
+
+    def is_done(self) -> bool:
+        """Whether it was told to end before a look that found nothing."""
+        was_told = self.ending.is_set() and self.is_at_head
+        self.is_at_head = False
+        return was_told
+
+    def step(self, client: Client) -> None:
+        """Read a page and go on behind it."""
+        was_ending = self.ending.is_set()
+        page = self.read(client)
+        self.content += page
+        self.is_at_head = was_ending and not page
+        if page:
+            self.cursor = Ulid.parse(page[-1][0]).bytes
+
+    def read(self, client: Client) -> list[tuple[str, tuple[int, int]]]:
+        """Read a page as the guide says."""
+        raise NotImplementedError
+
+    def reading(self) -> Reading:
+        """Return all that it read."""
+        return Reading(self.name, 0, tuple(self.content))
+
+
+class OutboxReader(Reader):
+    """Reads as OUTBOX.md says."""
+
+    page_size = 10
+
+    def read(self, client: Client) -> list[tuple[str, tuple[int, int]]]:
+        """Call read_feed."""
+        rows = client.rows(
+            "drop table if exists #read; "
+            "create table #read (ulid binary(16) not null, AggregateID bigint not null, Version int not null); "
+            f"declare @cursor binary(16) = 0x{self.cursor.hex()}; "
+            f"exec changefeed.[read_feed:{OUTBOX}] @shard_id = 0, @cursor = @cursor, @pagesize = {self.page_size}; "
+            f"select r.ulid, e.AggregateID, e.Version from #read as r join {OUTBOX} as e "
+            "on r.AggregateID = e.AggregateID and r.Version = e.Version order by r.ulid"
+        )
+        return [(str(Ulid.of_bytes(raw)), (aggregate, version)) for raw, aggregate, version in rows]
+
+
+class BlockingReader(Reader):
+    """Reads as BLOCKING.md says."""
+
+    def read(self, client: Client) -> list[tuple[str, tuple[int, int]]]:
+        """Query the table by ULID."""
+        return _events(
+            client.rows(f"select top (10) EventID, Data from {BLOCKING} where EventID > 0x{self.cursor.hex()} order by EventID")
+        )
+
+
+class FeedReader(Reader):
+    """Reads the blocking feed by our read_feed."""
+
+    def read(self, client: Client) -> list[tuple[str, tuple[int, int]]]:
+        """Call read_feed, which v2 has not in this mode."""
+        return _events(
+            client.rows(
+                "drop table if exists #read; create table #read (ulid binary(16) not null, EventID binary(16) not null); "
+                f"exec changefeed.[read_feed:{BLOCKING}] 0, 0x{self.cursor.hex()}, 1000; "
+                f"select r.ulid, e.Data from #read as r join {BLOCKING} as e on e.EventID = r.EventID order by r.ulid"
+            )
+        )
+
+
+class StateWatcher(Participant):
+    """Looks at the clocks again and again."""
+
+    def __init__(self, database: Database, name: str, number: int) -> None:
+        super().__init__(database, name, number)
+        self.seen: dict[str, list[bytes]] = {OUTBOX: [], BLOCKING: []}
+
+    def step(self, client: Client) -> None:
+        """Note the next ULID of each feed."""
+        for table, seen in self.seen.items():
+            seen.append(client.value(f"select ulid from [changefeed].[state:{table}] where shard_id = 0"))
+
+
+def _events(rows: list[tuple[bytes, str]]) -> list[tuple[str, tuple[int, int]]]:
+    return [(str(Ulid.of_bytes(raw)), tuple(int(part) for part in data.split())) for raw, data in rows]
+
+
+def history(writers: list[Writer], readers: list[Reader], feed: Reader, rows: list[tuple[int, int]]) -> History:
+    """Return what happened to a feed; ``feed`` read all of it at the end."""
+    return History(
+        transactions=tuple(transaction for writer in writers for transaction in writer.transactions),
+        rows=frozenset(rows),
+        feed={0: tuple(feed.content)},
+        readings=tuple(reader.reading() for reader in readers),
+        failures=tuple(failure for one in [*writers, *readers, feed] for failure in one.failures),
+    )

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``setup_feed`` executes for a table: ``create_feed_objects`` once more, for a compiler without a server."""
+
+from __future__ import annotations
+
+from airflow_changefeed.sql import fill
+from airflow_changefeed.sql.mssql import feed_templates, install_tokens
+from tests.tools.tsql.tables import Case, quoted
+
+_OWN = ("ulid", "shard_id")
+FEED_ID, OBJECT_ID = 7, 1234567890
+
+
+def filled_feed(case: Case) -> dict[str, str]:
+    """Return the statements in their order, each under the name of its template."""
+    kind = "serialized" if case.serialized else "outbox"
+    tokens = {**install_tokens(case.installed_in), **_names(case), **_keys(case)}
+    return {
+        f"{template.object}.{template.type}": fill(template.body, tokens)
+        for template in feed_templates()
+        if template.kind in (None, kind)
+    }
+
+
+def _names(case: Case) -> dict[str, str]:
+    name = case.name
+    inner = name.replace("]", "]]")
+    zero = "'00000000-0000-0000-0000-000000000000'" if case.shard_type == "uniqueidentifier" else "0"
+    is_number = case.shard_type != "uniqueidentifier"
+    shard = f"t.{quoted(case.shard_column)}" if case.shard_column else f"convert({case.shard_type}, {zero})"
+    ulid = (
+        f"t.{quoted(case.ulid_column)}"
+        if case.ulid_column
+        else "convert(binary(16), convert(int, 'changefeed 77122: name the ULID column of the table with "
+        "@ulid_column of setup_feed'))"
+    )
+    return {
+        "feed_id": str(FEED_ID),
+        "object_id": str(OBJECT_ID),
+        "name": inner,
+        "name_text": _in_text(name),
+        "name_in_text": _in_text(inner),
+        "table": f"{quoted(case.schema)}.{quoted(case.table)}",
+        "shard_type": case.shard_type,
+        "shard_default": f"constraint [def:outbox.shard_id:{inner}] default 0" if is_number else "",
+        "shard_parameter_default": "= 0" if is_number else "",
+        "sequence": f"{quoted(case.installed_in)}.[sequence]",
+        "shard_expression": shard,
+        "ulid_expression": ulid,
+    }
+
+
+def _keys(case: Case) -> dict[str, str]:
+    names = [name for name, _ in case.key]
+    read = [name for name in names if not case.serialized or name.lower() not in _OWN]
+    definitions = [
+        f"{quoted(name)} {'binary(8)' if of == 'rowversion' else of} not null" for name, of in case.key
+    ]
+
+    def listed(alias: str) -> str:
+        return ", ".join(f"{alias}{quoted(name)}" for name in names)
+
+    def equal(alias: str) -> str:
+        return " and ".join(f"{alias}.{quoted(name)} = h.{quoted(name)}" for name in names)
+
+    def after_comma(alias: str, chosen: list[str]) -> str:
+        return "".join(f", {alias}{quoted(name)}" for name in chosen)
+
+    return {
+        "key_definitions": ",\n    ".join(definitions),
+        "keys": listed(""),
+        "outbox_keys": listed("o."),
+        "page_keys": listed("p."),
+        "numbered_keys": listed("n."),
+        "history_keys": listed("h."),
+        "history_is_feed": equal("f"),
+        "history_is_outbox": equal("o"),
+        "history_is_table": equal("t"),
+        "key_names_in_text": _in_text(", ".join(names)),
+        "history_columns_in_text": _in_text(after_comma("h.", names)),
+        "read_columns_in_text": _in_text(after_comma("r.", read)),
+        "keys_after_comma": after_comma("", read),
+        "feed_keys_after_comma": after_comma("f.", read),
+        "view_keys": "".join(f",\n    t.{quoted(name)}" for name in read),
+    }
+
+
+def _in_text(value: str) -> str:
+    return value.replace("'", "''")
