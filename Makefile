@@ -20,7 +20,7 @@ export UV_NO_PROGRESS ?= 1
 # No other environment that happens to be active may be changed.
 unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 
-.PHONY: help setup java demo test soak tsql lint format constraints build clean
+.PHONY: help setup java demo test soak tsql bench lint format constraints build clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 14
@@ -67,6 +67,9 @@ tsql: setup ## Compile all T-SQL with Microsoft's compiler (needs Mono)
 	$(BIN)/python -m tests.tools.tsql || status=1; \
 	$(BIN)/python -m pytest -m tsql $(PYTEST_ARGS) tests/tsql || status=1; \
 	exit $$status
+
+bench: setup ## Measure, also against the server named by CHANGEFEED_TEST_MSSQL
+	@$(BIN)/python -m tests.benchmarks
 
 lint: setup ## Check style and types
 	@status=0; \

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -142,9 +143,21 @@ def new_database() -> Iterator[Database]:
                 client.results("create schema myservice")
             yield database
         finally:
-            master.results(f"drop database {name}")
+            _drop(master, name)
     finally:
         master.close()
+
+
+def _drop(master: Client, name: str) -> None:
+    """Drop a database as soon as the server has noticed that its connections are closed."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            master.results(f"drop database {name}")
+            return
+        except mssql_python.Error:
+            if time.monotonic() > deadline:
+                raise
 
 
 def filled(file: str, **tokens: str) -> str:

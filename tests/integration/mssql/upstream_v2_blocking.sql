@@ -20,7 +20,8 @@ begin
         exec [changefeed].[update_state:<<name>>]
             @shard_id = @shard_id, @time_hint = @time_hint, @count = 100000000000,
             @next_ulid_high = @ulid_high output, @next_ulid_low = @ulid_low output;
-        declare @transaction_id bigint = current_transaction_id();
+        declare @transaction_id bigint;
+        set @transaction_id = current_transaction_id();
         if @session_context = 1
         begin
             exec sp_set_session_context N'changefeed.transaction_id', @transaction_id;
@@ -42,10 +43,10 @@ create function [changefeed].[ulid:<<name>>](@i bigint) returns binary(16)
 as
 begin
     return case
-        when isnull(convert(bigint, session_context(N'changefeed.transaction_id/<<name>>')), 0) = current_transaction_id()
-            then convert(binary(16), convert(binary(8), session_context(N'changefeed.ulid_high/<<name>>'))
-                + convert(binary(8), convert(bigint, session_context(N'changefeed.ulid_low/<<name>>')) + @i))
-        else convert(binary(16), convert(int, 'error: changefeed.ulid must be called after changefeed.lock:*'))
+        when isnull(convert(bigint, session_context(N'changefeed.transaction_id/<<name>>')), 0) <> current_transaction_id()
+            then convert(binary(16), convert(int, 'error: changefeed.ulid must be called after changefeed.lock:*'))
+        else convert(binary(16), convert(binary(8), session_context(N'changefeed.ulid_high/<<name>>'))
+            + convert(binary(8), convert(bigint, session_context(N'changefeed.ulid_low/<<name>>')) + @i))
     end;
 end
 go
