@@ -47,7 +47,9 @@ def run(folder: Path) -> list[Figure]:
             bench = set_up(engine, Table(columns=()))
             execute = _mssql(engine) if name == "mssql" else _sqlite(engine)
             outbox, feed = (_object(name, kind, bench.feed) for kind in ("outbox", "feed"))
-            floor = _best(lambda: _fill(name, execute, outbox, feed), lambda: _floor(name, execute, outbox, feed))
+            floor = _best(
+                lambda: _fill(name, execute, outbox, feed), lambda: _floor(name, execute, outbox, feed)
+            )
             ours = _best(lambda: _fill(name, execute, outbox, feed), lambda: _drain(bench))
             figures += [
                 Figure("floor: insert and delete", name, ROWS, ROWS / floor, 1.0, _peak()),
@@ -74,12 +76,18 @@ def _drain(bench: Bench) -> None:
 
 def _floor(name: str, execute: Callable[[str], Any], outbox: str, feed: str) -> None:
     # A ULID of the same size, so that both write the same bytes.
-    ulid = "convert(binary(16), o.order_sequence)" if name == "mssql" else "cast(printf('%016d', o.order_sequence) as blob)"
+    ulid = (
+        "convert(binary(16), o.order_sequence)"
+        if name == "mssql"
+        else "cast(printf('%016d', o.order_sequence) as blob)"
+    )
     (lowest,) = execute(f"select min(order_sequence) from {outbox}")[0]
     for page in range(int(lowest), int(lowest) + ROWS, PAGE):
         where = f"where o.shard_id = 0 and o.order_sequence >= {page} and o.order_sequence < {page + PAGE}"
         execute("begin transaction")
-        execute(f"insert into {feed} (shard_id, ulid, EventID) select o.shard_id, {ulid}, o.EventID from {outbox} as o {where}")
+        execute(
+            f"insert into {feed} (shard_id, ulid, EventID) select o.shard_id, {ulid}, o.EventID from {outbox} as o {where}"
+        )
         execute(f"delete from {outbox} {where.replace('o.', '')}")
         execute("commit")
 
@@ -88,7 +96,9 @@ def _fill(name: str, execute: Callable[[str], Any], outbox: str, feed: str) -> N
     execute(f"delete from {feed}")
     execute(f"delete from {outbox}")
     if name == "mssql":
-        numbers = " cross join ".join(f"(values (0),(1),(2),(3),(4),(5),(6),(7),(8),(9)) as t{n} (d)" for n in range(6))
+        numbers = " cross join ".join(
+            f"(values (0),(1),(2),(3),(4),(5),(6),(7),(8),(9)) as t{n} (d)" for n in range(6)
+        )
         rows = f"select top ({ROWS}) 0, sysutcdatetime(), row_number() over (order by (select null)) from {numbers}"
     else:
         rows = (

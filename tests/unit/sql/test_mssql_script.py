@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The install script for SQL Server; what compiles is ``make tsql``'s matter, what it does the contract suite's."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.sql import load_sql
+from airflow_changefeed.sql.mssql import FEED, INSTALL, feed_templates, install_script, script
+
+FOLDER = Path(str(files("airflow_changefeed.sql"))) / "mssql"
+TOKEN = re.compile(r"<<\w+>>")
+
+
+def test_every_file_is_installed() -> None:
+    """A file that nobody lists would be an object that nobody has."""
+    listed = {f"install/{name}.sql" for name in INSTALL if name != "templates"} | {
+        f"feed/{name}.sql" for name in FEED
+    }
+    assert {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.sql")} == listed
+    assert len(set(INSTALL)) == len(INSTALL)
+    assert len(set(FEED)) == len(FEED)
+
+
+def test_tokens_are_filled_except_in_the_templates() -> None:
+    """Those are filled on the server, by the table they are for."""
+    batches = install_script()
+    templates = _templates(batches)
+    assert len(templates) == 1
+    assert TOKEN.search(templates[0])
+    assert not [batch for batch in batches if batch not in templates and TOKEN.search(batch)]
+
+
+def test_a_template_is_a_text_that_gives_the_file_back() -> None:
+    """Quotes are doubled in the literal, and nothing else is changed."""
+    (function,) = _templates(install_script())
+    for template, name in zip(feed_templates(), FEED, strict=True):
+        body = load_sql(f"mssql/feed/{name}.sql")
+        assert template.body == body
+        assert f"'{template.type}'" in function
+        assert "N'" + body.replace("'", "''") + "')" in function
+
+
+def test_a_template_begins_its_line_where_the_verb_is_exchanged() -> None:
+    """``create_feed_objects`` turns the first line that begins with ``create`` into ``alter`` for what exists."""
+    for template in feed_templates():
+        lines = [line for line in template.body.splitlines() if line.startswith("create ")]
+        if template.type in ("procedure", "function", "view"):
+            assert len(lines) == 1, template.object
+            assert lines[0].startswith(f"create {template.type} <<schema>>.[{template.object}:<<name>>]")
+
+
+def test_another_schema_takes_the_place_of_changefeed_everywhere() -> None:
+    """Quoted as a name where it is one, and as a text where it is one."""
+    text = script("it's [mine]")
+    assert "create schema [it''s [mine]]]" in text
+    assert "[it's [mine]]].[setup_feed]" in text
+    assert "[changefeed]." not in text
+
+
+@pytest.mark.parametrize("schema", ["", "x" * 17, "a\nb"])
+def test_a_schema_that_is_no_name_is_refused(schema: str) -> None:
+    """With the length that role names leave it."""
+    with pytest.raises(InvalidArgumentError, match="schema must be 1 to 16"):
+        install_script(schema)
+
+
+def test_a_cache_below_one_is_refused() -> None:
+    """Both problems are named at once."""
+    with pytest.raises(InvalidArgumentError, match=r"schema.*sequence_cache must be at least 1"):
+        install_script("", sequence_cache=0)
+
+
+def test_the_script_is_written_for_dbas() -> None:
+    """One text with ``go`` between its batches, by a command that needs no Airflow."""
+    done = subprocess.run(
+        [sys.executable, "-m", "airflow_changefeed.sql.mssql", "feeds", "--sequence-cache", "50"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == script("feeds", sequence_cache=50)
+    assert done.stdout.count("\ngo\n") == len(install_script("feeds"))
+    assert "cache 50" in done.stdout
+    assert re.search(r"exec \[feeds\]\.\[upgrade_feeds\];\ngo\s*$", done.stdout)
+
+
+def _templates(batches: list[str]) -> list[str]:
+    return [batch for batch in batches if "function [changefeed].[templates]()" in batch]
