@@ -17,10 +17,11 @@ create procedure <<schema>>.[purge_feed:<<name>>] (
 as
 begin
     set xact_abort, nocount on;
+    set implicit_transactions off;
     set transaction isolation level read committed;
     begin try
         declare @found table (shard_id <<shard_type>> not null primary key, rows bigint not null, upto binary(16) not null, is_done bit not null);
-        declare @shard <<shard_type>>, @rows bigint, @wanted binary(16), @bound binary(16), @ack binary(16), @purged binary(16);
+        declare @shard <<shard_type>>, @text nvarchar(36), @rows bigint, @wanted binary(16), @bound binary(16), @ack binary(16), @purged binary(16);
         if @@trancount > 0
             throw 77100, N'changefeed 77100: Please call this procedure outside of any transaction (purge_feed)', 0;
         if (@before is null and @upto is null) or (@before is not null and @upto is not null)
@@ -43,13 +44,14 @@ begin
             -- Under the state row's lock: a consumer that begins takes it too, and then is seen, or sees the purge.
             select @purged = s.purged_upto from <<schema>>.[state:<<name>>] as s with (updlock, rowlock) where s.shard_id = @shard;
             set @bound = @wanted;
+            set @text = <<schema>>.[shard_text](@shard);
             set @ack = null;
             select top (1) @ack = a.ack
             from (
                 select case when c.ack is null then 0x00000000000000000000000000000000 else c.ack end as ack
                 from (select distinct d.consumer from <<schema>>.[consumers] as d where d.feed_id = <<feed_id>>) as n
                 left join <<schema>>.[consumers] as c
-                    on c.feed_id = <<feed_id>> and c.consumer = n.consumer and c.shard = <<schema>>.[shard_text](@shard)
+                    on c.feed_id = <<feed_id>> and c.consumer = n.consumer and c.shard = @text
             ) as a
             order by a.ack;
             if @ack < @bound set @bound = @ack;

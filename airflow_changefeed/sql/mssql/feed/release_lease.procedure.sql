@@ -11,10 +11,11 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     begin try
+        declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id);
         exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
         update <<schema>>.[consumers]
         set lease_holder = null, lease_expires = null
-        where feed_id = <<feed_id>> and consumer = @consumer and shard = <<schema>>.[shard_text](@shard_id)
+        where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard
             and lease_token = @lease_token;
     end try
     begin catch

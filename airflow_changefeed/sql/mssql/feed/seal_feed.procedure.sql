@@ -13,10 +13,11 @@ create procedure <<schema>>.[seal_feed:<<name>>] (
 as
 begin
     set xact_abort, nocount on;
+    set implicit_transactions off;
     set transaction isolation level read committed;
     begin try
         declare @shards table (shard_id <<shard_type>> not null primary key);
-        declare @shard <<shard_type>>, @rows bigint, @message nvarchar(2048), @sealed datetime2(3), @now datetime2(3) = <<schema>>.[now]();
+        declare @shard <<shard_type>>, @rows bigint, @message nvarchar(2048), @sealed datetime2(3), @end binary(16), @now datetime2(3) = <<schema>>.[now]();
         if @@trancount > 0
             throw 77100, N'changefeed 77100: Please call this procedure outside of any transaction (seal_feed)', 0;
         if @until is null
@@ -69,11 +70,12 @@ begin
         exec <<schema>>.[flush_log];
 
         select @sealed = f.floor_time from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
+        set @end = <<schema>>.[floor_ulid](@sealed);
         select s.shard_id, @sealed as until, h.ulid as head
         from <<schema>>.[state:<<name>>] as s
         outer apply (
             select top (1) f.ulid from <<schema>>.[feed:<<name>>] as f
-            where f.shard_id = s.shard_id and f.ulid < <<schema>>.[floor_ulid](@sealed)
+            where f.shard_id = s.shard_id and f.ulid < @end
             order by f.ulid desc
         ) as h
         order by s.shard_id;

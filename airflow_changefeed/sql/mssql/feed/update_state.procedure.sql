@@ -34,7 +34,7 @@ begin
         declare @random_low bigint = 1 + (convert(bigint, convert(binary(8), substring(@random, 3, 8))) & 4611686018427387903);
 
         select @tolerance = f.tolerance_ms from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
-        if @time_hint is null or @time_hint > dateadd(second, @tolerance / 1000, dateadd(millisecond, @tolerance % 1000, @now)) set @time_hint = @now;
+        if @time_hint is null or @time_hint > dateadd(minute, @tolerance / 60000, dateadd(millisecond, @tolerance % 60000, @now)) set @time_hint = @now;
 
         set @previous_time = null;
         select

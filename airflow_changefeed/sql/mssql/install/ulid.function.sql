@@ -10,15 +10,15 @@ as
 begin
     declare @start bigint = convert(bigint, session_context(N'changefeed.sequence_start'));
     declare @offset bigint = case when @n >= 1000000000000000 then @n - @start else @n end;
-    return case
-        when isnull(convert(bigint, session_context(N'changefeed.transaction_id')), 0) <> current_transaction_id()
-            or applock_mode(N'public', convert(nvarchar(255), session_context(N'changefeed.range')), N'Transaction') <> N'Exclusive'
-            then convert(binary(16), convert(int, 'changefeed: call lock_feed:T or lock:T first, in this transaction'))
-        when @n is null or @offset is null or @offset not between 0 and 99999999999
-            then convert(binary(16), convert(int, 'changefeed: number is not of this lock: 10^11 at most, and drawn after it'))
-        when (@n >= 1000000000000000 and isnull(@start, 0) = 0) or (@n < 1000000000000000 and isnull(@start, 0) <> 0)
-            then convert(binary(16), convert(int, 'changefeed: lock_feed:T goes with sequence numbers, lock:T with an index'))
-        else convert(binary(16), convert(binary(8), session_context(N'changefeed.ulid_high'))
-            + convert(binary(8), convert(bigint, session_context(N'changefeed.ulid_low')) + @offset))
-    end;
+    declare @range nvarchar(255) = convert(nvarchar(255), session_context(N'changefeed.range'));
+    -- Without a range the transaction was locked by mssql-changefeed v2, while this was being upgraded.
+    if isnull(convert(bigint, session_context(N'changefeed.transaction_id')), 0) <> current_transaction_id()
+        or (@range is not null and applock_mode(N'public', @range, N'Transaction') <> N'Exclusive')
+        return convert(binary(16), convert(int, 'changefeed: call lock_feed:T or lock:T first, in this transaction'));
+    if @n is null or @offset is null or @offset not between 0 and 99999999999
+        return convert(binary(16), convert(int, 'changefeed: number is not of this lock: 10^11 at most, and drawn after it'));
+    if (@n >= 1000000000000000 and isnull(@start, 0) = 0) or (@n < 1000000000000000 and isnull(@start, 0) <> 0)
+        return convert(binary(16), convert(int, 'changefeed: lock_feed:T goes with sequence numbers, lock:T with an index'));
+    return convert(binary(16), convert(binary(8), session_context(N'changefeed.ulid_high'))
+        + convert(binary(8), convert(bigint, session_context(N'changefeed.ulid_low')) + @offset));
 end

@@ -15,6 +15,7 @@ create procedure <<schema>>.[insert_history:<<name>>] (
 as
 begin
     set xact_abort, nocount on;
+    set implicit_transactions off;
     set transaction isolation level read committed;
     begin try
         declare @message nvarchar(2048), @problems nvarchar(1500) = N'', @rows bigint, @found bigint;
@@ -82,13 +83,20 @@ begin
                 else convert(bigint, convert(binary(8), substring(l.ulid, 9, 8))) + n.changefeed_number
             end)),
             <<numbered_keys>>
-        from (select h.*, row_number() over (partition by h.changefeed_time order by h.changefeed_place) as changefeed_number from #history as h) as n
+        from (
+            select
+                h.*,
+                row_number() over (partition by h.changefeed_time order by h.changefeed_place) as changefeed_number,
+                <<schema>>.[floor_ulid](h.changefeed_time) as changefeed_first,
+                <<schema>>.[floor_ulid](dateadd(millisecond, 1, h.changefeed_time)) as changefeed_end
+            from #history as h
+        ) as n
         outer apply (
             select top (1) f.ulid
             from <<schema>>.[feed:<<name>>] as f
             where f.shard_id = @shard_id
-                and f.ulid >= <<schema>>.[floor_ulid](n.changefeed_time)
-                and f.ulid < <<schema>>.[floor_ulid](dateadd(millisecond, 1, n.changefeed_time))
+                and f.ulid >= n.changefeed_first
+                and f.ulid < n.changefeed_end
             order by f.ulid desc
         ) as l;
 

@@ -54,7 +54,7 @@ begin
 
         declare @now datetime2(3) = <<schema>>.[now](), @tolerance bigint;
         select @tolerance = f.tolerance_ms from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
-        declare @latest datetime2(3) = dateadd(second, @tolerance / 1000, dateadd(millisecond, @tolerance % 1000, @now));
+        declare @latest datetime2(3) = dateadd(minute, @tolerance / 60000, dateadd(millisecond, @tolerance % 60000, @now));
         update @page set time_hint = @now where time_hint > @latest;
 
         declare @max_time datetime2(3);

@@ -8,13 +8,11 @@ begin
     declare @packed binary(24) = convert(binary(24), session_context(concat(N'changefeed.shard/<<feed_id>>/', @shard_id)));
     declare @ulid binary(16) = convert(binary(16), substring(@packed, 9, 16));
     declare @range nvarchar(255) = concat(N'changefeed/<<object_id>>/', @shard_id, N'/', <<schema>>.[ulid_text](@ulid));
-    return case
-        when isnull(convert(bigint, convert(binary(8), substring(@packed, 1, 8))), 0) <> current_transaction_id()
-            or applock_mode(N'public', @range, N'Transaction') <> N'Exclusive'
-            then convert(binary(16), convert(int, 'error: shard_ulid must be called in a transaction, and after lock:T of that shard'))
-        when @i is null or @i not between 0 and 99999999999
-            then convert(binary(16), convert(int, 'error: shard_ulid takes 0 to 10^11 - 1'))
-        else convert(binary(16), convert(binary(8), substring(@ulid, 1, 8))
-            + convert(binary(8), convert(bigint, convert(binary(8), substring(@ulid, 9, 8))) + @i))
-    end;
+    if isnull(convert(bigint, convert(binary(8), substring(@packed, 1, 8))), 0) <> current_transaction_id()
+        or applock_mode(N'public', @range, N'Transaction') <> N'Exclusive'
+        return convert(binary(16), convert(int, 'error: shard_ulid must be called in a transaction, and after lock:T of that shard'));
+    if @i is null or @i not between 0 and 99999999999
+        return convert(binary(16), convert(int, 'error: shard_ulid takes 0 to 10^11 - 1'));
+    return convert(binary(16), convert(binary(8), substring(@ulid, 1, 8))
+        + convert(binary(8), convert(bigint, convert(binary(8), substring(@ulid, 9, 8))) + @i));
 end

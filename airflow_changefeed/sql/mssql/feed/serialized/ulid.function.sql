@@ -6,15 +6,15 @@
 create function <<schema>>.[ulid:<<name>>](@i bigint) returns binary(16)
 as
 begin
-    return case
-        when isnull(convert(bigint, session_context(N'changefeed.transaction_id/<<name_text>>')), 0) <> current_transaction_id()
-            or applock_mode(N'public', convert(nvarchar(255), session_context(N'changefeed.range/<<name_text>>')), N'Transaction') <> N'Exclusive'
-            then convert(binary(16), convert(int, 'error: changefeed.ulid must be called in a transaction, and after having called changefeed.lock:*'))
-        when @i is null or @i not between 0 and 99999999999
-            then convert(binary(16), convert(int, 'error: changefeed.ulid takes 0 to 10^11 - 1'))
-        when isnull(convert(bigint, session_context(N'changefeed.sequence_start/<<name_text>>')), 0) <> 0
-            then convert(binary(16), convert(int, 'error: after lock_feed:T use changefeed.ulid(next value for changefeed.sequence)'))
-        else convert(binary(16), convert(binary(8), session_context(N'changefeed.ulid_high/<<name_text>>'))
-            + convert(binary(8), convert(bigint, session_context(N'changefeed.ulid_low/<<name_text>>')) + @i))
-    end;
+    declare @range nvarchar(255) = convert(nvarchar(255), session_context(N'changefeed.range/<<name_text>>'));
+    -- Without a range the transaction was locked by mssql-changefeed v2, while this was being upgraded.
+    if isnull(convert(bigint, session_context(N'changefeed.transaction_id/<<name_text>>')), 0) <> current_transaction_id()
+        or (@range is not null and applock_mode(N'public', @range, N'Transaction') <> N'Exclusive')
+        return convert(binary(16), convert(int, 'error: changefeed.ulid must be called in a transaction, and after having called changefeed.lock:*'));
+    if @i is null or @i not between 0 and 99999999999
+        return convert(binary(16), convert(int, 'error: changefeed.ulid takes 0 to 10^11 - 1'));
+    if isnull(convert(bigint, session_context(N'changefeed.sequence_start/<<name_text>>')), 0) <> 0
+        return convert(binary(16), convert(int, 'error: after lock_feed:T use changefeed.ulid(next value for changefeed.sequence)'));
+    return convert(binary(16), convert(binary(8), session_context(N'changefeed.ulid_high/<<name_text>>'))
+        + convert(binary(8), convert(bigint, session_context(N'changefeed.ulid_low/<<name_text>>')) + @i));
 end
