@@ -49,9 +49,11 @@ def _stage(
     session: Session, feed: MssqlFeed, shard: Shard, timed: list[tuple[datetime, tuple[Any, ...]]]
 ) -> None:
     """Put the events into the connection's own table, where the procedure looks for them."""
-    definitions = key_definitions(feed, "place int", "time datetime2(3)")
+    definitions = key_definitions(feed, "changefeed_place int", "changefeed_time datetime2(3)")
     session.execute(f"drop table if exists #history; create table #history ({definitions})")
-    names = ", ".join(["place", "time", *(quote(column.name) for column in feed.fed_keys)])
+    names = ", ".join(
+        ["changefeed_place", "changefeed_time", *(quote(column.name) for column in feed.fed_keys)]
+    )
     marks = ", ".join("?" * (2 + len(feed.fed_keys)))
     rows = [(place, time, *key) for place, (time, key) in enumerate(timed, start=1)]
     try:

@@ -42,12 +42,10 @@ go
 create function [changefeed].[ulid:<<name>>](@i bigint) returns binary(16)
 as
 begin
-    return case
-        when isnull(convert(bigint, session_context(N'changefeed.transaction_id/<<name>>')), 0) <> current_transaction_id()
-            then convert(binary(16), convert(int, 'error: changefeed.ulid must be called after changefeed.lock:*'))
-        else convert(binary(16), convert(binary(8), session_context(N'changefeed.ulid_high/<<name>>'))
-            + convert(binary(8), convert(bigint, session_context(N'changefeed.ulid_low/<<name>>')) + @i))
-    end;
+    if isnull(convert(bigint, session_context(N'changefeed.transaction_id/<<name>>')), 0) <> current_transaction_id()
+        return convert(binary(16), convert(int, 'error: changefeed.ulid must be called after changefeed.lock:*'));
+    return convert(binary(16), convert(binary(8), session_context(N'changefeed.ulid_high/<<name>>'))
+        + convert(binary(8), convert(bigint, session_context(N'changefeed.ulid_low/<<name>>')) + @i));
 end
 go
 grant execute on [changefeed].[ulid:<<name>>] to public;
