@@ -151,7 +151,8 @@ def name_error(error: BaseException, **facts: Any) -> BaseException:
         return error
     if found := thrown(error):
         number, message = found
-        return THROWN.get(number, TerminalError)(message, number=number, **facts)
+        known = {**THROWN, **CONVERTED}
+        return known.get(number, TerminalError)(message, number=number, **facts)
     text = _text(error)
     for native in NATIVE:
         if re.search(native.pattern, text.lower(), re.DOTALL):

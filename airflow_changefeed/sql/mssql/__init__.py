@@ -18,7 +18,8 @@ from airflow_changefeed.sql import fill, load_sql
 DEFAULT_SCHEMA = "changefeed"
 #: Numbers that SQL Server keeps ready of a sequence, for the whole instance.
 SEQUENCE_CACHE = 1000
-_MAX_SCHEMA_LENGTH = 16
+#: Leaves room for the longest role name, ``<schema>.operators:T``, of a table's 102 characters.
+_MAX_SCHEMA_LENGTH = 15
 
 #: Files of ``install/`` in the order in which they need each other; ``templates`` is made of ``feed/``.
 INSTALL = (
@@ -57,6 +58,7 @@ FEED = (
     "state.table",
     "state_options.batch",
     "outbox/feed.table",
+    "outbox/feed_options.batch",
     "outbox/outbox.table",
     "outbox/outbox_options.batch",
     "outbox/read.type",
@@ -138,7 +140,7 @@ def install_script(schema: str = DEFAULT_SCHEMA, *, sequence_cache: int = SEQUEN
     """
     Return the batches that install changefeeds in a database, or bring it to this version; harmless to repeat.
 
-    :param schema: where the objects live, at most 16 characters.
+    :param schema: where the objects live, at most 15 characters.
     :param sequence_cache: numbers that the server keeps ready of each sequence, at least 1. Only where they are
         kept for the whole server is the order of the numbers the order of the transactions.
     :raises InvalidArgumentError: a value is out of range.

@@ -19,18 +19,18 @@ from airflow_changefeed.exceptions import (
     SourceUnavailableError,
     TerminalError,
 )
-from airflow_changefeed.sources.mssql.errors import NATIVE, THROWN, name_error, thrown
+from airflow_changefeed.sources.mssql.errors import CONVERTED, NATIVE, THROWN, name_error, thrown
 
 
 def _error(text: str, sqlstate: str = "Syntax error or access violation") -> driver.Error:
     return driver.ProgrammingError(sqlstate, f"[Microsoft][ODBC Driver 18 for SQL Server][SQL Server]{text}")
 
 
-@pytest.mark.parametrize("number", THROWN)
+@pytest.mark.parametrize("number", {**THROWN, **CONVERTED})
 def test_what_our_procedures_throw_has_its_class_number_and_facts(number: int) -> None:
     """The message is the procedure's own, without what the driver puts before it."""
     error = name_error(_error(f"changefeed {number}: feed 's.T': x; y\nz"), feed="s.T", shard=3)
-    assert type(error) is THROWN[number]
+    assert type(error) is {**THROWN, **CONVERTED}[number]
     assert isinstance(error, ChangefeedError)
     assert str(error) == "feed 's.T': x; y\nz"
     assert error.facts == {"number": number, "feed": "s.T", "shard": 3}

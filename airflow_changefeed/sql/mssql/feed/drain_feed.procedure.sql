@@ -17,9 +17,9 @@ begin
         declare @drained table (shard_id <<shard_type>> not null, rows bigint not null);
         declare @shard <<shard_type>>, @rows bigint;
         if @@trancount > 0
-            throw 77100, N'changefeed 77100: Please call this procedure outside of any transaction (drain_feed)', 0;
+            throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (drain_feed)', 0;
         if @pagesize is null or @pagesize not between 1 and 100000
-            throw 77108, N'changefeed 77108: @pagesize must be 1 to 100000 rows', 1;
+            throw 77108, N'changefeed 77108: feed "<<name_text>>": @pagesize must be 1 to 100000 rows', 1;
 
         create table #waiting (shard_id <<shard_type>> not null primary key);
         exec <<schema>>.[waiting:<<name>>];
@@ -34,7 +34,6 @@ begin
             set @shard = null;
             select top (1) @shard = w.shard_id from #waiting as w order by w.shard_id;
         end;
-        exec <<schema>>.[flush_log];
         select d.shard_id, d.rows from @drained as d order by d.shard_id;
     end try
     begin catch

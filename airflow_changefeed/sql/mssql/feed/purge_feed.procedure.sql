@@ -2,7 +2,8 @@
 -- consumers (one without a row for a shard needs all of it), never into what is not sealed. A feed of serialized writers
 -- keeps its events in the user's table: this only says that they are no longer promised.
 -- @before: UTC, exclusive. @upto: inclusive; one of both. @batch_rows: rows of a transaction, 1 to 1000000. @dry_run: 1 only
--- says what would be removed. @shard_id: null takes all shards. @lock_timeout is there for the shard's clock only.
+-- says what would be removed. @shard_id: null takes all shards. @lock_timeout is for the
+-- likeness of all calls: only rows are locked, for which the session's lock_timeout counts.
 -- result: shard_id, rows, upto (inclusive; events up to it are gone).
 -- errors: 77100 in a transaction. 77108 arguments
 -- permission: operators
@@ -23,11 +24,11 @@ begin
         declare @found table (shard_id <<shard_type>> not null primary key, rows bigint not null, upto binary(16) not null, is_done bit not null);
         declare @shard <<shard_type>>, @text nvarchar(36), @rows bigint, @wanted binary(16), @bound binary(16), @ack binary(16), @purged binary(16);
         if @@trancount > 0
-            throw 77100, N'changefeed 77100: Please call this procedure outside of any transaction (purge_feed)', 0;
+            throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (purge_feed)', 0;
         if (@before is null and @upto is null) or (@before is not null and @upto is not null)
-            throw 77108, N'changefeed 77108: pass either @before or @upto to say what to purge', 1;
+            throw 77108, N'changefeed 77108: feed "<<name_text>>": pass either @before or @upto to say what to purge', 1;
         if @batch_rows is null or @batch_rows not between 1 and 1000000
-            throw 77108, N'changefeed 77108: @batch_rows must be 1 to 1000000', 1;
+            throw 77108, N'changefeed 77108: feed "<<name_text>>": @batch_rows must be 1 to 1000000', 1;
         set @wanted = case when @upto is null then <<schema>>.[below_ulid](@before) else convert(binary(16), @upto) end;
         select @bound = <<schema>>.[below_ulid](f.floor_time)
         from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>> and f.floor_time > '1970-01-01';

@@ -19,9 +19,9 @@ begin
         declare @shards table (shard_id <<shard_type>> not null primary key);
         declare @shard <<shard_type>>, @rows bigint, @message nvarchar(2048), @sealed datetime2(3), @end binary(16), @now datetime2(3) = <<schema>>.[now]();
         if @@trancount > 0
-            throw 77100, N'changefeed 77100: Please call this procedure outside of any transaction (seal_feed)', 0;
+            throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (seal_feed)', 0;
         if @until is null
-            throw 77108, N'changefeed 77108: @until is missing: give the time to seal until, UTC', 1;
+            throw 77108, N'changefeed 77108: feed "<<name_text>>": @until is missing: give the time to seal until, UTC', 1;
         -- Only the database's clock says what is the future (R4).
         if @until > @now
         begin
@@ -54,7 +54,7 @@ begin
         update <<schema>>.[feeds] set floor_time = @until where feed_id = <<feed_id>> and floor_time < @until;
 
         -- Both lists wait for rows of the state that are being written; a shard is in one of them, or begins at the floor.
-        insert into @shards (shard_id) select s.shard_id from <<schema>>.[state:<<name>>] as s;
+        insert into @shards (shard_id) select s.shard_id from <<schema>>.[state:<<name>>] as s with (readcommittedlock);
         exec <<schema>>.[waiting:<<name>>];
         insert into @shards (shard_id)
         select w.shard_id from #waiting as w

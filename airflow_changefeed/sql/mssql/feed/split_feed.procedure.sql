@@ -17,7 +17,7 @@ begin
         declare @rows bigint, @size bigint, @next binary(16);
         declare @ends table (place bigint not null primary key, ulid binary(16) not null);
         if @parts is null or @parts not between 1 and 10000
-            throw 77108, N'changefeed 77108: @parts must be 1 to 10000', 1;
+            throw 77108, N'changefeed 77108: feed "<<name_text>>": @parts must be 1 to 10000', 1;
         select @next = s.ulid from <<schema>>.[state:<<name>>] as s where s.shard_id = @shard_id;
         select @rows = count_big(*) from <<schema>>.[feed:<<name>>] as f
         where f.shard_id = @shard_id and f.ulid > @after and f.ulid <= @upto and f.ulid < @next;

@@ -18,7 +18,7 @@ begin
         declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id), @message nvarchar(2048);
         declare @now datetime2(3) = <<schema>>.[now](), @present nvarchar(256), @expires datetime2(3), @token bigint;
         if @seconds is null or @seconds <= 0 or @seconds > 31622400
-            throw 77108, N'changefeed 77108: a lease must last 0 (exclusive) to 31622400 seconds', 1;
+            throw 77108, N'changefeed 77108: feed "<<name_text>>": a lease must last 0 (exclusive) to 31622400 seconds', 1;
         if @is_own = 1 begin transaction;
         exec <<schema>>.[check_consumer:<<name>>] @consumer = @consumer, @shard = @shard;
         select @present = c.lease_holder, @expires = c.lease_expires from <<schema>>.[consumers] as c

@@ -25,7 +25,7 @@ begin
     set transaction isolation level read committed;
     begin try
         if @@trancount = 0
-            throw 77100, N'changefeed 77100: Please call this procedure inside a transaction (update_state)', 0;
+            throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure inside a transaction (update_state)', 0;
 
         declare @now datetime2(3) = <<schema>>.[now]();
         declare @tolerance bigint, @floor datetime2(3);

@@ -78,6 +78,9 @@ begin
         end;
         set @shard_key_type = isnull(@shard_key_type, @type);
         exec <<schema>>.[check_feed] @feed_id = @feed_id, @object_id = @object_id, @kind = @kind, @shard_key_type = @shard_key_type;
+        -- What was named once stays named.
+        select @ulid_column = isnull(@ulid_column, f.ulid_column), @shard_column = isnull(@shard_column, f.shard_column)
+        from <<schema>>.[feeds] as f where f.feed_id = @feed_id;
         exec <<schema>>.[find_columns]
             @object_id = @object_id, @kind = @kind, @shard_key_type = @shard_key_type,
             @ulid_column = @ulid_column output, @shard_column = @shard_column output;

@@ -32,6 +32,7 @@ begin
             set @rows = @rows + @count;
             if @count < @pagesize or @rows >= @limit break;
         end;
+        exec <<schema>>.[flush_log];
     end try
     begin catch
         if @@trancount > 0 rollback;

@@ -25,14 +25,14 @@ begin
         declare @first binary(16), @last binary(16);
         declare @given table (ulid binary(16) not null primary key);
         if @@trancount > 0
-            throw 77100, N'changefeed 77100: Please call this procedure outside of any transaction (insert_history)', 0;
+            throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (insert_history)', 0;
         if object_id(N'tempdb..#history') is null
-            throw 77107, N'changefeed 77107: make the table #history first: changefeed_place int not null, changefeed_time datetime2(3) not null, and the key columns', 1;
+            throw 77107, N'changefeed 77107: feed "<<name_text>>": make the table #history first: changefeed_place int not null, changefeed_time datetime2(3) not null, and the key columns', 1;
         begin try
             exec sys.sp_executesql N'declare @rows int; select @rows = count(*) from (select h.changefeed_place, h.changefeed_time<<history_columns_in_text>> from #history as h) as s;';
         end try
         begin catch
-            throw 77107, N'changefeed 77107: #history lacks a column: it needs changefeed_place, changefeed_time, <<key_names_in_text>>', 1;
+            throw 77107, N'changefeed 77107: feed "<<name_text>>": #history lacks a column: it needs changefeed_place, changefeed_time, <<key_names_in_text>>', 1;
         end catch;
 
         begin transaction;

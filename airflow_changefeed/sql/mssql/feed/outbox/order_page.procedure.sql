@@ -15,7 +15,7 @@ begin
     set transaction isolation level read committed;
     begin try
         if @@trancount = 0
-            throw 77100, N'changefeed 77100: Please call this procedure inside a transaction (order_page)', 0;
+            throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure inside a transaction (order_page)', 0;
 
         -- The state row before any row leaves the outbox: a seal that lists shards finds this one in one of both (R7).
         exec <<schema>>.[update_state:<<name>>] @shard_id = @shard_id, @time_hint = '1970-01-01', @count = 0;

@@ -22,7 +22,7 @@ begin
     begin try
         declare @transaction_id bigint, @range nvarchar(255), @key nvarchar(128), @result int, @packed varbinary(40);
         if @@trancount = 0
-            throw 77100, N'changefeed 77100: Please call this procedure inside a transaction (lock)', 0;
+            throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure inside a transaction (lock)', 0;
         exec <<schema>>.[lock_shard:<<name>>] @shard_id = @shard_id, @lock_timeout = @lock_timeout;
         exec <<schema>>.[update_state:<<name>>]
             @shard_id = @shard_id,
