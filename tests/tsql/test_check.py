@@ -111,6 +111,8 @@ def test_the_event_tables_compile(checker: Checker) -> None:
     for case in cases():
         texts = [Text(f"{case.name} {number}", sql) for number, sql in enumerate(case.event_table())]
         texts.append(Text("installed", f"create schema {quoted(case.installed_in)}"))
-        reader = "select r.ulid, h.place, h.time from #read as r cross join #history as h"
+        reader = (
+            "select r.ulid, h.changefeed_place, h.changefeed_time from #read as r cross join #history as h"
+        )
         texts.append(Text("reader", f"create procedure dbo.reader as {reader}"))
         assert checker.check(Job(tuple(texts), case.temporary(), rules=False)).findings == ()
