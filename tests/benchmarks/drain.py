@@ -41,21 +41,24 @@ class Figure:
 
 def run(folder: Path) -> list[Figure]:
     """Measure every engine; the best of three rounds counts, each on a full outbox."""
-    figures = []
-    for name in expected_engines():
-        with open_engine(name, folder) as engine:
-            bench = set_up(engine, Table(columns=()))
-            execute = _mssql(engine) if name == "mssql" else _sqlite(engine)
-            outbox, feed = (_object(name, kind, bench.feed) for kind in ("outbox", "feed"))
-            floor = _best(
-                lambda: _fill(name, execute, outbox, feed), lambda: _floor(name, execute, outbox, feed)
-            )
-            ours = _best(lambda: _fill(name, execute, outbox, feed), lambda: _drain(bench))
-            figures += [
-                Figure("floor: insert and delete", name, ROWS, ROWS / floor, 1.0, _peak()),
-                Figure("drain, pages of 10,000", name, ROWS, ROWS / ours, floor / ours, _peak()),
-            ]
-    return figures
+    return [figure for name in expected_engines() for figure in _measure(name, folder)]
+
+
+def _measure(name: str, folder: Path) -> list[Figure]:
+    with open_engine(name, folder) as engine:
+        bench = set_up(engine, Table(columns=()))
+        execute = _mssql(engine) if name == "mssql" else _sqlite(engine)
+        outbox, feed = (_object(name, kind, bench.feed) for kind in ("outbox", "feed"))
+
+        def fill() -> None:
+            _fill(name, execute, outbox, feed)
+
+        floor = _best(fill, lambda: _floor(name, execute, outbox, feed))
+        ours = _best(fill, lambda: _drain(bench))
+    return [
+        Figure("floor: insert and delete", name, ROWS, ROWS / floor, 1.0, _peak()),
+        Figure("drain, pages of 10,000", name, ROWS, ROWS / ours, floor / ours, _peak()),
+    ]
 
 
 def _best(prepare: Callable[[], None], work: Callable[[], None]) -> float:
@@ -86,7 +89,8 @@ def _floor(name: str, execute: Callable[[str], Any], outbox: str, feed: str) -> 
         where = f"where o.shard_id = 0 and o.order_sequence >= {page} and o.order_sequence < {page + PAGE}"
         execute("begin transaction")
         execute(
-            f"insert into {feed} (shard_id, ulid, EventID) select o.shard_id, {ulid}, o.EventID from {outbox} as o {where}"
+            f"insert into {feed} (shard_id, ulid, EventID) "
+            f"select o.shard_id, {ulid}, o.EventID from {outbox} as o {where}"
         )
         execute(f"delete from {outbox} {where.replace('o.', '')}")
         execute("commit")
@@ -99,7 +103,8 @@ def _fill(name: str, execute: Callable[[str], Any], outbox: str, feed: str) -> N
         numbers = " cross join ".join(
             f"(values (0),(1),(2),(3),(4),(5),(6),(7),(8),(9)) as t{n} (d)" for n in range(6)
         )
-        rows = f"select top ({ROWS}) 0, sysutcdatetime(), row_number() over (order by (select null)) from {numbers}"
+        number = "row_number() over (order by (select null))"
+        rows = f"select top ({ROWS}) 0, sysutcdatetime(), {number} from {numbers}"
     else:
         rows = (
             f"with recursive n(i) as (select 1 union all select i + 1 from n where i < {ROWS}) "

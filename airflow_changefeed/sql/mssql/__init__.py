@@ -2,9 +2,9 @@
 """
 The T-SQL of changefeeds, as one script: ``python -m airflow_changefeed.sql.mssql > changefeed.sql``.
 
-``install/`` has what a database gets once, ``feed/`` the templates of what each feed gets. The templates go into
-the database as a function that returns them, and ``setup_feed`` fills and executes them there, so that nobody
-needs Python to set up or upgrade a feed (ADR 0005).
+``install/`` has what a database gets once, ``feed/`` the templates of what each feed gets. The templates go
+into the database as a function that returns them, and ``setup_feed`` fills and executes them there, so that
+nobody needs Python to set up or upgrade a feed (ADR 0005).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ INSTALL = (
     "upgrade.batch",
 )
 
-#: Files of ``feed/`` in the order in which they need each other; ``outbox/`` and ``serialized/`` are of one kind.
+#: Files of ``feed/`` in the order in which they need each other; two folders are of one kind.
 FEED = (
     "state.table",
     "state_options.batch",
@@ -138,11 +138,11 @@ def feed_templates() -> list[Template]:
 
 def install_script(schema: str = DEFAULT_SCHEMA, *, sequence_cache: int = SEQUENCE_CACHE) -> list[str]:
     """
-    Return the batches that install changefeeds in a database, or bring it to this version; harmless to repeat.
+    Return the batches that install changefeeds, or bring them to this version; harmless to repeat.
 
     :param schema: where the objects live, at most 15 characters.
-    :param sequence_cache: numbers that the server keeps ready of each sequence, at least 1. Only where they are
-        kept for the whole server is the order of the numbers the order of the transactions.
+    :param sequence_cache: numbers that the server keeps ready of each sequence, at least 1. Only where they
+        are kept for the whole server is the order of the numbers the order of the transactions.
     :raises InvalidArgumentError: a value is out of range.
     """
     problems = []
@@ -190,8 +190,8 @@ def install_tokens(schema: str) -> dict[str, str]:
 
 
 def script(schema: str = DEFAULT_SCHEMA, *, sequence_cache: int = SEQUENCE_CACHE) -> str:
-    """Return :func:`install_script` as one text for sqlcmd, SSMS, Flyway or DbUp, with ``go`` between batches."""
-    head = f"-- airflow_changefeed {__version__}: installs or upgrades schema {schema}; run by a member of db_owner.\n"
+    """Return :func:`install_script` as one text for sqlcmd, SSMS, Flyway or DbUp."""
+    head = f"-- airflow_changefeed {__version__}: installs or upgrades schema {schema}; run as db_owner.\n"
     return head + "".join(
         f"{batch.rstrip()}\ngo\n\n" for batch in install_script(schema, sequence_cache=sequence_cache)
     )

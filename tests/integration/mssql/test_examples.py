@@ -14,37 +14,17 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from airflow_changefeed.core.ulid import Ulid
-from tests.integration.mssql.server import Client, Database, Rows
+from tests.integration.mssql import guides
+from tests.integration.mssql.server import Client, Database
 
-CREATE_READ = "create table #read (ulid binary(16) not null, AggregateID bigint not null, Version int not null); "
-#: The readme's boilerplate for server-side transactions.
-SAFELY = (
-    "set xact_abort on begin try begin transaction {} commit end try "
-    "begin catch if @@trancount > 0 rollback; ;throw; end catch"
-)
 BLOCK = 100_000_000_000
 
 
 @pytest.fixture(scope="module")
 def guide(database: Database) -> Database:
-    """Set up the tables of the guides, by the statements of the guides."""
+    """Set up the feeds of the guides."""
     with database.client() as client:
-        client.results(
-            "create table myservice.MyEvent (AggregateID bigint not null, Version int not null, "
-            "ChosenShoeSize tinyint not null, primary key (AggregateID, Version))"
-        )
-        client.results("exec changefeed.setup_feed @table = 'myservice.MyEvent', @outbox = 1")
-        client.results("create role service1; create role service2")
-        client.results("alter role [changefeed.writers:myservice.MyEvent] add member service1")
-        client.results("alter role [changefeed.readers:myservice.MyEvent] add member service2")
-        # The guide of the other mode gives its table the same name.
-        client.results(
-            "create table myservice.ShoeEvent (Shard smallint not null, ULID binary(16) not null, "
-            "UserID bigint not null, ChosenShoeSize tinyint not null, "
-            "constraint pk_MyEvent primary key (Shard, ULID)) with (data_compression = page)"
-        )
-        client.results("exec [changefeed].setup_feed @table_name = 'myservice.ShoeEvent', @blocking = 1")
-        client.results("alter role [changefeed.writers:myservice.ShoeEvent] add member service1")
+        guides.set_up(client)
     return database
 
 
@@ -52,78 +32,52 @@ def guide(database: Database) -> Database:
 def client(guide: Database) -> Iterator[Client]:
     """Connect where the tables of the guides are, and nothing is in them."""
     with guide.client() as client:
-        client.results("truncate table myservice.MyEvent; truncate table myservice.ShoeEvent")
-        for feed in ("MyEvent", "ShoeEvent"):
-            client.results(f"delete from [changefeed].[state:myservice.{feed}]")
-        client.results("delete from [changefeed].[outbox:myservice.MyEvent]")
-        client.results("delete from [changefeed].[feed:myservice.MyEvent]")
+        guides.clean(client)
         yield client
-
-
-def _time(ulid: bytes) -> str:
-    return f"{datetime.fromtimestamp(0, timezone.utc) + timedelta(milliseconds=int.from_bytes(ulid[:6], 'big')):%H:%M}"
-
-
-def _write(client: Client, shard: int, hint: str, aggregate: int, version: int) -> None:
-    client.results(
-        f"insert into myservice.MyEvent (AggregateID, Version, ChosenShoeSize) values ({aggregate}, {version}, 38); "
-        "insert into [changefeed].[outbox:myservice.MyEvent] (shard_id, time_hint, AggregateID, Version) "
-        f"values ({shard}, '{hint}', {aggregate}, {version});"
-    )
-
-
-def _read(client: Client, cursor: bytes = b"\0", page_size: int = 100, shard: int = 0) -> Rows:
-    # Dropped, as this connection goes on to the next page.
-    return client.rows(
-        "drop table if exists #read; "
-        + CREATE_READ
-        + f"declare @cursor binary(16) = 0x{cursor.hex()}; "
-        f"exec changefeed.[read_feed:myservice.MyEvent] @shard_id = {shard}, @cursor = @cursor, @pagesize = {page_size}; "
-        "select r.ulid, e.AggregateID, e.Version, e.ChosenShoeSize from #read as r join myservice.MyEvent as e "
-        "on r.AggregateID = e.AggregateID and r.Version = e.Version order by ulid"
-    )
 
 
 def test_outbox_example(client: Client) -> None:
     """OUTBOX.md, "Publisher code": two inserts in one transaction, two partitions by number."""
     client.results("begin transaction")
-    client.results("insert into myservice.MyEvent (AggregateID, Version, ChosenShoeSize) values (1000, 1, 38)")
+    client.results(
+        "insert into myservice.MyEvent (AggregateID, Version, ChosenShoeSize) values (1000, 1, 38)"
+    )
     client.results(
         "insert into [changefeed].[outbox:myservice.MyEvent] (shard_id, time_hint, AggregateID, Version) "
         "values (1000 % 2, '2023-05-31 12:00:00', 1000, 1)"
     )
     client.results("commit")
-    ((ulid, *event),) = _read(client)
+    ((ulid, *event),) = guides.read(client)
     assert event == [1000, 1, 38]
-    assert _time(ulid) == "12:00"
-    assert _read(client, shard=1) == []
+    assert guides.time(ulid) == "12:00"
+    assert guides.read(client, shard=1) == []
 
 
 def test_consumer_loop(client: Client) -> None:
     """OUTBOX.md, "Consumer code": the highest ulid of a page is the next cursor, until a page is empty."""
     for version in range(1, 8):
-        _write(client, 0, "2023-05-31 12:00:00", 1000, version)
+        guides.write(client, 0, "2023-05-31 12:00:00", 1000, version)
     seen, cursor = [], b"\0"
-    while page := _read(client, cursor, page_size=3):
+    while page := guides.read(client, cursor, page_size=3):
         seen += page
         cursor = page[-1][0]
     assert [row[2] for row in seen] == [*range(1, 8)]
-    assert _read(client) == seen
+    assert guides.read(client) == seen
 
 
 def test_order_stands_above_time_hint(client: Client) -> None:
     """TestHappyDayOutbox: hints that go back take the time of the event before; pages and re-reads agree."""
-    hints = [("12:00", 1000, 1), ("12:03", 1001, 1), ("12:02", 1000, 2), ("12:01", 1001, 2), ("12:10", 1000, 3)]
-    for minute, aggregate, version in hints:
-        _write(client, 0, f"2023-05-31 {minute}:00", aggregate, version)
-    page1 = _read(client, page_size=3)
-    assert [_time(row[0]) for row in page1] == ["12:00", "12:03", "12:03"]
-    page2 = _read(client, page1[-1][0])
-    assert [_time(row[0]) for row in page2] == ["12:03", "12:10"]
-    assert [row[1:3] for row in _read(client)] == [(aggregate, version) for _, aggregate, version in hints]
-    assert _read(client) == page1 + page2
-    assert client.value("select count(*) from [changefeed].[outbox:myservice.MyEvent]") == 0
-    assert client.value("select count(*) from [changefeed].[feed:myservice.MyEvent]") == 5
+    keys = [(1000, 1), (1001, 1), (1000, 2), (1001, 2), (1000, 3)]
+    for minute, key in zip((0, 3, 2, 1, 10), keys, strict=True):
+        guides.write(client, 0, f"2023-05-31 12:{minute}:00", *key)
+    page1 = guides.read(client, page_size=3)
+    assert [guides.time(row[0]) for row in page1] == ["12:00", "12:03", "12:03"]
+    page2 = guides.read(client, page1[-1][0])
+    assert [guides.time(row[0]) for row in page2] == ["12:03", "12:10"]
+    assert [row[1:3] for row in guides.read(client)] == keys
+    assert guides.read(client) == page1 + page2
+    for kind, rows in (("outbox", 0), ("feed", 5)):
+        assert client.value(f"select count(*) from [changefeed].[{kind}:myservice.MyEvent]") == rows
 
 
 def test_read_type_has_the_shape_of_read(client: Client) -> None:
@@ -137,16 +91,21 @@ def test_read_type_has_the_shape_of_read(client: Client) -> None:
         "inner join sys.columns as c on c.object_id = t.type_table_object_id "
         "where t.name = N'type:read:myservice.MyEvent' order by c.column_id"
     )
-    assert [(name.lower(), length) for name, length in columns] == [("ulid", 16), ("aggregateid", 8), ("version", 4)]
+    assert [(name.lower(), length) for name, length in columns] == [
+        ("ulid", 16),
+        ("aggregateid", 8),
+        ("version", 4),
+    ]
 
 
 def test_single_ulid(client: Client) -> None:
     """BLOCKING.md, "Single ULID": lock:T gives one, in the boilerplate of a server-side transaction."""
     client.results(
-        SAFELY.format(
+        guides.SAFELY.format(
             "declare @ulid binary(16) "
             "exec changefeed.[lock:myservice.ShoeEvent] @shard_id = 0, @ulid = @ulid output; "
-            "insert into myservice.ShoeEvent (Shard, ULID, UserID, ChosenShoeSize) values (0, @ulid, 1234, 42);"
+            "insert into myservice.ShoeEvent (Shard, ULID, UserID, ChosenShoeSize) "
+            "values (0, @ulid, 1234, 42);"
         )
     )
     ((shard, ulid, *event),) = client.rows("select * from myservice.ShoeEvent")
@@ -155,13 +114,14 @@ def test_single_ulid(client: Client) -> None:
 
 
 def test_many_ulids_by_row_number(client: Client) -> None:
-    """BLOCKING.md, "Using the ulid() function": numbered by row, and a second statement behind a safe constant."""
+    """BLOCKING.md, "Using the ulid() function": numbered by row, and a second time behind a constant."""
     client.results(
-        "drop table if exists #myinput; create table #myinput (UserID bigint, ChosenShoeSize tinyint, Time datetime2(3)); "
+        "drop table if exists #myinput; "
+        "create table #myinput (UserID bigint, ChosenShoeSize tinyint, Time datetime2(3)); "
         "insert into #myinput values (1, 41, '2023-01-03'), (2, 42, '2023-01-01'), (3, 43, '2023-01-02')"
     )
     client.results(
-        SAFELY.format(
+        guides.SAFELY.format(
             "declare @ulid binary(16) "
             "exec changefeed.[lock:myservice.ShoeEvent] @shard_id = 0, @ulid = @ulid output; "
             "insert into myservice.ShoeEvent (Shard, ULID, UserID, ChosenShoeSize) "
@@ -169,7 +129,8 @@ def test_many_ulids_by_row_number(client: Client) -> None:
             "select 0, changefeed.[ulid:myservice.ShoeEvent](row_number() over (order by myinput.Time)), "
             "myinput.UserID, myinput.ChosenShoeSize from #myinput as myinput; "
             "insert into myservice.ShoeEvent (Shard, ULID, UserID, ChosenShoeSize) "
-            "select 0, changefeed.[ulid:myservice.ShoeEvent](row_number() over (order by i.UserID) + 1000000), "
+            "select 0, "
+            "changefeed.[ulid:myservice.ShoeEvent](row_number() over (order by i.UserID) + 1000000), "
             "i.UserID, i.ChosenShoeSize from #myinput as i;"
         )
     )
@@ -185,7 +146,8 @@ def test_low_level_version(client: Client) -> None:
         "begin transaction; declare @ulid_high binary(8) declare @ulid_low bigint declare @ulid binary(16) "
         "exec changefeed.[lock:myservice.ShoeEvent] @shard_id = 0, @session_context = 0, "
         "@ulid_high = @ulid_high output, @ulid_low = @ulid_low output, @ulid = @ulid output; "
-        "select @ulid_high, @ulid_low, @ulid, convert(binary(16), @ulid_high + convert(binary(8), @ulid_low)), "
+        "select @ulid_high, @ulid_low, @ulid, "
+        "convert(binary(16), @ulid_high + convert(binary(8), @ulid_low)), "
         "convert(bigint, session_context(N'changefeed.transaction_id')); rollback"
     )[0]
     assert ulid == first == high + low.to_bytes(8, "big")
@@ -203,7 +165,9 @@ def test_locks_of_one_transaction(client: Client) -> None:
     d = client.value(f"{fixed}; select {ulid.format(0)}")
     e = client.value(f"{lock.format('')}; select {ulid.format(0)}")
     client.results("commit")
-    f = client.value(f"begin transaction; {fixed}; declare @f binary(16) = {ulid.format(0)}; commit; select @f")
+    f = client.value(
+        f"begin transaction; {fixed}; declare @f binary(16) = {ulid.format(0)}; commit; select @f"
+    )
     places = [int.from_bytes(place, "big") for place in (a, b, c, d)]
     assert [place - places[0] for place in places] == [0, 1, BLOCK, 2 * BLOCK]
     assert d < e < f
@@ -217,8 +181,8 @@ def test_lock_feed_with_the_sequence_for_one_row(client: Client) -> None:
         "values (0, changefeed.ulid(next value for changefeed.sequence), {}, 40); "
     )
     lock = "exec changefeed.[lock_feed:myservice.ShoeEvent] @shard_id = 0; "
-    client.results(SAFELY.format(lock + one.format(1) + one.format(2)))
-    client.results(SAFELY.format(lock + one.format(3)))
+    client.results(guides.SAFELY.format(lock + one.format(1) + one.format(2)))
+    client.results(guides.SAFELY.format(lock + one.format(3)))
     rows = client.rows("select UserID, ULID from myservice.ShoeEvent order by ULID")
     assert [user for user, _ in rows] == [1, 2, 3]
     assert int.from_bytes(rows[1][1], "big") - int.from_bytes(rows[0][1], "big") == 1
@@ -228,16 +192,17 @@ def test_lock_feed_with_the_sequence_for_many_rows(client: Client) -> None:
     """
     The readme's insert of many rows: ULIDs of the same time, in the order of the input.
 
-    It says ``next value for ... over (order by i.Time)``, which not every server takes: here the input is ordered
-    before numbers are drawn.
+    It says ``next value for ... over (order by i.Time)``, which not every server takes: here the input is
+    ordered before numbers are drawn.
     """
     client.results(
-        SAFELY.format(
+        guides.SAFELY.format(
             "exec changefeed.[lock_feed:myservice.ShoeEvent] @shard_id = 0; "
             # The readme gives one value for four columns.
             "insert into myservice.ShoeEvent (Shard, ULID, UserID, ChosenShoeSize) "
             "select 0, changefeed.ulid(next value for changefeed.sequence), i.UserID, 40 "
-            "from (select top (100) v.UserID from (values (1, '2023-03-01'), (2, '2023-01-01'), (3, '2023-02-01')) "
+            "from (select top (100) v.UserID "
+            "from (values (1, '2023-03-01'), (2, '2023-01-01'), (3, '2023-02-01')) "
             "as v (UserID, Time) order by v.Time) as i;"
         )
     )
@@ -256,7 +221,8 @@ def test_spellings_of_the_readme(guide: Database) -> None:
                 "UserID bigint not null, primary key (UserID))"
             )
             client.results(
-                f"exec [changefeed].setup_feed @table = 'myservice.{name}', @shard_key_type = 'uniqueidentifier', {mode} = 1"
+                f"exec [changefeed].setup_feed @table = 'myservice.{name}', "
+                f"@shard_key_type = 'uniqueidentifier', {mode} = 1"
             )
         client.results("create role myservice_user")
         # The readme writes [changefeed].[role:...]: a role has no schema.
@@ -264,16 +230,18 @@ def test_spellings_of_the_readme(guide: Database) -> None:
         # The readme's shard is 1000 % 2, which is no uniqueidentifier.
         client.results(
             f"insert into myservice.Uuid (Shard, ULID, UserID) values ('{shard}', 0x00, 7); "
-            f"insert into [changefeed].[outbox:myservice.Uuid] (shard_id, time_hint, UserID) values ('{shard}', '2023-05-31', 7)"
+            f"insert into [changefeed].[outbox:myservice.Uuid] (shard_id, time_hint, UserID) "
+            f"values ('{shard}', '2023-05-31', 7)"
         )
         rows = client.rows(
             "create table #read (ulid binary(16) not null, UserID bigint not null); "
             f"declare @shard uniqueidentifier = '{shard}', @cursor binary(16) = 0x00, @pagesize int = 10; "
-            "exec [changefeed].[read_feed:myservice.Uuid] @shard, @cursor, @pagesize; select UserID from #read"
+            "exec [changefeed].[read_feed:myservice.Uuid] @shard, @cursor, @pagesize; "
+            "select UserID from #read"
         )
         assert rows == [(7,)]
         client.results(
-            SAFELY.format(
+            guides.SAFELY.format(
                 f"exec changefeed.[lock_feed:myservice.UuidSerialized] @shard_id = '{shard}'; "
                 "insert into myservice.UuidSerialized (Shard, ULID, UserID) "
                 f"values ('{shard}', changefeed.ulid(next value for changefeed.sequence), 8);"

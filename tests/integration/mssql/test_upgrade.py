@@ -10,24 +10,21 @@ from itertools import pairwise
 import pytest
 
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.sql.mssql import install_script
 from tests.integration.contract.oracles import History, judge
+from tests.integration.mssql.participants import Participant
 from tests.integration.mssql.server import Client, Database
 from tests.integration.mssql.upgrade_race import (
-    BLOCKING,
-    DOTTED,
-    OUTBOX,
     BlockingReader,
     BlockingWriter,
     FeedReader,
     OutboxReader,
     OutboxWriter,
-    Participant,
     Reader,
     StateWatcher,
     history,
-    make_dotted,
-    make_v2,
 )
+from tests.integration.mssql.upstream import BLOCKING, DOTTED, OUTBOX, make_dotted, make_v2
 
 _MEMBERS = (
     "select r.name, m.name from sys.database_role_members as x "
@@ -58,20 +55,27 @@ def _read_all(reader: Reader) -> Reader:
 
 
 @pytest.fixture(scope="module")
-def upgraded(empty_database: Database) -> Iterator[Upgraded]:
+def upgraded(empty_database: Database) -> Upgraded:
     """Upgrade with two writers and two readers on each feed."""
     database = empty_database
     with database.client() as client:
         make_v2(client, database.sequence_cache)
         members = set(client.rows(_MEMBERS))
         outbox_writers = [OutboxWriter(database, f"outbox writer {number}", number) for number in (1, 2)]
-        blocking_writers = [BlockingWriter(database, f"blocking writer {number}", number) for number in (1, 2)]
+        blocking_writers = [
+            BlockingWriter(database, f"blocking writer {number}", number) for number in (1, 2)
+        ]
         # The first lock makes the shard's row, which v2 itself is not safe in on every server.
+        blocking_writers[0].news.release()
         blocking_writers[0].step(client)
         outbox_readers = [OutboxReader(database, f"outbox reader {number}", number) for number in (1, 2)]
+        outbox_writers[0].news.release()
         outbox_writers[0].step(client)
+        outbox_readers[0].news.release()
         outbox_readers[0].step(client)
-        blocking_readers = [BlockingReader(database, f"blocking reader {number}", number) for number in (1, 2)]
+        blocking_readers = [
+            BlockingReader(database, f"blocking reader {number}", number) for number in (1, 2)
+        ]
         watcher = StateWatcher(database, "watcher", 0)
         writers = [*outbox_writers, *blocking_writers]
         readers = [*outbox_readers, *blocking_readers]
@@ -80,8 +84,7 @@ def upgraded(empty_database: Database) -> Iterator[Upgraded]:
         running: list[Participant] = [*writers, *readers, watcher]
         for one in running:
             one.start()
-        for one in running:
-            one.await_steps(10)
+        _work(writers, 10)
         cursors = {
             table: (reader.cursor, len(reader.content))
             for table, reader in (
@@ -90,18 +93,24 @@ def upgraded(empty_database: Database) -> Iterator[Upgraded]:
             )
         }
         try:
-            database.install()
-            for one in running:
-                one.await_steps(10)
+            batches = install_script(sequence_cache=database.sequence_cache)
+            for batch in batches:
+                # The last one upgrades the feeds, which takes longest.
+                for writer in writers:
+                    writer.news.release(60 if batch is batches[-1] else 2)
+                client.results(batch)
+            _work(writers, 10)
         finally:
             _end(writers)
             _end([*readers, watcher])
         rows = {
             OUTBOX: client.rows(f"select AggregateID, Version from {OUTBOX}"),
-            BLOCKING: [tuple(map(int, data.split())) for (data,) in client.rows(f"select Data from {BLOCKING}")],
+            BLOCKING: [
+                tuple(map(int, data.split())) for (data,) in client.rows(f"select Data from {BLOCKING}")
+            ],
         }
     assert not watcher.failures
-    yield Upgraded(
+    return Upgraded(
         database,
         {
             OUTBOX: history(
@@ -115,6 +124,14 @@ def upgraded(empty_database: Database) -> Iterator[Upgraded]:
         members,
         cursors,
     )
+
+
+def _work(writers: list[Participant], transactions: int) -> None:
+    goals = {writer: writer.steps + transactions for writer in writers}
+    for writer in writers:
+        writer.news.release(transactions)
+    for writer, goal in goals.items():
+        writer.await_steps(goal)
 
 
 def _end(running: list[Participant]) -> None:
@@ -181,12 +198,8 @@ def test_the_feeds_are_in_the_list(upgraded: Upgraded) -> None:
     "call",
     [
         f"upgrade_feed N'{OUTBOX}', 1, 0",
-        f"upgrade_feed N'{BLOCKING}', 0, 1",
-        f"upgrade_feed @table_name = N'{OUTBOX}', @outbox = 1",
-        f"upgrade_feed @table = N'{BLOCKING}', @serialize_writers = 1",
-        f"setup_feed N'{OUTBOX}', @outbox = 1",
-        f"setup_feed @table_name = N'{BLOCKING}', @blocking = 1",
-        f"setup_feed @table = N'{OUTBOX}', @outbox = 1",
+        f"upgrade_feed @table_name = N'{BLOCKING}', @blocking = 1",
+        f"setup_feed @table_name = N'{OUTBOX}', @outbox = 1",
         f"setup_feed @table = N'{BLOCKING}', @serialize_writers = 1",
     ],
 )
@@ -214,7 +227,8 @@ def test_a_transaction_locked_by_v2_takes_its_ulids_from_ours(client: Client) ->
         f"exec sp_set_session_context N'changefeed.ulid_low/{BLOCKING}', 5"
     )
     rows = client.rows(
-        f"select convert(binary(16), [changefeed].[ulid:{BLOCKING}](2)), convert(binary(16), [changefeed].[ulid](3))"
+        f"select convert(binary(16), [changefeed].[ulid:{BLOCKING}](2)), "
+        "convert(binary(16), [changefeed].[ulid](3))"
     )
     client.results("rollback transaction")
     high = bytes.fromhex("0102030405060708")

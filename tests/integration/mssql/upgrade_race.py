@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A database of mssql-changefeed v2, and threads that write and read it as its guides say while it is upgraded."""
+"""Threads that write and read a database of mssql-changefeed v2 as its guides say, while it is upgraded."""
 
 from __future__ import annotations
 
 import itertools
-import re
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,105 +12,11 @@ import mssql_python
 
 from airflow_changefeed.core.ulid import Ulid
 from tests.integration.contract.oracles import History, Reading, Transaction
-from tests.integration.mssql.server import Client, Database, filled
+from tests.integration.mssql.participants import Participant
+from tests.integration.mssql.server import Client, Database
+from tests.integration.mssql.upstream import BLOCKING, OUTBOX
 
-#: In the outbox mode, and two in the blocking mode: one with a key of its own, one as in upstream's tests.
-OUTBOX, BLOCKING, DOTTED = "myservice.MyEvent", "myservice.TestSerializeWriters", "myservice.Dotted"
 START = bytes(16)
-#: Some servers replace a procedure by dropping it; who calls it at that moment tries again.
-_REPLACED = re.compile("cache lookup failed|could not find stored procedure|does not exist|concurrently", re.IGNORECASE)
-#: Where a server refuses a sequence with a dot in its name, writers draw from one without.
-_PROBE = "create sequence [changefeed].[probe:a.b] as bigint; select next value for [changefeed].[probe:a.b]"
-
-
-def make_v2(client: Client, cache: int) -> None:
-    """Make what an upstream v2 database has: two feeds in use, with members in their roles."""
-    client.script(filled("upstream_v2_setup.sql"))
-    for table in (OUTBOX, DOTTED):
-        client.results(
-            f"create table {table} (AggregateID bigint not null, Version int not null, ChosenShoeSize tinyint, "
-            "primary key (AggregateID, Version))"
-        )
-    client.results(f"create table {BLOCKING} (EventID binary(16) primary key, Data varchar(max) not null)")
-    has_dots = True
-    try:
-        client.results(_PROBE)
-    except mssql_python.Error:
-        has_dots = False
-    for table in (OUTBOX, BLOCKING):
-        object_id = str(client.value(f"select object_id('{table}')"))
-        sequence = f"sequence:{table}" if has_dots else "sequence_of_v2"
-        tokens = {"name": table, "object_id": object_id, "sequence": sequence, "cache": f"cache {cache}"}
-        client.script(filled("upstream_v2.sql", **tokens))
-        client.script(
-            filled(f"upstream_v2_{'outbox' if table == OUTBOX else 'blocking'}.sql", **tokens)
-        )
-        for role in ("readers", "writers"):
-            if table == OUTBOX or role == "writers":
-                client.results(f"create role [{role} of {table}]")
-                client.results(f"alter role [changefeed.{role}:{table}] add member [{role} of {table}]")
-
-
-def make_dotted(client: Client) -> None:
-    """Make what tells a feed of v2 with a sequence of its own, on servers where such a one cannot be drawn from."""
-    tokens = {"name": DOTTED, "object_id": str(client.value(f"select object_id('{DOTTED}')"))}
-    client.script(filled("upstream_v2.sql", **tokens))
-    client.results(f"create sequence [changefeed].[sequence:{DOTTED}] as bigint start with 1 increment by 1")
-    client.results(f"create table [changefeed].[outbox:{DOTTED}] (shard_id int not null, order_sequence bigint not null, "
-                   "time_hint datetime2(3) not null, AggregateID bigint not null, Version int not null, "
-                   f"constraint [pk:outbox:{DOTTED}] primary key (shard_id, order_sequence))")
-
-
-class Participant(threading.Thread):
-    """A program that repeats its step until it is told to end; readers do when there is news."""
-
-    def __init__(self, database: Database, name: str, number: int) -> None:
-        super().__init__(name=name, daemon=True)
-        self.database, self.number = database, number
-        self.ending = threading.Event()
-        self.progress = threading.Condition()
-        self.steps = 0
-        self.failures: list[str] = []
-        #: Those who have something to look at after each step of this one.
-        self.followers: list[Participant] = []
-        self.news = threading.Semaphore(1)
-
-    def run(self) -> None:
-        """Work."""
-        try:
-            with self.database.client() as client:
-                while not self.is_done():
-                    try:
-                        self.step(client)
-                    except mssql_python.Error as error:
-                        if not _REPLACED.search(str(error)):
-                            raise
-                        client.results("if @@trancount > 0 rollback transaction")
-                        continue
-                    for follower in self.followers:
-                        follower.news.release()
-                    with self.progress:
-                        self.steps += 1
-                        self.progress.notify_all()
-        except Exception as error:
-            self.failures.append(f"{self.name}: {error}")
-            with self.progress:
-                self.progress.notify_all()
-
-    def is_done(self) -> bool:
-        """Whether to stop before the next step."""
-        return self.ending.is_set()
-
-    def step(self, client: Client) -> None:
-        """Do one unit of work."""
-        raise NotImplementedError
-
-    def await_steps(self, more: int) -> None:
-        """Wait until it has done so many more steps, or failed."""
-        with self.progress:
-            goal = self.steps + more
-            self.progress.wait_for(lambda: self.steps >= goal or self.failures, timeout=120)
-            assert self.steps >= goal, self.failures or f"{self.name} hangs"
 
 
 class Writer(Participant):
@@ -125,10 +29,16 @@ class Writer(Participant):
 
     def step(self, client: Client) -> None:
         """Run one transaction and note when."""
+        if not self.ending.is_set():
+            self.news.acquire()
         keys = [(self.number, next(self.versions)) for _ in range(2)]
         is_rolled_back = self.steps % 5 == 4
         transaction = Transaction(
-            f"{self.name} {keys[0][1]}", time.monotonic_ns(), None, tuple((0, key) for key in keys), is_rolled_back
+            f"{self.name} {keys[0][1]}",
+            time.monotonic_ns(),
+            None,
+            tuple((0, key) for key in keys),
+            is_rolled_back,
         )
         try:
             given = self.write(client, keys)
@@ -136,7 +46,8 @@ class Writer(Participant):
             self.transactions.append(replace(transaction, is_rolled_back=True))
             raise
         client.results("rollback transaction" if is_rolled_back else "commit transaction")
-        self.transactions.append(replace(transaction, acknowledged=time.monotonic_ns(), given=given))
+        acknowledged = None if is_rolled_back else time.monotonic_ns()
+        self.transactions.append(replace(transaction, acknowledged=acknowledged, given=given))
 
     def write(self, client: Client, keys: list[tuple[int, int]]) -> Mapping[tuple[int, int], str]:
         """Begin a transaction and write the events; return ULIDs that are known by then."""
@@ -151,7 +62,8 @@ class OutboxWriter(Writer):
         client.results("begin transaction")
         for aggregate, version in keys:
             client.results(
-                f"insert into {OUTBOX} (AggregateID, Version, ChosenShoeSize) values ({aggregate}, {version}, 38); "
+                f"insert into {OUTBOX} (AggregateID, Version, ChosenShoeSize) "
+                f"values ({aggregate}, {version}, 38); "
                 f"insert into [changefeed].[outbox:{OUTBOX}] (shard_id, time_hint, AggregateID, Version) "
                 f"values (0, sysutcdatetime(), {aggregate}, {version})"
             )
@@ -220,9 +132,11 @@ class OutboxReader(Reader):
         """Call read_feed."""
         rows = client.rows(
             "drop table if exists #read; "
-            "create table #read (ulid binary(16) not null, AggregateID bigint not null, Version int not null); "
+            "create table #read "
+            "(ulid binary(16) not null, AggregateID bigint not null, Version int not null); "
             f"declare @cursor binary(16) = 0x{self.cursor.hex()}; "
-            f"exec changefeed.[read_feed:{OUTBOX}] @shard_id = 0, @cursor = @cursor, @pagesize = {self.page_size}; "
+            f"exec changefeed.[read_feed:{OUTBOX}] @shard_id = 0, @cursor = @cursor, "
+            f"@pagesize = {self.page_size}; "
             f"select r.ulid, e.AggregateID, e.Version from #read as r join {OUTBOX} as e "
             "on r.AggregateID = e.AggregateID and r.Version = e.Version order by r.ulid"
         )
@@ -235,7 +149,10 @@ class BlockingReader(Reader):
     def read(self, client: Client) -> list[tuple[str, tuple[int, int]]]:
         """Query the table by ULID."""
         return _events(
-            client.rows(f"select top (10) EventID, Data from {BLOCKING} where EventID > 0x{self.cursor.hex()} order by EventID")
+            client.rows(
+                f"select top (10) EventID, Data from {BLOCKING} "
+                f"where EventID > 0x{self.cursor.hex()} order by EventID"
+            )
         )
 
 
@@ -246,9 +163,11 @@ class FeedReader(Reader):
         """Call read_feed, which v2 has not in this mode."""
         return _events(
             client.rows(
-                "drop table if exists #read; create table #read (ulid binary(16) not null, EventID binary(16) not null); "
+                "drop table if exists #read; "
+                "create table #read (ulid binary(16) not null, EventID binary(16) not null); "
                 f"exec changefeed.[read_feed:{BLOCKING}] 0, 0x{self.cursor.hex()}, 1000; "
-                f"select r.ulid, e.Data from #read as r join {BLOCKING} as e on e.EventID = r.EventID order by r.ulid"
+                f"select r.ulid, e.Data from #read as r join {BLOCKING} as e "
+                "on e.EventID = r.EventID order by r.ulid"
             )
         )
 
@@ -271,7 +190,9 @@ def _events(rows: list[tuple[bytes, str]]) -> list[tuple[str, tuple[int, int]]]:
     return [(str(Ulid.of_bytes(raw)), tuple(int(part) for part in data.split())) for raw, data in rows]
 
 
-def history(writers: list[Writer], readers: list[Reader], feed: Reader, rows: list[tuple[int, int]]) -> History:
+def history(
+    writers: list[Writer], readers: list[Reader], feed: Reader, rows: list[tuple[int, int]]
+) -> History:
     """Return what happened to a feed; ``feed`` read all of it at the end."""
     return History(
         transactions=tuple(transaction for writer in writers for transaction in writer.transactions),

@@ -13,7 +13,6 @@ from tests.tools.tsql.filled import filled_feed
 from tests.tools.tsql.findings import AZURE, Finding, Job, Text
 from tests.tools.tsql.tables import Case, cases
 
-
 _OR_ALTER = re.compile(r"^create or alter ", re.MULTILINE)
 
 

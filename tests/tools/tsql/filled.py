@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``setup_feed`` executes for a table: ``create_feed_objects`` once more, for a compiler without a server."""
+"""What ``setup_feed`` executes for a table: ``create_feed_objects`` once more, without a server."""
 
 from __future__ import annotations
 

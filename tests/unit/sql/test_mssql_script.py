@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The install script for SQL Server; what compiles is ``make tsql``'s matter, what it does the contract suite's."""
+"""The install script for SQL Server; that it compiles is ``make tsql``'s matter."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_template_is_a_text_that_gives_the_file_back() -> None:
 
 
 def test_a_template_begins_its_line_where_the_verb_is_exchanged() -> None:
-    """``create_feed_objects`` turns the first line that begins with ``create`` into ``alter`` for what exists."""
+    """The first line that begins with ``create`` becomes ``alter`` for what is there."""
     for template in feed_templates():
         lines = [line for line in template.body.splitlines() if line.startswith("create ")]
         if template.type in ("procedure", "function", "view"):

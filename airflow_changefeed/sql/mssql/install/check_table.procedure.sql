@@ -11,7 +11,11 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     declare @name nvarchar(300) = concat(object_schema_name(@object_id), N'.', object_name(@object_id));
-    declare @message nvarchar(2048), @found nvarchar(1000), @length int = len(@name + N'.') - 1;
+    declare @message nvarchar(2048), @found nvarchar(1000), @length int;
+    -- As it was declared: some servers fold what object_name gives.
+    select @name = concat(i.TABLE_SCHEMA, N'.', i.TABLE_NAME) from INFORMATION_SCHEMA.TABLES as i
+    where i.TABLE_SCHEMA = object_schema_name(@object_id) and i.TABLE_NAME = object_name(@object_id);
+    set @length = len(@name + N'.') - 1;
     -- The longest name made of it is that of a constraint, def:outbox.order_sequence:T.
     if @length > 102
     begin

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls on a feed that cannot be served: the error names the thing and the remedy, and nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import (
+    CursorBeyondFeedError,
+    FutureTimeError,
+    InvalidArgumentError,
+    NotYetError,
+    PurgedError,
+    ShardNotFoundError,
+)
+from airflow_changefeed.sources.mssql import MssqlFeedSource
+from tests.integration.mssql.server import Client, Database, Rows
+
+FEED = "myservice.MyEvent"
+SERIALIZED = "myservice.Locked"
+CREATE_READ = "create table #read (ulid binary(16) not null, EventID int not null); "
+READ = f"exec changefeed.[read_feed:{FEED}] @shard_id = 0, @cursor = {{}}"
+
+
+@pytest.fixture(scope="module")
+def feeds(database: Database) -> Database:
+    """Set up an outbox feed whose first events are purged, and a serialized one."""
+    with database.client() as client:
+        client.results(f"create table {FEED} (EventID int not null primary key)")
+        client.results(f"exec changefeed.setup_feed N'{FEED}', @outbox = 1")
+        client.results(f"create table {SERIALIZED} (ULID binary(16) not null primary key)")
+        client.results(f"exec changefeed.setup_feed N'{SERIALIZED}', @blocking = 1")
+        for number in range(1, 5):
+            client.results(
+                f"insert into {FEED} (EventID) values ({number}); "
+                f"insert into [changefeed].[outbox:{FEED}] (time_hint, EventID) "
+                f"values ('2020-01-0{number}', {number})"
+            )
+        client.results(f"exec changefeed.[seal_feed:{FEED}] @until = '2020-02-01'")
+        client.results(f"exec changefeed.[purge_feed:{FEED}] @before = '2020-01-03'")
+    return database
+
+
+@pytest.fixture
+def client(feeds: Database) -> Iterator[Client]:
+    """Connect, and see that nothing was changed in the end."""
+    with feeds.client() as client:
+        before = _everything(client)
+        yield client
+        assert _everything(client) == before
+
+
+def _everything(client: Client) -> list[Rows]:
+    return [
+        sorted(client.rows(f"select * from [changefeed].[{table}]"))
+        for table in (
+            f"state:{FEED}",
+            f"feed:{FEED}",
+            f"outbox:{FEED}",
+            f"state:{SERIALIZED}",
+            "feeds",
+            "consumers",
+        )
+    ]
+
+
+CALLS = {
+    "#read missing": (READ.format("0x00"), 77107, ["#read", "ulid", "key columns"]),
+    "read in a transaction": (
+        "begin transaction; " + CREATE_READ + READ.format("0x00"),
+        77100,
+        ["outside", "read_feed"],
+    ),
+    "no rows": (CREATE_READ + READ.format("0x00") + ", @pagesize = 0", 77108, ["@pagesize", "1 to 100000"]),
+    "too many rows": (CREATE_READ + READ.format("0x00") + ", @pagesize = 100001", 77108, ["@pagesize"]),
+    "no page size": (CREATE_READ + READ.format("0x00") + ", @pagesize = null", 77108, ["@pagesize"]),
+    "no cursor": (CREATE_READ + READ.format("null"), 77108, ["@cursor", "0x00"]),
+    "purged": (CREATE_READ + READ.format("0x00"), 77104, [FEED, "shard 0", "purged", "Start there"]),
+    "beyond": (CREATE_READ + READ.format("0x" + "7f" * 16), 77105, [FEED, "shard 0", "beyond", "choose"]),
+    "drain in a transaction": (
+        f"begin transaction; exec changefeed.[drain_feed:{FEED}]",
+        77100,
+        ["drain_feed"],
+    ),
+    "drain of no rows": (f"exec changefeed.[drain_feed:{FEED}] @pagesize = 0", 77108, ["@pagesize"]),
+    "seal in a transaction": (
+        f"begin transaction; exec changefeed.[seal_feed:{FEED}] '2020-03-01'",
+        77100,
+        ["seal_feed"],
+    ),
+    "seal of nothing": (f"exec changefeed.[seal_feed:{FEED}] @until = null", 77108, ["@until"]),
+    "seal soon": (
+        f"declare @soon datetime2(3) = dateadd(second, 30, sysutcdatetime()); "
+        f"exec changefeed.[seal_feed:{FEED}] @soon",
+        77102,
+        [FEED, "database's clock"],
+    ),
+    "seal far ahead": (f"exec changefeed.[seal_feed:{FEED}] '2100-01-01'", 77103, [FEED, "2100-01-01"]),
+    "purge of nothing": (f"exec changefeed.[purge_feed:{FEED}]", 77108, ["@before", "@upto"]),
+    "purge in a transaction": (
+        f"begin transaction; exec changefeed.[purge_feed:{FEED}] @before = '2020-01-04'",
+        77100,
+        ["purge_feed"],
+    ),
+    "purge of no batch": (
+        f"exec changefeed.[purge_feed:{FEED}] @before = '2020-01-04', @batch_rows = 0",
+        77108,
+        ["@batch_rows"],
+    ),
+    "unknown shard": (
+        f"exec changefeed.[move_cursor:{FEED}] @consumer = N'export', @shard_id = 9, "
+        "@start_ulid = 0x00, @ulid = 0x00, @expected_version = 1, @lease_token = 1, @by = N'test'",
+        77131,
+        ["export", "shard 9", "begin_consumer"],
+    ),
+    "lock outside": (f"exec changefeed.[lock:{SERIALIZED}]", 77100, ["inside", "lock"]),
+    "lock_feed outside": (f"exec changefeed.[lock_feed:{SERIALIZED}]", 77100, ["inside"]),
+    "update_state outside": (
+        f"exec changefeed.[update_state:{FEED}] @shard_id = 0, @time_hint = null, @count = 0",
+        77100,
+        ["inside"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_sql_refuses(client: Client, case: str) -> None:
+    """A procedure refuses what it cannot do; the connection is as good as before."""
+    sql, number, words = CALLS[case]
+    client.fails(number, sql, *words)
+    assert client.value("select @@trancount") == 0
+
+
+@pytest.mark.parametrize("columns", ["ulid binary(16) not null", "EventID int not null"])
+def test_read_of_another_shape_is_refused(client: Client, columns: str) -> None:
+    """A #read without the ulid or a key column fails; not every server lets us say what it lacks (77107)."""
+    client.refuses(
+        f"create table #read ({columns}); " + READ.format("0x00"), "(?i)77107.*EventID|does not exist"
+    )
+    assert client.value("select @@trancount") == 0
+
+
+SOURCE_CALLS: dict[str, tuple[Callable[[MssqlFeedSource], object], type[Exception], str]] = {
+    "no rows": (lambda source: source.read_feed(FEED, 0, Ulid.MIN, 0), InvalidArgumentError, "page_size"),
+    "purged": (lambda source: source.read_feed(FEED, 0, Ulid.MIN), PurgedError, "purged"),
+    "beyond": (lambda source: source.read_feed(FEED, 0, Ulid.MAX), CursorBeyondFeedError, "beyond"),
+    "shard of another type": (
+        lambda source: source.read_feed(FEED, "x", Ulid.MIN),
+        InvalidArgumentError,
+        "shard",
+    ),
+    "seal soon": (
+        lambda source: source.seal(FEED, source.now() + timedelta(seconds=30)),
+        NotYetError,
+        "database's clock",
+    ),
+    "seal far ahead": (
+        lambda source: source.seal(FEED, source.now() + timedelta(days=1)),
+        FutureTimeError,
+        "database's clock",
+    ),
+    "unknown shard": (
+        lambda source: source.take_lease("export", FEED, [9], holder="test", seconds=60),
+        ShardNotFoundError,
+        "shard 9",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SOURCE_CALLS)
+def test_source_refuses(client: Client, feeds: Database, case: str) -> None:
+    """Our source says the same, under our classes."""
+    call, error, word = SOURCE_CALLS[case]
+    with feeds.source() as source, pytest.raises(error, match=word):
+        call(source)
+
+
+LOCK = f"exec changefeed.[lock:{SERIALIZED}]; "
+LOCK_FEED = f"exec changefeed.[lock_feed:{SERIALIZED}]; "
+ULID = f"select changefeed.[ulid:{SERIALIZED}](0)"
+NEXT = "select changefeed.ulid(next value for changefeed.sequence)"
+#: A rollback to a savepoint leaves the session's context, but not the lock on the range that it names.
+#: Some servers leave that lock, too; so here the context names a range that nobody has locked.
+RELEASE = "".join(
+    f"exec sp_set_session_context N'changefeed.range{feed}', N'changefeed/rolled/back'; "
+    for feed in ("", f"/{SERIALIZED}")
+)
+
+WRONG_ULIDS = {
+    "without a lock": ("begin transaction; " + ULID, "after having called"),
+    "after the transaction": (
+        "begin transaction; " + LOCK + "commit; begin transaction; " + ULID,
+        "after having called",
+    ),
+    "after the lock was rolled back": ("begin transaction; " + LOCK + RELEASE + ULID, "after having called"),
+    "after the second lock was rolled back": (
+        "begin transaction; " + LOCK + LOCK + RELEASE + ULID,
+        "after having called",
+    ),
+    "sequence after the lock was rolled back": (
+        "begin transaction; " + LOCK_FEED + RELEASE + NEXT,
+        "lock_feed:T or lock:T",
+    ),
+    "index after lock_feed": ("begin transaction; " + LOCK_FEED + ULID, "next value for"),
+    "index of any feed after lock_feed": (
+        "begin transaction; " + LOCK_FEED + "select changefeed.ulid(0)",
+        "an index",
+    ),
+    "sequence after lock": (
+        "begin transaction; " + LOCK + NEXT,
+        "number is not of this lock|sequence numbers",
+    ),
+    "index too high": (
+        "begin transaction; " + LOCK + f"select changefeed.[ulid:{SERIALIZED}](100000000000)",
+        "10.11 - 1",
+    ),
+    "index below 0": (
+        "begin transaction; " + LOCK + f"select changefeed.[ulid:{SERIALIZED}](-1)",
+        "10.11 - 1",
+    ),
+    "no index": ("begin transaction; " + LOCK + f"select changefeed.[ulid:{SERIALIZED}](null)", "10.11 - 1"),
+    "another shard": (
+        "begin transaction; " + LOCK + f"select changefeed.[shard_ulid:{SERIALIZED}](1, 0)",
+        "shard_ulid",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_ULIDS)
+def test_a_ulid_without_its_lock_is_refused(feeds: Database, case: str) -> None:
+    """R13: a ULID is given only while the lock that reserved it is held, and each lock counts in one way."""
+    sql, word = WRONG_ULIDS[case]
+    with feeds.client() as client:
+        client.refuses(sql, word)
+        client.results("if @@trancount > 0 rollback transaction")
+        # The connection can still write.
+        client.results("begin transaction; " + LOCK + ULID + "; rollback")

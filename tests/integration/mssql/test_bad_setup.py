@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables that cannot become feeds: the error names the thing and the remedy, and nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from airflow_changefeed.core.feed import FeedKind
+from airflow_changefeed.exceptions import (
+    ChangefeedError,
+    FeedNotFoundError,
+    FeedSetupError,
+    InvalidArgumentError,
+)
+from airflow_changefeed.sources.mssql import MssqlFeedSource
+from tests.integration.mssql.server import Client, Database, Rows
+
+LONG = "T" * 100
+_KEY = "EventID int not null primary key"
+
+
+@pytest.fixture(scope="module")
+def tables(database: Database) -> Database:
+    """Create the tables, and a good feed that the others would disturb."""
+    with database.client() as client:
+        client.results(f"create table myservice.Good ({_KEY})")
+        client.results("exec changefeed.setup_feed N'myservice.Good', @outbox = 1")
+        client.results("create table myservice.NoKey (EventID int not null)")
+        client.results(f"create table myservice.[{LONG}] ({_KEY})")
+        client.results(
+            "create table myservice.Reserved (ulid binary(16) not null, time_hint int not null, "
+            "primary key (ulid, time_hint))"
+        )
+        client.results(f"create table myservice.Ours ({_KEY}, changefeed_note int null)")
+        client.results(f"create table myservice.Fine ({_KEY})")
+    return database
+
+
+@pytest.fixture
+def client(tables: Database) -> Iterator[Client]:
+    """Connect, and see that nothing was changed in the end."""
+    with tables.client() as client:
+        before = _everything(client)
+        yield client
+        assert _everything(client) == before
+
+
+def _everything(client: Client) -> list[Rows]:
+    return [
+        sorted(client.rows("select name, type from sys.objects where schema_id <> schema_id('sys')")),
+        sorted(client.rows("select name from sys.database_principals")),
+        client.rows(
+            "select feed_id, name, kind, shard_key_type, tolerance_ms, floor_time from [changefeed].[feeds]"
+        ),
+    ]
+
+
+CALLS = {
+    "not found": (
+        "setup_feed N'myservice.Missing', @outbox = 1",
+        71000,
+        ["myservice.Missing", "with its schema"],
+    ),
+    "no name": ("setup_feed @outbox = 1", 71000, ["Could not find table"]),
+    "no mode": ("setup_feed N'myservice.Fine'", 55000, ["@outbox=1", "@blocking=1"]),
+    "both modes": ("setup_feed N'myservice.Fine', 1, 1", 55000, ["*either*"]),
+    "both spellings": (
+        "setup_feed N'myservice.Fine', @outbox = 1, @serialize_writers = 1",
+        55000,
+        ["*either*"],
+    ),
+    "no primary key": (
+        "setup_feed N'myservice.NoKey', @outbox = 1",
+        77110,
+        ["myservice.NoKey", "primary key", "give it one"],
+    ),
+    "other mode": (
+        "setup_feed N'myservice.Good', @blocking = 1",
+        77111,
+        ["myservice.Good", "outbox", "drop"],
+    ),
+    "other shards": (
+        "setup_feed N'myservice.Good', @outbox = 1, @shard_key_type = 'uniqueidentifier'",
+        77111,
+        ["myservice.Good", "int", "drop"],
+    ),
+    "too long": (f"setup_feed N'myservice.{LONG}', @outbox = 1", 77112, [LONG, "110", " 8 more", "rename"]),
+    "reserved": ("setup_feed N'myservice.Reserved', @outbox = 1", 77114, ["ulid", "time_hint", "rename"]),
+    "ours": ("setup_feed N'myservice.Ours', @outbox = 1", 77115, ["changefeed_note", "rename"]),
+    "shard type": (
+        "setup_feed N'myservice.Fine', @outbox = 1, @shard_key_type = 'float'",
+        77116,
+        ["float", "bigint"],
+    ),
+    "tolerance": (
+        "setup_feed N'myservice.Fine', @outbox = 1, @time_tolerance_ms = -1",
+        77116,
+        ["milliseconds"],
+    ),
+    "ulid column": (
+        "setup_feed N'myservice.Fine', @blocking = 1, @ulid_column = 'EventID'",
+        55000,
+        ["EventID", "binary(16)"],
+    ),
+    "nothing to upgrade": ("upgrade_feed N'myservice.Fine', 1, 0", 77106, ["myservice.Fine", "setup_feed"]),
+    "upgrade of the other mode": (
+        "upgrade_feed N'myservice.Good', 0, 1",
+        77111,
+        ["myservice.Good", "outbox"],
+    ),
+    "nothing to drop": ("drop_feed N'myservice.Fine'", 77106, ["myservice.Fine"]),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_sql_refuses(client: Client, case: str) -> None:
+    """A procedure refuses what it cannot do, before it begins."""
+    call, number, words = CALLS[case]
+    client.fails(number, f"exec changefeed.{call}", *words)
+
+
+SET_UPS = {
+    "not found": ("myservice.Missing", {}, FeedSetupError, ["myservice.Missing", "create it"]),
+    "no primary key": ("myservice.NoKey", {}, FeedSetupError, ["myservice.NoKey", "primary key"]),
+    "other mode": (
+        "myservice.Good",
+        {"kind": FeedKind.SERIALIZED},
+        FeedSetupError,
+        ["myservice.Good", "outbox"],
+    ),
+    "other shards": (
+        "myservice.Good",
+        {"shard_key_type": "bigint"},
+        FeedSetupError,
+        ["myservice.Good", "drop"],
+    ),
+    "too long": (f"myservice.{LONG}", {}, FeedSetupError, [" 8 more", "rename"]),
+    "reserved": ("myservice.Reserved", {}, FeedSetupError, ["ulid", "time_hint", "rename"]),
+    "ours": ("myservice.Ours", {}, FeedSetupError, ["changefeed_note", "rename"]),
+    "shard type": ("myservice.Fine", {"shard_key_type": "float"}, InvalidArgumentError, ["float"]),
+    "tolerance": (
+        "myservice.Fine",
+        {"time_tolerance": timedelta(-1)},
+        InvalidArgumentError,
+        ["time_tolerance"],
+    ),
+    "no ulid": ("myservice.Fine", {"kind": FeedKind.SERIALIZED}, FeedSetupError, ["ulid", "add it"]),
+    "no name": ("myservice.", {}, InvalidArgumentError, ["schema.table"]),
+}
+
+
+@pytest.mark.parametrize("case", SET_UPS)
+def test_source_refuses(client: Client, tables: Database, case: str) -> None:
+    """Our source says the same, under our classes."""
+    table, options, error, words = SET_UPS[case]
+    with tables.source() as source, pytest.raises(error) as caught:
+        source.set_up_feed(table, **options)
+    assert all(word.lower() in str(caught.value).lower() for word in words), caught.value
+
+
+@pytest.mark.parametrize("case", ["drop", "read"])
+def test_source_knows_no_such_feed(client: Client, tables: Database, case: str) -> None:
+    """A table that is no feed is no feed."""
+    calls = {"drop": MssqlFeedSource.drop_feed, "read": MssqlFeedSource.shards}
+    with tables.source() as source, pytest.raises(FeedNotFoundError, match=r"myservice\.Fine") as caught:
+        calls[case](source, "myservice.Fine")
+    assert isinstance(caught.value, ChangefeedError)
+
+
+def test_names_that_read_the_same_collide(tables: Database) -> None:
+    """[a.b].[c] and [a].[b.c] would have the same objects: the second is refused."""
+    with tables.client() as client:
+        for schema, table in (("a.b", "c"), ("a", "b.c")):
+            client.results(f"create schema [{schema}]")
+            client.results(f"create table [{schema}].[{table}] ({_KEY})")
+        client.results("exec changefeed.setup_feed N'[a.b].[c]', @outbox = 1")
+        before = _everything(client)
+        client.fails(77113, "exec changefeed.setup_feed N'[a].[b.c]', @outbox = 1", "a.b.c", "rename")
+        with tables.source() as source, pytest.raises(FeedSetupError, match=r"a\.b\.c"):
+            source.set_up_feed("[a].[b.c]")
+        assert _everything(client) == before

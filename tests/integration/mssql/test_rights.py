@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Least privilege: what the members of each role may do, asked of the server by logins that are nothing else.
+
+What a role reaches through a procedure is the procedure's, by ownership chaining; so it is the rights
+themselves that are compared here, and beside them what needs no chain.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.integration.mssql.server import Client, Database
+
+OUTBOX, SERIALIZED = "myservice.Outbox", "myservice.Serialized"
+READ = {
+    ("EXECUTE", name)
+    for name in (
+        "read_feed", "peek_feed", "shards", "shard_bounds", "count_feed", "split_feed", "stale_marks",
+        "next_attempt", "cursors", "begin_consumer", "take_lease", "release_lease", "move_cursor",
+        "drop_consumer",
+    )
+} | {("SELECT", "feed")}  # fmt: skip
+OPERATE = READ | {("EXECUTE", name) for name in ("drain_feed", "seal_feed", "purge_feed", "insert_history")}
+RIGHTS = {
+    (OUTBOX, "readers"): READ,
+    (OUTBOX, "writers"): {("INSERT", "outbox")},
+    (OUTBOX, "operators"): OPERATE,
+    (OUTBOX, "role"): READ | {("INSERT", "outbox")},
+    (OUTBOX, "nobody"): set(),
+    (SERIALIZED, "readers"): READ,
+    (SERIALIZED, "writers"): {("EXECUTE", "lock"), ("EXECUTE", "lock_feed")},
+    (SERIALIZED, "operators"): OPERATE,
+    (SERIALIZED, "role"): READ | {("EXECUTE", "lock"), ("EXECUTE", "lock_feed")},
+    (SERIALIZED, "nobody"): set(),
+}
+#: What is asked of each type of object.
+_ASKED = {"P": ["EXECUTE"], "U": ["SELECT", "INSERT", "UPDATE", "DELETE"], "V": ["SELECT"]}
+
+
+def _user(table: str, role: str) -> str:
+    return f"{role}_{table[10:].lower()}_{os.getpid()}"
+
+
+@pytest.fixture(scope="module")
+def feeds(database: Database) -> Iterator[dict[str, Database]]:
+    """Set up a feed of each kind and a login for each role; give the database as each of them sees it."""
+    password = f"Aa1!{secrets.token_hex(12)}"
+    seen = {}
+    with database.client() as client:
+        client.results(f"create table {OUTBOX} (EventID int not null primary key)")
+        client.results(f"create table {SERIALIZED} (EventID binary(16) not null primary key)")
+        client.results(f"exec changefeed.setup_feed N'{OUTBOX}', @outbox = 1")
+        client.results(f"exec changefeed.setup_feed N'{SERIALIZED}', @blocking = 1")
+        try:
+            for table, role in RIGHTS:
+                user = _user(table, role)
+                client.results(f"create login {user} with password = '{password}'")
+                seen[user] = Database(database.description | {"user": user, "password": password}, 1)
+                client.results(f"create user {user} for login {user}")
+                if role != "nobody":
+                    name = f"role:{table}" if role == "role" else f"changefeed.{role}:{table}"
+                    client.results(f"alter role [{name}] add member {user}")
+            yield seen
+        finally:
+            for user in seen:
+                client.results(f"drop user {user}")
+                client.results(f"drop login {user}")
+
+
+@contextmanager
+def _as(feeds: dict[str, Database], table: str, role: str) -> Iterator[Client]:
+    with feeds[_user(table, role)].client() as client:
+        yield client
+
+
+@pytest.mark.parametrize(("table", "role"), RIGHTS, ids=lambda value: value.rpartition(".")[2])
+def test_rights_of_each_role(database: Database, feeds: dict[str, Database], table: str, role: str) -> None:
+    """A member has the rights that its role needs, and no other on any object of the feed."""
+    with database.client() as client:
+        objects = client.rows(
+            "select name, rtrim(type) from sys.objects "
+            f"where schema_id = schema_id('changefeed') and lower(name) like lower(N'%:{table}')"
+        )
+    # Constraints have names of their own.
+    asked = [(right, name.partition(":")[0]) for name, kind in objects for right in _ASKED.get(kind, [])]
+    assert len(asked) > 30
+    with _as(feeds, table, role) as client:
+        answers = ", ".join(
+            f"has_perms_by_name(N'[changefeed].[{name}:{table}]', 'OBJECT', '{right}')"
+            for right, name in asked
+        )
+        found = dict(zip(asked, client.rows(f"select {answers}")[0], strict=True))
+    assert {right for right, may in found.items() if may} == RIGHTS[table, role]
+
+
+@pytest.mark.parametrize("role", ["readers", "operators", "role"])
+def test_who_reads_may_select_the_feed(feeds: dict[str, Database], role: str) -> None:
+    """The feed and the list of feeds are read directly, too."""
+    with _as(feeds, OUTBOX, role) as client:
+        assert client.rows(f"select ulid, EventID from [changefeed].[feed:{OUTBOX}]") == []
+        assert (OUTBOX,) in client.rows("select name from [changefeed].[feeds]")
+
+
+FORBIDDEN = {
+    "writer reads": (OUTBOX, "writers", f"select * from [changefeed].[feed:{OUTBOX}]"),
+    "writer looks into the outbox": (OUTBOX, "writers", f"select * from [changefeed].[outbox:{OUTBOX}]"),
+    "writer seals": (OUTBOX, "writers", f"exec [changefeed].[seal_feed:{OUTBOX}] '2020-01-01'"),
+    "writer moves a cursor": (OUTBOX, "writers", f"exec [changefeed].[drop_consumer:{OUTBOX}] N'export'"),
+    "reader writes": (OUTBOX, "readers", f"insert into [changefeed].[outbox:{OUTBOX}] (EventID) values (1)"),
+    "reader seals": (OUTBOX, "readers", f"exec [changefeed].[seal_feed:{OUTBOX}] '2020-01-01'"),
+    "reader purges": (OUTBOX, "readers", f"exec [changefeed].[purge_feed:{OUTBOX}] @before = '2020-01-01'"),
+    "reader changes the feed": (OUTBOX, "readers", f"delete from [changefeed].[feed:{OUTBOX}]"),
+    "reader changes cursors": (OUTBOX, "readers", "delete from [changefeed].[consumers]"),
+    "reader locks": (SERIALIZED, "readers", f"begin transaction; exec [changefeed].[lock:{SERIALIZED}]"),
+    "operator writes": (
+        OUTBOX,
+        "operators",
+        f"insert into [changefeed].[outbox:{OUTBOX}] (EventID) values (1)",
+    ),
+    "writer changes the clock": (
+        SERIALIZED,
+        "writers",
+        f"update [changefeed].[state:{SERIALIZED}] set ulid_low = 0",
+    ),
+    "operator changes the clock": (
+        OUTBOX,
+        "operators",
+        f"update [changefeed].[state:{OUTBOX}] set ulid_low = 0",
+    ),
+    "operator sets up": (OUTBOX, "operators", f"exec [changefeed].[setup_feed] N'{OUTBOX}', @outbox = 1"),
+    "nobody reads": (OUTBOX, "nobody", f"select * from [changefeed].[feed:{OUTBOX}]"),
+}
+
+
+@pytest.mark.parametrize("case", FORBIDDEN)
+def test_the_others_are_refused(feeds: dict[str, Database], case: str) -> None:
+    """Nobody can do what another role is for."""
+    table, role, sql = FORBIDDEN[case]
+    with _as(feeds, table, role) as client:
+        client.refuses(sql, "(?i)permission")
