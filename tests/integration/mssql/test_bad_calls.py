@@ -137,7 +137,7 @@ def test_sql_refuses(client: Client, case: str) -> None:
 
 @pytest.mark.parametrize("columns", ["ulid binary(16) not null", "EventID int not null"])
 def test_read_of_another_shape_is_refused(client: Client, columns: str) -> None:
-    """A #read without the ulid or a key column fails; not every server lets us say what it lacks (77107)."""
+    """A #read without the ulid or a key column fails; not every server lets us say what it lacks."""
     client.refuses(
         f"create table #read ({columns}); " + READ.format("0x00"), "(?i)77107.*EventID|does not exist"
     )

@@ -25,8 +25,9 @@ begin
             set @message = concat(N'changefeed 77106: there is no feed "', left(@given, 300), N'" in this database');
             throw 77106, @message, 1;
         end;
+        begin transaction;
         exec @result = sp_getapplock
-            @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Session', @LockTimeout = 60000;
+            @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 60000;
         if @result < 0
             throw 77101, N'changefeed 77101: a set-up or upgrade is going on in this database; retry when it has ended', 1;
 
@@ -64,7 +65,6 @@ begin
             N'<<schema_text>>.operators:' + @name, N'<<role_prefix_text>>role:' + @name,
             N'<<schema_text>>.user.readers:' + @name);
 
-        begin transaction;
         select top (1) @place = d.place, @sql = d.sql from @drops as d order by d.place;
         while @place is not null
         begin
@@ -77,12 +77,9 @@ begin
         delete from <<schema>>.[stale_marks] where feed_id = @feed_id;
         delete from <<schema>>.[feeds] where feed_id = @feed_id;
         commit;
-        exec sp_releaseapplock @Resource = N'changefeed/setup', @LockOwner = N'Session';
     end try
     begin catch
         if @@trancount > 0 rollback;
-        if applock_mode(N'public', N'changefeed/setup', N'Session') <> N'NoLock'
-            exec sp_releaseapplock @Resource = N'changefeed/setup', @LockOwner = N'Session';
         throw;
     end catch;
 end

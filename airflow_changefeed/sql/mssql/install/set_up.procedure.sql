@@ -40,8 +40,11 @@ begin
         select @name = concat(i.TABLE_SCHEMA, N'.', i.TABLE_NAME) from INFORMATION_SCHEMA.TABLES as i
         where i.TABLE_SCHEMA = object_schema_name(@object_id) and i.TABLE_NAME = object_name(@object_id);
 
+        -- One that is there is renewed object by object, as its readers and writers go on meanwhile; a new one is made whole
+        -- or not at all.
+        begin transaction;
         exec @result = sp_getapplock
-            @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Session', @LockTimeout = 60000;
+            @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 60000;
         if @result < 0
             throw 77101, N'changefeed 77101: another set-up or upgrade is going on in this database; retry when it has ended', 1;
         select @feed_id = f.feed_id, @type = f.shard_key_type from <<schema>>.[feeds] as f where f.name = @name;
@@ -51,10 +54,7 @@ begin
             set @message = concat(N'changefeed 77106: there is no feed "', @name, N'" in this database; make it with setup_feed');
             throw 77106, @message, 1;
         end;
-        -- One that is there is renewed object by object, as its readers and writers go on meanwhile; a new one is made whole
-        -- or not at all.
         if @feed_id is null and @state is null set @is_new = 1;
-        if @is_new = 1 begin transaction;
         if @feed_id is null
         begin
             if @is_new = 0
@@ -90,14 +90,12 @@ begin
             ulid_column = @ulid_column,
             shard_column = @shard_column
         where feed_id = @feed_id;
+        if @is_new = 0 commit;
         exec <<schema>>.[create_feed_objects] @feed_id = @feed_id;
         if @is_new = 1 commit;
-        exec sp_releaseapplock @Resource = N'changefeed/setup', @LockOwner = N'Session';
     end try
     begin catch
         if @@trancount > 0 rollback;
-        if applock_mode(N'public', N'changefeed/setup', N'Session') <> N'NoLock'
-            exec sp_releaseapplock @Resource = N'changefeed/setup', @LockOwner = N'Session';
         throw;
     end catch;
 end
