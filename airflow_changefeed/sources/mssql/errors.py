@@ -121,7 +121,8 @@ NATIVE = (
         r"connection failure|connection was lost|connection is broken|timeout expired|"
         r"is not currently available|is currently (too )?busy|"
         r"please try again|not enough resources|limit .* has been reached|server rejected the connection|"
-        r"tcp provider|protocol error|shutdown is in progress|terminating connection|in recovery mode|is starting up",
+        r"tcp provider|protocol error|shutdown is in progress|terminating connection|"
+        r"in recovery mode|is starting up",
         SourceUnavailableError,
         "retry, or look whether the server runs and can be reached",
     ),
