@@ -10,15 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_changefeed.core.times import floor_to_millisecond
 from airflow_changefeed.exceptions import ConnectionNotUsableError
 from airflow_changefeed.sources.mssql.errors import is_driver_error, name_error
 from airflow_changefeed.sources.mssql.session import Session, abandon
-
-if TYPE_CHECKING:
-    pass
 
 MAX_LOCK_TIMEOUT = 86_400.0
 #: Seconds that opening a connection may take.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import threading
+from abc import ABC, abstractmethod
 
 import mssql_python
 
@@ -16,7 +17,7 @@ _REPLACED = re.compile(
 )
 
 
-class Participant(threading.Thread):
+class Participant(threading.Thread, ABC):
     """A program that repeats its step until it is told to end; readers do when there is news."""
 
     def __init__(self, database: Database, name: str, number: int) -> None:
@@ -57,9 +58,9 @@ class Participant(threading.Thread):
         """Whether to stop before the next step."""
         return self.ending.is_set()
 
+    @abstractmethod
     def step(self, client: Client) -> None:
         """Do one unit of work."""
-        raise NotImplementedError
 
     def await_steps(self, goal: int) -> None:
         """Wait until it has done so many steps in all, or failed."""

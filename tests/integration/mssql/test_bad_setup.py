@@ -18,7 +18,8 @@ from airflow_changefeed.exceptions import (
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from tests.integration.mssql.server import Client, Database, Rows
 
-LONG = "T" * 100
+#: Longer together than prefixes leave; neither alone is longer than every server takes.
+LONG_SCHEMA, LONG = "S" * 45, "T" * 60
 _KEY = "EventID int not null primary key"
 
 
@@ -29,7 +30,8 @@ def tables(database: Database) -> Database:
         client.results(f"create table myservice.Good ({_KEY})")
         client.results("exec changefeed.setup_feed N'myservice.Good', @outbox = 1")
         client.results("create table myservice.NoKey (EventID int not null)")
-        client.results(f"create table myservice.[{LONG}] ({_KEY})")
+        client.results(f"create schema {LONG_SCHEMA}")
+        client.results(f"create table {LONG_SCHEMA}.{LONG} ({_KEY})")
         client.results(
             "create table myservice.Reserved (ulid binary(16) not null, time_hint int not null, "
             "primary key (ulid, time_hint))"
@@ -87,7 +89,11 @@ CALLS = {
         77111,
         ["myservice.Good", "int", "drop"],
     ),
-    "too long": (f"setup_feed N'myservice.{LONG}', @outbox = 1", 77112, [LONG, "110", " 8 more", "rename"]),
+    "too long": (
+        f"setup_feed N'{LONG_SCHEMA}.{LONG}', @outbox = 1",
+        77112,
+        [LONG, "106", " 4 more", "rename"],
+    ),
     "reserved": ("setup_feed N'myservice.Reserved', @outbox = 1", 77114, ["ulid", "time_hint", "rename"]),
     "ours": ("setup_feed N'myservice.Ours', @outbox = 1", 77115, ["changefeed_note", "rename"]),
     "shard type": (
@@ -137,7 +143,7 @@ SET_UPS = {
         FeedSetupError,
         ["myservice.Good", "drop"],
     ),
-    "too long": (f"myservice.{LONG}", {}, FeedSetupError, [" 8 more", "rename"]),
+    "too long": (f"{LONG_SCHEMA}.{LONG}", {}, FeedSetupError, [" 4 more", "rename"]),
     "reserved": ("myservice.Reserved", {}, FeedSetupError, ["ulid", "time_hint", "rename"]),
     "ours": ("myservice.Ours", {}, FeedSetupError, ["changefeed_note", "rename"]),
     "shard type": ("myservice.Fine", {"shard_key_type": "float"}, InvalidArgumentError, ["float"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -49,9 +50,9 @@ class Writer(Participant):
         acknowledged = None if is_rolled_back else time.monotonic_ns()
         self.transactions.append(replace(transaction, acknowledged=acknowledged, given=given))
 
+    @abstractmethod
     def write(self, client: Client, keys: list[tuple[int, int]]) -> Mapping[tuple[int, int], str]:
         """Begin a transaction and write the events; return ULIDs that are known by then."""
-        raise NotImplementedError
 
 
 class OutboxWriter(Writer):
@@ -114,9 +115,9 @@ class Reader(Participant):
         if page:
             self.cursor = Ulid.parse(page[-1][0]).bytes
 
+    @abstractmethod
     def read(self, client: Client) -> list[tuple[str, tuple[int, int]]]:
         """Read a page as the guide says."""
-        raise NotImplementedError
 
     def reading(self) -> Reading:
         """Return all that it read."""

@@ -13,6 +13,7 @@ begin
         declare @read_keys table (place int not null primary key, name nvarchar(128) not null);
         declare @name nvarchar(128), @object_id int, @kind varchar(10), @shard_type varchar(16), @sequence nvarchar(300);
         declare @ulid_column nvarchar(128), @shard_column nvarchar(128);
+        declare @table_schema nvarchar(128), @table_name nvarchar(128);
         declare @place int, @object varchar(40), @type varchar(10), @body nvarchar(max), @sql nvarchar(max), @at int, @end int, @token varchar(30);
         declare @full nvarchar(300), @breath nvarchar(5) = N',' + nchar(10) + N'    ';
 
@@ -20,6 +21,7 @@ begin
             @name = f.name, @object_id = f.object_id, @kind = f.kind, @shard_type = f.shard_key_type, @sequence = f.sequence_name,
             @ulid_column = f.ulid_column, @shard_column = f.shard_column
         from <<schema>>.[feeds] as f where f.feed_id = @feed_id;
+        select @table_schema = object_schema_name(@object_id), @table_name = object_name(@object_id);
         insert into @keys (place, name, definition)
         select k.place, k.name, k.definition from <<schema>>.[key_columns](@object_id) as k;
         -- Serialized writers may have the ULID and the shard in their key; a page has them under names of its own.
@@ -41,7 +43,7 @@ begin
             ('name', replace(@name, N']', N']]')),
             ('name_text', replace(@name, N'''', N'''''')),
             ('name_in_text', replace(replace(@name, N']', N']]'), N'''', N'''''')),
-            ('table', concat(quotename(object_schema_name(@object_id)), N'.', quotename(object_name(@object_id)))),
+            ('table', concat(N'[', replace(@table_schema, N']', N']]'), N'].[', replace(@table_name, N']', N']]'), N']')),
             ('shard_type', @shard_type),
             ('shard_default', case when @shard_type = 'uniqueidentifier' then N''
                 else concat(N'constraint [def:outbox.shard_id:', replace(@name, N']', N']]'), N'] default 0') end),
