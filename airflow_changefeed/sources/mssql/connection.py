@@ -13,15 +13,17 @@ from datetime import datetime, timezone
 from typing import Any
 
 from airflow_changefeed.core.times import floor_to_millisecond
-from airflow_changefeed.exceptions import ConnectionNotUsableError
+from airflow_changefeed.exceptions import ConnectionNotUsableError, SourceUnavailableError
 from airflow_changefeed.sources.mssql.errors import is_driver_error, name_error
 from airflow_changefeed.sources.mssql.session import Session, abandon
 
 MAX_LOCK_TIMEOUT = 86_400.0
 #: Seconds that opening a connection may take.
 LOGIN_TIMEOUT = 15
-#: Seconds after which a kept connection is no longer trusted: firewalls and fail-overs drop idle ones.
+#: Seconds after which a kept connection is closed: firewalls and fail-overs drop idle ones.
 KEEP_SECONDS = 60.0
+#: Seconds for which a kept connection is used again without asking whether it still works (as HikariCP does).
+TRUST_SECONDS = 0.5
 #: Connections kept for the next calls; opening one costs ten times what most calls cost.
 KEEP_CONNECTIONS = 8
 _INSTALL_DRIVER = "install it with: pip install 'airflow-changefeed[mssql]'"
@@ -103,6 +105,9 @@ class MssqlDatabase:
         except BaseException as error:
             self._give_back(session)
             named = name_error(error, **facts)
+            if isinstance(named, SourceUnavailableError):
+                # What ended one has ended the others, too.
+                self.close()
             if named is error:
                 raise
             raise named from error
@@ -142,7 +147,8 @@ class MssqlDatabase:
 
     def _is_ready(self, session: Session) -> bool:
         """Set this source's lock timeout on a kept connection, and say whether it still works."""
-        if session.lock_timeout_ms == self.lock_timeout_ms:
+        is_trusted = time.monotonic() - session.used_at < TRUST_SECONDS
+        if is_trusted and session.lock_timeout_ms == self.lock_timeout_ms:
             return True
         try:
             session.set_lock_timeout(self.lock_timeout_ms)

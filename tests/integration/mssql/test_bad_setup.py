@@ -16,11 +16,14 @@ from airflow_changefeed.exceptions import (
     InvalidArgumentError,
 )
 from airflow_changefeed.sources.mssql import MssqlFeedSource
+from airflow_changefeed.sql.mssql import install_script
 from tests.integration.mssql.server import Client, Database, Rows
 
 #: Longer together than prefixes leave; neither alone is longer than every server takes.
 LONG_SCHEMA, LONG = "S" * 45, "T" * 60
 _KEY = "EventID int not null primary key"
+#: What was done to a table before its primary key was made again, so that its feed no longer fits.
+REKEYED = {"Widened": "EventID", "Extended": "EventID, Other"}
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +41,17 @@ def tables(database: Database) -> Database:
         )
         client.results(f"create table myservice.Ours ({_KEY}, changefeed_note int null)")
         client.results(f"create table myservice.Fine ({_KEY})")
+        for table, key in REKEYED.items():
+            client.results(
+                f"create table myservice.{table} (EventID int not null constraint [pk:{table}] primary key, "
+                "Other int not null)"
+            )
+            client.results(f"exec changefeed.setup_feed N'myservice.{table}', @outbox = 1")
+            client.results(f"alter table myservice.{table} drop constraint [pk:{table}]")
+            client.results(f"alter table myservice.{table} drop column EventID")
+            kind = "bigint" if table == "Widened" else "int"
+            client.results(f"alter table myservice.{table} add EventID {kind} not null")
+            client.results(f"alter table myservice.{table} add constraint [pk2:{table}] primary key ({key})")
     return database
 
 
@@ -111,6 +125,15 @@ CALLS = {
         55000,
         ["EventID", "binary(16)"],
     ),
+    **{
+        f"{table} key": (
+            f"{call} N'myservice.{table}', {arguments}",
+            77119,
+            [f"myservice.{table}", "primary key", "drop"],
+        )
+        for table in REKEYED
+        for call, arguments in (("setup_feed", "@outbox = 1"), ("upgrade_feed", "1, 0"))
+    },
     "nothing to upgrade": ("upgrade_feed N'myservice.Fine', 1, 0", 77106, ["myservice.Fine", "setup_feed"]),
     "upgrade of the other mode": (
         "upgrade_feed N'myservice.Good', 0, 1",
@@ -154,6 +177,7 @@ SET_UPS = {
         ["time_tolerance"],
     ),
     "no ulid": ("myservice.Fine", {"kind": FeedKind.SERIALIZED}, FeedSetupError, ["ulid", "add it"]),
+    "other key": ("myservice.Widened", {}, FeedSetupError, ["myservice.Widened", "primary key", "drop"]),
     "no name": ("myservice.", {}, InvalidArgumentError, ["schema.table"]),
 }
 
@@ -188,3 +212,15 @@ def test_names_that_read_the_same_collide(tables: Database) -> None:
         with tables.source() as source, pytest.raises(FeedSetupError, match=r"a\.b\.c"):
             source.set_up_feed("[a].[b.c]")
         assert _everything(client) == before
+
+
+def test_a_server_too_old_is_refused_before_anything_is_made(empty_database: Database) -> None:
+    """A server that cannot run what the script is written with fails at its first batch, which says so."""
+    settings, first, *_ = install_script("of_old", sequence_cache=1)
+    needed = "string_agg(x.v, N'','')"
+    assert first.count(needed) == 1
+    with empty_database.client() as client:
+        client.results(settings)
+        client.fails(77118, first.replace(needed, "convert(nvarchar(9), 1 / 0)"), "too old", "2017")
+        assert client.value("select schema_id('of_old')") is None
+        client.results(first)

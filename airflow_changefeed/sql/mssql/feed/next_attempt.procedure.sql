@@ -9,10 +9,11 @@ begin
     begin try
         declare @attempt bigint;
         begin transaction;
-        select @attempt = 1 + case when f.attempt > @above then f.attempt else @above end
-        from <<schema>>.[feeds] as f with (updlock, rowlock)
-        where f.feed_id = <<feed_id>>;
-        update <<schema>>.[feeds] set attempt = @attempt where feed_id = <<feed_id>>;
+        -- Written before it is read, so that nobody else reads it meanwhile.
+        update <<schema>>.[feeds]
+        set attempt = 1 + case when attempt > @above then attempt else @above end
+        where feed_id = <<feed_id>>;
+        select @attempt = f.attempt from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
         commit;
         select @attempt as attempt;
     end try

@@ -27,9 +27,17 @@ begin
             select c.name from sys.columns as c where c.object_id = @feed
         )
         or (select count(*) from sys.columns as c where c.object_id = @feed) <> 2 + (select count(*) from <<schema>>.[key_columns](@object_id) as k)
+        -- The feed has a timestamp (189) as binary(8) (173).
+        or exists (
+            select 1 from <<schema>>.[key_columns](@object_id) as k
+            inner join sys.columns as t on t.object_id = @object_id and t.name = k.name
+            inner join sys.columns as c on c.object_id = @feed and c.name = k.name
+            where case t.system_type_id when 189 then 173 else t.system_type_id end <> c.system_type_id
+                or t.max_length > c.max_length or t.precision <> c.precision or t.scale <> c.scale
+        )
     )
     begin
-        set @message = concat(N'changefeed 77119: feed "', @name, N'" was made for another primary key than its table has now: ',
+        set @message = concat(N'changefeed 77119: feed "', @name, N'" was made for another primary key, or another type of it, than its table has now: ',
             N'drop the feed first, which forgets its order, or give the table its key back');
         throw 77119, @message, 1;
     end;

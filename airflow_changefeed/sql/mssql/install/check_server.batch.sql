@@ -5,5 +5,5 @@ begin try
     exec sys.sp_executesql N'declare @a nvarchar(9); select @a = string_agg(x.v, N'','') from (values (N''a'')) as x (v);';
 end try
 begin catch
-    throw 77118, N'changefeed 77118: this server is too old: SQL Server 2017 or later, or Azure SQL Database, is needed. Nothing was installed', 1;
+    throw 77118, N'changefeed 77118: this server is too old: upgrade it to SQL Server 2017 or later, or move to Azure SQL Database', 1;
 end catch;

@@ -1,6 +1,6 @@
 -- Refuses a table that cannot become a feed, with all that is wrong with it.
 -- errors: 77110 no primary key. 77112 its name is too long. 77113 another table's feed has this name. 77114 a key column is
---     named as one of the feed's own. 77115 a column begins with changefeed_. 77117 a key column's type
+--     named as one of the feed's own. 77115 a column begins with changefeed_
 -- permission: internal
 create procedure <<schema>>.[check_table] (
     @object_id int,
@@ -50,12 +50,5 @@ begin
     begin
         set @message = concat(N'changefeed 77115: table "', @name, N'": column ', @found, N' begins with "changefeed_", which is ours: rename it');
         throw 77115, @message, 1;
-    end;
-    select @found = string_agg(k.name, N', ') from <<schema>>.[key_columns](@object_id) as k
-    where k.type_name is null and k.definition not like N'%hierarchyid%' and k.definition not like N'%].%';
-    if @found is not null
-    begin
-        set @message = concat(N'changefeed 77117: table "', @name, N'": key column ', @found, N' is of a type that no feed can hold');
-        throw 77117, @message, 1;
     end;
 end
