@@ -34,6 +34,7 @@ INSTALL = (
     "floor_ulid.function",
     "below_ulid.function",
     "ulid_text.function",
+    "quoted.function",
     "shard_text.function",
     "owns_consumer.function",
     "version.function",

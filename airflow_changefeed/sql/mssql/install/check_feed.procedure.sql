@@ -19,7 +19,7 @@ begin
             N' shards; drop it first (drop_feed), which forgets its order');
         throw 77111, @message, 1;
     end;
-    set @feed = object_id(concat(N'<<schema_in_text>>.', quotename(concat(N'feed:', @name))));
+    set @feed = object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'feed:', @name))));
     if @kind = 'outbox' and @feed is not null and (
         exists (
             select k.name from <<schema>>.[key_columns](@object_id) as k

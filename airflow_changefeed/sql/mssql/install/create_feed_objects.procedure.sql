@@ -52,41 +52,41 @@ begin
             ('shard_expression', case
                 when @shard_column is null then concat(N'convert(', @shard_type, N', ',
                     case when @shard_type = 'uniqueidentifier' then N'''00000000-0000-0000-0000-000000000000''' else N'0' end, N')')
-                else N't.' + quotename(@shard_column) end),
+                else N't.' + <<schema>>.[quoted](@shard_column) end),
             ('ulid_expression', case
                 when @ulid_column is null
                     then N'convert(binary(16), convert(int, ''changefeed 77122: name the ULID column of the table with @ulid_column of setup_feed''))'
-                else N't.' + quotename(@ulid_column) end);
+                else N't.' + <<schema>>.[quoted](@ulid_column) end);
         insert into @tokens (token, value)
         select 'key_definitions', string_agg(k.definition, @breath) within group (order by k.place) from @keys as k
         union all
-        select 'keys', string_agg(convert(nvarchar(max), quotename(k.name)), N', ') within group (order by k.place) from @keys as k
+        select 'keys', string_agg(convert(nvarchar(max), <<schema>>.[quoted](k.name)), N', ') within group (order by k.place) from @keys as k
         union all
-        select 'outbox_keys', string_agg(convert(nvarchar(max), N'o.' + quotename(k.name)), N', ') within group (order by k.place) from @keys as k
+        select 'outbox_keys', string_agg(convert(nvarchar(max), N'o.' + <<schema>>.[quoted](k.name)), N', ') within group (order by k.place) from @keys as k
         union all
-        select 'page_keys', string_agg(convert(nvarchar(max), N'p.' + quotename(k.name)), N', ') within group (order by k.place) from @keys as k
+        select 'page_keys', string_agg(convert(nvarchar(max), N'p.' + <<schema>>.[quoted](k.name)), N', ') within group (order by k.place) from @keys as k
         union all
-        select 'numbered_keys', string_agg(convert(nvarchar(max), N'n.' + quotename(k.name)), N', ') within group (order by k.place) from @keys as k
+        select 'numbered_keys', string_agg(convert(nvarchar(max), N'n.' + <<schema>>.[quoted](k.name)), N', ') within group (order by k.place) from @keys as k
         union all
-        select 'history_keys', string_agg(convert(nvarchar(max), N'h.' + quotename(k.name)), N', ') within group (order by k.place) from @keys as k
+        select 'history_keys', string_agg(convert(nvarchar(max), N'h.' + <<schema>>.[quoted](k.name)), N', ') within group (order by k.place) from @keys as k
         union all
-        select 'history_is_feed', string_agg(convert(nvarchar(max), concat(N'f.', quotename(k.name), N' = h.', quotename(k.name))), N' and ') within group (order by k.place) from @keys as k
+        select 'history_is_feed', string_agg(convert(nvarchar(max), concat(N'f.', <<schema>>.[quoted](k.name), N' = h.', <<schema>>.[quoted](k.name))), N' and ') within group (order by k.place) from @keys as k
         union all
-        select 'history_is_outbox', string_agg(convert(nvarchar(max), concat(N'o.', quotename(k.name), N' = h.', quotename(k.name))), N' and ') within group (order by k.place) from @keys as k
+        select 'history_is_outbox', string_agg(convert(nvarchar(max), concat(N'o.', <<schema>>.[quoted](k.name), N' = h.', <<schema>>.[quoted](k.name))), N' and ') within group (order by k.place) from @keys as k
         union all
-        select 'history_is_table', string_agg(convert(nvarchar(max), concat(N't.', quotename(k.name), N' = h.', quotename(k.name))), N' and ') within group (order by k.place) from @keys as k
+        select 'history_is_table', string_agg(convert(nvarchar(max), concat(N't.', <<schema>>.[quoted](k.name), N' = h.', <<schema>>.[quoted](k.name))), N' and ') within group (order by k.place) from @keys as k
         union all
         select 'key_names_in_text', replace(string_agg(convert(nvarchar(max), k.name), N', ') within group (order by k.place), N'''', N'''''') from @keys as k
         union all
-        select 'history_columns_in_text', replace(string_agg(convert(nvarchar(max), concat(N', h.', quotename(k.name))), N'') within group (order by k.place), N'''', N'''''') from @keys as k
+        select 'history_columns_in_text', replace(string_agg(convert(nvarchar(max), concat(N', h.', <<schema>>.[quoted](k.name))), N'') within group (order by k.place), N'''', N'''''') from @keys as k
         union all
-        select 'read_columns_in_text', isnull(replace(string_agg(convert(nvarchar(max), concat(N', r.', quotename(k.name))), N'') within group (order by k.place), N'''', N''''''), N'') from @read_keys as k
+        select 'read_columns_in_text', isnull(replace(string_agg(convert(nvarchar(max), concat(N', r.', <<schema>>.[quoted](k.name))), N'') within group (order by k.place), N'''', N''''''), N'') from @read_keys as k
         union all
-        select 'keys_after_comma', isnull(string_agg(convert(nvarchar(max), concat(N', ', quotename(k.name))), N'') within group (order by k.place), N'') from @read_keys as k
+        select 'keys_after_comma', isnull(string_agg(convert(nvarchar(max), concat(N', ', <<schema>>.[quoted](k.name))), N'') within group (order by k.place), N'') from @read_keys as k
         union all
-        select 'feed_keys_after_comma', isnull(string_agg(convert(nvarchar(max), concat(N', f.', quotename(k.name))), N'') within group (order by k.place), N'') from @read_keys as k
+        select 'feed_keys_after_comma', isnull(string_agg(convert(nvarchar(max), concat(N', f.', <<schema>>.[quoted](k.name))), N'') within group (order by k.place), N'') from @read_keys as k
         union all
-        select 'view_keys', isnull(string_agg(convert(nvarchar(max), concat(@breath, N't.', quotename(k.name))), N'') within group (order by k.place), N'') from @read_keys as k;
+        select 'view_keys', isnull(string_agg(convert(nvarchar(max), concat(@breath, N't.', <<schema>>.[quoted](k.name))), N'') within group (order by k.place), N'') from @read_keys as k;
 
         select top (1) @place = t.place from <<schema>>.[templates]() as t where t.kind is null or t.kind = @kind order by t.place;
         while @place is not null

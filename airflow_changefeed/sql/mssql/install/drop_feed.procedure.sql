@@ -34,32 +34,32 @@ begin
         -- What calls goes before what it calls: the order of making them, backwards. A table's name is that of its object.
         insert into @drops (sql)
         select concat(N'drop ', case t.type when 'table' then N'table' when 'view' then N'view' when 'procedure' then N'procedure' else N'function' end,
-            N' if exists <<schema_in_text>>.', quotename(concat(t.object, N':', @name)))
+            N' if exists <<schema_in_text>>.', <<schema>>.[quoted](concat(t.object, N':', @name)))
         from <<schema>>.[templates]() as t
         where t.type in ('table', 'view', 'procedure', 'function')
-            and object_id(concat(N'<<schema_in_text>>.', quotename(concat(t.object, N':', @name)))) is not null
+            and object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(t.object, N':', @name)))) is not null
             and (t.kind is null or t.kind = (select f.kind from <<schema>>.[feeds] as f where f.feed_id = @feed_id))
         order by t.place desc;
         insert into @drops (sql)
-        select concat(N'drop type <<schema_in_text>>.', quotename(concat(N'type:read:', @name)))
-        where type_id(concat(N'<<schema_in_text>>.', quotename(concat(N'type:read:', @name)))) is not null;
+        select concat(N'drop type <<schema_in_text>>.', <<schema>>.[quoted](concat(N'type:read:', @name)))
+        where type_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'type:read:', @name)))) is not null;
         insert into @drops (sql) select concat(N'drop sequence ', @sequence) where @sequence is not null;
         -- A role must be empty before it goes, and hold nothing on what stays.
         insert into @drops (sql)
-        select concat(N'revoke select on <<schema_in_text>>.[feeds] from ', quotename(p.name))
+        select concat(N'revoke select on <<schema_in_text>>.[feeds] from ', <<schema>>.[quoted](p.name))
         from sys.database_principals as p where p.name = N'<<schema_text>>.readers:' + @name;
         insert into @drops (sql)
-        select concat(N'revoke update on <<schema_in_text>>.[sequence] from ', quotename(p.name))
+        select concat(N'revoke update on <<schema_in_text>>.[sequence] from ', <<schema>>.[quoted](p.name))
         from sys.database_principals as p where p.name = N'<<schema_text>>.writers:' + @name;
         insert into @drops (sql)
-        select concat(N'alter role ', quotename(r.name), N' drop member ', quotename(m.name))
+        select concat(N'alter role ', <<schema>>.[quoted](r.name), N' drop member ', <<schema>>.[quoted](m.name))
         from sys.database_role_members as x
         inner join sys.database_principals as r on r.principal_id = x.role_principal_id
         inner join sys.database_principals as m on m.principal_id = x.member_principal_id
         where r.name in (N'<<schema_text>>.readers:' + @name, N'<<schema_text>>.writers:' + @name,
             N'<<schema_text>>.operators:' + @name, N'<<role_prefix_text>>role:' + @name);
         insert into @drops (sql)
-        select concat(N'drop ', case p.type when 'R' then N'role ' else N'user ' end, quotename(p.name))
+        select concat(N'drop ', case p.type when 'R' then N'role ' else N'user ' end, <<schema>>.[quoted](p.name))
         from sys.database_principals as p
         where p.name in (N'<<schema_text>>.readers:' + @name, N'<<schema_text>>.writers:' + @name,
             N'<<schema_text>>.operators:' + @name, N'<<role_prefix_text>>role:' + @name,

@@ -48,7 +48,7 @@ begin
         if @result < 0
             throw 77101, N'changefeed 77101: another set-up or upgrade is going on in this database; retry when it has ended', 1;
         select @feed_id = f.feed_id, @type = f.shard_key_type from <<schema>>.[feeds] as f where f.name = @name;
-        set @state = object_id(concat(N'<<schema_in_text>>.', quotename(concat(N'state:', @name))));
+        set @state = object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'state:', @name))));
         if @feed_id is null and @state is null and @must_exist = 1
         begin
             set @message = concat(N'changefeed 77106: there is no feed "', @name, N'" in this database; make it with setup_feed');
@@ -62,10 +62,10 @@ begin
                 select @type = t.name
                 from sys.columns as c inner join sys.types as t on t.user_type_id = c.user_type_id
                 where c.object_id = @state and c.name = N'shard_id';
-                if object_id(concat(N'<<schema_in_text>>.', quotename(concat(N'sequence:', @name)))) is not null
-                    set @sequence = concat(N'<<schema_in_text>>.', quotename(concat(N'sequence:', @name)));
-                if (object_id(concat(N'<<schema_in_text>>.', quotename(concat(N'outbox:', @name)))) is null and @kind = 'outbox')
-                    or (object_id(concat(N'<<schema_in_text>>.', quotename(concat(N'outbox:', @name)))) is not null and @kind = 'serialized')
+                if object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'sequence:', @name)))) is not null
+                    set @sequence = concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'sequence:', @name)));
+                if (object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'outbox:', @name)))) is null and @kind = 'outbox')
+                    or (object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'outbox:', @name)))) is not null and @kind = 'serialized')
                 begin
                     set @message = concat(N'changefeed 77111: feed "', @name, N'" exists already in the other mode; drop it first, which forgets its order');
                     throw 77111, @message, 1;
