@@ -17,13 +17,14 @@ import pickle
 import random
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import TransientError
 from airflow_changefeed.sources.base import ULID_COLUMN, FeedSource
@@ -123,9 +124,9 @@ def write(job: Job) -> None:
             writer.begin()
             events: list[tuple[int, Any, str | None]] = []
             used = job.shards[: 1 + len(job.shards) * (done + 1) // (job.transactions + 1)]
-            for _ in range(dice.randint(1, 6)):
+            for shard in _shards(job, dice, used):
                 number += 1
-                events.append(_insert(job, writer, dice, dice.choice(used), number, now))
+                events.append(_insert(job, writer, dice, shard, number, now))
                 if dice.random() < 0.1:
                     rest(dice.random() * PAUSE / 2)
             is_kept = dice.random() >= 0.15
@@ -139,6 +140,12 @@ def write(job: Job) -> None:
                 writer.rollback()
             # Writers that never rest would leave one another, and nobody else, the lock.
             rest(dice.random() * PAUSE)
+
+
+def _shards(job: Job, dice: random.Random, used: Sequence[int]) -> list[int]:
+    """Choose the shards of a transaction's events; serialized writers lock them, all in one order."""
+    chosen = [dice.choice(used) for _ in range(dice.randint(1, 6))]
+    return sorted(chosen) if job.table.kind is FeedKind.SERIALIZED else chosen
 
 
 def _insert(

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
+import mssql_python
 import pytest
 
 from airflow_changefeed.core.ulid import Ulid
@@ -18,6 +20,7 @@ from airflow_changefeed.exceptions import (
     ShardNotFoundError,
 )
 from airflow_changefeed.sources.mssql import MssqlFeedSource
+from airflow_changefeed.sources.mssql.errors import thrown
 from tests.integration.mssql.server import Client, Database, Rows
 
 FEED = "myservice.MyEvent"
@@ -239,3 +242,25 @@ def test_a_ulid_without_its_lock_is_refused(feeds: Database, case: str) -> None:
         client.results("if @@trancount > 0 rollback transaction")
         # The connection can still write.
         client.results("begin transaction; " + LOCK + ULID + "; rollback")
+
+
+def test_writers_that_lock_shards_in_opposite_orders(feeds: Database) -> None:
+    """One of them is chosen as the victim, and told so; the other goes on."""
+    lock = f"exec changefeed.[lock:{SERIALIZED}] @shard_id = "
+
+    def try_to_lock(client: Client, shard: int) -> str:
+        try:
+            client.results(f"{lock}{shard}; rollback transaction")
+        except mssql_python.Error as error:
+            client.results("if @@trancount > 0 rollback transaction")
+            return str(thrown(error))
+        return "locked"
+
+    with feeds.client() as one, feeds.client() as two, ThreadPoolExecutor(2) as pool:
+        for client, shard in ((one, 0), (two, 1)):
+            client.results(f"begin transaction; {lock}{shard}")
+        victim, winner = sorted(pool.map(try_to_lock, (one, two), (1, 0)))
+    assert winner == "locked"
+    assert "77101" in victim
+    assert "deadlock" in victim
+    assert "shard" in victim

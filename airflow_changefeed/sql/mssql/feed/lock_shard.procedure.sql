@@ -1,6 +1,6 @@
 -- feed_write_lock:T, or an error.
 -- @lock_timeout: milliseconds, -1 waits for ever.
--- errors: 77101 somebody else holds the shard; transient. 1205 chosen as deadlock victim; transient
+-- errors: 77101 somebody else holds the shard, or this was chosen as the victim of a deadlock; transient
 -- permission: internal
 create procedure <<schema>>.[lock_shard:<<name>>] (
     @shard_id <<shard_type>>,
@@ -16,8 +16,12 @@ begin
     begin
         -- sp_getapplock does not roll back by itself, not even as deadlock victim (-3); the caller's catch does.
         set @message = concat(
-            N'changefeed 77101: feed "<<name_text>>" shard ', <<schema>>.[shard_text](@shard_id), N': no lock within ', @lock_timeout,
-            N' ms (', @result, N'); a writer, drain or seal holds it. Nothing was changed: retry, or wait longer with @lock_timeout');
+            N'changefeed 77101: feed "<<name_text>>" shard ', <<schema>>.[shard_text](@shard_id),
+            case when @result = -3
+                then N': chosen as the victim of a deadlock. Nothing was changed: retry; whoever locks several shards does it in one order'
+                else concat(N': no lock within ', @lock_timeout, N' ms (', @result,
+                    N'); a writer, drain or seal holds it. Nothing was changed: retry, or wait longer with @lock_timeout')
+            end);
         throw 77101, @message, 1;
     end;
 end
