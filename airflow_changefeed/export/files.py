@@ -14,6 +14,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -126,6 +127,17 @@ def writing(path: str) -> Iterator[None]:
         ) from problem
 
 
+def _make_folder(path: str) -> None:
+    """Make a folder with its parents; not found where somebody prunes it at this moment."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except FileExistsError:
+        # What makedirs found there may be gone by the time that it looks whether it is a folder.
+        if not stat.S_ISDIR(os.stat(path).st_mode):
+            raise
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+
+
 class LocalFiles:
     """Files on a disk that this machine mounts."""
 
@@ -191,7 +203,7 @@ class LocalFiles:
         for _ in range(_TRIES):
             # Not found: somebody pruned the empty folder just made.
             with contextlib.suppress(FileNotFoundError):
-                os.makedirs(os.path.dirname(path), exist_ok=True)
+                _make_folder(os.path.dirname(path))
                 return open(path, "wb")
         raise OutputNotWritableError(
             f"{path} cannot be made: its folder is removed again and again", path=path
@@ -215,7 +227,7 @@ class LocalFiles:
                     return False
                 # Not found: the source is gone meanwhile, or somebody pruned the target's empty parent.
                 with contextlib.suppress(FileNotFoundError):
-                    os.makedirs(os.path.dirname(target), exist_ok=True)
+                    _make_folder(os.path.dirname(target))
                     os.rename(source, target)
                     return True
         raise OutputNotWritableError(
