@@ -11,6 +11,7 @@ create procedure <<schema>>.[drain_feed:<<name>>] (
 as
 begin
     set xact_abort, nocount on;
+    set rowcount 0;
     set implicit_transactions off;
     set transaction isolation level read committed;
     begin try

@@ -18,6 +18,7 @@ create procedure <<schema>>.[purge_feed:<<name>>] (
 as
 begin
     set xact_abort, nocount on;
+    set rowcount 0;
     set implicit_transactions off;
     set transaction isolation level read committed;
     begin try

@@ -15,6 +15,7 @@ create procedure <<schema>>.[read_feed:<<name>>] (
 as
 begin
     set xact_abort, nocount on;
+    set rowcount 0;
     set implicit_transactions off;
     -- Before the first read: a caller under read uncommitted would get rows that roll back (R5).
     set transaction isolation level read committed;
