@@ -11,9 +11,10 @@ create procedure <<schema>>.[drain_feed:<<name>>] (
 as
 begin
     set xact_abort, nocount on;
-    set rowcount 0;
     set implicit_transactions off;
     set transaction isolation level read committed;
+    -- A limit of the caller's would end loops early.
+    set rowcount 0;
     begin try
         declare @drained table (shard_id <<shard_type>> not null, rows bigint not null);
         declare @shard <<shard_type>>, @rows bigint;

@@ -13,9 +13,10 @@ create procedure <<schema>>.[seal_feed:<<name>>] (
 as
 begin
     set xact_abort, nocount on;
-    set rowcount 0;
     set implicit_transactions off;
     set transaction isolation level read committed;
+    -- A limit of the caller's would end loops early.
+    set rowcount 0;
     begin try
         declare @shards table (shard_id <<shard_type>> not null primary key);
         declare @shard <<shard_type>>, @rows bigint, @result int, @message nvarchar(2048), @sealed datetime2(3), @end binary(16), @now datetime2(3) = <<schema>>.[now]();
