@@ -93,11 +93,11 @@ begin
             from @page as q
         ) as p;
 
-        -- By seeks, and past what others hold, whatever plan is chosen: a scan would wait for open writers.
+        -- Past what others hold, whatever plan is chosen: one that scans the shard would wait for open writers. Ours are ours.
         delete o
-        from @page as p
-        inner loop join <<schema>>.[outbox:<<name>>] as o with (rowlock, forceseek, readpast, readcommittedlock)
-            on o.shard_id = @shard_id and o.order_sequence = p.order_sequence;
+        from <<schema>>.[outbox:<<name>>] as o with (rowlock, readpast, readcommittedlock)
+        inner join @page as p on p.order_sequence = o.order_sequence
+        where o.shard_id = @shard_id;
     end try
     begin catch
         if @@trancount > 0 rollback;
