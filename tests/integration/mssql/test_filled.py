@@ -18,7 +18,7 @@ CASES = {
     "awkward": Case(
         "my sch'ema",
         "a.b 'c' \"d\" <e> <<name>> ñ",
-        (("grö'ße", "bigint"), ("with \"space", "int"), ("<<table>>", "int")),
+        (("grö'ße", "bigint"), ('with "space', "int"), ("<<table>>", "int")),
         "uniqueidentifier",
     ),
     "serialized": Case("myservice", "Locked", (("x", "int"),), "smallint", True, "Ulid", "Shard"),
