@@ -26,7 +26,7 @@ from airflow.sdk import DAG, CronDataIntervalTimetable
 from airflow_changefeed import ChangefeedSensor, ChangefeedToParquetOperator, window_params
 
 FEED = os.environ.get("CHANGEFEED_FEED", "nyc.Flight")
-PATH = os.environ.get("CHANGEFEED_EXPORT_PATH", "/tmp/changefeed-export")  # noqa: S108
+PATH = os.environ.get("CHANGEFEED_EXPORT_PATH", "/tmp/changefeed-export")  # noqa: S108 - to try it out
 CONN_ID = os.environ.get("CHANGEFEED_CONN_ID", "changefeed_default")
 SPARK_CONN_ID = os.environ.get("CHANGEFEED_SPARK_CONN_ID", "spark_default")
 CONSUMER = "warehouse"

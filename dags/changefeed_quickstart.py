@@ -28,7 +28,7 @@ with DAG(
     ChangefeedToParquetOperator(
         task_id="export",
         feed=os.environ.get("CHANGEFEED_FEED", "nyc.Flight"),
-        path=os.environ.get("CHANGEFEED_EXPORT_PATH", "/tmp/changefeed-export"),  # noqa: S108
+        path=os.environ.get("CHANGEFEED_EXPORT_PATH", "/tmp/changefeed-export"),  # noqa: S108 - to try it
         consumer="warehouse",
         unit=timedelta(hours=1),
         changefeed_conn_id=os.environ.get("CHANGEFEED_CONN_ID", "changefeed_default"),

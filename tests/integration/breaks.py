@@ -43,14 +43,14 @@ def no_lock_in_drain() -> None:
         finally:
             self.database = database
 
-    SqliteControl.drain_some = broken  # type: ignore[method-assign, assignment]
+    SqliteControl.drain_some = broken
 
 
 def no_clock_raise_in_seal() -> None:
     """Let a SQLite seal drain, and then promise what it does not hold."""
     from airflow_changefeed.sources.sqlite.control import SqliteControl
 
-    SqliteControl.raise_clocks = lambda *_: None  # type: ignore[method-assign]
+    SqliteControl.raise_clocks = lambda *_: None
 
 
 def no_floor_for_new_shards() -> None:
@@ -60,7 +60,7 @@ def no_floor_for_new_shards() -> None:
     def broken(self: Any, connection: Any, tables: Any, until_ms: int) -> None:
         connection.execute(f"update {tables.state} set time_ms = max(time_ms, ?)", (until_ms,))
 
-    SqliteControl.raise_clocks = broken  # type: ignore[method-assign]
+    SqliteControl.raise_clocks = broken
 
 
 def manifest_before_data() -> None:
@@ -98,7 +98,7 @@ def cursor_before_manifest() -> None:
         cursors.advance(hook.source(), hook.variables(), plan.consumer, plan.feed, done, by=plan.run)
         return whole(self, context, plan, *arguments)
 
-    ChangefeedToParquetOperator._run = broken  # type: ignore[method-assign]
+    ChangefeedToParquetOperator._run = broken
 
 
 BREAKS: dict[str, Callable[[], None]] = {

@@ -30,7 +30,7 @@ def blocks(page: str, folder: Path) -> list[str]:
 
 def run(code: str, names: dict[str, Any]) -> None:
     """Run a block with what the blocks before it have made."""
-    exec(compile(code, "documentation", "exec"), names)  # noqa: S102
+    exec(compile(code, "documentation", "exec"), names)  # noqa: S102 - our own pages
 
 
 def test_the_tutorial_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

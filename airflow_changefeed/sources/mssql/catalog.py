@@ -26,7 +26,7 @@ def load_feeds(
     try:
         rows = session.records(
             # Apart, so that one feed is found by its key: another may be being set up, and locked.
-            f"declare @feed nvarchar(128) = ?; select feed_id, name, kind, shard_key_type, ulid_column, "
+            "declare @feed nvarchar(128) = ?; select feed_id, name, kind, shard_key_type, ulid_column, "
             "shard_column, object_schema_name(object_id) as table_schema, "
             f"object_name(object_id) as table_name from {quote(schema)}.[feeds] "
             f"{'where name = @feed' if feed else ''}",

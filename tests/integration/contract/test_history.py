@@ -82,7 +82,7 @@ def test_the_mark_covers_what_was_inserted(bench: Bench) -> None:
 def _refused(bench: Bench, events: list[tuple[object, object]], word: str, shard: int = 0) -> None:
     before, marks = bench.events(shard), bench.source.stale_marks(bench.feed)
     with pytest.raises(HistoryError, match=word) as caught:
-        bench.source.insert_history(bench.feed, shard, events, reason="x")  # type: ignore[arg-type]
+        bench.source.insert_history(bench.feed, shard, events, reason="x")
     assert not caught.value.transient
     assert bench.events(shard) == before
     assert bench.source.stale_marks(bench.feed) == marks

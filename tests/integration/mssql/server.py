@@ -7,7 +7,7 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +106,14 @@ class Database:
             yield client
         finally:
             client.close()
+
+    @contextmanager
+    def unchanged(self, look: Callable[[Client], list[Rows]]) -> Iterator[Client]:
+        """Connect, and see in the end that what ``look`` finds was not changed meanwhile."""
+        with self.client() as client:
+            before = look(client)
+            yield client
+            assert look(client) == before
 
     @contextmanager
     def source(self, schema: str = "changefeed") -> Iterator[MssqlFeedSource]:

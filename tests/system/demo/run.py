@@ -144,7 +144,7 @@ class Demo:
 
         def all_ended() -> list[DagRun] | None:
             units = sum(len(store.units(shard)) for shard in store.shards())
-            progress.update(bar, completed=units)  # type: ignore[arg-type]
+            progress.update(bar, completed=units)
             runs = self._runs(dag_id, count)
             return runs if runs and all(run.is_finished for run in runs) else None
 

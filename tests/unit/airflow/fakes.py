@@ -54,7 +54,7 @@ class LocalSpark:
 class InProcessHook(ChangefeedSparkSubmitHook):
     """Runs the job instead of spark-submit, and fails as that one does."""
 
-    commands: list[list[str]] = []  # noqa: RUF012
+    commands: list[list[str]] = []  # noqa: RUF012 - shared on purpose
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
         """Run the job."""
@@ -71,7 +71,7 @@ class InProcessHook(ChangefeedSparkSubmitHook):
             connection = JobConnection.from_json(file.read(), where="connection")
         store = ExportStore(plan.path, plan.feed)
         try:
-            job.run_plan(LocalSpark, store, plan, connection, lambda line: None)  # type: ignore[arg-type]
+            job.run_plan(LocalSpark, store, plan, connection, lambda line: None)
         except Exception as error:
             raise AirflowException("Cannot execute: spark-submit. Error code is: 1.") from error
         return None
@@ -81,7 +81,7 @@ class InProcessOperator(ChangefeedToParquetOperator):
     """The operator, with the job in its own process."""
 
     def _get_hook(self) -> InProcessHook:
-        return InProcessHook.of(super()._get_hook())  # type: ignore[return-value]
+        return InProcessHook.of(super()._get_hook())
 
 
 def context(

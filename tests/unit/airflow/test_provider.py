@@ -14,7 +14,7 @@ from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
 
-import jsonschema  # type: ignore[import-untyped]
+import jsonschema
 import pytest
 
 import airflow_changefeed

@@ -50,7 +50,7 @@ def test_the_cursor_is_the_end_of_the_unbroken_run(start: int, done: list[UlidRa
 def test_the_order_of_completions_does_not_matter(start: int, done: list[UlidRange], random: object) -> None:
     """Windows may finish in any order, repeatedly, in parallel."""
     shuffled = done + done[: len(done) // 2]
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    random.shuffle(shuffled)
     assert _complete(start, shuffled) == _complete(start, done)
 
 

@@ -54,7 +54,7 @@ def test_checksums_add_up_in_any_order_and_grouping(checksums: list[int], random
     assert (
         combine_checksums([combine_checksums(checksums[:half]), combine_checksums(checksums[half:])]) == total
     )
-    random.shuffle(checksums)  # type: ignore[attr-defined]
+    random.shuffle(checksums)
     assert combine_checksums(checksums) == total
     assert len(checksum_text(total)) == 32
     assert int(checksum_text(total), 16) == total

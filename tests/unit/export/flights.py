@@ -114,7 +114,7 @@ class Flights:
         self, store: ExportStore, windows: Sequence[Window] | None, **options: object
     ) -> list[Manifest]:
         """Export without Spark."""
-        plan = self.plan(store, windows, options=ExportOptions(**options))  # type: ignore[arg-type]
+        plan = self.plan(store, windows, options=ExportOptions(**options))
         begin(store, plan)
         manifests = commit(store, plan, *self.write(store, plan))
         end(store, plan, committed=True)

@@ -117,7 +117,7 @@ def test_killed_anywhere_and_retried_gives_the_same(
             world.attempt().commit(world.files)
         attempt, killed = world.attempt(), False
         try:
-            attempt.commit(SteppedFiles(world.files, kill_at(number)))  # type: ignore[arg-type]
+            attempt.commit(SteppedFiles(world.files, kill_at(number)))
         except Killed:
             killed = True
         assert len(plain_rows(world.files, FEED)) in (0, ROWS)
@@ -143,7 +143,7 @@ def test_killed_anywhere_a_commit_can_go_on(tmp_path: Path, flights: Flights) ->
         world.attempt().commit(world.files)
         attempt, killed = world.attempt(), False
         try:
-            attempt.commit(SteppedFiles(world.files, kill_at(number)))  # type: ignore[arg-type]
+            attempt.commit(SteppedFiles(world.files, kill_at(number)))
         except Killed:
             killed = True
         attempt.commit(world.files)
@@ -211,7 +211,7 @@ def test_a_zombie_does_no_harm_at_any_step(tmp_path: Path, flights: Flights) -> 
                 assert manifest_rows(world.store) == ROWS
 
         try:
-            older.commit(SteppedFiles(world.files, before))  # type: ignore[arg-type]
+            older.commit(SteppedFiles(world.files, before))
         except SupersededError:
             end(world.store, older.plan, committed=False)
             assert interleaved
@@ -246,7 +246,7 @@ def test_a_newer_attempt_that_stops_anywhere_is_not_harmed(tmp_path: Path, fligh
             assert len(plain_rows(world.files, FEED)) in (0, ROWS)
             assert manifest_rows(world.store) == ROWS
 
-        newer.commit(SteppedFiles(world.files, before))  # type: ignore[arg-type]
+        newer.commit(SteppedFiles(world.files, before))
         _check_complete(world, newer.plan.attempt)
         return interleaved
 
@@ -266,13 +266,13 @@ def test_two_attempts_at_once_leave_the_newer_one(tmp_path: Path, flights: Fligh
         barrier, errors = threading.Barrier(2), []
 
         def run(attempt: Attempt) -> None:
-            barrier.wait()  # noqa: B023
+            barrier.wait()  # noqa: B023 - joined in its turn
             try:
-                attempt.commit(files)  # noqa: B023
+                attempt.commit(files)  # noqa: B023 - joined in its turn
             except SupersededError:
-                end(world.store, attempt.plan, committed=False)  # noqa: B023
+                end(world.store, attempt.plan, committed=False)  # noqa: B023 - joined in its turn
             except BaseException as error:
-                errors.append(error)  # noqa: B023
+                errors.append(error)  # noqa: B023 - joined in its turn
 
         threads = [threading.Thread(target=run, args=(attempt,)) for attempt in attempts]
         for thread in threads:

@@ -96,10 +96,10 @@ def test_two_cuts_interleaved_anywhere_are_never_both_committed(
             told: list[bool] = []
 
             def before(change: int) -> None:
-                if change == number:  # noqa: B023
-                    told.append(attempts[1 - stopped].commit())  # noqa: B023
+                if change == number:  # noqa: B023 - over in its turn
+                    told.append(attempts[1 - stopped].commit())  # noqa: B023 - over in its turn
 
-            done = attempts[stopped].commit(SteppedFiles(files, before))  # type: ignore[arg-type]
+            done = attempts[stopped].commit(SteppedFiles(files, before))
             if not told:
                 assert done
                 break
@@ -170,8 +170,8 @@ def test_two_cuts_at_once_are_never_both_committed(tmp_path: Path, flights: Flig
         barrier, results = threading.Barrier(2), [False, False]
 
         def run(number: int) -> None:
-            barrier.wait()  # noqa: B023
-            results[number] = attempts[number].commit()  # noqa: B023
+            barrier.wait()  # noqa: B023 - over in its turn
+            results[number] = attempts[number].commit()  # noqa: B023 - over in its turn
 
         threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
         for thread in threads:

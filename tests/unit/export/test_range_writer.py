@@ -51,7 +51,7 @@ def write(stream: Stream, folder: Path, **options: Any) -> list[Any]:
     """Write one part."""
     return list(
         write_part(
-            stream,  # type: ignore[arg-type]
+            stream,
             LocalFiles(str(folder)),
             str(folder),
             schema=SCHEMA,

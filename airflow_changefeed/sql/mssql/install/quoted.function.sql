@@ -1,4 +1,4 @@
--- A name in brackets. As quotename, of which servers that imitate SQL Server double the quotes in the name, too.
+-- A name in brackets. As quotename, which other servers that speak T-SQL do otherwise: they double quotes in the name.
 create function <<schema>>.[quoted](@name nvarchar(128)) returns nvarchar(258)
 as
 begin

@@ -93,7 +93,7 @@ begin
             from @page as q
         ) as p;
 
-        -- Past what others hold, whatever plan is chosen: one that scans the shard would wait for open writers. Ours are ours.
+        -- Past what others hold, whatever plan is chosen: one that scans the shard would wait for open writers. Our own locks hide nothing from us.
         delete o
         from <<schema>>.[outbox:<<name>>] as o with (rowlock, readpast, readcommittedlock)
         inner join @page as p on p.order_sequence = o.order_sequence
