@@ -144,19 +144,3 @@ def test_the_others_are_refused(feeds: dict[str, Database], case: str) -> None:
     table, role, sql = FORBIDDEN[case]
     with _as(feeds, table, role) as client:
         client.refuses(sql, "(?i)permission")
-
-
-def test_a_consumer_stays_its_owners_when_another_adds_a_shard(
-    database: Database, feeds: dict[str, Database]
-) -> None:
-    """Whoever began it may go on in the shard that the database's owner began, though that one sorts first."""
-    begin = (
-        f"exec [changefeed].[begin_consumer:{OUTBOX}] @consumer = N'shared', @shard_id = {{}}, "
-        "@after = 0x00, @by = N'test'"
-    )
-    with database.client() as client:
-        client.results(begin.format(1))
-        client.results("update [changefeed].[consumers] set owner = N'somebody' where consumer = N'shared'")
-        client.results(begin.format(0))
-        owners = client.rows("select shard, owner from [changefeed].[consumers] where consumer = N'shared'")
-    assert sorted(owners) == [("0", "somebody"), ("1", "somebody")]
