@@ -25,10 +25,11 @@ def load_feeds(
     """
     try:
         rows = session.records(
-            "declare @feed nvarchar(128) = ?; select feed_id, name, kind, shard_key_type, ulid_column, "
+            # Apart, so that one feed is found by its key: another may be being set up, and locked.
+            f"declare @feed nvarchar(128) = ?; select feed_id, name, kind, shard_key_type, ulid_column, "
             "shard_column, object_schema_name(object_id) as table_schema, "
             f"object_name(object_id) as table_name from {quote(schema)}.[feeds] "
-            "where @feed = N'' or name = @feed",
+            f"{'where name = @feed' if feed else ''}",
             feed or "",
         )
     except Exception as error:
@@ -88,7 +89,7 @@ def _columns(session: Session, schema: str, feed: str | None) -> dict[int, list[
         "left join sys.indexes i on i.object_id = c.object_id and i.is_primary_key = 1 "
         "left join sys.index_columns k on k.object_id = i.object_id and k.index_id = i.index_id "
         "and k.column_id = c.column_id and k.key_ordinal > 0 "
-        "where @feed = N'' or f.name = @feed order by f.feed_id, c.column_id",
+        f"{'where f.name = @feed ' if feed else ''}order by f.feed_id, c.column_id",
         feed or "",
     ):
         found.setdefault(row["feed_id"], []).append(row)

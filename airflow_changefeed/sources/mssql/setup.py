@@ -121,10 +121,10 @@ def _check_table(session: Session, database: MssqlDatabase, feed: str, quoted: s
     if kind is not FeedKind.SERIALIZED or load_feeds(session, database.schema, feed):
         return
     columns = session.rows(
-        "declare @id int = ?; select lower(c.name), lower(t.name), c.max_length "
+        "declare @id int = ?; select c.name, t.name, c.max_length "
         "from sys.columns c join sys.types t on t.user_type_id = c.system_type_id where c.object_id = @id",
         object_id,
     )
-    if ("ulid", "binary", 16) not in columns:
+    if ("ulid", "binary", 16) not in [(name.lower(), kind.lower(), size) for name, kind, size in columns]:
         problem = "serialized writers keep the ULID in a binary(16) column named ulid, which it lacks: add it"
         raise FeedSetupError(f"table {feed!r} cannot become a feed: {problem}", feed=feed, problems=[problem])

@@ -40,7 +40,7 @@ class Plan:
     transactions: int = 24
     kills: int = 6
     shards: tuple[int, ...] = (0, 1, 2)
-    limit: float = 240.0
+    limit: float = 600.0
 
 
 #: Transactions that a writer may begin before the first seal, and after each seal: however the lock is shared

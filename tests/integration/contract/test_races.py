@@ -27,6 +27,7 @@ def _race(engine: Engine, kind: FeedKind, plan: Plan, folder: Path) -> History:
 
 
 @pytest.mark.races
+@pytest.mark.timeout(900)
 @KINDS
 def test_no_promise_breaks_while_all_race_and_some_are_killed(
     engine: Engine, kind: FeedKind, tmp_path: Path

@@ -15,7 +15,7 @@ begin
     set transaction isolation level read committed;
     begin try
         declare @is_own bit = case when @@trancount = 0 then 1 else 0 end;
-        declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id), @time datetime2(3), @found int;
+        declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id), @time datetime2(3), @found int, @owner nvarchar(128);
         if @is_own = 1 begin transaction;
         -- A purge takes this lock too: it sees this consumer, or is seen by its first read.
         select @time = s.time from <<schema>>.[state:<<name>>] as s with (updlock, rowlock) where s.shard_id = @shard_id;
@@ -23,9 +23,13 @@ begin
         exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
         select @found = count(*) from <<schema>>.[consumers] as c with (updlock, holdlock, rowlock)
         where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = @shard;
+        -- A further shard is that of whoever began the first, also when an operator begins it.
+        select top (1) @owner = c.owner from <<schema>>.[consumers] as c
+        where c.feed_id = <<feed_id>> and c.consumer = @consumer
+        order by c.shard;
         if @found = 0
             insert into <<schema>>.[consumers] (feed_id, consumer, shard, start_ulid, ulid, ack, moved_at, moved_by, owner)
-            values (<<feed_id>>, @consumer, @shard, @after, @after, @after, <<schema>>.[now](), @by, user_name());
+            values (<<feed_id>>, @consumer, @shard, @after, @after, @after, <<schema>>.[now](), @by, isnull(@owner, user_name()));
         else
             update <<schema>>.[consumers]
             set start_ulid = @after,

@@ -9,8 +9,8 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    declare @message nvarchar(2048), @version bigint;
-    select @version = c.resource_version from <<schema>>.[consumers] as c with (updlock, rowlock)
+    declare @message nvarchar(2048), @version bigint, @owner nvarchar(128);
+    select @version = c.resource_version, @owner = c.owner from <<schema>>.[consumers] as c with (updlock, rowlock)
     where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = @shard;
     if @version is null
     begin
@@ -18,5 +18,6 @@ begin
             N'changefeed 77131: consumer "', @consumer, N'" has no cursor for shard ', @shard, N' of feed "<<name_text>>"; begin it first (begin_consumer)');
         throw 77131, @message, 1;
     end;
-    exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
+    -- Another row is looked at only to refuse: whoever moves that one may wait for this one.
+    if <<schema>>.[owns_consumer](@owner, N'<<name_text>>') = 0 exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
 end

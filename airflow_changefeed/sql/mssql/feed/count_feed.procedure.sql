@@ -12,7 +12,7 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     begin try
-        declare @number int = datalength(@ranges) / 32, @place int = 0, @next binary(16), @after binary(16), @message nvarchar(2048);
+        declare @number int = datalength(@ranges) / 32, @place int = 0, @next binary(16), @last binary(16), @after binary(16), @message nvarchar(2048);
         declare @counted table (place int not null primary key, after_ulid binary(16) not null, upto_ulid binary(16) not null, rows bigint not null);
         while @place < @number
         begin
@@ -21,10 +21,15 @@ begin
             values (@place, convert(binary(16), substring(@ranges, @place * 32 - 31, 16)), convert(binary(16), substring(@ranges, @place * 32 - 15, 16)), 0);
         end;
         select @next = s.ulid from <<schema>>.[state:<<name>>] as s where s.shard_id = @shard_id;
+        -- One upper end only, so that a range far behind the head is not read up to the head.
+        select top (1) @last = f.ulid from <<schema>>.[feed:<<name>>] as f
+        where f.shard_id = @shard_id and f.ulid < @next
+        order by f.ulid desc;
         update c
         set rows = (
             select count_big(*) from <<schema>>.[feed:<<name>>] as f
-            where f.shard_id = @shard_id and f.ulid > c.after_ulid and f.ulid <= c.upto_ulid and f.ulid < @next
+            where f.shard_id = @shard_id and f.ulid > c.after_ulid
+                and f.ulid <= case when c.upto_ulid < @last then c.upto_ulid else @last end
         )
         from @counted as c;
         -- Afterwards, as the purge stores its bound before it removes rows (R12).

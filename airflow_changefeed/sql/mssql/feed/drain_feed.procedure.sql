@@ -13,6 +13,8 @@ begin
     set xact_abort, nocount on;
     set implicit_transactions off;
     set transaction isolation level read committed;
+    -- A limit of the caller's would end loops early.
+    set rowcount 0;
     begin try
         declare @drained table (shard_id <<shard_type>> not null, rows bigint not null);
         declare @shard <<shard_type>>, @rows bigint;

@@ -18,6 +18,8 @@ begin
     set implicit_transactions off;
     -- Before the first read: a caller under read uncommitted would get rows that roll back (R5).
     set transaction isolation level read committed;
+    -- A limit of the caller's would end loops early.
+    set rowcount 0;
     begin try
         declare @next binary(16), @rows bigint, @ordered bigint, @page int, @round int = 0;
         if @@trancount > 0

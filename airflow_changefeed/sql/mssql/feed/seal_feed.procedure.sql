@@ -15,9 +15,11 @@ begin
     set xact_abort, nocount on;
     set implicit_transactions off;
     set transaction isolation level read committed;
+    -- A limit of the caller's would end loops early.
+    set rowcount 0;
     begin try
         declare @shards table (shard_id <<shard_type>> not null primary key);
-        declare @shard <<shard_type>>, @rows bigint, @message nvarchar(2048), @sealed datetime2(3), @end binary(16), @now datetime2(3) = <<schema>>.[now]();
+        declare @shard <<shard_type>>, @rows bigint, @result int, @message nvarchar(2048), @sealed datetime2(3), @end binary(16), @now datetime2(3) = <<schema>>.[now]();
         if @@trancount > 0
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (seal_feed)', 0;
         if @until is null
@@ -51,7 +53,17 @@ begin
 
         -- The floor before the shards are listed: one that is made later begins above it, one that was made before is in
         -- the list. This waits for transactions that make a shard at this moment (R7).
+        begin transaction;
+        exec @result = sp_getapplock
+            @Resource = N'changefeed/<<object_id>>/floor', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = @lock_timeout;
+        if @result < 0
+        begin
+            set @message = concat(N'changefeed 77101: feed "<<name_text>>" was not sealed: a transaction that is the first in its shard stays open for longer than ',
+                @lock_timeout, N' ms (', @result, N'). Seal again, or wait longer with @lock_timeout');
+            throw 77101, @message, 1;
+        end;
         update <<schema>>.[feeds] set floor_time = @until where feed_id = <<feed_id>> and floor_time < @until;
+        commit;
 
         -- Both lists wait for rows of the state that are being written; a shard is in one of them, or begins at the floor.
         insert into @shards (shard_id) select s.shard_id from <<schema>>.[state:<<name>>] as s with (readcommittedlock);

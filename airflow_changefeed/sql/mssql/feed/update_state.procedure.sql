@@ -4,9 +4,9 @@
 --     present instead, so that one bad hint cannot poison the clock for ever.
 -- @count: numbers to reserve, from @next_ulid_low; 0 only moves the clock.
 -- @previous_...: the clock before, and the next number then. @next_...: the clock now, and the first number reserved.
--- A shard first used now begins at the feed's floor: read with a lock that is kept to the end of the transaction, so that
+-- A shard first used now begins at the feed's floor: read under a lock that is kept to the end of the transaction, so that
 -- a seal which raises the floor waits for it, or is seen (ADR 0001, R7).
--- errors: 77100 not in a transaction
+-- errors: 77100 not in a transaction. 77101 a seal is raising the floor; transient
 -- permission: internal
 create procedure <<schema>>.[update_state:<<name>>] (
     @shard_id <<shard_type>>,
@@ -28,7 +28,7 @@ begin
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure inside a transaction (update_state)', 0;
 
         declare @now datetime2(3) = <<schema>>.[now]();
-        declare @tolerance bigint, @floor datetime2(3);
+        declare @tolerance bigint, @floor datetime2(3), @result int;
         declare @random binary(10) = crypt_gen_random(10);
         -- 62 random bits: whoever counts on from here does not reach the end of a bigint.
         declare @random_low bigint = 1 + (convert(bigint, convert(binary(8), substring(@random, 3, 8))) & 4611686018427387903);
@@ -46,9 +46,12 @@ begin
 
         if @previous_time is null
         begin
-            select @floor = f.floor_time
-            from <<schema>>.[feeds] as f with (repeatableread, rowlock)
-            where f.feed_id = <<feed_id>>;
+            -- Not the row's own lock: behind a seal that waits for it, everybody else would wait as well.
+            exec @result = sp_getapplock
+                @Resource = N'changefeed/<<object_id>>/floor', @LockMode = N'Shared', @LockOwner = N'Transaction', @LockTimeout = 60000;
+            if @result < 0
+                throw 77101, N'changefeed 77101: feed "<<name_text>>": a seal is raising the floor at this moment. Nothing was changed: retry', 1;
+            select @floor = f.floor_time from <<schema>>.[feeds] as f with (readcommittedlock) where f.feed_id = <<feed_id>>;
 
             set @previous_time = @floor;
             set @previous_ulid_high = convert(binary(8),

@@ -38,14 +38,14 @@ begin
         throw 77110, @message, 1;
     end;
     select @found = string_agg(k.name, N', ') from <<schema>>.[key_columns](@object_id) as k
-    where @kind = 'outbox' and lower(k.name) in (N'ulid', N'shard_id', N'time_hint', N'order_sequence');
+    where @kind = 'outbox' and k.name collate Latin1_General_CI_AS in (N'ulid', N'shard_id', N'time_hint', N'order_sequence');
     if @found is not null
     begin
         set @message = concat(N'changefeed 77114: table "', @name, N'": key column ', @found, N' has a name that the feed itself uses: rename it');
         throw 77114, @message, 1;
     end;
     select @found = string_agg(convert(nvarchar(128), c.name), N', ') from sys.columns as c
-    where c.object_id = @object_id and lower(c.name) like N'changefeed[_]%';
+    where c.object_id = @object_id and c.name collate Latin1_General_CI_AS like N'changefeed[_]%';
     if @found is not null
     begin
         set @message = concat(N'changefeed 77115: table "', @name, N'": column ', @found, N' begins with "changefeed_", which is ours: rename it');

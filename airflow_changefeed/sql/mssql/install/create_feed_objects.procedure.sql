@@ -26,7 +26,7 @@ begin
         select k.place, k.name, k.definition from <<schema>>.[key_columns](@object_id) as k;
         -- Serialized writers may have the ULID and the shard in their key; a page has them under names of its own.
         insert into @read_keys (place, name)
-        select k.place, k.name from @keys as k where @kind = 'outbox' or lower(k.name) not in (N'ulid', N'shard_id');
+        select k.place, k.name from @keys as k where @kind = 'outbox' or k.name collate Latin1_General_CI_AS not in (N'ulid', N'shard_id');
 
         insert into @tokens (token, value)
         values

@@ -41,9 +41,9 @@ begin
         set @shard_column = null;
         return;
     end;
-    if @ulid_column is null select @ulid_column = u.name from @ulids as u where lower(u.name) = N'ulid';
+    if @ulid_column is null select @ulid_column = u.name from @ulids as u where u.name collate Latin1_General_CI_AS = N'ulid';
     if @ulid_column is null
-        select @ulid_column = max(u.name) from @ulids as u inner join <<schema>>.[key_columns](@object_id) as k on k.name = u.name
+        select @ulid_column = max(u.name) from @ulids as u inner join <<schema>>.[key_columns](@object_id) as k on k.name collate database_default = u.name
         where (select count(*) from <<schema>>.[key_columns](@object_id) as n) = 1;
-    if @shard_column is null select top (1) @shard_column = s.name from @shards as s where lower(s.name) in (N'shard', N'shard_id') order by s.name;
+    if @shard_column is null select top (1) @shard_column = s.name from @shards as s where s.name collate Latin1_General_CI_AS in (N'shard', N'shard_id') order by s.name;
 end

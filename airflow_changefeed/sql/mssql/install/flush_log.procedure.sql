@@ -5,6 +5,6 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    if exists (select 1 from sys.databases as d where d.database_id = db_id() and d.delayed_durability > 0)
+    if exists (select 1 from sys.databases as d where d.name = db_name() and d.delayed_durability > 0)
         exec sys.sp_flush_log;
 end

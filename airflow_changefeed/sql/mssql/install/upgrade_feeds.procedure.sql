@@ -18,7 +18,7 @@ begin
         f.shard_column
     from sys.tables as t
     inner join sys.schemas as s on s.schema_id = t.schema_id
-    left join <<schema>>.[feeds] as f on f.name = concat(s.name, N'.', t.name)
+    left join <<schema>>.[feeds] as f on f.name = concat(s.name, N'.', t.name) collate database_default
     where (f.object_id = t.object_id or f.object_id is null or object_schema_name(f.object_id) is null)
         and object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'state:', s.name, N'.', t.name)))) is not null;
     select top (1) @object_id = f.object_id from @found as f order by f.object_id;

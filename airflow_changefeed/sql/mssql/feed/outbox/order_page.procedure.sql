@@ -93,8 +93,9 @@ begin
             from @page as q
         ) as p;
 
+        -- Past what others hold, whatever plan is chosen: one that scans the shard would wait for open writers. Ours are ours.
         delete o
-        from <<schema>>.[outbox:<<name>>] as o with (rowlock)
+        from <<schema>>.[outbox:<<name>>] as o with (rowlock, readpast, readcommittedlock)
         inner join @page as p on p.order_sequence = o.order_sequence
         where o.shard_id = @shard_id;
     end try

@@ -20,7 +20,7 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     begin try
-        declare @transaction_id bigint, @range nvarchar(255), @key nvarchar(128), @result int, @packed varbinary(40);
+        declare @transaction_id bigint, @range nvarchar(255), @key nvarchar(128), @result int, @packed varbinary(40), @listed nvarchar(4000);
         if @@trancount = 0
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure inside a transaction (lock)', 0;
         exec <<schema>>.[lock_shard:<<name>>] @shard_id = @shard_id, @lock_timeout = @lock_timeout;
@@ -45,6 +45,15 @@ begin
             exec sp_set_session_context N'changefeed.ulid_low', @ulid_low;
             exec sp_set_session_context N'changefeed.range', @range;
             exec sp_set_session_context N'changefeed.sequence_start', null;
+            -- What earlier transactions left for their shards is given back: a session's context holds 1 MB.
+            set @listed = isnull(convert(nvarchar(4000), session_context(N'changefeed.shards/<<name_text>>')), N'');
+            if isnull(convert(bigint, session_context(N'changefeed.transaction_id/<<name_text>>')), 0) <> @transaction_id
+                while @listed <> N''
+                begin
+                    set @key = substring(@listed, 1, charindex(N';', @listed) - 1);
+                    exec sp_set_session_context @key, null;
+                    set @listed = substring(@listed, charindex(N';', @listed) + 1, 4000);
+                end;
             exec sp_set_session_context N'changefeed.transaction_id/<<name_text>>', @transaction_id;
             exec sp_set_session_context N'changefeed.ulid_high/<<name_text>>', @ulid_high;
             exec sp_set_session_context N'changefeed.ulid_low/<<name_text>>', @ulid_low;
@@ -53,6 +62,12 @@ begin
             set @key = concat(N'changefeed.shard/<<feed_id>>/', @shard_id);
             set @packed = convert(binary(8), @transaction_id) + @ulid;
             exec sp_set_session_context @key, @packed;
+            -- More than a list holds, in one transaction, stay until the connection ends.
+            if charindex(@key + N';', @listed) = 0 and len(@listed) < 3900
+            begin
+                set @listed = concat(@listed, @key, N';');
+                exec sp_set_session_context N'changefeed.shards/<<name_text>>', @listed;
+            end;
         end;
     end try
     begin catch
