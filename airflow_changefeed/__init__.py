@@ -13,38 +13,56 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from airflow_changefeed.assets.changefeed import changefeed_asset
     from airflow_changefeed.core.plan import ExportOptions
     from airflow_changefeed.core.ulid import Ulid
     from airflow_changefeed.core.window import Window
+    from airflow_changefeed.export.dataset import export_dataset
+    from airflow_changefeed.export.told import ToldExport
+    from airflow_changefeed.export.verify import verify_export
     from airflow_changefeed.hooks.changefeed import ChangefeedHook
     from airflow_changefeed.hooks.changefeed_context import window_params
+    from airflow_changefeed.operators.changefeed import ChangefeedVerifyOperator
     from airflow_changefeed.sensors.changefeed import ChangefeedSensor
     from airflow_changefeed.sources import open_source
+    from airflow_changefeed.spark.datasource import ChangefeedDataSource
     from airflow_changefeed.spark.read import read_export
     from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 
 _MODULES = {
+    "ChangefeedDataSource": "spark.datasource",
     "ChangefeedHook": "hooks.changefeed",
     "ChangefeedSensor": "sensors.changefeed",
     "ChangefeedToParquetOperator": "transfers.changefeed_to_parquet",
+    "ChangefeedVerifyOperator": "operators.changefeed",
     "ExportOptions": "core.plan",
+    "ToldExport": "export.told",
     "Ulid": "core.ulid",
     "Window": "core.window",
+    "changefeed_asset": "assets.changefeed",
+    "export_dataset": "export.dataset",
     "open_source": "sources",
     "read_export": "spark.read",
+    "verify_export": "export.verify",
     "window_params": "hooks.changefeed_context",
 }
 
 __all__ = [
+    "ChangefeedDataSource",
     "ChangefeedHook",
     "ChangefeedSensor",
     "ChangefeedToParquetOperator",
+    "ChangefeedVerifyOperator",
     "ExportOptions",
+    "ToldExport",
     "Ulid",
     "Window",
     "__version__",
+    "changefeed_asset",
+    "export_dataset",
     "open_source",
     "read_export",
+    "verify_export",
     "window_params",
 ]
 

@@ -34,6 +34,7 @@ Every error of airflow_changefeed, in one tree.
         ├── LockTimeoutError          somebody holds the lock longer than ``lock_timeout``
         ├── SourceUnavailableError    the database did not answer, or the connection broke
         ├── NotYetError               refused by less than a minute of the database's clock
+        ├── NotSealedError            a range that reaches beyond what is sealed
         ├── LeaseHeldError            another process holds the shard's lease
         ├── LeaseLostError            the lease token is no longer the newest
         ├── SupersededError           a newer attempt at the same export unit counts
@@ -199,6 +200,10 @@ class SourceUnavailableError(TransientError):
 
 class NotYetError(TransientError):
     """A seal or window ends less than a minute ahead of the database's clock."""
+
+
+class NotSealedError(TransientError):
+    """A range reaches beyond what its feed is sealed until, so events may still come into it."""
 
 
 class LeaseHeldError(TransientError):

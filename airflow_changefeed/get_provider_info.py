@@ -33,6 +33,13 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "hooks": [{"integration-name": _NAME, "python-modules": ["airflow_changefeed.hooks.changefeed"]}],
         "sensors": [{"integration-name": _NAME, "python-modules": ["airflow_changefeed.sensors.changefeed"]}],
+        "operators": [
+            {"integration-name": _NAME, "python-modules": ["airflow_changefeed.operators.changefeed"]}
+        ],
+        "cli": ["airflow_changefeed.cli.changefeed.get_cli_commands"],
+        "triggers": [
+            {"integration-name": _NAME, "python-modules": ["airflow_changefeed.triggers.changefeed"]}
+        ],
         "transfers": [
             {
                 "source-integration-name": _NAME,

@@ -11,16 +11,15 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.manifest import FileFacts, combine_checksums
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.exceptions import IncompleteReadError
 from airflow_changefeed.export.checksum import checksum
 from airflow_changefeed.export.files import Files
+from airflow_changefeed.export.order import check_order
 from airflow_changefeed.sources.base import ULID_COLUMN, FeedReader
 
 #: Bytes of Arrow buffers that become one row group; the writer holds about as much again.
@@ -114,7 +113,7 @@ def write_part(
     last = str(range_.after)
     try:
         for batch in stream:
-            last = _check_order(batch, last, range_, feed, shard)
+            last = check_order(batch, last, range_, feed, shard)
             offset = 0
             while offset < batch.num_rows:
                 if file is None:
@@ -154,21 +153,3 @@ def _is_full(file: _OpenFile, options: ExportOptions) -> bool:
     return file.rows >= options.target_file_rows or (
         options.target_file_bytes is not None and file.size >= options.target_file_bytes
     )
-
-
-def _check_order(batch: pa.RecordBatch, last: str, range_: UlidRange, feed: str, shard: Shard) -> str:
-    """Check that a batch goes on in ascending ULIDs within its range, and return its last one."""
-    if batch.num_rows == 0:
-        return last
-    # ULIDs as text sort as they do as numbers.
-    ulids = batch.column(ULID_COLUMN)
-    first, final = ulids[0].as_py(), ulids[-1].as_py()
-    ascends = batch.num_rows == 1 or pc.all(pc.less(ulids.slice(0, len(ulids) - 1), ulids.slice(1))).as_py()
-    if not (ascends and first > last and final <= str(range_.upto)):
-        raise IncompleteReadError(
-            f"feed {feed!r}, shard {shard}: the source gave events out of order or outside ({range_.after}, "
-            f"{range_.upto}], between {first} and {final}; retry",
-            feed=feed,
-            shard=shard,
-        )
-    return str(final)

@@ -3,17 +3,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.manifest import FileFacts, Manifest
+from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.exceptions import ColumnTypeError, ManifestError
+from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError
+from airflow_changefeed.export.coverage import Gap, Interval, find_gaps
+from airflow_changefeed.export.layout import CONTROL, unquote_feed
+from airflow_changefeed.export.schemas import common_schema
 from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
 
+__all__ = [
+    "SHARD_COLUMN",
+    "Selection",
+    "UnitFile",
+    "common_schema",
+    "export_there",
+    "select",
+    "unit_files",
+    "units_and_files",
+]
+
+#: Column that both readers add: the shard of each row, which its file does not hold.
+SHARD_COLUMN = "changefeed_shard"
+INCOMPLETE = ("fail", "read")
 _TRIES = 5
+_MOST_NAMED = 20
+# What even an output without any column known has.
+_LEAST = {ULID_COLUMN: "string", TIME_COLUMN: "timestamp[ms, tz=UTC]"}
 
 
 @dataclass(frozen=True)
@@ -27,6 +50,112 @@ class UnitFile:
     manifest: Manifest
     facts: FileFacts
     path: str
+
+
+@dataclass(frozen=True)
+class Selection:
+    """
+    What a reader has to read.
+
+    :param shards: those asked for, or all that have units.
+    :param files: that hold ULIDs of the interval, by shard and in order; they may reach beyond it.
+    :param schema: column name to Arrow type, of all files together.
+    :param missing: what no complete unit covers; empty unless the reader allowed it.
+    """
+
+    store: ExportStore
+    interval: Interval
+    shards: tuple[Shard, ...]
+    files: tuple[UnitFile, ...]
+    schema: Mapping[str, str]
+    missing: tuple[Gap, ...]
+
+    @property
+    def has_integer_shards(self) -> bool:
+        """Whether shards are whole numbers, not UUIDs; an output without any unit cannot tell and says so."""
+        return all(isinstance(shard, int) for shard in self.shards)
+
+
+def select(
+    store: ExportStore,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    shards: Iterable[Any] | None = None,
+    *,
+    incomplete: str = "fail",
+    unify_schemas: bool = False,
+) -> Selection:
+    """
+    Find what a reader has to read, by the names of manifests, then by those manifests; opens no other file.
+
+    :param start: inclusive; None begins with each shard's first unit.
+    :param end: exclusive; None ends with each shard's last unit.
+    :param shards: None for all.
+    :param incomplete: ``fail``, or ``read`` what there is.
+    :param unify_schemas: see :func:`~airflow_changefeed.export.schemas.common_schema`.
+    :raises ManifestError: nothing was exported there, the interval is not complete (attribute ``missing``),
+        a manifest is damaged, or names a file that is gone.
+    :raises UnsupportedVersionError: a newer version wrote a manifest.
+    :raises ColumnTypeError: the columns changed between units.
+    """
+    if incomplete not in INCOMPLETE:
+        raise InvalidArgumentError(f"incomplete must be one of {', '.join(INCOMPLETE)}, not {incomplete!r}")
+    interval = Interval.of(start, end, shards)
+    export_there(store)
+    chosen = interval.shards if interval.shards is not None else tuple(store.shards())
+    units = {shard: list(store.units(shard, start, end)) for shard in chosen}
+    gaps = find_gaps(store, interval, units)
+    if not chosen and not gaps:
+        gaps = [Gap(None, interval.range)]
+    _check_complete(store, gaps, incomplete)
+    found = []
+    for unit in (unit for own in units.values() for unit in own):
+        one = _unit(store, unit, interval.range)
+        if one is not None:
+            found.append(one)
+        else:
+            # Withdrawn since we listed it.
+            gaps.append(Gap(unit.shard, unit.range))
+            _check_complete(store, gaps, incomplete)
+    return Selection(
+        store,
+        interval,
+        chosen,
+        tuple(file for _, files in found for file in files),
+        common_schema([manifest for manifest, _ in found], unify=unify_schemas) or _LEAST,
+        tuple(gaps),
+    )
+
+
+def export_there(store: ExportStore) -> None:
+    """
+    Check that a feed was exported to a path at all: a reader of nothing would find nothing wrong.
+
+    :raises ManifestError: it was not; names the feeds that were.
+    """
+    if store.files.exists(store.layout.claim) or store.files.exists(store.layout.manifests):
+        return
+    names = store.files.names(f"{store.layout.path}/{CONTROL}")
+    others = [name for name in names if store.files.exists(f"{store.layout.path}/{CONTROL}/{name}/feed.json")]
+    there = ", ".join(unquote_feed(name) for name in others) or "none"
+    raise ManifestError(
+        f"{store.layout.path} holds no export of feed {store.feed!r} (feeds there: {there}): check the path, "
+        "its storage options and the feed's name",
+        path=store.layout.path,
+        feed=store.feed,
+    )
+
+
+def _check_complete(store: ExportStore, gaps: Sequence[Gap], incomplete: str) -> None:
+    if not gaps or incomplete == "read":
+        return
+    named = "; ".join(map(str, gaps[:_MOST_NAMED]))
+    more = f"; and {len(gaps) - _MOST_NAMED} more" if len(gaps) > _MOST_NAMED else ""
+    raise ManifestError(
+        f"the export of feed {store.feed!r} in {store.layout.path} is not complete: nothing complete in "
+        f'{named}{more}. Export what is missing, or read what is there with incomplete="read"',
+        missing=list(gaps),
+    )
 
 
 def unit_files(
@@ -62,17 +191,22 @@ def units_and_files(
     return found
 
 
-def _unit(store: ExportStore, unit: ExportUnit) -> tuple[Manifest, list[UnitFile]] | None:
-    """Find a unit's files; one that is replaced under our hands has a newer manifest: look again."""
+def _unit(
+    store: ExportStore, unit: ExportUnit, wanted: UlidRange | None = None
+) -> tuple[Manifest, list[UnitFile]] | None:
+    """
+    Find a unit's files; one that is replaced under our hands has a newer manifest: look again.
+
+    :param wanted: only files with ULIDs in it are looked for; None for all.
+    """
     attempt = -1
     for _ in range(_TRIES):
         manifest = store.read(unit)
         if manifest is None:
             return None
+        facts = [each for each in manifest.files if wanted is None or _reaches(each, wanted)]
         try:
-            return manifest, [
-                UnitFile(manifest, facts, store.find_file(manifest, facts)) for facts in manifest.files
-            ]
+            return manifest, [UnitFile(manifest, each, store.find_file(manifest, each)) for each in facts]
         except ManifestError:
             if manifest.attempt == attempt:
                 raise
@@ -82,30 +216,5 @@ def _unit(store: ExportStore, unit: ExportUnit) -> tuple[Manifest, list[UnitFile
     )
 
 
-def common_schema(units: Sequence[UnitFile | Manifest]) -> Mapping[str, str]:
-    """
-    Return the columns of all files together; a column that came later is null in older ones.
-
-    :param units: files, or the manifests of units. Where none has rows, the columns are those that the feed
-        had when the newest of them was planned.
-    :return: column name to Arrow type, in the order of the newest unit, columns that it has no more at the
-        end.
-    :raises ColumnTypeError: a column has different types in different units; both are named.
-    """
-    columns: dict[str, tuple[str, Manifest]] = {}
-    manifests = [unit.manifest if isinstance(unit, UnitFile) else unit for unit in units]
-    by_age = sorted({each.attempt: each for each in manifests if each.files}.items(), reverse=True)
-    # What an idle hour says of the feed is no reason to refuse, or to widen, the rows of other hours.
-    idle = [each for each in manifests if each.schema] if not by_age else []
-    if idle:
-        return max(idle, key=lambda each: each.attempt).schema
-    for _, manifest in by_age:
-        for name, kind in manifest.schema.items():
-            known = columns.setdefault(name, (kind, manifest))
-            if known[0] != kind:
-                raise ColumnTypeError(
-                    f"column {name!r} of feed {manifest.feed!r} is {known[0]} in {known[1].unit} and {kind} "
-                    f"in {manifest.unit}: export one of them again, or read them one by one",
-                    column=name,
-                )
-    return {name: kind for name, (kind, _) in columns.items()}
+def _reaches(facts: FileFacts, wanted: UlidRange) -> bool:
+    return facts.last > wanted.after and facts.first <= wanted.upto

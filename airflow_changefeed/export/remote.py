@@ -9,7 +9,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from airflow_changefeed.exceptions import ChangefeedError, OutputNotWritableError, TransientError
 
@@ -99,6 +99,33 @@ class _Sink:
         return getattr(self._file, name)
 
 
+class _Source:
+    """A remote file that is being read: its errors are told from those of its content."""
+
+    def __init__(self, file: Any, answering_: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+        self._file = file
+        self._answering = answering_
+
+    def read(self, *size: int) -> Any:
+        """Read bytes."""
+        with self._answering():
+            return self._file.read(*size)
+
+    def seek(self, *place: int) -> Any:
+        """Go to a place."""
+        with self._answering():
+            return self._file.seek(*place)
+
+    def __enter__(self) -> _Source:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
 class RemoteFiles:
     """
     Files of an object store, or of any other file system that fsspec knows: nothing but single files is
@@ -176,8 +203,8 @@ class RemoteFiles:
     def reader(self, path: str) -> BinaryIO:
         """Open a file for reading bytes at random places; FileNotFoundError when there is none."""
         with self._answering(path):
-            file: BinaryIO = self.system.open(path, "rb")
-        return file
+            file = self.system.open(path, "rb")
+        return cast(BinaryIO, _Source(file, lambda: self._answering(path)))
 
     def move(self, source: str, target: str) -> bool:
         """Move a file, or the files of a folder one by one; False when there is nothing to move."""

@@ -3,54 +3,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from enum import Enum
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.core.feed import Shard
-from airflow_changefeed.core.manifest import FileFacts, Manifest, checksum_text
+from airflow_changefeed.core.manifest import KIND, FileFacts, Manifest, checksum_text
 from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.exceptions import ChangefeedError, ManifestError
-from airflow_changefeed.export.files import unfinished
-from airflow_changefeed.export.layout import ManifestName, parse_unit, token_text
+from airflow_changefeed.exceptions import (
+    ManifestError,
+    OutputNotWritableError,
+    TransientError,
+    UnsupportedVersionError,
+)
+from airflow_changefeed.export import strays
+from airflow_changefeed.export.coverage import Interval, find_gaps
+from airflow_changefeed.export.findings import Finding, FindingKind, Report
+from airflow_changefeed.export.read import export_there
 from airflow_changefeed.export.store import ExportStore
-from airflow_changefeed.sources.base import FeedReader
+
+if TYPE_CHECKING:
+    from airflow_changefeed.core.feed import Shard
+    from airflow_changefeed.sources.base import FeedReader
+
+__all__ = ["Finding", "FindingKind", "Report", "inspect", "read_facts", "verify", "verify_export"]
+
+_TRIES = 5
 
 
-class FindingKind(str, Enum):
-    """What can be wrong with an export."""
-
-    DAMAGED_MANIFEST = "damaged manifest"
-    MISSING_FILE = "missing file"
-    UNREADABLE_FILE = "unreadable file"
-    CHANGED_FILE = "changed file"
-    UNREFERENCED_FILE = "unreferenced file"
-    FOREIGN_FILE = "foreign file"
-    NOT_PLACED = "not placed"
-    LEFTOVER = "leftover"
-    MISSING_WINDOW = "missing window"
-    OVERLAP = "overlapping units"
-    STALE_WINDOW = "stale window"
-
-
-@dataclass(frozen=True)
-class Finding:
+def verify_export(
+    path: str,
+    feed: str,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    shards: Iterable[Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    source: FeedReader | None = None,
+) -> Report:
     """
-    One thing that is wrong.
+    Verify an export, or the part of it that touches an interval, and say what was found.
 
-    :param unit: None where it belongs to none.
-    :param path: of the file, on the store's file system; None for a unit as a whole.
+    :param path: root of the export, a local path or an fsspec URL.
+    :param start: inclusive feed time with a zone; None begins with each shard's first unit.
+    :param end: exclusive feed time; None ends with each shard's last unit.
+    :param shards: None for all.
+    :param storage_options: for fsspec; may hold secrets.
+    :param source: where the feed lives; tells which units are stale. None leaves that out.
+    :raises ManifestError: nothing was exported there.
     """
-
-    kind: FindingKind
-    unit: ExportUnit | None
-    path: str | None
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.kind.value}: {self.message}"
+    return inspect(ExportStore(path, feed, storage_options), start, end, shards, source=source)
 
 
 def verify(
@@ -61,52 +64,118 @@ def verify(
     *,
     source: FeedReader | None = None,
 ) -> list[Finding]:
-    """
-    Recompute rows, sizes, ULIDs and checksums of complete units, and look for what no manifest names.
+    """Return the findings of :func:`inspect`."""
+    return inspect(store, start, end, shards, source=source).findings
 
-    :param start: inclusive; only units that reach beyond it. None begins with the first unit.
-    :param end: exclusive; only units that begin before it. None ends with the last one.
+
+def inspect(
+    store: ExportStore,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    shards: Iterable[Any] | None = None,
+    *,
+    source: FeedReader | None = None,
+) -> Report:
+    """
+    Recompute rows, sizes, ULIDs and checksums of complete units, and look for what is missing, in the way, or
+    named by no manifest.
+
+    What lies about in the output without belonging to a unit is looked for only if neither an interval nor
+    shards are given.
+
+    :param start: inclusive; only units that reach beyond it. None begins with each shard's first unit.
+    :param end: exclusive; only units that begin before it. None ends with each shard's last unit.
     :param shards: None for all.
     :param source: where the feed lives; tells which units are stale. None leaves that out.
-    :return: all findings, by shard and time; none when the export is as its manifests say.
+    :raises ManifestError: nothing was exported there.
     """
-    findings: list[Finding] = []
-    every = store.shards() if shards is None else list(shards)
-    for shard in every:
-        units = list(store.units(shard, start, end))
-        findings += _order(units)
-        manifests = []
-        for unit in units:
-            manifest, found = verify_unit(store, unit)
-            manifests += [manifest] if manifest else []
-            findings += found
-        findings += _stale(source, shard, manifests) if source is not None else []
-    if start is None and end is None and shards is None:
-        findings += _strangers(store)
-    return findings
+    interval = Interval.of(start, end, shards)
+    if not store.files.exists(store.layout.data):
+        export_there(store)
+    report = Report(store.feed, store.path)
+    report.findings += strays.claim(store)
+    chosen = interval.shards if interval.shards is not None else tuple(store.shards())
+    if interval.shards is None:
+        chosen = (*chosen, *(shard for shard in strays.data_shards(store) if shard not in chosen))
+    units = {shard: store.units(shard, start, end) for shard in chosen}
+    orphans = {
+        shard: strays.orphans(store, shard, interval.range, own.keys()) for shard, own in units.items()
+    }
+    # Where data is without a manifest, that is what is missing, not the window.
+    there = {shard: [*own, *(unit for unit, _ in orphans[shard])] for shard, own in units.items()}
+    gaps = find_gaps(store, interval, there)
+    for shard, own in units.items():
+        report.findings += [_missing(gap.unit, str(gap)) for gap in gaps if gap.shard == shard]
+        report.findings += _overlaps(list(own))
+        report.findings += [finding for _, finding in orphans[shard]]
+        manifests = [manifest for unit in own if (manifest := _inspect_unit(store, unit, report))]
+        report.findings += _stale(source, shard, manifests) if source is not None else []
+    report.findings += [_missing(None, str(gap)) for gap in gaps if gap.shard is None]
+    if interval == Interval():
+        tokens = {unit: token for own in units.values() for unit, token in own.items()}
+        orphaned = {unit for own in orphans.values() for unit, _ in own}
+        report.findings += strays.strangers(store, tokens, orphaned)
+    return report
+
+
+def _missing(unit: ExportUnit | None, where: str) -> Finding:
+    return Finding(FindingKind.MISSING_WINDOW, unit, None, f"nothing complete in {where}")
+
+
+def _inspect_unit(store: ExportStore, unit: ExportUnit, report: Report) -> Manifest | None:
+    """Add one unit to a report; one that is replaced under our hands is looked at again."""
+    manifest, findings = verify_unit(store, unit)
+    for _ in range(_TRIES):
+        if not findings or manifest is None or store.attempts_of(unit)[-1:] == [manifest.attempt]:
+            break
+        manifest, findings = verify_unit(store, unit)
+    report.findings += findings
+    if manifest is not None:
+        report.units += 1
+        report.files += len(manifest.files)
+        report.rows += manifest.rows
+        report.size += manifest.size
+    return manifest
 
 
 def verify_unit(store: ExportStore, unit: ExportUnit) -> tuple[Manifest | None, list[Finding]]:
     """Recompute one unit; None for the manifest where it is damaged or there is none."""
+    attempts = store.attempts_of(unit)
     try:
         manifest = store.read(unit)
-    except ChangefeedError as problem:
-        path = store.layout.manifest(unit, store.attempts_of(unit)[-1])
-        return None, [Finding(FindingKind.DAMAGED_MANIFEST, unit, path, problem.message)]
+    except (ManifestError, UnsupportedVersionError) as problem:
+        path = store.layout.manifest(unit, attempts[-1])
+        return None, [Finding(_kind_of(store, path, problem), unit, path, problem.message)]
     if manifest is None:
-        return None, []
-    try:
-        findings = [finding for file in manifest.files for finding in _file(store, manifest, file)]
-    except FileNotFoundError:
-        # Replaced under our hands; what is there now is what counts.
-        return verify_unit(store, unit)
-    findings += _placed(store, manifest)
+        return None, [_missing(unit, f"{unit}: it was withdrawn meanwhile")]
+    findings = [finding for file in manifest.files for finding in _file(store, manifest, file)]
+    findings += strays.beside(store, unit, manifest.attempt, [file.name for file in manifest.files])
     for attempt in store.attempts_of(unit)[:-1]:
         path = store.layout.manifest(unit, attempt)
-        findings.append(
-            Finding(FindingKind.LEFTOVER, unit, path, f"{path} was replaced by attempt {manifest.attempt}")
-        )
+        message = f"{path} was replaced by attempt {manifest.attempt}"
+        findings.append(Finding(FindingKind.LEFTOVER, unit, path, message))
     return manifest, findings
+
+
+def _kind_of(store: ExportStore, path: str, problem: Exception) -> FindingKind:
+    """Tell what is wrong with a manifest that cannot be read."""
+    if isinstance(problem, UnsupportedVersionError):
+        return FindingKind.NEWER_MANIFEST
+    text = (store.files.read(path) or b"").decode(errors="replace").rstrip()
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as flaw:
+        # What ends where more was to come was cut off; what is wrong before its end was changed.
+        is_cut = not text.endswith("}") or getattr(flaw, "pos", -1) >= len(text)
+        return FindingKind.HALF_WRITTEN_MANIFEST if is_cut else FindingKind.DAMAGED_MANIFEST
+    if not isinstance(document, dict) or document.get("kind") != KIND:
+        return FindingKind.FOREIGN_MANIFEST
+    try:
+        Manifest.from_json(text, where=path)
+    except ManifestError:
+        return FindingKind.DAMAGED_MANIFEST
+    # Whole in itself, so it is its place that is wrong.
+    return FindingKind.FOREIGN_MANIFEST
 
 
 def _file(store: ExportStore, manifest: Manifest, file: FileFacts) -> Iterator[Finding]:
@@ -114,22 +183,40 @@ def _file(store: ExportStore, manifest: Manifest, file: FileFacts) -> Iterator[F
     placed = f"{store.layout.placed(unit, manifest.attempt)}/{file.name}"
     try:
         path = store.find_file(manifest, file)
-    except ManifestError:
-        yield Finding(FindingKind.MISSING_FILE, unit, placed, f"{placed} of {unit} is missing")
+        found = read_facts(store, path, file.name)
+    except (ManifestError, FileNotFoundError):
+        message = f"{placed} of {unit} is missing"
+        yield Finding(FindingKind.MISSING_FILE, unit, placed, message)
+        return
+    except (TransientError, OutputNotWritableError):
+        raise
+    except Exception as problem:
+        # Whatever pyarrow says of bytes that are no Parquet any more: the file is not readable.
+        yield _unreadable(store, unit, path, file, problem)
         return
     if path != placed:
         message = f"{path} of {unit} is not in place: its unit is being replaced, or a replacement was killed"
         yield Finding(FindingKind.NOT_PLACED, unit, path, message)
-    try:
-        found = read_facts(store, path, file.name)
-    except FileNotFoundError:
-        raise
-    except Exception as problem:
-        # Whatever pyarrow says of bytes that are no Parquet any more: the file is not readable.
-        message = f"{path} of {unit} cannot be read: {type(problem).__name__}: {problem}"
-        yield Finding(FindingKind.UNREADABLE_FILE, unit, path, message)
-        return
-    differences = [
+    differences = _differences(file, found)
+    if differences:
+        message = f"{path} of {unit}: {'; '.join(differences)}"
+        yield Finding(FindingKind.CHANGED_FILE, unit, path, message)
+
+
+def _unreadable(
+    store: ExportStore, unit: ExportUnit, path: str, file: FileFacts, problem: Exception
+) -> Finding:
+    folder, _, name = path.rpartition("/")
+    size = store.files.sizes(folder).get(name, file.size)
+    if size < file.size:
+        message = f"{path} of {unit} has {size} of {file.size} bytes"
+        return Finding(FindingKind.TRUNCATED_FILE, unit, path, message)
+    message = f"{path} of {unit} cannot be read: {type(problem).__name__}: {problem}"
+    return Finding(FindingKind.UNREADABLE_FILE, unit, path, message)
+
+
+def _differences(file: FileFacts, found: FileFacts) -> list[str]:
+    return [
         f"{name} {was} in the manifest, {now} in the file"
         for name, was, now in (
             ("rows", file.rows, found.rows),
@@ -140,8 +227,6 @@ def _file(store: ExportStore, manifest: Manifest, file: FileFacts) -> Iterator[F
         )
         if was != now
     ]
-    if differences:
-        yield Finding(FindingKind.CHANGED_FILE, unit, path, f"{path} of {unit}: {'; '.join(differences)}")
 
 
 def read_facts(store: ExportStore, path: str, name: str) -> FileFacts:
@@ -173,25 +258,12 @@ def read_facts(store: ExportStore, path: str, name: str) -> FileFacts:
     )
 
 
-def _placed(store: ExportStore, manifest: Manifest) -> Iterator[Finding]:
-    """Find files beside those that a unit's manifest names; plain Parquet readers would read them."""
-    unit = manifest.unit
-    folder = store.layout.unit(unit)
-    named = {f"changefeed_attempt={manifest.attempt}/{file.name}" for file in manifest.files}
-    for name in sorted(set(store.files.sizes(folder)) - named):
-        message = f"{folder}/{name} is named by no manifest; plain Parquet readers read it"
-        yield Finding(FindingKind.UNREFERENCED_FILE, unit, f"{folder}/{name}", message)
-
-
-def _order(units: Sequence[ExportUnit]) -> Iterator[Finding]:
-    """Find gaps between windows, and units that overlap, of one shard in order."""
+def _overlaps(units: Sequence[ExportUnit]) -> Iterator[Finding]:
+    """Find units of one shard, in order, that overlap."""
     for before, unit in pairwise(units):
         if before.range.overlaps(unit.range):
             message = f"{unit} overlaps {before}: their common rows are there twice"
             yield Finding(FindingKind.OVERLAP, unit, None, message)
-        elif before.window is not None and unit.window is not None and before.window.end < unit.window.start:
-            message = f"nothing complete between {before} and {unit}"
-            yield Finding(FindingKind.MISSING_WINDOW, unit, None, message)
 
 
 def _stale(source: FeedReader, shard: Shard, manifests: Sequence[Manifest]) -> Iterator[Finding]:
@@ -204,33 +276,3 @@ def _stale(source: FeedReader, shard: Shard, manifests: Sequence[Manifest]) -> I
                 message = f"{manifest.unit}: history was inserted later ({mark.reason}); export it again"
                 yield Finding(FindingKind.STALE_WINDOW, manifest.unit, None, message)
                 break
-
-
-def _strangers(store: ExportStore) -> Iterator[Finding]:
-    """Find what belongs to no complete unit: data, manifests and attempts."""
-    layout, files = store.layout, store.files
-    units = {unit: attempt for shard in store.shards() for unit, attempt in store.units(shard).items()}
-    known = {layout.unit(unit) for unit in units}
-    for name in sorted(files.sizes(layout.data)):
-        path = f"{layout.data}/{name}"
-        if path.rsplit("/", 2)[0] not in known:
-            message = f"{path} belongs to no complete unit; plain Parquet readers read it"
-            yield Finding(FindingKind.FOREIGN_FILE, None, path, message)
-    for name in sorted(files.sizes(layout.manifests)):
-        folder, _, last = name.rpartition("/")
-        whole = unfinished(last)
-        parsed = ManifestName.parse(whole or last)
-        path = f"{layout.manifests}/{name}"
-        if parsed is None or parse_unit(0, parsed.unit) is None or folder.count("/") != 1:
-            yield Finding(FindingKind.FOREIGN_FILE, None, path, f"{path} is no manifest of a unit")
-        elif whole is not None:
-            message = f"{path} is a manifest that is being written, or whose writer was killed"
-            yield Finding(FindingKind.LEFTOVER, None, path, message)
-    # What a manifest still names beside its place was found with its unit; the rest is of attempts that run
-    # or died.
-    current = {f"{token_text(attempt)}/shard={unit.shard}/{unit.name}/" for unit, attempt in units.items()}
-    for name in sorted(files.sizes(layout.attempts)):
-        if not any(name.startswith(prefix) for prefix in current):
-            path = f"{layout.attempts}/{name}"
-            message = f"{path} is of an attempt that runs, or died"
-            yield Finding(FindingKind.LEFTOVER, None, path, message)

@@ -22,12 +22,14 @@ from airflow_changefeed.exceptions import (
     NotYetError,
     TerminalError,
 )
+from airflow_changefeed.hooks.changefeed_partition import partition_window
 
 if TYPE_CHECKING:
     from airflow.sdk import Param
 
 #: What a template gives that has nothing to say.
 _NOTHING = (None, "", "None", "null")
+_INTERVAL = "data interval"
 
 
 @contextmanager
@@ -62,26 +64,29 @@ def check_arguments(task: Any, problems: list[str]) -> None:
 def run_window(context: Mapping[str, Any], window_start: object, window_end: object) -> Window | None:
     """
     Return the window that a run is about: the task's own, else that of the run's ``params``, else its data
-    interval.
+    interval, else its partition.
 
     :param window_start: inclusive; a time, ISO 8601 text with a zone, or nothing.
     :param window_end: exclusive; likewise.
     :return: None for a run without any, as one triggered by an asset.
-    :raises InvalidWindowError: only one of two borders, no zone, reversed, or of zero length.
+    :raises InvalidWindowError: only one of two borders, no zone, reversed, or of zero length; or a partition
+        whose end nobody knows.
     """
     params = context.get("params") or {}
     # A run without a data interval, as one triggered by an asset, has no such keys at all.
     for origin, start, end in (
         ("window_start and window_end", window_start, window_end),
         ("params window_start and window_end", params.get("window_start"), params.get("window_end")),
-        ("data interval", context.get("data_interval_start"), context.get("data_interval_end")),
+        (_INTERVAL, context.get("data_interval_start"), context.get("data_interval_end")),
     ):
         if start in _NOTHING and end in _NOTHING:
             continue
         if start in _NOTHING or end in _NOTHING:
             raise InvalidWindowError(f"{origin}: give both or none, not {start!r} and {end!r}")
+        if origin == _INTERVAL and start == end and context.get("partition_date") is not None:
+            continue  # a person triggered a partition: its run has a point of time as well
         return Window(_time(start), _time(end))
-    return None
+    return partition_window(context)
 
 
 def _time(value: object) -> datetime:
@@ -233,6 +238,12 @@ def name_problems(name: str, value: object) -> list[str]:
     if is_template(value):
         return []
     return [] if isinstance(value, str) and value.strip() else [f"{name} is missing"]
+
+
+def row_problems(name: str, value: object) -> list[str]:
+    """List what is wrong with a number of rows."""
+    fits = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return [] if fits else [f"{name} must be a whole number of rows, 0 or more, not {value!r}"]
 
 
 def lock_timeout_problems(lock_timeout: object) -> list[str]:

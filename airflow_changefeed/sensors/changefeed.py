@@ -4,10 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException
 
+from airflow_changefeed.core.feed import shard_text
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.exceptions import TransientError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_context import (
     airflow_errors,
@@ -27,7 +33,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_changefeed.core.feed import Shard
+    from airflow_changefeed.core.window import Window
     from airflow_changefeed.export.news import Outlook
+    from airflow_changefeed.triggers.changefeed import ChangefeedTrigger
 
 
 class ChangefeedSensor(BaseSensorOperator):
@@ -50,6 +58,8 @@ class ChangefeedSensor(BaseSensorOperator):
     :param skip_without_news: skip what follows when the window has ended without news. A skipped window stays
         unexported and so holds the cursor of a windowed export: use it before exports of batches only.
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
+    :param deferrable: after a first look in the task, wait in the triggerer, where waiting takes no worker;
+        ``mode`` then counts no more. Default: Airflow's option ``[operators] default_deferrable``.
     """
 
     template_fields: Sequence[str] = ("feed", "consumer", "window_start", "window_end", "shards")
@@ -65,6 +75,7 @@ class ChangefeedSensor(BaseSensorOperator):
         window_end: datetime | str | None = None,
         skip_without_news: bool = False,
         lock_timeout: float | None = None,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -76,6 +87,7 @@ class ChangefeedSensor(BaseSensorOperator):
         self.window_end = window_end
         self.skip_without_news = skip_without_news
         self.lock_timeout = lock_timeout
+        self.deferrable = deferrable
         check_arguments(self, self._problems())
 
     def _problems(self) -> list[str]:
@@ -90,29 +102,103 @@ class ChangefeedSensor(BaseSensorOperator):
         ]
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look once."""
+        """Look once; when deferrable and there is nothing yet, leave the waiting to the triggerer."""
+        try:
+            answer = self._look_once(context)
+        except TransientError as error:
+            if not (self.deferrable and self.silent_fail):
+                raise
+            # Looked over in the triggerer, too; here it would keep a worker.
+            self.log.error("Sensor poke failed: %s: %s", type(error).__name__, error)
+            answer = PokeReturnValue(is_done=False)
+        if self.deferrable and not answer:
+            self._leave(context)
+        return answer
+
+    def execute_complete(self, context: Context, event: object = None) -> dict[str, Any]:
+        """Turn the trigger's event into the result of the task, or into the error that the trigger met."""
+        from airflow_changefeed.triggers.changefeed import read_event
+
+        try:
+            with airflow_errors():
+                news, has_ended = read_event(event)
+        except TransientError as error:
+            if self.never_fail:
+                raise AirflowSkipException("Skipping due to never_fail is set to True.") from error
+            raise
+        self._answer(news, has_ended)
+        return news
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """
+        Go on when the triggerer is done with the task.
+
+        Before it fails for its timeout it looks once more, as it does when it waits in a worker: the
+        triggerer may have been down, or slept through the end of the window.
+        """
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except (AirflowSensorTimeout, AirflowSkipException) as error:
+            # Of soft_fail and never_fail a skip is made, from the timeout.
+            if isinstance(error, AirflowSensorTimeout) or isinstance(error.__cause__, AirflowSensorTimeout):
+                answer = self._look_at_last(context)
+                if answer:
+                    return answer.xcom_value
+            raise
+
+    def _look_once(self, context: Context) -> PokeReturnValue:
         with airflow_errors():
             outlook = self._look(context)
-        news = outlook.to_dict()
-        if outlook.has_ended and not news:
-            self._without_news()
-        self.log.info(
-            "Feed %s has news for consumer %s in shards %s", self.feed, self.consumer, list(news) or "none"
-        )
-        return PokeReturnValue(is_done=outlook.is_ready, xcom_value=news)
+        return self._answer(outlook.to_dict(), outlook.has_ended)
+
+    def _look_at_last(self, context: Context) -> PokeReturnValue | None:
+        try:
+            return self._look_once(context)
+        except (AirflowFailException, TransientError):
+            self.log.warning("The last look before the timeout failed", exc_info=True)
+            return None
 
     def _look(self, context: Context) -> Outlook:
         from airflow_changefeed.export.news import look
 
         check_arguments(self, self._problems())
-        window = run_window(context, self.window_start, self.window_end)
+        window = self._window(context)
         source = ChangefeedHook(self.changefeed_conn_id, lock_timeout=self.lock_timeout).source()
         return look(
             source, self.feed, self.consumer, parse_shards(self.shards), window.end if window else None
         )
 
-    def _without_news(self) -> None:
-        if self.skip_without_news:
-            from airflow.sdk.exceptions import AirflowSkipException
+    def _window(self, context: Context) -> Window | None:
+        return run_window(context, self.window_start, self.window_end)
 
+    def _answer(self, news: dict[str, Any], has_ended: bool) -> PokeReturnValue:
+        if has_ended and not news and self.skip_without_news:
             raise AirflowSkipException(f"the window has ended without news in feed {self.feed!r}")
+        self.log.info(
+            "Feed %s has news for consumer %s in shards %s", self.feed, self.consumer, list(news) or "none"
+        )
+        return PokeReturnValue(is_done=bool(news) or has_ended, xcom_value=news)
+
+    def _leave(self, context: Context) -> NoReturn:
+        self.defer(
+            trigger=self._trigger(context),
+            method_name=self.execute_complete.__name__,
+            timeout=timedelta(seconds=self.timeout),
+        )
+
+    def _trigger(self, context: Context) -> ChangefeedTrigger:
+        from airflow_changefeed.triggers.changefeed import MOST_FAILURES, ChangefeedTrigger
+
+        window, shards = self._window(context), parse_shards(self.shards)
+        return ChangefeedTrigger(
+            feed=self.feed,
+            consumer=self.consumer,
+            shards=[shard_text(shard) for shard in shards] if shards is not None else None,
+            changefeed_conn_id=self.changefeed_conn_id,
+            window_end=format_time(window.end) if window else None,
+            lock_timeout=self.lock_timeout,
+            poke_interval=self.poke_interval,
+            exponential_backoff=self.exponential_backoff,
+            max_wait=self.max_wait.total_seconds() if self.max_wait else None,
+            most_failures=None if self.silent_fail else MOST_FAILURES,
+        )

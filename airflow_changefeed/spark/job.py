@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.plan import Plan
-from airflow_changefeed.exceptions import ColumnTypeError, IncompleteReadError, TerminalError
-from airflow_changefeed.export.commit import StagedFile, begin, commit, end
+from airflow_changefeed.exceptions import TerminalError
 from airflow_changefeed.export.connection import JobConnection
-from airflow_changefeed.export.result import ErrorFacts, ExportResult, write_result
+from airflow_changefeed.export.part_task import gather
+from airflow_changefeed.export.progress import ProgressWatch, size_text
+from airflow_changefeed.export.result import ErrorFacts, ExportResult
+from airflow_changefeed.export.run import Written, run_attempt
 from airflow_changefeed.export.store import ExportStore
-from airflow_changefeed.spark.progress import ProgressWatch, size_text
 from airflow_changefeed.spark.tasks import FACTS_SCHEMA, WriteParts, group
 from airflow_changefeed.spark.watch import watch
 
@@ -50,21 +51,7 @@ def run_plan(
     :param tell: takes one line of progress.
     :raises ChangefeedError: ours, also when it was raised in a task.
     """
-    started = time.monotonic()
-    begin(store, plan)
-    committed = False
-    try:
-        written, schema = ([], {}) if plan.is_empty else _write(spark(), store, plan, connection, tell)
-        manifests = commit(store, plan, written, schema)
-        committed = True
-        result = ExportResult.of_manifests(store, manifests, seconds=time.monotonic() - started)
-        write_result(store, plan.attempt, result)
-        return result
-    except Exception as error:
-        write_result(store, plan.attempt, ExportResult.of_error(error))
-        raise ErrorFacts.of(error).to_error() from error
-    finally:
-        end(store, plan, committed=committed)
+    return run_attempt(store, plan, lambda: _write(spark(), store, plan, connection, tell))
 
 
 def _write(
@@ -73,10 +60,8 @@ def _write(
     plan: Plan,
     connection: JobConnection,
     tell: Callable[[str], None],
-) -> tuple[list[StagedFile], Mapping[str, str]]:
+) -> Written:
     """Let Spark's tasks write all parts, and return what they wrote."""
-    import json
-
     cores = int(spark.sparkContext.defaultParallelism)
     tasks = group(plan, cores)
     write = WriteParts(plan.feed, plan.path, plan.attempt, plan.options, connection, tuple(tasks))
@@ -87,21 +72,7 @@ def _write(
     numbers = spark.range(0, len(tasks), 1, len(tasks))
     with ProgressWatch(store.files, plan, tell):
         rows = numbers.mapInArrow(write, FACTS_SCHEMA).collect()
-    written: list[StagedFile] = []
-    schemas: list[dict[str, str]] = []
-    for row in rows:
-        value: dict[str, Any] = json.loads(row["facts"])
-        if "schema" in value:
-            schemas.append(value["schema"])
-        else:
-            written.append(StagedFile.from_dict(value))
-    if len(schemas) != len(tasks):
-        raise IncompleteReadError(f"{len(tasks)} tasks ran, {len(schemas)} of them reported; retry")
-    if any(schema != schemas[0] for schema in schemas):
-        raise ColumnTypeError(
-            f"the columns of feed {plan.feed!r} changed while it was read; export again", feed=plan.feed
-        )
-    return written, schemas[0]
+    return gather((json.loads(row["facts"]) for row in rows), plan.feed, len(tasks))
 
 
 def session(app_name: str) -> SparkSession:

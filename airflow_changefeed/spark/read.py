@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ColumnTypeError
-from airflow_changefeed.export.read import UnitFile, common_schema, units_and_files
+from airflow_changefeed.export.read import SHARD_COLUMN, UnitFile, select
 from airflow_changefeed.export.store import ExportStore
-from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
+from airflow_changefeed.sources.base import ULID_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SHARD_COLUMN = "changefeed_shard"
 _SPARK_TYPES = {
     "bool": "boolean",
     "int8": "tinyint",
@@ -37,7 +36,6 @@ _SPARK_TYPES = {
     "large_binary": "binary",
     "date32[day]": "date",
 }
-_EMPTY = {ULID_COLUMN: "string", TIME_COLUMN: "timestamp[ms, tz=UTC]"}
 _GLOB = re.compile(r"([\\{}\[\]*?])")
 
 
@@ -47,33 +45,41 @@ def read_export(
     feed: str,
     start: datetime | None = None,
     end: datetime | None = None,
-    shards: Sequence[Shard] | None = None,
+    shards: Iterable[Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    *,
+    incomplete: str = "fail",
+    unify_schemas: bool = False,
 ) -> DataFrame:
     """
     Read the complete units of an export, and of them the events of an interval.
 
     Finds its files when it is called, not when the frame is computed: read again after the export was cleaned
-    up.
+    up. Without Spark: :func:`~airflow_changefeed.export.dataset.export_dataset`.
 
-    :param start: inclusive feed time; None for the beginning.
-    :param end: exclusive feed time; None for the end.
+    :param path: root of the export, a local path or an fsspec URL.
+    :param start: inclusive feed time with a zone; None begins with each shard's first unit.
+    :param end: exclusive feed time; None ends with each shard's last unit.
     :param shards: None for all.
     :param storage_options: for the manifests, through fsspec; Spark reads the files by its own settings.
+    :param incomplete: ``fail`` where a part of the interval was not exported, or ``read`` what is there.
+    :param unify_schemas: whether a column that some units lack is null there, and a type that was widened
+        counts for all; False refuses columns that changed.
     :return: the columns as exported, and the shard as ``changefeed_shard`` (bigint, or string for UUIDs; an
         output without any unit cannot tell and says bigint).
-    :raises ManifestError: a manifest is damaged, or names a file that is gone.
-    :raises ColumnTypeError: a column has different types in different units, or one that Spark does not have.
+    :raises ManifestError: nothing was exported there, the interval is not complete, a manifest is damaged, or
+        names a file that is gone.
+    :raises ColumnTypeError: the columns changed between units, or Spark does not have a type.
     """
     store = ExportStore(path, feed, storage_options)
-    units = units_and_files(store, start, end, shards)
-    files = [file for _, own in units for file in own]
-    schema = {**(common_schema([manifest for manifest, _ in units]) or _EMPTY)}
+    chosen = select(store, start, end, shards, incomplete=incomplete, unify_schemas=unify_schemas)
     columns = ", ".join(
-        f"`{name.replace('`', '``')}` {spark_type(name, kind)}" for name, kind in schema.items()
+        f"`{name.replace('`', '``')}` {spark_type(name, kind)}" for name, kind in chosen.schema.items()
     )
-    kind = _shard_type([*(shards or ()), *store.shards()])
-    frames = [_frame(spark, store, columns, shard, kind, own) for shard, own in _by_shard(files).items()]
+    kind = "bigint" if chosen.has_integer_shards else "string"
+    frames = [
+        _frame(spark, store, columns, shard, kind, own) for shard, own in _by_shard(chosen.files).items()
+    ]
     if not frames:
         return spark.createDataFrame([], f"{columns}, {SHARD_COLUMN} {kind}")
     return _between(reduce(lambda one, other: one.unionByName(other), frames), start, end)
@@ -84,11 +90,6 @@ def _by_shard(files: Sequence[UnitFile]) -> dict[Shard, list[UnitFile]]:
     for file in files:
         groups.setdefault(file.manifest.unit.shard, []).append(file)
     return groups
-
-
-def _shard_type(shards: Sequence[Shard]) -> str:
-    """Return the type of the shard column: one for all integers, whatever the shards that are read."""
-    return "bigint" if all(isinstance(shard, int) for shard in shards) else "string"
 
 
 def _frame(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Export a feed to Parquet through Spark: seal, plan, write, manifest, cursor."""
+"""Export a feed to Parquet through Spark, or here when it is small: seal, plan, write, manifest, cursor."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,12 +11,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseHook
 
-from airflow_changefeed.core.times import format_time
-from airflow_changefeed.exceptions import (
-    ConnectionNotUsableError,
-    InvalidWindowError,
-    TransientError,
-)
+from airflow_changefeed.assets.changefeed import export_alias, tell
+from airflow_changefeed.exceptions import ChangefeedError, InvalidWindowError, TransientError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_context import (
     airflow_errors,
@@ -28,6 +24,7 @@ from airflow_changefeed.hooks.changefeed_context import (
     option_problems,
     parse_options,
     parse_shards,
+    row_problems,
     run_name,
     run_window,
     shard_problems,
@@ -35,6 +32,7 @@ from airflow_changefeed.hooks.changefeed_context import (
     window_problems,
 )
 from airflow_changefeed.hooks.changefeed_job import job_folder, pids_to_watch
+from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_spark import (
     ChangefeedSparkSubmitHook,
     check_connection,
@@ -46,18 +44,18 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_changefeed.core.cursor import CursorRow
     from airflow_changefeed.core.feed import Shard
     from airflow_changefeed.core.plan import ExportOptions, Plan
     from airflow_changefeed.core.ulid import UlidRange
     from airflow_changefeed.core.window import Window
+    from airflow_changefeed.export.connection import JobConnection
     from airflow_changefeed.export.planner import ExportRequest
     from airflow_changefeed.export.result import ExportResult
     from airflow_changefeed.export.store import ExportStore
     from airflow_changefeed.sources.base import FeedSource
 
-#: Beyond so many units, the result names folders instead of files: it goes through Airflow's database.
-MOST_NAMED = 100
+#: Name of the Spark job, where neither the task nor ``default_args`` gives one.
+JOB_NAME = "changefeed-export"
 #: Arguments of the provider's operator that an export sets itself.
 _OWN = ("application", "application_args", "java_class")
 
@@ -69,10 +67,12 @@ class ChangefeedToParquetOperator(SparkSubmitOperator):
     The run's window is sealed, cut into units, read and written by one Spark job, committed unit by unit, and
     only then the consumer's cursors move: killed and retried at any point, the result is the same. A window
     without events is committed without Spark. The window is the task's own, else that of the run's ``params``
-    (``window_start``, ``window_end``) where the DAG has such, else its data interval; a run without any
-    exports a batch from the cursor.
+    (``window_start``, ``window_end``) where the DAG has such, else its data interval, else its partition by
+    the DAG's ``CronPartitionTimetable``; a run without any exports a batch from the cursor.
 
-    The result (XCom) is ``{"feed", "attempt", "units", "rows", "bytes", "windows", "manifests", "cursors"}``.
+    The result (XCom) is ``{"feed", "attempt", "units", "rows", "bytes", "windows", "manifests", "cursors"}``;
+    ``windows`` is empty for a batch. What was committed is told in an event of the asset
+    ``changefeed_asset(feed, path)``, see :class:`~airflow_changefeed.export.told.ToldExport`.
 
     :param feed: name of the feed, the table's. (templated)
     :param path: root of the output, a local path or an fsspec URL that worker and executors reach.
@@ -87,6 +87,8 @@ class ChangefeedToParquetOperator(SparkSubmitOperator):
     :param window_end: exclusive, likewise. (templated)
     :param options: how files are written: an ``ExportOptions``, or a dict of its arguments. (templated)
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
+    :param local_below: rows; a plan with fewer is written by this task itself, which then needs neither Java
+        nor a Spark connection. 0 for never.
     :param kwargs: those of ``SparkSubmitOperator``; ``conn_id`` is the Spark connection, deploy mode client.
     """
 
@@ -116,11 +118,14 @@ class ChangefeedToParquetOperator(SparkSubmitOperator):
         window_end: datetime | str | None = None,
         options: ExportOptions | Mapping[str, Any] | None = None,
         lock_timeout: float | None = None,
-        name: str = "changefeed-export",
+        local_below: int = 0,
         **kwargs: Any,
     ) -> None:
         taken = [name for name in _OWN if kwargs.pop(name, None) is not None]
-        super().__init__(name=name, **kwargs)
+        if "name" not in (kwargs.get("default_args") or {}):
+            kwargs.setdefault("name", JOB_NAME)
+        super().__init__(**kwargs)
+        self.outlets = [*self.outlets, export_alias()]
         self.feed = feed
         self.path = path
         self.consumer = consumer
@@ -132,6 +137,7 @@ class ChangefeedToParquetOperator(SparkSubmitOperator):
         self.window_end = window_end
         self.options = options
         self.lock_timeout = lock_timeout
+        self.local_below = local_below
         check_arguments(
             self,
             [
@@ -152,6 +158,7 @@ class ChangefeedToParquetOperator(SparkSubmitOperator):
             *window_problems(self.window_start, self.window_end),
             *option_problems(self.options),
             *lock_timeout_problems(self.lock_timeout),
+            *row_problems("local_below", self.local_below),
         ]
 
     # The provider's own returns nothing.
@@ -166,14 +173,17 @@ class ChangefeedToParquetOperator(SparkSubmitOperator):
         from airflow_changefeed.export.connection import JobConnection
         from airflow_changefeed.export.planner import make_plan
         from airflow_changefeed.export.store import ExportStore
+        from airflow_changefeed.export.summary import summary, waiting
+        from airflow_changefeed.export.told import told_export
 
         check_arguments(self, self._problems())
         # All that can be wrong with the surroundings comes first: a refused run has changed nothing.
         hook = ChangefeedHook(self.changefeed_conn_id, lock_timeout=self.lock_timeout)
         source, variables = hook.source(), hook.variables()
         windows = self._windows(context, source)
-        connection = JobConnection(source.describe(), self._storage_options())
-        self._check_spark()
+        connection = JobConnection(source.describe(), storage_options(self.path, self.path_conn_id))
+        if not self.local_below:
+            self._check_spark()
         cursors.resolve(source, variables, self.consumer, self.feed)
         store = ExportStore(self.path, self.feed, connection.storage_options)
         with ExitStack() as stack:
@@ -192,10 +202,10 @@ class ChangefeedToParquetOperator(SparkSubmitOperator):
             rows = cursors.advance(
                 source, variables, self.consumer, self.feed, done, by=plan.run, leases=leases
             )
-        self._tell_missing(rows)
-        return self._summary(
-            plan, store, result, windows, {row.shard: row for row in rows if row.shard in done}
-        )
+        for line in waiting(rows):
+            self.log.warning(line)
+        tell(context, self.outlets, told_export(plan, store, result))
+        return summary(plan, store, result, windows, {row.shard: row for row in rows if row.shard in done})
 
     def _windows(self, context: Context, source: FeedSource) -> list[Window] | None:
         window = run_window(context, self.window_start, self.window_end)
@@ -224,34 +234,46 @@ class ChangefeedToParquetOperator(SparkSubmitOperator):
         )
 
     def _run(
-        self, context: Context, source: FeedSource, plan: Plan, store: ExportStore, connection: Any
+        self,
+        context: Context,
+        source: FeedSource,
+        plan: Plan,
+        store: ExportStore,
+        connection: JobConnection,
     ) -> ExportResult:
         from airflow_changefeed.export.commit import commit_empty
         from airflow_changefeed.export.result import ExportResult
+        from airflow_changefeed.export.run import run_here
 
         if plan.is_empty:
             # Also an empty unit says what columns the feed has.
             schema = {column.name: str(column.type) for column in source.schema(plan.feed)}
             return ExportResult.of_manifests(store, commit_empty(store, plan, schema))
+        if plan.rows < self.local_below:
+            self.log.info(
+                "%s rows are fewer than local_below=%s: written here, without Spark",
+                *(plan.rows, self.local_below),
+            )
+            return self._ended(plan, store, lambda: run_here(source, store, plan, self.log.info))
+        if self.local_below:
+            self._check_spark()
         with job_folder() as folder:
             files = folder / "plan.json", folder / "connection.json"
             files[0].write_text(plan.to_json(), encoding="utf-8")
             connection.save(str(files[1]))
-            return self._submit(context, plan, store, files)
+            self._prepare(*files)
+            return self._ended(plan, store, lambda: super(ChangefeedToParquetOperator, self).execute(context))
 
-    def _submit(
-        self, context: Context, plan: Plan, store: ExportStore, files: tuple[Path, Path]
-    ) -> ExportResult:
-        """Run the Spark job, and return what it says of itself: spark-submit only knows that it failed."""
+    def _ended(self, plan: Plan, store: ExportStore, run: Callable[[], object]) -> ExportResult:
+        """Run the attempt, and return what it says of itself: spark-submit only knows that it failed."""
         from airflow.sdk.exceptions import AirflowException
 
         from airflow_changefeed.export.result import take_result
 
-        self._prepare(*files)
-        failure: AirflowException | None = None
+        failure: Exception | None = None
         try:
-            super().execute(context)
-        except AirflowException as error:
+            run()
+        except (AirflowException, ChangefeedError) as error:
             failure = error
         result = take_result(store, plan.attempt)
         if result is None:
@@ -299,51 +321,3 @@ class ChangefeedToParquetOperator(SparkSubmitOperator):
         """Stop the Spark job, if one runs."""
         if self._hook is not None:
             self._hook.on_kill()
-
-    def _storage_options(self) -> dict[str, Any]:
-        if self.path_conn_id is None:
-            return {}
-        from airflow.sdk.exceptions import AirflowNotFoundException
-
-        try:
-            extra: dict[str, Any] = BaseHook.get_connection(self.path_conn_id).extra_dejson
-        except AirflowNotFoundException:
-            raise ConnectionNotUsableError(
-                f"Airflow has no connection {self.path_conn_id!r}: create it with the fsspec storage options "
-                f"of {self.path} as its extra, or leave out path_conn_id",
-                conn_id=self.path_conn_id,
-            ) from None
-        return extra
-
-    def _tell_missing(self, rows: Sequence[CursorRow]) -> None:
-        for row in rows:
-            for gap in row.frontier.missing():
-                self.log.warning(
-                    "The cursor of consumer %s, shard %s, waits at %s for windows that are not exported yet: "
-                    "%s to %s",
-                    *(row.consumer, row.shard, format_time(row.ulid.next().time)),
-                    *(format_time(gap.after.next().time), format_time(gap.upto.next().time)),
-                )
-
-    def _summary(
-        self,
-        plan: Plan,
-        store: ExportStore,
-        result: ExportResult,
-        windows: list[Window] | None,
-        rows: Mapping[Shard, CursorRow],
-    ) -> dict[str, Any]:
-        spans = [(window.start, window.end) for window in windows or ()]
-        if len(spans) > MOST_NAMED:
-            spans = [(spans[0][0], spans[-1][1])]
-        manifests = list(result.manifests)
-        return {
-            "feed": plan.feed,
-            "attempt": plan.attempt,
-            "units": len(plan.units),
-            "rows": result.rows,
-            "bytes": result.size,
-            "windows": [f"{format_time(start)}/{format_time(end)}" for start, end in spans],
-            "manifests": manifests if len(manifests) <= MOST_NAMED else [store.layout.manifests],
-            "cursors": {str(shard): str(row.ulid) for shard, row in list(rows.items())[:MOST_NAMED]},
-        }

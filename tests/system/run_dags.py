@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Run DAGs of ``dags/`` by ``dag.test()``, in a process and an Airflow home of their own.
+Run DAGs in a process and an Airflow home of their own; those of Airflow's DAG folder, else of ``dags/``.
 
-``python -m tests.system.run_dags '[["changefeed_hourly", "2013-01-01T01:00:00+00:00", null]]'``: DAG, logical
-date and run configuration of each. The last line of the output is JSON: the states, and the Variables by key.
+``python -m tests.system.run_dags '[["changefeed_hourly", "2013-01-01T01:00:00+00:00", null]]'``: DAG, what
+its run is about, and run configuration of each. A logical date is run by ``dag.test()``; ``"partition:KEY"``
+is triggered as from the UI; ``"assets"`` is the run that Airflow's scheduler makes when assets have changed.
+The last line of the output is JSON: the states, the tasks' results, and the Variables by key.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow.models.dagrun import DagRun
+    from airflow.sdk import DAG
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 
@@ -20,20 +28,107 @@ def main(runs: str) -> None:
     """Make the metadata database, then run one after the other."""
     from airflow.dag_processing.dagbag import DagBag
     from airflow.models import Variable
+    from airflow.models.xcom import XComModel
     from airflow.utils.db import initdb
     from airflow.utils.session import create_session
 
     initdb()
-    bag = DagBag(DAGS)
-    states = []
-    for name, logical_date, conf in json.loads(runs):
+    bag = DagBag(Path(os.environ.get("AIRFLOW__CORE__DAGS_FOLDER", DAGS)))
+    made = []
+    for name, about, conf in json.loads(runs):
         for task in bag.dags[name].tasks:
-            task.retries = 0  # dag.test sleeps between tries
-        run = bag.dags[name].test(logical_date=datetime.fromisoformat(logical_date), run_conf=conf)
-        states.append(str(run.state))
+            # dag.test sleeps between tries; a mapped task has no attribute to set.
+            getattr(task, "partial_kwargs", task.__dict__)["retries"] = 0
+        run = _run(bag.dags[name], about, conf)
+        made.append((name, run.run_id, str(run.state)))
     with create_session() as session:
         variables = {variable.key: variable.val for variable in session.query(Variable)}
-    print(json.dumps({"states": states, "variables": variables}))
+        results = [
+            [
+                given.value
+                for given in session.query(XComModel)
+                .filter_by(dag_id=name, run_id=run_id, key="return_value")
+                .order_by(XComModel.task_id, XComModel.map_index)
+            ]
+            for name, run_id, _ in made
+        ]
+    print(json.dumps({"states": [state for *_, state in made], "results": results, "variables": variables}))
+
+
+def _run(dag: DAG, about: str, conf: dict[str, Any] | None) -> DagRun:
+    if about == "assets":
+        return _run_tasks(dag, _due(dag))
+    if about.startswith("partition:"):
+        return _run_tasks(dag, _triggered(dag, about.removeprefix("partition:")))
+    return dag.test(logical_date=datetime.fromisoformat(about), run_conf=conf)
+
+
+def _triggered(dag: DAG, partition_key: str) -> str:
+    """Trigger a partition as a person does, and return its run's id."""
+    from airflow.api.common.trigger_dag import trigger_dag
+    from airflow.utils.types import DagRunTriggeredByType
+
+    _synchronize()
+    run = trigger_dag(dag.dag_id, triggered_by=DagRunTriggeredByType.UI, partition_key=partition_key)
+    assert run is not None
+    return run.run_id
+
+
+def _synchronize() -> None:
+    """Write the folder's DAGs into the database, as the DAG processor does."""
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
+
+    manager = DagBundlesManager()
+    manager.sync_bundles_to_db()
+    for bundle in manager.get_all_dag_bundles():
+        bundle.initialize()
+        bag = BundleDagBag(dag_folder=bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
+        sync_bag_to_db(bag, bundle.name, bundle.version)
+
+
+def _due(dag: DAG) -> str:
+    """Let Airflow's scheduler make the run that a DAG's assets ask for, and return its id."""
+    from airflow.jobs.job import Job
+    from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
+    from airflow.models.dag import DagModel
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        model = session.get(DagModel, dag.dag_id)
+        assert model is not None, f"{dag.dag_id} is not in the database yet"
+        SchedulerJobRunner(Job())._create_dag_runs_asset_triggered(dag_models=[model], session=session)
+        run = session.query(DagRun).filter_by(dag_id=dag.dag_id).order_by(DagRun.id.desc()).first()
+        assert run is not None, f"no asset has asked for a run of {dag.dag_id}"
+        return str(run.run_id)
+
+
+def _run_tasks(dag: DAG, run_id: str) -> DagRun:
+    """Run a run's tasks, as ``dag.test`` runs those of its own runs."""
+    from airflow.models.dagrun import DagRun
+    from airflow.sdk import TaskInstanceState
+    from airflow.sdk.definitions.dag import _run_task
+    from airflow.serialization.serialized_objects import DagSerialization
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState
+
+    with create_session() as session:
+        run = session.query(DagRun).filter_by(dag_id=dag.dag_id, run_id=run_id).one()
+        run.dag = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+        run.state = DagRunState.RUNNING
+        session.commit()
+        while run.state == DagRunState.RUNNING:
+            session.expire_all()
+            ready, _ = run.update_state(session=session)
+            for ti in ready:
+                ti.try_number += 1
+                ti.state = TaskInstanceState.SCHEDULED
+            session.commit()
+            for ti in ready:
+                _run_task(ti=ti, task=dag.task_dict[ti.task_id], run_triggerer=True)
+        session.expunge_all()
+        return run
 
 
 if __name__ == "__main__":

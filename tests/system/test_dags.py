@@ -89,13 +89,17 @@ def places(feed: SqliteFeedSource) -> set[Ulid]:
     return {row.ulid for row in feed.cursors(FEED, CONSUMER)}
 
 
-def run(home: Path, *runs: tuple[str, datetime, dict[str, str] | None]) -> dict[str, Any]:
-    """Run DAGs in an Airflow home of their own, and return their states and the Variables."""
-    arguments = [(name, logical_date.isoformat(), conf) for name, logical_date, conf in runs]
+def run(home: Path, *runs: tuple[str, datetime | None, dict[str, str] | None]) -> dict[str, Any]:
+    """Run DAGs in an Airflow home of their own; None lets assets ask for it. Return what became of them."""
+    arguments = [(name, date.isoformat() if date else "assets", conf) for name, date, conf in runs]
     done = subprocess.run(
         [sys.executable, "-m", "tests.system.run_dags", json.dumps(arguments)],
         cwd=DAGS.parent,
-        env={**os.environ, "AIRFLOW_HOME": str(home)},
+        env={
+            **os.environ,
+            "AIRFLOW_HOME": str(home),
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -111,12 +115,16 @@ def run(home: Path, *runs: tuple[str, datetime, dict[str, str] | None]) -> dict[
 
 @pytest.mark.spark
 def test_a_day_then_an_hour_then_a_chosen_window_are_exported(feed: SqliteFeedSource, tmp_path: Path) -> None:
-    """The daily DAG and the hourly one share output and cursor, through real spark-submits."""
+    """
+    The daily DAG and the hourly one share output and cursor, through real spark-submits; a third one, which
+    Airflow runs because windows are complete, reads the day's.
+    """
     hour = timedelta(hours=1)
     window = {"window_start": "2013-01-02T01:00:00Z", "window_end": "2013-01-02T03:00:00Z"}
     result = run(
         tmp_path / "home",
         ("changefeed_quickstart", START + DAY, None),
+        ("changefeed_follow", None, None),
         ("changefeed_hourly", START + DAY + hour, None),
         ("changefeed_hourly", START + DAY + 9 * hour, window),
     )
@@ -124,3 +132,6 @@ def test_a_day_then_an_hour_then_a_chosen_window_are_exported(feed: SqliteFeedSo
     assert places(feed) == {Ulid.floor(START + DAY + 3 * hour).previous()}
     variable = json.loads(result["variables"][f"changefeed:{CONSUMER}:{FEED}"])
     assert {shard["ulid"] for shard in variable["shards"].values()} == {str(min(places(feed)))}
+    (followed,) = result["results"][1]
+    assert [read["rows"] for read in followed] == [read["told"] for read in followed] == [60] * 24
+    assert followed[-1]["window"] == "[2013-01-01T23:00:00Z, 2013-01-02T00:00:00Z)"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.export.connection import JobConnection
@@ -90,4 +91,4 @@ def context(
     """Return what Airflow would hand to a task; without a data interval there are no such keys."""
     ti = SimpleNamespace(dag_id="dag", run_id="run", task_id="export", try_number=attempt, map_index=-1)
     interval = {"data_interval_start": start, "data_interval_end": end} if start is not None else {}
-    return {"ti": ti, **interval, **more}
+    return {"ti": ti, "outlet_events": OutletEventAccessors(), **interval, **more}

@@ -23,10 +23,10 @@ from airflow_changefeed.exceptions import MissingEventError, SupersededError
 from airflow_changefeed.export import commit as commit_module
 from airflow_changefeed.export import cursors, planner
 from airflow_changefeed.export import result as result_module
+from airflow_changefeed.export import run as run_module
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.hooks.changefeed import AirflowVariables
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.spark import job
 from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START, insert
 from tests.unit.airflow.fakes import InProcessHook, InProcessOperator, context
 
@@ -180,15 +180,15 @@ POINTS: list[tuple[Callable[[pytest.MonkeyPatch, Any, str], None], Any, str]] = 
     (crash_before, cursors, "resolve"),
     (crash_before, planner, "make_plan"),
     (crash_after, planner, "make_plan"),
-    (crash_before, job, "begin"),
-    (crash_after, job, "begin"),
-    (crash_before, job, "commit"),
+    (crash_before, run_module, "begin"),
+    (crash_after, run_module, "begin"),
+    (crash_before, run_module, "commit"),
     (crash_before, ExportStore, "place"),
     (crash_after, ExportStore, "place"),
     (crash_before, ExportStore, "write"),
     (crash_after, ExportStore, "write"),
-    (crash_after, job, "commit"),
-    (crash_after, job, "write_result"),
+    (crash_after, run_module, "commit"),
+    (crash_after, run_module, "write_result"),
     (crash_before, result_module, "take_result"),
     (crash_after, result_module, "take_result"),
     (crash_before, cursors, "advance"),
@@ -237,11 +237,11 @@ def test_an_older_run_of_the_same_unit_is_superseded(
     whole = commit_module.commit
 
     def overtaken(*args: Any) -> Any:
-        monkeypatch.setattr(job, "commit", whole)
+        monkeypatch.setattr(run_module, "commit", whole)
         operator(path).execute(context(START, START + HOUR, attempt=2))
         return whole(*args)
 
-    monkeypatch.setattr(job, "commit", overtaken)
+    monkeypatch.setattr(run_module, "commit", overtaken)
     with pytest.raises(SupersededError, match="newer attempts count"):
         operator(path).execute(context(START, START + HOUR))
     assert_complete(database, path, 1)

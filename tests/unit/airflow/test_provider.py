@@ -33,7 +33,10 @@ def test_every_module_of_the_provider_info_exists() -> None:
     """What Airflow lists can be imported."""
     info = get_provider_info()
     modules = [
-        name for kind in ("hooks", "sensors") for entry in info[kind] for name in entry["python-modules"]
+        name
+        for kind in ("hooks", "operators", "sensors", "triggers")
+        for entry in info[kind]
+        for name in entry["python-modules"]
     ]
     modules += [entry["python-module"] for entry in info["transfers"]]
     for name in modules:

@@ -18,11 +18,11 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.exceptions import SupersededError
 from airflow_changefeed.export import commit as commit_module
+from airflow_changefeed.export import run as run_module
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.export.verify import verify
 from airflow_changefeed.hooks.changefeed import AirflowVariables
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.spark import job
 from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START
 from tests.unit.airflow.fakes import context
 from tests.unit.airflow.test_operator import HOUR, exported, operator, path, places
@@ -124,11 +124,11 @@ def test_a_run_with_another_cut_that_committed_first_wins(
     whole = commit_module.commit
 
     def overtaken(*args: Any) -> Any:
-        monkeypatch.setattr(job, "commit", whole)
+        monkeypatch.setattr(run_module, "commit", whole)
         run(path, 2 * HOUR, 1)
         return whole(*args)
 
-    monkeypatch.setattr(job, "commit", overtaken)
+    monkeypatch.setattr(run_module, "commit", overtaken)
     with pytest.raises(SupersededError):
         run(path, HOUR, 1)
     assert_one_cut(path, 2)
@@ -148,14 +148,14 @@ def test_a_newer_run_with_another_cut_does_not_commit_twice(
             whole(*args)
             return whole(*newer_args)
 
-        monkeypatch.setattr(job, "commit", newer)
+        monkeypatch.setattr(run_module, "commit", newer)
         with pytest.raises(SupersededError):
             run(path, 2 * HOUR, 1)
         return whole(*args)
 
-    monkeypatch.setattr(job, "commit", older)
+    monkeypatch.setattr(run_module, "commit", older)
     run(path, HOUR, 1)
-    monkeypatch.setattr(job, "commit", whole)
+    monkeypatch.setattr(run_module, "commit", whole)
     assert_one_cut(path, 4)
     with pytest.raises(AirflowFailException, match="OutputError"):
         run(path, 2 * HOUR, 2)

@@ -3,21 +3,26 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars as pl
-import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
-from airflow_changefeed.exceptions import ColumnTypeError, ManifestError
-from airflow_changefeed.export.commit import commit_empty
-from airflow_changefeed.export.files import LocalFiles
-from airflow_changefeed.export.read import common_schema, unit_files
+from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.exceptions import ColumnTypeError, ManifestError, TransientError
+from airflow_changefeed.export.commit import begin, commit_empty
+from airflow_changefeed.export.files import LocalFiles, RemoteFiles
+from airflow_changefeed.export.read import unit_files
+from airflow_changefeed.export.schemas import common_schema
 from airflow_changefeed.export.store import ExportStore
-from airflow_changefeed.export.verify import FindingKind, verify
+from airflow_changefeed.export.verify import FindingKind, verify, verify_export
+from tests.unit.export.damage import DAMAGES, change_cell, copy, corrupt_manifest, data_file, first_manifest
 from tests.unit.export.flights import FEED, Flights, hours
 
 
@@ -29,77 +34,6 @@ def store(tmp_path: Path, flights: Flights) -> ExportStore:
     return store
 
 
-def _file(store: ExportStore) -> Path:
-    return Path(unit_files(store)[0].path)
-
-
-def _manifest(store: ExportStore) -> Path:
-    first = store.list()[0]
-    return Path(store.layout.manifest(first.unit, first.attempt))
-
-
-def _flip(path: Path, place: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[place] ^= 1
-    path.write_bytes(bytes(content))
-
-
-def _change_cell(path: Path) -> None:
-    table = pq.read_table(path)
-    values = table["delay"].to_pylist()
-    pq.write_table(table.set_column(5, "delay", [[values[0] + 1, *values[1:]]]), path)
-
-
-def _copy(path: Path, to: Path) -> None:
-    to.parent.mkdir(parents=True, exist_ok=True)
-    to.write_bytes(path.read_bytes())
-
-
-DAMAGES: dict[str, tuple[Callable[[ExportStore], object], FindingKind]] = {
-    "a file is missing": (lambda store: _file(store).unlink(), FindingKind.MISSING_FILE),
-    "a file is cut short": (
-        lambda store: _file(store).write_bytes(_file(store).read_bytes()[:-100]),
-        FindingKind.UNREADABLE_FILE,
-    ),
-    "a file is empty": (lambda store: _file(store).write_bytes(b""), FindingKind.UNREADABLE_FILE),
-    "a cell is changed": (lambda store: _change_cell(_file(store)), FindingKind.CHANGED_FILE),
-    "a row is lost": (
-        lambda store: pq.write_table(pq.read_table(_file(store)).slice(1), _file(store)),
-        FindingKind.CHANGED_FILE,
-    ),
-    "a manifest is edited": (lambda store: _flip(_manifest(store), 200), FindingKind.DAMAGED_MANIFEST),
-    "a file is copied beside": (
-        lambda store: _copy(_file(store), _file(store).with_name("copy.parquet")),
-        FindingKind.UNREFERENCED_FILE,
-    ),
-    "a file lies in a folder of no unit": (
-        lambda store: _copy(
-            _file(store), Path(store.layout.data) / "changefeed_shard=9" / "a" / "b" / "x.parquet"
-        ),
-        FindingKind.FOREIGN_FILE,
-    ),
-    "a note lies among the manifests": (
-        lambda store: (_manifest(store).parent / "note.txt").write_text("hello"),
-        FindingKind.FOREIGN_FILE,
-    ),
-    "an attempt died": (
-        lambda store: store.files.write(f"{store.layout.writing(99)}/0-1/x.parquet", b""),
-        FindingKind.LEFTOVER,
-    ),
-    "a unit is hidden": (
-        lambda store: store.retire(store.list()[0].unit, store.list()[0].attempt),
-        FindingKind.NOT_PLACED,
-    ),
-    "a window is gone": (
-        lambda store: (
-            store.files.remove(store.layout.unit(store.list(1)[1].unit)),
-            store.remove_manifest(store.list(1)[1].unit, store.list(1)[1].attempt),
-        ),
-        FindingKind.MISSING_WINDOW,
-    ),
-}
-
-
 def test_an_export_is_what_its_manifests_say(flights: Flights, store: ExportStore) -> None:
     """Nothing is found in an export that nobody touched."""
     assert verify(store, source=flights.source) == []
@@ -107,12 +41,138 @@ def test_an_export_is_what_its_manifests_say(flights: Flights, store: ExportStor
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_is_named(store: ExportStore, name: str) -> None:
-    """One finding of the right kind, whose message names the file or unit."""
-    damage, kind = DAMAGES[name]
+    """One finding of the right kind, which names the file or unit, and nothing else."""
+    damage, kind, where = DAMAGES[name]
+    path = str(where(store)) if kind is not FindingKind.NOT_PLACED else None
     damage(store)
-    findings = verify(store)
-    assert [finding.kind for finding in findings] == [kind]
-    assert (findings[0].path or str(findings[0].unit)) in findings[0].message
+    (finding,) = verify(store)
+    assert finding.kind is kind
+    assert str(finding.path) == (path or str(where(store)))
+    assert (finding.path or str(finding.unit)) in finding.message
+
+
+def test_all_damage_is_named_one_by_one(store: ExportStore) -> None:
+    """Several at once, each in its own unit."""
+    files = [Path(file.path) for file in unit_files(store)]
+    files[0].unlink()
+    change_cell(files[1])
+    corrupt_manifest(store, store.list(1)[2])
+    copy(files[1], files[1].with_name("copy.parquet"))
+    report = verify_export(store.path, FEED)
+    assert [(finding.kind, finding.unit) for finding in report.findings] == [
+        (FindingKind.MISSING_FILE, ExportUnit.of_window(1, hours(0, 1)[0])),
+        (FindingKind.CHANGED_FILE, ExportUnit.of_window(1, hours(1, 2)[0])),
+        (FindingKind.UNREFERENCED_FILE, ExportUnit.of_window(1, hours(1, 2)[0])),
+        (FindingKind.HALF_WRITTEN_MANIFEST, ExportUnit.of_window(1, hours(2, 3)[0])),
+    ]
+    assert (len(report.damage), len(report.leftovers)) == (3, 1)
+    with pytest.raises(ManifestError) as caught:
+        report.check(most=2)
+    assert str(caught.value).count("\n") == 3
+    assert "and 1 more" in str(caught.value)
+    assert str(files[0]) in str(caught.value)
+
+
+def test_a_report_says_what_was_read(store: ExportStore) -> None:
+    """Units, files, rows and bytes, as JSON; findings with damage first, no more than asked for."""
+    report = verify_export(store.path, FEED)
+    report.check()
+    size = sum(Path(file.path).stat().st_size for file in unit_files(store))
+    assert json.loads(json.dumps(report.to_dict())) == {
+        **{"feed": FEED, "path": store.path, "units": 6, "files": 4, "rows": 36, "bytes": size},
+        **{"damage": 0, "leftovers": 0, "findings": []},
+    }
+    (data_file(store).with_name("copy.parquet")).write_bytes(b"")
+    Path(unit_files(store)[1].path).unlink()
+    told = verify_export(store.path, FEED).to_dict(most=1)
+    assert (told["damage"], told["leftovers"], len(told["findings"])) == (1, 1, 1)
+    assert told["findings"][0]["kind"] == "missing file"
+    assert told["findings"][0]["unit"] == hours(1, 2)[0].name
+
+
+def test_what_is_missing_of_a_range_is_named(store: ExportStore) -> None:
+    """Also before the first and behind the last unit, where a range asks for it."""
+    start, end = hours(0, 3)[0].start, hours(0, 5)[-1].end
+    missing = [str(finding.unit) for finding in verify(store, start, end)]
+    assert missing == [f"shard {shard} [2013-01-01T03:00:00Z, 2013-01-01T05:00:00Z)" for shard in (1, 2)]
+    (finding,) = verify(store, start, hours(0, 1)[0].end, [3])
+    assert (finding.kind, str(finding.unit)) == (
+        FindingKind.MISSING_WINDOW,
+        "shard 3 [2013-01-01T00:00:00Z, 2013-01-01T01:00:00Z)",
+    )
+
+
+def test_a_missing_manifest_is_named_within_a_range(store: ExportStore) -> None:
+    """A range is looked at for data without a manifest, too; beyond it nothing is."""
+    manifest = store.list(1)[1]
+    store.remove_manifest(manifest.unit, manifest.attempt)
+    window = hours(1, 2)[0]
+    (finding,) = verify(store, window.start, window.end)
+    assert (finding.kind, finding.unit) == (FindingKind.MISSING_MANIFEST, manifest.unit)
+    assert verify(store, hours(2, 3)[0].start) == []
+
+
+def test_all_manifests_are_missing(store: ExportStore) -> None:
+    """Each unit with data is named, though nothing but data is left."""
+    store.files.remove(store.layout.control)
+    assert [finding.kind for finding in verify(store)] == [
+        FindingKind.MISSING_CLAIM,
+        *[FindingKind.MISSING_MANIFEST] * 4,
+    ]
+
+
+def test_a_unit_between_place_and_manifest_is_a_leftover(flights: Flights, store: ExportStore) -> None:
+    """An attempt that runs, or died there, has damaged nothing."""
+    flights.add(5, 3, shard=1)
+    plan = flights.plan(store, hours(3, 4), shards=[1])
+    begin(store, plan)
+    staged, _ = flights.write(store, plan)
+    store.place(plan.units[0].unit, plan.attempt, [(each.path, each.facts.name) for each in staged])
+    report = verify_export(store.path, FEED)
+    assert report.damage == []
+    assert any(f"changefeed_attempt={plan.attempt}" in str(finding.path) for finding in report.leftovers)
+
+
+def test_a_path_without_an_export_is_refused(store: ExportStore, tmp_path: Path) -> None:
+    """Nothing is found wrong with nothing: a mistyped name must not look like a whole export."""
+    with pytest.raises(ManifestError, match=r"no export of feed 'nyc\.Weather'.*nyc\.Flight"):
+        verify_export(store.path, "nyc.Weather")
+    with pytest.raises(ManifestError, match="feeds there: none"):
+        verify_export(str(tmp_path / "elsewhere"), FEED)
+
+
+def test_an_object_store_that_does_not_answer_is_no_damage(store: ExportStore) -> None:
+    """It is transient: the file may be whole."""
+    memory = _Unreliable()
+    memory.put(store.path, "/out", recursive=True)
+    files = RemoteFiles(memory, "/out")
+    remote = ExportStore("memory:///out", FEED, files=files)
+    assert verify(remote) == []
+    memory.fails = True
+    with pytest.raises(TransientError, match="did not answer"):
+        verify(remote)
+
+
+class _Unreliable(MemoryFileSystem):
+    """An object store that loses its connections while Parquet is read."""
+
+    cachable = False
+    fails = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store: dict[str, Any] = {}
+        self.pseudo_dirs = [""]
+
+    def open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        """Open a file, which fails when it is read."""
+        file = super().open(path, mode, **options)
+        return _Broken(file.read()) if self.fails and path.endswith(".parquet") else file
+
+
+class _Broken(io.BytesIO):
+    def read(self, *size: Any) -> bytes:
+        raise ConnectionResetError("reset by peer")
 
 
 def test_history_inserted_later_makes_a_window_stale(flights: Flights, store: ExportStore) -> None:
@@ -130,7 +190,7 @@ def test_history_inserted_later_makes_a_window_stale(flights: Flights, store: Ex
 
 def test_only_a_part_can_be_verified(store: ExportStore) -> None:
     """Damage beyond the interval or in another shard is not looked at."""
-    _file(store).unlink()
+    data_file(store).unlink()
     assert verify(store, start=hours(1, 2)[0].start) == []
     assert verify(store, shards=[2]) == []
     assert len(verify(store, end=hours(0, 1)[0].end)) == 1
@@ -138,7 +198,7 @@ def test_only_a_part_can_be_verified(store: ExportStore) -> None:
 
 def test_a_lost_file_stops_the_reader(store: ExportStore) -> None:
     """Reading by manifests names the file that is gone instead of leaving its rows out."""
-    path = _file(store)
+    path = data_file(store)
     path.unlink()
     with pytest.raises(ManifestError, match=path.name):
         unit_files(store)
@@ -148,17 +208,17 @@ def test_a_column_that_changed_its_type_stops_the_reader(flights: Flights, store
     """Two units that disagree on a column's type are both named; a new column is fine."""
     flights.execute(f'alter table "{FEED}" add column gate integer')
     flights.export(store, hours(2, 3))
-    assert list(common_schema(unit_files(store)))[-1] == "gate"
+    assert list(common_schema(store.list(), unify=True))[-1] == "gate"
     flights.execute(f'alter table "{FEED}" drop column gate')
     flights.execute(f'alter table "{FEED}" add column gate text')
     flights.export(store, hours(1, 2))
     with pytest.raises(ColumnTypeError, match="'gate'"):
-        common_schema(unit_files(store))
+        common_schema(store.list(), unify=True)
 
 
 def test_an_idle_hour_has_the_feeds_columns(flights: Flights, store: ExportStore) -> None:
     """Units without rows keep the schema, and it counts only where no unit has rows."""
-    written = common_schema(unit_files(store))
+    written = common_schema(store.list())
     idle = flights.plan(store, hours(10, 12), shards=[2])
     columns = {column.name: str(column.type) for column in flights.source.schema(FEED)}
     assert commit_empty(store, idle, columns)[0].files == ()
@@ -183,7 +243,7 @@ def test_a_plan_without_a_schema_is_committed_as_before(flights: Flights, store:
 
 def test_a_manifest_half_written_is_named_and_removed(flights: Flights, store: ExportStore) -> None:
     """A kill within the write of a manifest leaves a temporary file: until the unit is exported again."""
-    manifest = _manifest(store)
+    manifest = first_manifest(store)
     killed = manifest.with_name(f".{manifest.name}.0123abcd")
     other = manifest.with_name(".20130101T050000Z_20130101T060000Z.000000000001.json.0123abcd")
     killed.write_text("{")

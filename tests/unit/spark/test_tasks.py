@@ -23,12 +23,12 @@ from airflow_changefeed.exceptions import ColumnTypeError
 from airflow_changefeed.export.commit import commit_empty
 from airflow_changefeed.export.connection import JobConnection
 from airflow_changefeed.export.files import LocalFiles
+from airflow_changefeed.export.progress import ProgressWatch, TaskProgress, size_text
 from airflow_changefeed.export.result import take_result
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.export.verify import verify
 from airflow_changefeed.spark.archive import package_archive
 from airflow_changefeed.spark.job import main, run_plan
-from airflow_changefeed.spark.progress import ProgressWatch, TaskProgress, size_text
 from airflow_changefeed.spark.read import spark_type
 from airflow_changefeed.spark.tasks import group
 from airflow_changefeed.spark.watch import EXIT_STATUS, is_alive, watch
@@ -146,6 +146,7 @@ def test_a_plan_without_rows_needs_no_spark(tmp_path: Path) -> None:
         raise LookupError("Spark was asked for")
 
     store = ExportStore(plan.path, FEED)
+    store.claim()
     result = run_plan(no_session, store, plan, JobConnection({}), lambda line: None)
     assert (result.units, result.rows) == (3, 0)
     assert [manifest.attempt for manifest in store.list()] == [7, 7, 7]

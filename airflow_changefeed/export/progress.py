@@ -3,8 +3,7 @@
 How far an export is: each task leaves a small file beside what it writes, the driver adds them up.
 
 Files, because Spark tells the driver nothing of a Python task that runs, and because the output is the one
-place that
-all of them reach.
+place that all of them reach.
 """
 
 from __future__ import annotations

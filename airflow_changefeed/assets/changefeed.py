@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An export as an Airflow asset: its complete windows are events of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from airflow.sdk import Asset, AssetAlias
+
+from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.export.layout import Layout
+
+if TYPE_CHECKING:
+    from airflow_changefeed.export.told import ToldExport
+
+#: Name of the alias through which exports tell their windows: a DAG scheduled on it hears all exports.
+ALIAS = "changefeed"
+
+
+def changefeed_asset(feed: str, path: str) -> Asset:
+    """
+    Return the asset of a feed's export: its folder, as a URI.
+
+    A DAG with ``schedule=[changefeed_asset(feed, path)]`` runs when windows are complete.
+
+    :param feed: name of the feed, as the export's.
+    :param path: root of the output, as the export's; a local path or an fsspec URL.
+    :raises InvalidArgumentError: one of them is missing.
+    """
+    missing = [name for name, value in (("feed", feed), ("path", path)) if not (value and value.strip())]
+    InvalidArgumentError.collect("changefeed_asset", [f"{name} is missing" for name in missing])
+    return Asset(uri=Layout(_root(path), feed).data)
+
+
+def _root(path: str) -> str:
+    """Write a path as a URI: local ones have many spellings, of which Airflow knows only one as the same."""
+    if "://" in path and urlsplit(path).scheme != "file":
+        return path.rstrip("/")
+    local = path.removeprefix("file://") if path.startswith("file://") else path
+    return f"file://{os.path.abspath(os.path.expanduser(local))}"
+
+
+def export_alias() -> AssetAlias:
+    """Return the alias that an export has as an outlet: its asset may be known only when it runs."""
+    return AssetAlias(ALIAS)
+
+
+def tell(context: Mapping[str, Any], outlets: Sequence[Any], told: ToldExport | None) -> None:
+    """
+    Make an asset event of what an export has committed; Airflow records it when the task succeeds.
+
+    One event for all windows: Airflow 3.3 wakes a DAG at the time of the first event, and leaves those that
+    come behind it, also of the same task, to the DAG's next run, which comes with the next export.
+
+    :param context: the task's.
+    :param outlets: the task's. Airflow makes an event of each asset among them by itself, also without an
+        extra; ours goes into that one.
+    :param told: None for nothing.
+    """
+    if told is None:
+        return
+    asset, events = changefeed_asset(told.feed, told.path), context["outlet_events"]
+    if asset in outlets:
+        events[asset].extra.update(told.to_extra())
+    else:
+        events[export_alias()].add(asset, extra=told.to_extra())

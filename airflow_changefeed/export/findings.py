@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be wrong with an export, and how it is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from airflow_changefeed.core.feed import shard_text
+from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.exceptions import ManifestError
+
+
+class FindingKind(str, Enum):
+    """What can be wrong with an export; see docs/reference/output.md."""
+
+    MISSING_CLAIM = "missing claim"
+    DAMAGED_CLAIM = "damaged claim"
+    FOREIGN_CLAIM = "foreign claim"
+    NEWER_CLAIM = "newer claim"
+    MISSING_MANIFEST = "missing manifest"
+    HALF_WRITTEN_MANIFEST = "half-written manifest"
+    DAMAGED_MANIFEST = "damaged manifest"
+    FOREIGN_MANIFEST = "foreign manifest"
+    NEWER_MANIFEST = "newer manifest"
+    MISSING_FILE = "missing file"
+    TRUNCATED_FILE = "truncated file"
+    UNREADABLE_FILE = "unreadable file"
+    CHANGED_FILE = "changed file"
+    FOREIGN_FILE = "foreign file"
+    NOT_PLACED = "not placed"
+    MISSING_WINDOW = "missing window"
+    OVERLAP = "overlapping units"
+    STALE_WINDOW = "stale window"
+    UNREFERENCED_FILE = "unreferenced file"
+    LEFTOVER = "leftover"
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether rows are wrong, missing or in doubt; else something lies about that no manifest names."""
+        return self not in (FindingKind.UNREFERENCED_FILE, FindingKind.LEFTOVER)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """
+    One thing that is wrong.
+
+    :param unit: None where it belongs to none. Of a missing window, the unit that would fill the gap.
+    :param path: of the file, on the store's file system; None for a unit as a whole.
+    """
+
+    kind: FindingKind
+    unit: ExportUnit | None
+    path: str | None
+    message: str
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether rows are wrong, missing or in doubt."""
+        return self.kind.is_damage
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}: {self.message}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the finding as JSON values."""
+        unit = self.unit
+        return {
+            "kind": self.kind.value,
+            "is_damage": self.is_damage,
+            "shard": shard_text(unit.shard) if unit else None,
+            "unit": unit.name if unit else None,
+            "path": self.path,
+            "message": self.message,
+        }
+
+
+@dataclass
+class Report:
+    """
+    What a verification has looked at, and what it has found.
+
+    :param units: complete units whose files were read, those without rows among them.
+    :param size: bytes read.
+    :param findings: by shard and time; none when the export is as its manifests say.
+    """
+
+    feed: str
+    path: str
+    units: int = 0
+    files: int = 0
+    rows: int = 0
+    size: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def damage(self) -> list[Finding]:
+        """The findings that are damage."""
+        return [finding for finding in self.findings if finding.is_damage]
+
+    @property
+    def leftovers(self) -> list[Finding]:
+        """The findings that are none."""
+        return [finding for finding in self.findings if not finding.is_damage]
+
+    @property
+    def summary(self) -> str:
+        """One line for people."""
+        return (
+            f"{self.units} units with {self.rows} rows in {self.files} files read; damaged: "
+            f"{len(self.damage)}, leftovers: {len(self.leftovers)}"
+        )
+
+    def check(self, most: int | None = None) -> None:
+        """
+        Do nothing where there is no damage; leftovers may be.
+
+        :param most: so many places are named; None for all.
+        :raises ManifestError: there is damage; attribute ``findings``.
+        """
+        damage = self.damage
+        if damage:
+            shown = damage[:most]
+            more = [f"and {len(damage) - len(shown)} more"] if len(damage) > len(shown) else []
+            raise ManifestError(
+                f"the export of feed {self.feed!r} in {self.path} is damaged: {len(damage)} findings\n"
+                + "\n".join([*map(str, shown), *more]),
+                findings=shown,
+            )
+
+    def to_dict(self, most: int | None = None) -> dict[str, Any]:
+        """
+        Return the report as JSON values.
+
+        :param most: so many findings are told, damage first; None for all.
+        """
+        return {
+            "feed": self.feed,
+            "path": self.path,
+            "units": self.units,
+            "files": self.files,
+            "rows": self.rows,
+            "bytes": self.size,
+            "damage": len(self.damage),
+            "leftovers": len(self.leftovers),
+            "findings": [finding.to_dict() for finding in [*self.damage, *self.leftovers][:most]],
+        }

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verify what an export says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_changefeed.hooks.changefeed import ChangefeedHook
+from airflow_changefeed.hooks.changefeed_context import (
+    airflow_errors,
+    check_arguments,
+    name_problems,
+    parse_shards,
+    run_window,
+    shard_problems,
+    window_problems,
+)
+from airflow_changefeed.hooks.changefeed_output import storage_options
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from airflow.sdk import Context
+
+    from airflow_changefeed.core.feed import Shard
+    from airflow_changefeed.export.findings import Report
+    from airflow_changefeed.sources.base import FeedReader
+
+#: So many findings go through Airflow's database and into the error; the log names all.
+MOST_NAMED = 100
+
+
+class ChangefeedVerifyOperator(BaseOperator):
+    """
+    Read an export again and compare it with its manifests; fail when anything is damaged.
+
+    Verifies the units that touch the window: the task's own, else that of the run's ``params``
+    (``window_start``, ``window_end``) where the DAG has such, else its data interval or partition. A run
+    without any verifies the whole export. Damage fails the task at once, since a retry would find the same;
+    leftovers, which no manifest names, are logged.
+
+    The result (XCom), also of a task that found damage, is ``{"feed", "path", "units", "files", "rows",
+    "bytes", "damage", "leftovers", "findings"}``; each finding is ``{"kind", "is_damage", "shard", "unit",
+    "path", "message"}``, the first 100 of them.
+
+    :param feed: name of the feed, the table's. (templated)
+    :param path: root of the export, a local path or an fsspec URL. (templated)
+    :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of ``path``.
+    :param changefeed_conn_id: Airflow connection of the feed's database, which tells what units history was
+        inserted into since; None leaves that out.
+    :param shards: shards to verify; None for all that were exported. (templated)
+    :param window_start: inclusive, ISO 8601 with a zone. (templated)
+    :param window_end: exclusive, likewise. (templated)
+    """
+
+    template_fields: Sequence[str] = ("feed", "path", "window_start", "window_end", "shards")
+
+    def __init__(
+        self,
+        *,
+        feed: str,
+        path: str,
+        path_conn_id: str | None = None,
+        changefeed_conn_id: str | None = None,
+        shards: Sequence[Shard | str] | None = None,
+        window_start: datetime | str | None = None,
+        window_end: datetime | str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.feed = feed
+        self.path = path
+        self.path_conn_id = path_conn_id
+        self.changefeed_conn_id = changefeed_conn_id
+        self.shards = shards
+        self.window_start = window_start
+        self.window_end = window_end
+        check_arguments(self, self._problems())
+
+    def _problems(self) -> list[str]:
+        """List what is wrong with the arguments, but those that are not rendered yet."""
+        return [
+            *name_problems("feed", self.feed),
+            *name_problems("path", self.path),
+            *shard_problems(self.shards),
+            *window_problems(self.window_start, self.window_end),
+        ]
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Verify the run's window."""
+        with airflow_errors():
+            report = self._verify(context)
+            result = report.to_dict(most=MOST_NAMED)
+            if report.damage:
+                # Airflow keeps no result of a task that fails.
+                context["ti"].xcom_push(key="return_value", value=result)
+            report.check(most=MOST_NAMED)
+        return result
+
+    def _verify(self, context: Context) -> Report:
+        from airflow_changefeed.export.verify import verify_export
+
+        check_arguments(self, self._problems())
+        window = run_window(context, self.window_start, self.window_end)
+        report = verify_export(
+            self.path,
+            self.feed,
+            window.start if window else None,
+            window.end if window else None,
+            parse_shards(self.shards),
+            storage_options(self.path, self.path_conn_id),
+            source=self._source(),
+        )
+        for finding in report.findings:
+            (self.log.error if finding.is_damage else self.log.warning)("%s", finding)
+        self.log.info("Feed %s, %s: %s", report.feed, window or "the whole export", report.summary)
+        return report
+
+    def _source(self) -> FeedReader | None:
+        return ChangefeedHook(self.changefeed_conn_id).source() if self.changefeed_conn_id else None

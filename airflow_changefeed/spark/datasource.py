@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The data source ``spark.read.format("changefeed")``: a feed as a frame, without Airflow.
+
+Reads by the same range readers as the export. Spark makes these objects in Python processes of its own, and
+hands them on pickled: to plan, and to each task. A streaming read can be made of :func:`read_pieces` and
+:func:`~airflow_changefeed.spark.ranges.plan_partitions`, as the batch read here is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from airflow_changefeed.core.feed import INTEGER_SHARD_BITS, shard_text
+from airflow_changefeed.exceptions import ColumnTypeError, IncompleteReadError
+from airflow_changefeed.export.order import check_order
+from airflow_changefeed.export.read import SHARD_COLUMN
+from airflow_changefeed.sources import open_source
+from airflow_changefeed.sources.base import FeedReader, FeedSource
+from airflow_changefeed.spark.filters import narrow
+from airflow_changefeed.spark.options import ReadOptions, parse_options
+from airflow_changefeed.spark.ranges import Piece, ShardRange, plan_partitions, resolve
+from airflow_changefeed.spark.read import spark_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+# What PySpark calls types that SQL calls otherwise.
+_TYPE_NAMES = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
+
+
+class FeedPartition(InputPartition):
+    """
+    What one task reads.
+
+    :param value: pieces, in the order of shard and ULID.
+    """
+
+    value: tuple[Piece, ...]
+
+
+class ChangefeedDataSource(DataSource):
+    """
+    Feeds for ``spark.read.format("changefeed")``; the options are in docs/how-to/read-a-feed-with-spark.md.
+
+    What is read is settled by ``load()``: the same frame gives the same events each time it is computed.
+    """
+
+    _ranges: tuple[ShardRange, ...] | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "changefeed"
+
+    @classmethod
+    def register(cls, spark: SparkSession) -> None:
+        """
+        Make the format known to a session, and let the session hand filters to Python data sources.
+
+        With filters, a ``where`` on time, ULID or shard reads no more of the feed than it lets through. In a
+        session that must not, ``spark.dataSource.register(ChangefeedDataSource)`` does without.
+        """
+        spark.conf.set(_PUSHDOWN, "true")
+        spark.dataSource.register(_FilteringDataSource)
+
+    def schema(self) -> StructType:
+        """
+        Return the columns as Spark reads them of an export, and settle what is read.
+
+        :raises InvalidArgumentError: options are wrong; all are named, before any I/O.
+        :raises ChangefeedError: as :func:`~airflow_changefeed.spark.ranges.resolve` and the source's
+            ``schema`` do.
+        """
+        options = parse_options(self.options)
+        with closing(open_source(options.connection)) as source:
+            columns = _columns(source, options.feed)
+            self._ranges = resolve(source, options)
+        return columns
+
+    def reader(self, schema: StructType) -> ChangefeedReader:
+        """
+        Return what reads the columns of a schema.
+
+        :param schema: that of :meth:`schema`, or the user's: some of the columns, in any order.
+        :raises ColumnTypeError: a column that the feed does not have, or has in another type.
+        """
+        options = parse_options(self.options)
+        with closing(open_source(options.connection)) as source:
+            _check_columns(schema, _columns(source, options.feed), options.feed)
+            # Spark asks for no schema where the user gives one.
+            ranges = resolve(source, options) if self._ranges is None else self._ranges
+        return self._make_reader(options, ranges, schema)
+
+    def _make_reader(
+        self, options: ReadOptions, ranges: tuple[ShardRange, ...], schema: StructType
+    ) -> ChangefeedReader:
+        return ChangefeedReader(options, ranges, schema)
+
+
+class _FilteringDataSource(ChangefeedDataSource):
+    """The same for sessions that hand filters on; Spark refuses such readers in those that do not."""
+
+    def _make_reader(
+        self, options: ReadOptions, ranges: tuple[ShardRange, ...], schema: StructType
+    ) -> ChangefeedReader:
+        return _FilteringReader(options, ranges, schema)
+
+
+class ChangefeedReader(DataSourceReader):
+    """
+    Plans and reads ranges.
+
+    :param ranges: what is read of each shard.
+    :param schema: the columns that Spark wants.
+    """
+
+    def __init__(self, options: ReadOptions, ranges: tuple[ShardRange, ...], schema: StructType) -> None:
+        self.options = options
+        self.ranges = ranges
+        self.columns = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """
+        Cut the ranges into partitions; changes nothing in the database.
+
+        :raises PurgedError: events of a range are purged.
+        """
+        options = self.options
+        with closing(open_source(options.connection)) as source:
+            plan = plan_partitions(source, options.feed, self.ranges, options.partitions)
+        # Spark makes a partition of its own where there is none.
+        return [FeedPartition(pieces) for pieces in plan or [()]]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """
+        Stream a partition as Arrow batches, ascending by ULID within each shard.
+
+        :raises PurgedError: events of it were purged since it was planned, or while it was read.
+        :raises IncompleteReadError: it gave another number of events than were counted.
+        """
+        columns = to_arrow_schema(self.columns, timezone="UTC")
+        # Spark gives a worker process one task at a time, so nobody else here has the source open.
+        is_file = self.options.connection["type"] == "sqlite"
+        source = open_source(self.options.connection, **({"bulk_reader": "adbc"} if is_file else {}))
+        with closing(source):
+            yield from read_pieces(source, self.options, cast("FeedPartition", partition).value, columns)
+
+
+class _FilteringReader(ChangefeedReader):
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
+        """Narrow the ranges by filters, and leave all of them to Spark as well."""
+        self.ranges = narrow(self.ranges, filters)
+        return filters
+
+
+def read_pieces(
+    source: FeedReader, options: ReadOptions, pieces: Sequence[Piece], columns: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """
+    Stream pieces of a feed one after the other.
+
+    :param columns: what each batch is brought to.
+    :raises IncompleteReadError: a piece gave events out of order, or not as many as were counted.
+    :raises ColumnTypeError: a column was changed or dropped meanwhile.
+    """
+    for piece in pieces:
+        stream = source.stream(
+            options.feed,
+            piece.shard,
+            piece.range,
+            batch_rows=options.batch_rows,
+            on_missing=options.on_missing,
+        )
+        last, rows = str(piece.range.after), 0
+        try:
+            for batch in stream:
+                last = check_order(batch, last, piece.range, options.feed, piece.shard)
+                rows += batch.num_rows
+                yield _converted(batch, piece, columns, options.feed)
+        finally:
+            # A generator that is left behind would keep its connection until it is collected.
+            getattr(stream, "close", lambda: None)()
+        if rows != piece.rows:
+            raise IncompleteReadError(
+                f"feed {options.feed!r}, shard {shard_text(piece.shard)}: ({piece.range.after}, "
+                f"{piece.range.upto}] had {piece.rows} events when it was planned, {rows} when it was read: "
+                "history was inserted or rows were deleted meanwhile; read again",
+                feed=options.feed,
+                shard=piece.shard,
+            )
+
+
+def _converted(batch: pa.RecordBatch, piece: Piece, columns: pa.Schema, feed: str) -> pa.RecordBatch:
+    shard = piece.shard if isinstance(piece.shard, int) else shard_text(piece.shard)
+    arrays = []
+    for column in columns:
+        try:
+            if column.name == SHARD_COLUMN:
+                arrays.append(pa.repeat(pa.scalar(shard, column.type), batch.num_rows))
+            else:
+                arrays.append(batch.column(column.name).cast(column.type))
+        except (KeyError, pa.ArrowException) as problem:
+            raise ColumnTypeError(
+                f"feed {feed!r}, shard {shard_text(piece.shard)}: column {column.name!r} cannot be read as "
+                f"{column.type}: {problem}. If the table was changed, load() again",
+                feed=feed,
+                shard=piece.shard,
+                column=column.name,
+            ) from None
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+def _columns(source: FeedSource, feed: str) -> StructType:
+    """Return the columns and their types in Spark: those of the feed as exported, and the shard."""
+    columns = StructType()
+    for column in source.schema(feed):
+        kind = spark_type(column.name, str(column.type))
+        columns.add(column.name, _TYPE_NAMES.get(kind, kind))
+    is_number = source.feed(feed).shard_key_type in INTEGER_SHARD_BITS
+    return columns.add(SHARD_COLUMN, "long" if is_number else "string")
+
+
+def _check_columns(wanted: StructType, columns: StructType, feed: str) -> None:
+    kinds = {column.name: column.dataType.simpleString() for column in columns.fields}
+    wrong = [
+        f"{column.name!r} is {kinds.get(column.name, 'missing')}, not {column.dataType.simpleString()}"
+        for column in wanted.fields
+        if kinds.get(column.name) != column.dataType.simpleString()
+    ]
+    if wrong:
+        raise ColumnTypeError(
+            f"feed {feed!r} has other columns than the frame: {'; '.join(wrong)}. If the table was changed, "
+            "load() again; if you gave the schema, leave it out, or name columns as they are",
+            feed=feed,
+            columns=wrong,
+        )

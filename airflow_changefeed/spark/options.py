@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of ``spark.read.format("changefeed")``: all that is wrong is named at once, before any I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar
+
+from airflow_changefeed.core.feed import Shard, parse_shard
+from airflow_changefeed.core.plan import ON_MISSING
+from airflow_changefeed.core.times import parse_time
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import InvalidArgumentError
+
+#: Options of a connection, by its type: those that it needs, and those that it may have.
+REQUIRED = {"sqlite": ("path",), "mssql": ("host", "database", "user", "password")}
+OPTIONAL = {"sqlite": (), "mssql": ("port", "schema", "encrypt", "trust_server_certificate")}
+#: Options of what is read, whatever the connection.
+READING = (
+    *("feed", "shards", "after", "upto", "start", "end", "unsealed", "seal"),
+    *("partitions", "batch_rows", "on_missing", "lock_timeout"),
+)
+UNSEALED = ("fail", "read")
+_FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+_ENCRYPT = {**{word: "yes" if flag else "no" for word, flag in _FLAGS.items()}, "strict": "strict"}
+_MAX_LOCK_TIMEOUT = 86_400.0
+
+_Value = TypeVar("_Value")
+_Default = TypeVar("_Default")
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """
+    What somebody wants read.
+
+    :param connection: for ``open_source``; may hold a password.
+    :param shards: None for all.
+    :param after: exclusive; ``Ulid.MIN`` is the start of the feed.
+    :param upto: inclusive; None for all that is sealed, or there.
+    :param unsealed: ``fail`` to refuse what is not sealed, ``read`` to read what is there.
+    :param seal: whether to seal first.
+    :param partitions: of Spark, at most; None lets the number of rows decide.
+    :param batch_rows: rows that a task holds at once, at most.
+    """
+
+    connection: Mapping[str, Any] = field(repr=False)
+    feed: str
+    shards: tuple[Shard, ...] | None = None
+    after: Ulid = Ulid.MIN
+    upto: Ulid | None = None
+    unsealed: str = "fail"
+    seal: bool = False
+    partitions: int | None = None
+    batch_rows: int = 65_536
+    on_missing: str = "fail"
+
+
+class _Reader:
+    """Reads options one by one, and keeps what is wrong with them."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.options = {name.lower(): str(value) for name, value in options.items()}
+        self.problems: list[str] = []
+
+    def take(self, name: str, read: Callable[[str], _Value], default: _Default) -> _Value | _Default:
+        """Read an option that may be left out."""
+        if name not in self.options:
+            return default
+        try:
+            return read(self.options[name].strip())
+        except InvalidArgumentError as problem:
+            self.problems.append(f"{name}: {problem.message}")
+        except ValueError as problem:
+            self.problems.append(f"{name} must be {problem.args[0]}, not {self.options[name]!r}")
+        return default
+
+    def needs(self, name: str, what: str) -> str:
+        """Read an option that must be there."""
+        if not self.options.get(name, "").strip():
+            self.problems.append(f"{name} is missing: give {what}")
+        return self.options.get(name, "").strip()
+
+
+def parse_options(options: Mapping[str, str]) -> ReadOptions:
+    """
+    Read and check all options, without any I/O.
+
+    :param options: names in any case, values as Spark hands them over: texts.
+    :raises InvalidArgumentError: names everything that is wrong, and nothing of a password.
+    """
+    reader = _Reader(options)
+    connection = _connection(reader)
+    feed = reader.needs("feed", "the name of the table whose feed is read")
+    after, upto = _range(reader)
+    found = ReadOptions(
+        connection=connection,
+        feed=feed,
+        shards=reader.take("shards", _shards, None),
+        after=after,
+        upto=upto,
+        unsealed=reader.take("unsealed", _one_of(UNSEALED), "fail"),
+        seal=reader.take("seal", _flag, False),
+        partitions=reader.take("partitions", _whole(1, 10_000), None),
+        batch_rows=reader.take("batch_rows", _whole(1, 1_000_000), 65_536),
+        on_missing=reader.take("on_missing", _one_of(ON_MISSING), "fail"),
+    )
+    if found.seal and found.unsealed == "read":
+        reader.problems.append(
+            "seal=true and unsealed=read contradict each other: a range that is sealed first needs no "
+            "unsealed=read; leave one out"
+        )
+    InvalidArgumentError.collect("options of the changefeed data source", reader.problems)
+    return found
+
+
+def _connection(reader: _Reader) -> dict[str, Any]:
+    kind = reader.needs("type", f"one of {', '.join(REQUIRED)}").lower()
+    is_known = kind in REQUIRED
+    if kind and not is_known:
+        reader.problems.append(f"type {kind!r} holds no feeds: use one of {', '.join(REQUIRED)}")
+    _check_names(reader, kind if is_known else None)
+    description: dict[str, Any] = {"type": kind}
+    for name in REQUIRED.get(kind, ()):
+        description[name] = reader.needs(name, f"it, type {kind} needs it")
+    if kind == "sqlite":
+        # Spark's workers may run in another folder than whoever reads.
+        description["path"] = str(Path(description["path"]).expanduser().absolute())
+    elif kind == "mssql":
+        # Every character of a password counts.
+        description["password"] = reader.options.get("password", "")
+        named_instance = None if "\\" in description["host"] else 1433
+        description["port"] = reader.take("port", _whole(1, 65_535), named_instance)
+        description["schema"] = reader.take("schema", _text, "changefeed")
+        description["encrypt"] = reader.take("encrypt", _encrypt, "yes")
+        description["trust_server_certificate"] = reader.take("trust_server_certificate", _flag, False)
+    description["lock_timeout"] = reader.take("lock_timeout", _seconds, 60.0)
+    return description
+
+
+def _check_names(reader: _Reader, kind: str | None) -> None:
+    """Refuse unknown names, and those of another type; their values stay unsaid, as one may be a secret."""
+    of_type = {name: each for each in REQUIRED for name in (*REQUIRED[each], *OPTIONAL[each])}
+    known = ["type", *READING, *of_type]
+    for name in reader.options:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}" if near else f"known are {', '.join(known)}"
+            reader.problems.append(f"option {name!r} is unknown: {hint}")
+        elif kind is not None and of_type.get(name, kind) != kind:
+            reader.problems.append(f"{name} belongs to type {of_type[name]}, not to {kind}: leave it out")
+
+
+def _range(reader: _Reader) -> tuple[Ulid, Ulid | None]:
+    """Return both ends as ULIDs; a time is the ULID before the first one that it can have."""
+    for time, ulid, does in (("start", "after", "begins"), ("end", "upto", "ends")):
+        if time in reader.options and ulid in reader.options:
+            reader.problems.append(f"{time} and {ulid} both say where the range {does}: give one of them")
+    before = len(reader.problems)
+    start, end = reader.take("start", parse_time, None), reader.take("end", parse_time, None)
+    after = reader.take("after", Ulid.parse_text, Ulid.MIN)
+    upto: Ulid | None = reader.take("upto", Ulid.parse_text, None)
+    if start is not None:
+        after = Ulid.floor(start).previous()
+    if end is not None:
+        upto = Ulid.floor(end).previous()
+    if len(reader.problems) == before and upto is not None:
+        if start is not None and end is not None and start >= end:
+            reader.problems.append("start must lie before end: start is inclusive, end exclusive")
+        elif upto < after:
+            reader.problems.append(f"the range ({after}, {upto}] is reversed: it ends before it begins")
+    return after, upto
+
+
+def _shards(text: str) -> tuple[Shard, ...]:
+    shards = tuple(parse_shard(part.strip()) for part in text.split(",") if part.strip())
+    if not shards:
+        raise ValueError("shards with commas between them, or left out for all")
+    if len(set(shards)) < len(shards):
+        raise ValueError("shards that are named once each")
+    return shards
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise ValueError("a name")
+    return text
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in _FLAGS:
+        raise ValueError("true or false")
+    return _FLAGS[text.lower()]
+
+
+def _encrypt(text: str) -> str:
+    if text.lower() not in _ENCRYPT:
+        raise ValueError("one of yes, no, strict")
+    return _ENCRYPT[text.lower()]
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= _MAX_LOCK_TIMEOUT:
+        raise ValueError(f"seconds from 0 to {_MAX_LOCK_TIMEOUT:.0f}")
+    return seconds
+
+
+def _one_of(words: Sequence[str]) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(f"one of {', '.join(words)}")
+        return text.lower()
+
+    return read
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isdecimal() or not low <= int(text) <= high:
+            raise ValueError(f"a whole number from {low} to {high}")
+        return int(text)
+
+    return read

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ranges of a feed are read: those that are sealed or there; and how they are cut into partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_changefeed.core.feed import FeedInfo, Shard, ShardStatus, check_shard, shard_text
+from airflow_changefeed.core.times import format_time, from_milliseconds
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.exceptions import InvalidArgumentError, NotSealedError, ShardNotFoundError
+from airflow_changefeed.sources.base import FeedReader, FeedSource
+from airflow_changefeed.spark.options import ReadOptions
+
+#: Rows of one partition, where the options do not say how many there may be: a few seconds of a task.
+PARTITION_ROWS = 500_000
+_MOST_PARTS = 10_000
+_RANDOM_BITS = 80
+
+
+@dataclass(frozen=True)
+class ShardRange:
+    """What is read of a shard."""
+
+    shard: Shard
+    range: UlidRange
+
+
+@dataclass(frozen=True)
+class Piece:
+    """
+    A range that a task reads at a stretch.
+
+    :param rows: events counted in it; the read must give as many.
+    """
+
+    shard: Shard
+    range: UlidRange
+    rows: int
+
+
+def resolve(source: FeedSource, options: ReadOptions) -> tuple[ShardRange, ...]:
+    """
+    Return what is read of each shard, by shard; seals first if that was asked for, else changes nothing.
+
+    A read without an end goes to the end of what is sealed, one with ``unsealed=read`` to the last event that
+    is there: in both cases the same frame gives the same events whenever it is computed.
+
+    :raises FeedNotFoundError: the database has no such feed; terminal.
+    :raises ShardNotFoundError: a shard that never had an event was named; terminal.
+    :raises InvalidArgumentError: a shard that is of another type than the feed's; terminal.
+    :raises NotSealedError: the range reaches beyond what is sealed; transient.
+    """
+    info = source.feed(options.feed)
+    _check_types(info, options.shards)
+    if options.seal:
+        # Before the seal, which changes the database; it may bring new shards, but none that was named.
+        _chosen(source.shards(options.feed), options)
+        ends = source.now() if options.upto is None else from_milliseconds(options.upto.ms + 1)
+        source.seal(options.feed, ends)
+    statuses = _chosen(source.shards(options.feed), options)
+    if options.unsealed == "fail":
+        _check_sealed(statuses, options)
+    found = []
+    for status in statuses:
+        end = _sealed(status) if options.unsealed == "fail" else _last(status)
+        upto = end if options.upto is None else min(end, options.upto)
+        if options.after < upto:
+            found.append(ShardRange(status.shard, UlidRange(options.after, upto)))
+    return tuple(found)
+
+
+def _check_types(info: FeedInfo, shards: Sequence[Shard] | None) -> None:
+    problems = []
+    for shard in shards or ():
+        try:
+            check_shard(shard, info.shard_key_type)
+        except InvalidArgumentError as problem:
+            problems.append(problem.message)
+    InvalidArgumentError.collect(f"feed {info.name!r}", problems)
+
+
+def _chosen(statuses: Sequence[ShardStatus], options: ReadOptions) -> list[ShardStatus]:
+    known = sorted(statuses, key=lambda status: status.shard)
+    if options.shards is None:
+        return known
+    names = [shard_text(status.shard) for status in known]
+    missing = [shard_text(shard) for shard in options.shards if shard_text(shard) not in names]
+    if missing:
+        raise ShardNotFoundError(
+            f"feed {options.feed!r} never had an event in shard {', '.join(missing)}; it has "
+            f"{', '.join(names) or 'no shards yet'}. Leave shards out to read all there are",
+            feed=options.feed,
+            shards=missing,
+        )
+    return [status for status in known if status.shard in options.shards]
+
+
+def _sealed(status: ShardStatus) -> Ulid:
+    """Return the last ULID that is sealed."""
+    return Ulid.MIN if status.sealed_until is None else Ulid.floor(status.sealed_until).previous()
+
+
+def _last(status: ShardStatus) -> Ulid:
+    """Return the last ULID that there is or was: those that are purged must be missed, not left out."""
+    return max(status.head or Ulid.MIN, status.purged_upto)
+
+
+def _check_sealed(statuses: Sequence[ShardStatus], options: ReadOptions) -> None:
+    sealed = min((_sealed(status) for status in statuses), default=None)
+    if sealed is None:
+        # Only a shard tells until when its feed is sealed; before the first event there is none.
+        if options.upto is None or options.seal:
+            return
+        state = "has no events yet, so nothing tells until when it is sealed"
+    elif sealed == Ulid.MIN:
+        state = "was never sealed"
+    elif max(options.after, options.upto or Ulid.MIN) > sealed:
+        state = f"is sealed until {_place(sealed)}"
+    else:
+        return
+    begin = "its beginning" if options.after == Ulid.MIN else _place(options.after)
+    end = "its end" if options.upto is None else _place(options.upto)
+    raise NotSealedError(
+        f"feed {options.feed!r} {state}: the range from {begin} to {end} may still get events. Read what is "
+        "sealed, seal more (an export does, or the option seal=true), or read what is there (unsealed=read)",
+        feed=options.feed,
+        sealed_until=None if sealed is None or sealed == Ulid.MIN else sealed.next().time,
+    )
+
+
+def _place(ulid: Ulid) -> str:
+    """Write an end of a range as the time that it stands for, or as the ULID it is."""
+    milliseconds, rest = divmod(int(ulid) + 1, 1 << _RANDOM_BITS)
+    return str(ulid) if rest else format_time(from_milliseconds(milliseconds))
+
+
+def plan_partitions(
+    source: FeedReader, feed: str, ranges: Sequence[ShardRange], most: int | None
+) -> list[tuple[Piece, ...]]:
+    """
+    Cut ranges into partitions of about the same number of events.
+
+    :param most: partitions, at most; None for about one for each ``PARTITION_ROWS``.
+    :return: partitions in the order of shard and ULID; none where there are no events.
+    :raises PurgedError: a range reaches below what was purged; terminal.
+    """
+    counts = [source.count(feed, each.shard, [each.range])[0] for each in ranges]
+    total = sum(counts)
+    if not total:
+        return []
+    aimed = most or -(-total // PARTITION_ROWS)
+    size = -(-total // aimed)
+    pieces: list[Piece] = []
+    for each, rows in zip(ranges, counts, strict=True):
+        parts = min(-(-rows // size), _MOST_PARTS)
+        if parts > 1:
+            split = source.split(feed, each.shard, each.range, parts)
+            pieces += [Piece(each.shard, part.range, part.rows) for part in split]
+        elif parts:
+            pieces.append(Piece(each.shard, each.range, rows))
+    groups: dict[int, list[Piece]] = {}
+    before = 0
+    for piece in pieces:
+        # By where its middle lies among all events, so that there are never more groups than were aimed at.
+        middle = before + piece.rows / 2
+        groups.setdefault(min(int(middle * aimed / total), aimed - 1), []).append(piece)
+        before += piece.rows
+    return [tuple(group) for _, group in sorted(groups.items())]

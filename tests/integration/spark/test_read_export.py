@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading an export with Spark: by manifests, pruned, complete or refused."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_changefeed.core.manifest import FileFacts, Manifest
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.exceptions import ColumnTypeError, ManifestError
+from airflow_changefeed.export.dataset import export_dataset
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.export.verify import read_facts
+from airflow_changefeed.spark.read import read_export
+from tests.unit.export.damage import corrupt_manifest
+from tests.unit.export.flights import FEED, START, Flights, hours
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+HOUR = timedelta(hours=1)
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "read-an-export.md"
+
+
+@pytest.fixture
+def store(tmp_path: Path, flights: Flights) -> ExportStore:
+    """Three hours of two shards; shard 1 has ten rows in each, shard 2 six in the second."""
+    store = ExportStore(str(tmp_path / "out"), FEED)
+    flights.add(30, 0, shard=1, length=3)
+    flights.add(6, 1, shard=2)
+    flights.export(store, hours(0, 3))
+    return store
+
+
+def file_of(store: ExportStore, shard: int, hour: int) -> Path:
+    """The only file of a shard's hour."""
+    (manifest,) = store.list(shard, START + hour * HOUR, START + (hour + 1) * HOUR)
+    return Path(store.find_file(manifest, manifest.files[0]))
+
+
+def test_spark_reads_what_pyarrow_reads(spark: SparkSession, store: ExportStore) -> None:
+    """The same columns in the same order, and the same rows, in an interval that cuts units."""
+    interval = START + HOUR / 2, START + 2.5 * HOUR
+    frame = read_export(spark, store.path, FEED, *interval, incomplete="read")
+    table = export_dataset(store.path, FEED, *interval, incomplete="read").to_table()
+    assert frame.columns == table.column_names
+    rows = sorted((row["changefeed_ulid"], row["changefeed_shard"], row["id"]) for row in frame.collect())
+    ours = zip(
+        *(table[name].to_pylist() for name in ("changefeed_ulid", "changefeed_shard", "id")), strict=True
+    )
+    assert rows == sorted(ours)
+    assert 0 < len(rows) < 36
+
+
+def test_only_files_of_the_interval_and_the_shards_are_opened(
+    spark: SparkSession, store: ExportStore
+) -> None:
+    """Everything else may be gone, even the manifests' content."""
+    for shard, hour in ((1, 0), (1, 2), (2, 1)):
+        file_of(store, shard, hour).unlink()
+    for manifest in store.list():
+        if manifest.unit != ExportUnit.of_window(1, hours(1, 2)[0]):
+            corrupt_manifest(store, manifest)
+    assert read_export(spark, store.path, FEED, START + HOUR, START + 2 * HOUR, [1]).count() == 10
+
+
+def test_an_interval_that_is_not_complete_is_refused(spark: SparkSession, store: ExportStore) -> None:
+    """What is missing is named; who asks for it reads what is there."""
+    (manifest,) = store.list(1, START + HOUR, START + 2 * HOUR)
+    store.withdraw(manifest.unit, manifest.attempt)
+    with pytest.raises(ManifestError, match=r"shard 1 \[2013-01-01T01:00:00Z, 2013-01-01T02:00:00Z\)"):
+        read_export(spark, store.path, FEED, START, START + 3 * HOUR)
+    assert read_export(spark, store.path, FEED, START, START + 3 * HOUR, incomplete="read").count() == 26
+
+
+def test_columns_that_changed_are_refused_or_unified(
+    spark: SparkSession, flights: Flights, store: ExportStore
+) -> None:
+    """A new column is null where it was not."""
+    flights.execute(f'alter table "{FEED}" add column gate integer default 4')
+    flights.export(store, hours(2, 3))
+    with pytest.raises(ColumnTypeError, match="'gate'"):
+        read_export(spark, store.path, FEED)
+    gates = [row["gate"] for row in read_export(spark, store.path, FEED, unify_schemas=True).collect()]
+    assert (gates.count(4), gates.count(None)) == (10, 26)
+
+
+WIDENED = {
+    "int64": (pa.array([-5], pa.int8()), pa.array([2**40], pa.int64()), [-5, 2**40]),
+    "int32": (pa.array([200], pa.uint8()), pa.array([-70_000], pa.int32()), [200, -70_000]),
+    "double": (pa.array([0.5], pa.float32()), pa.array([0.1], pa.float64()), [0.5, 0.1]),
+    "decimal": (
+        pa.array(["1.25"]).cast(pa.decimal128(9, 2)),
+        pa.array(["123456789012.50"]).cast(pa.decimal128(20, 2)),
+        ["1.25", "123456789012.50"],
+    ),
+    "string": (pa.array(["a"]), pa.array(["b"], pa.large_string()), ["a", "b"]),
+}
+
+
+def write_hour(store: ExportStore, hour: int, values: pa.Array) -> None:
+    """Commit a unit of one row, whose only column is given."""
+    unit = ExportUnit.of_window(1, hours(hour, hour + 1)[0])
+    ulid = Ulid.floor(START + (hour + 0.5) * HOUR)
+    table = pa.table(
+        {
+            "changefeed_ulid": pa.array([str(ulid)]),
+            "changefeed_time": pa.array([ulid.ms], pa.timestamp("ms", tz="UTC")),
+            "value": values,
+        }
+    )
+    path = Path(store.layout.placed(unit, hour + 1)) / "part-00000-00000.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(table, path)
+    facts: FileFacts = read_facts(store, str(path), path.name)
+    schema = {field.name: str(field.type) for field in table.schema}
+    store.write(
+        Manifest(
+            FEED, unit, hour + 1, "tests", "tests", START, (facts,), START + (hour + 1) * HOUR, 0, schema
+        )
+    )
+
+
+@pytest.mark.parametrize("name", WIDENED)
+def test_a_type_that_was_widened_is_read_exactly_by_both(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    """Every value of the narrow files and of the wide ones, with Spark and with pyarrow."""
+    narrow, wide, values = WIDENED[name]
+    store = ExportStore(str(tmp_path / "widened"), FEED)
+    store.claim()
+    write_hour(store, 0, narrow)
+    write_hour(store, 1, wide)
+    with pytest.raises(ColumnTypeError, match="'value'"):
+        read_export(spark, store.path, FEED)
+    rows: list[Any] = (
+        read_export(spark, store.path, FEED, unify_schemas=True).orderBy("changefeed_ulid").collect()
+    )
+    ours = export_dataset(store.path, FEED, unify_schemas=True).to_table().sort_by("changefeed_ulid")
+    convert = str if name == "decimal" else type(values[0])
+    assert [convert(row["value"]) for row in rows] == values
+    assert [convert(value) for value in ours["value"].to_pylist()] == values
+
+
+def test_the_examples_of_the_page_run(spark: SparkSession, store: ExportStore) -> None:
+    """Those of docs/how-to/read-an-export.md that need Spark."""
+    text = PAGE.read_text(encoding="utf-8").replace("/data/export", store.path)
+    names: dict[str, Any] = {"spark": spark, "start": START, "end": START + 3 * HOUR}
+    for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        if "spark" in code:
+            exec(compile(code, "documentation", "exec"), names)  # noqa: S102
+    assert names["flights"].count() == 36
+    assert names["day"].count() == 30

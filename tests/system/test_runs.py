@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of Airflow that ``dags/`` does not show: mapped over feeds, by partitions, and woken by an export."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.export.verify import verify
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+
+FEEDS = ("nyc.Flight", "nyc.Weather")
+START = datetime(2013, 3, 30, tzinfo=timezone.utc)
+HOUR = timedelta(hours=1)
+
+pytestmark = [pytest.mark.airflow]
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteFeedSource:
+    """Two feeds with an event every ten minutes for three days, in which Copenhagen's clocks change."""
+    path = str(tmp_path / "feeds.db")
+    source = SqliteFeedSource(path)
+    with closing(sqlite3.connect(path)) as connection:
+        for feed in FEEDS:
+            connection.execute(f'create table "{feed}" (id integer primary key, origin text)')
+        connection.commit()
+        for feed in FEEDS:
+            source.set_up_feed(feed)
+            for number in range(3 * 24 * 6):
+                hint = int((START + timedelta(minutes=10 * number)).timestamp() * 1000)
+                connection.execute(f'insert into "{feed}" values (?, ?)', (number, "JFK"))
+                connection.execute(
+                    f'insert into "changefeed.outbox:{feed}" (shard_id, time_hint, id) values (?, ?, ?)',
+                    (number % 2, hint, number),
+                )
+            connection.commit()
+    monkeypatch.setenv("CHANGEFEED_EXPORT_PATH", str(tmp_path / "out"))
+    monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps({"conn_type": "sqlite", "host": path}))
+    monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(Path(__file__).parent / "dags"))
+    monkeypatch.setenv("AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION", "False")
+    monkeypatch.setenv("JAVA_HOME", "/none")
+    return source
+
+
+def run(tmp_path: Path, *runs: tuple[str, str]) -> dict[str, Any]:
+    """Run DAGs in an Airflow home of their own; return their states and results, and the Variables."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.system.run_dags", json.dumps([(*each, None) for each in runs])],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "AIRFLOW_HOME": str(tmp_path / "home")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=270,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert result["states"] == ["success"] * len(runs), done.stdout[-5000:]
+    assert "without Spark" in done.stdout
+    return result
+
+
+def cursors(source: SqliteFeedSource, feed: str) -> set[Ulid]:
+    """Return where the consumer's cursors stand."""
+    return {row.ulid for row in source.cursors(feed, "warehouse")}
+
+
+def test_tasks_mapped_over_feeds_do_not_meet(source: SqliteFeedSource, tmp_path: Path) -> None:
+    """Each feed has its own output, cursor and Variable, without Java; a follower hears of both windows."""
+    result = run(tmp_path, ("mapped", (START + HOUR).isoformat()), ("follow", "assets"))
+    exports, waits = result["results"][0][:2], result["results"][0][2:]
+    assert [export["feed"] for export in exports] == list(FEEDS)
+    assert [export["rows"] for export in exports] == [6, 6]
+    assert [sorted(wait) for wait in waits] == [["0", "1"], ["0", "1"]]
+    end = Ulid.floor(START + HOUR).previous()
+    for feed in FEEDS:
+        assert verify(ExportStore(str(tmp_path / "out"), feed)) == []
+        assert cursors(source, feed) == {end}
+        variable = json.loads(result["variables"][f"changefeed:warehouse:{feed}"])
+        assert {shard["ulid"] for shard in variable["shards"].values()} == {str(end)}
+    (heard,) = result["results"][1]
+    assert sorted(
+        (told["feed"], told["window_start"], told["window_end"], told["rows"]) for told in heard
+    ) == [(feed, "2013-03-30T00:00:00Z", "2013-03-30T01:00:00Z", 6) for feed in FEEDS]
+    assert all(Path(manifest).exists() for told in heard for manifest in told["manifests"])
+
+
+def test_a_partitioned_run_exports_its_partition(source: SqliteFeedSource, tmp_path: Path) -> None:
+    """The day of Copenhagen in which clocks go forward has 23 hours, and the next one begins at its end."""
+    result = run(tmp_path, ("partitioned", "partition:2013-03-31"), ("partitioned", "partition:2013-04-01"))
+    first, second = (results[0] for results in result["results"])
+    assert (len(first["windows"]), first["rows"]) == (23, 23 * 6)
+    assert first["windows"][0] == "2013-03-30T23:00:00Z/2013-03-31T00:00:00Z"
+    assert first["windows"][-1].endswith("/2013-03-31T22:00:00Z")
+    assert second["windows"][0].startswith("2013-03-31T22:00:00Z/")
+    assert cursors(source, FEEDS[0]) == {Ulid.floor(START + 70 * HOUR).previous()}
+
+
+def test_the_documented_dags_run(
+    source: SqliteFeedSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each DAG of the pages on scheduling and following exports, as it is written there."""
+    (tmp_path / "dags").mkdir()
+    for page in ("schedule-an-export", "follow-an-export"):
+        text = (Path(__file__).parents[2] / f"docs/how-to/{page}.md").read_text(encoding="utf-8")
+        code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+        name = page.replace("-", "_")
+        (tmp_path / f"dags/{name}.py").write_text(code.replace("/data/export", str(tmp_path / "out")))
+    monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(tmp_path / "dags"))
+    hours = [(START + number * HOUR).isoformat() for number in (1, 2)]
+    result = run(
+        tmp_path,
+        ("small", hours[0]),
+        ("reader", "assets"),
+        ("many", hours[1]),
+        ("days", "partition:2013-03-31"),
+    )
+    small, reader, many, days = result["results"]
+    assert [export["rows"] for export in small] == [6]
+    assert reader == [{"[2013-03-30T00:00:00Z, 2013-03-30T01:00:00Z)": [6, 2]}]
+    assert [export["rows"] for export in many[:2]] == [6, 6]
+    assert [export["rows"] for export in days] == [23 * 6]

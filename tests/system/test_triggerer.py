@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many deferred sensors in one real triggerer, which is killed and started again."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.system.airflow_settings import MARKER, PROJECT, AirflowSettings
+from tests.system.processes import end_all, processes_of, tail, wait_for
+
+pytestmark = pytest.mark.airflow
+
+SENSORS = 40
+FEED = "nyc.Flight"
+START = datetime(2013, 1, 1, tzinfo=timezone.utc)
+FAR = datetime(2099, 1, 1, tzinfo=timezone.utc)
+DAG_FILE = f"""
+from airflow.sdk import DAG
+from airflow_changefeed import ChangefeedSensor
+
+with DAG("waiting", schedule=None):
+    ChangefeedSensor.partial(task_id="wait", feed={FEED!r}, deferrable=True, poke_interval=1).expand(
+        consumer=[f"reader{{number}}" for number in range({SENSORS})]
+    )
+"""
+
+
+class Home:
+    """An Airflow home with a worker, and triggerers that follow each other; no scheduler, no API server."""
+
+    def __init__(self, folder: Path, feeds: str) -> None:
+        self.folder = folder
+        self.log = folder / "triggerer.log"
+        self.triggerer: subprocess.Popen[bytes] | None = None
+        (folder / "dags").mkdir(parents=True)
+        (folder / "dags" / "waiting.py").write_text(DAG_FILE)
+        self.environment = AirflowSettings(
+            home=folder,
+            dags=folder / "dags",
+            url="http://127.0.0.1:1",
+            sqlalchemy_url=f"sqlite:///{folder}/airflow.db",
+            secret="signs the tokens of this home",
+            extra={
+                # A triggerer that was killed is followed by the next one when its heartbeat is this old.
+                "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
+                "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "3",
+            },
+        ).environment()
+        run = {"dag": "waiting", "host": feeds, "window": [START.isoformat(), FAR.isoformat()]}
+        with (folder / "worker.log").open("wb") as log:
+            self.worker = subprocess.Popen(
+                [sys.executable, "-m", "tests.system.deferred", json.dumps(run)],
+                env=self.environment,
+                cwd=PROJECT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+
+    def outcome(self) -> dict[str, Any]:
+        """Wait for the worker, and return what it says of its tasks."""
+        assert self.worker.stdout is not None
+        lines = []
+        for line in self.worker.stdout:
+            lines.append(line)
+            if line.startswith("outcome "):
+                outcome: dict[str, Any] = json.loads(line.removeprefix("outcome "))
+                return outcome
+        raise AssertionError(f"{''.join(lines[-40:])}\n{tail(self.folder / 'worker.log')}")
+
+    def go_on(self) -> dict[str, Any]:
+        """Let the worker run what may go on."""
+        assert self.worker.stdin is not None
+        self.worker.stdin.write("\n")
+        self.worker.stdin.close()
+        return self.outcome()
+
+    def start(self) -> None:
+        """Start a triggerer, and wait until it runs all triggers."""
+        expected = len(self.triggers()) + SENSORS
+        with self.log.open("ab") as log:
+            self.triggerer = subprocess.Popen(
+                [sys.executable, "-m", "airflow", "triggerer", "--skip-serve-logs"],
+                env=self.environment,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+        def check() -> None:
+            assert self.triggerer is not None
+            assert self.triggerer.poll() is None, tail(self.log)
+
+        wait_for(
+            "the triggerer",
+            lambda: len(self.triggers()) == expected,
+            timeout=60,
+            check=check,
+            explain=lambda: tail(self.log),
+        )
+
+    def triggers(self) -> list[Path]:
+        """Return the logs of the triggers that were started; another triggerer gives them other names."""
+        return list((self.folder / "logs").rglob("*.trigger.*.log"))
+
+    def states(self) -> Counter[str]:
+        """Return how many tasks are in which state."""
+        with closing(sqlite3.connect(self.folder / "airflow.db", timeout=60)) as connection:
+            return Counter(state for (state,) in connection.execute("select state from task_instance"))
+
+    def kill(self) -> None:
+        """End the triggerer as a machine does that fails."""
+        left = end_all(
+            lambda: [
+                process
+                for process in processes_of(MARKER, str(self.folder))
+                if process.pid != self.worker.pid
+            ],
+            grace=0,
+        )
+        assert left == []
+        if self.triggerer is not None:
+            self.triggerer.wait()
+
+    def close(self) -> None:
+        """End all that was started."""
+        self.kill()
+        with self.worker:
+            self.worker.kill()
+
+
+@pytest.fixture
+def home(tmp_path: Path, feed: str) -> Iterator[Home]:
+    """A home whose worker has begun, of which no process is left behind."""
+    with closing(Home(tmp_path / "home", feed)) as home:
+        yield home
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> str:
+    """A feed whose one event all readers have seen."""
+    path = str(tmp_path / "feeds.db")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute('create table "nyc.Flight" (id integer primary key)')
+    source = SqliteFeedSource(path)
+    source.set_up_feed(FEED)
+    write(path, 1)
+    source.drain(FEED)
+    for number in range(SENSORS):
+        source.begin_consumer(f"reader{number}", FEED, {0: head(path)}, by="test")
+    return path
+
+
+def write(path: str, number: int) -> None:
+    """Write an event."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute('insert into "nyc.Flight" values (?)', (number,))
+        connection.execute(
+            'insert into "changefeed.outbox:nyc.Flight" (shard_id, id) values (0, ?)', (number,)
+        )
+        connection.commit()
+
+
+def head(path: str) -> Ulid:
+    """Return the place of the last event."""
+    (status,) = SqliteFeedSource(path).shards(FEED)
+    assert status.head is not None
+    return status.head
+
+
+def test_forty_deferred_sensors_wait_in_one_triggerer_and_survive_its_death(home: Home, feed: str) -> None:
+    """They never block its loop, wait on in the next one, and go on with what it finds."""
+    assert Counter(home.outcome()["states"]) == {"deferred": SENSORS}
+    home.start()
+    home.kill()
+    home.start()
+    assert home.states() == {"deferred": SENSORS}
+    after = head(feed)
+    write(feed, 2)
+    wait_for(
+        "the events of all triggers",
+        lambda: home.states() == {"scheduled": SENSORS},
+        timeout=60,
+        explain=lambda: f"{home.states()} {tail(home.log)}",
+    )
+    outcome = home.go_on()
+    assert Counter(outcome["states"]) == {"success": SENSORS}
+    news = {"0": {"after": str(after), "head": None, "outbox": True}}
+    assert outcome["results"] == {str(index): news for index in range(SENSORS)}
+    log = home.log.read_text()
+    assert log.count("Starting the triggerer") == 2
+    # Airflow's own warning, of a loop that was held up for more than 0.2 seconds.
+    assert "async thread was blocked" not in log, log

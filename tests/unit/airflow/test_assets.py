@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The asset of an export: its URI, and which events an attempt makes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import Asset
+from airflow.sdk.execution_time.task_runner import _build_asset_profiles, _serialize_outlet_events
+
+from airflow_changefeed.assets.changefeed import ALIAS, changefeed_asset
+from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.export import cursors
+from airflow_changefeed.export.told import ToldExport
+from tests.unit.airflow.conftest import FEED, START
+from tests.unit.airflow.fakes import context
+from tests.unit.airflow.test_operator import HOUR, Crash, crash_before, operator, path
+
+__all__ = ["path"]  # a fixture
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("server")]
+
+
+@pytest.mark.parametrize(
+    ("given", "uri"),
+    [
+        ("/data/export", "file:///data/export/nyc.Flight"),
+        ("/data/export/", "file:///data/export/nyc.Flight"),
+        ("/data/other/../export", "file:///data/export/nyc.Flight"),
+        ("file:///data/export", "file:///data/export/nyc.Flight"),
+        ("export", f"file://{os.getcwd()}/export/nyc.Flight"),
+        ("s3://bucket/export/", "s3://bucket/export/nyc.Flight"),
+        (
+            "abfss://box@account.dfs.core.windows.net/x",
+            "abfss://box@account.dfs.core.windows.net/x/nyc.Flight",
+        ),
+        ("memory://x", "memory://x/nyc.Flight"),
+    ],
+)
+def test_the_uri_is_that_of_the_folder(given: str, uri: str) -> None:
+    """All spellings of a local path are one asset, which Airflow leaves as it is."""
+    asset = changefeed_asset(FEED, given)
+    assert (asset.uri, asset.name) == (uri, uri)
+    assert changefeed_asset(FEED, asset.uri.removesuffix(f"/{FEED}")) == asset
+
+
+def test_feeds_of_one_output_are_different_assets() -> None:
+    """Also those whose names no folder can have."""
+    assert changefeed_asset("a/b", "/x").uri == "file:///x/a%2Fb"
+    assert changefeed_asset("a b", "/x") != changefeed_asset("a%20b", "/x")
+
+
+def test_missing_names_are_refused() -> None:
+    """All at once."""
+    with pytest.raises(InvalidArgumentError, match="feed is missing; path is missing"):
+        changefeed_asset("", " ")
+
+
+def events(task: Any, made: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the events that Airflow's API server is told of, and who is told by an alias of the task's."""
+    aliases = {
+        profile.name for profile in _build_asset_profiles(task.outlets) if profile.type == "AssetAlias"
+    }
+    sent = list(_serialize_outlet_events(made["outlet_events"]))
+    assert (
+        {event["source_alias_name"] for event in sent if "source_alias_name" in event} <= aliases == {ALIAS}
+    )
+    return sent
+
+
+def export(task: Any, *interval: Any) -> list[dict[str, Any]]:
+    """Run a task, and return its events."""
+    made = context(*interval)
+    task.execute(made)
+    return events(task, made)
+
+
+def test_the_windows_of_a_run_are_an_event_of_the_asset(database: str, path: str) -> None:
+    """Three hours of two shards are one event with feed, windows, rows and manifests."""
+    (sent,) = export(operator(path, local_below=1000), START, START + 3 * HOUR)
+    assert sent["dest_asset_key"]["uri"] == f"file://{path}/{FEED}"
+    extra = sent["extra"]
+    assert (extra["feed"], extra["window_start"], extra["window_end"], extra["rows"]) == (
+        *(FEED, "2013-01-01T00:00:00Z", "2013-01-01T03:00:00Z", 18),
+    )
+    assert [(each["window_start"], each["rows"]) for each in extra["windows"]] == [
+        (f"2013-01-01T0{hour}:00:00Z", 6) for hour in range(3)
+    ]
+    assert len(extra["manifests"]) == 6
+    assert all(Path(manifest).exists() for manifest in extra["manifests"])
+    assert [len(one.files()) for one in ToldExport.from_extra(extra).each()] == [2, 2, 2]
+
+
+def test_an_idle_window_is_an_event(database: str, path: str) -> None:
+    """Complete with no rows is news for those that follow."""
+    (sent,) = export(operator(path), START + 8 * HOUR, START + 9 * HOUR)
+    assert (sent["extra"]["rows"], len(sent["extra"]["manifests"])) == (0, 2)
+
+
+def test_a_batch_is_an_event_and_no_batch_is_none(database: str, path: str) -> None:
+    """A run without a window tells its ranges; one without anything to export tells nothing."""
+    task = operator(path, unit=None, local_below=1000)
+    (sent,) = export(task)
+    extra = sent["extra"]
+    assert (extra["window_start"], extra["window_end"], extra["rows"]) == (None, None, 36)
+    assert sorted(extra["batch"]) == ["0", "1"]
+    assert export(task) == []
+
+
+def test_an_asset_among_the_outlets_is_not_told_twice(database: str, path: str) -> None:
+    """Airflow makes an event of it by itself, which takes what is told. Other outlets are left alone."""
+    outlets = [changefeed_asset(FEED, path), Asset("file:///other")]
+    (sent,) = export(operator(path, local_below=1000, outlets=outlets), START, START + 2 * HOUR)
+    assert "source_alias_name" not in sent
+    assert sent["dest_asset_key"]["uri"] == outlets[0].uri
+    assert (sent["extra"]["feed"], sent["extra"]["rows"]) == (FEED, 12)
+
+
+def test_only_what_this_attempt_has_finished_is_told(database: str, path: str) -> None:
+    """An attempt that dies tells nothing; the one that makes it good tells its windows once."""
+    made = context(START, START + 2 * HOUR)
+    with pytest.MonkeyPatch.context() as patch:
+        crash_before(patch, cursors, "advance")
+        with pytest.raises(Crash):
+            operator(path, local_below=1000).execute(made)
+    assert list(_serialize_outlet_events(made["outlet_events"])) == []
+    assert len(export(operator(path, local_below=1000), START, START + 2 * HOUR)) == 1

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``airflow changefeed``, through Airflow's own parser."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from airflow_changefeed.cli.changefeed import get_cli_commands
+from airflow_changefeed.export.read import unit_files
+from airflow_changefeed.export.store import ExportStore
+from tests.unit.export.flights import FEED, Flights, hours
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExportStore:
+    """An export of three hours with thirty events, and the connection to their feed."""
+    flights = Flights.create(tmp_path / "feeds.db")
+    flights.add(30, 0, shard=1, length=3)
+    connection = json.dumps({"conn_type": "sqlite", "host": str(flights.path)})
+    monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", connection)
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
+    store = ExportStore(str(tmp_path / "out"), FEED)
+    flights.export(store, hours(0, 3))
+    return store
+
+
+def run(*arguments: str) -> int:
+    """Run a command in this process, and return its exit status."""
+    from airflow.cli.cli_parser import get_parser
+
+    parsed = get_parser().parse_args(["changefeed", *arguments])
+    try:
+        parsed.func(parsed)
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def verify(store: ExportStore, *more: str) -> int:
+    """Verify the export."""
+    return run("verify", "--path", store.path, "--feed", FEED, *more)
+
+
+def test_airflow_finds_the_commands() -> None:
+    """By the provider's entry point and its info, without an error or a warning about us."""
+    done = subprocess.run(
+        [sys.executable, "-m", "airflow", "changefeed", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=200,
+    )
+    assert "verify" in done.stdout
+    assert "airflow_changefeed" not in done.stderr
+
+
+def test_the_commands_cost_nothing_until_they_run() -> None:
+    """Every call of Airflow's command line imports their names, and nothing heavy."""
+    heavy = (
+        "pyarrow",
+        "pandas",
+        "fsspec",
+        "numpy",
+        "pyspark",
+        "airflow.sdk.definitions",
+        "adbc_driver_sqlite",
+    )
+    code = (
+        "import sys; import airflow.cli.cli_config; before = set(sys.modules); "
+        "from airflow_changefeed.cli.changefeed import get_cli_commands; get_cli_commands(); "
+        "new = set(sys.modules) - before; "
+        f"print(*sorted({{*new & set({heavy}), *(name for name in new if name.startswith("
+        "('airflow_changefeed.export', 'airflow_changefeed.hooks', 'airflow_changefeed.sources')))}))"
+    )
+    environment = {**os.environ, "AIRFLOW_PACKAGE_NAME": "none"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+        env=environment,
+    )
+    assert done.stdout.split() == []
+
+
+def test_every_command_says_what_it_does() -> None:
+    """So that help is help."""
+    (group,) = get_cli_commands()
+    assert group.name == "changefeed"
+    for command in group.subcommands:
+        assert command.help
+        assert all(argument.kwargs.get("help") for argument in command.args)
+
+
+def test_a_whole_export_ends_with_status_0(store: ExportStore, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing on standard output, a line for people on standard error."""
+    assert verify(store) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "3 units with 30 rows in 3 files read; damaged: 0, leftovers: 0" in err
+
+
+def test_damage_ends_with_status_1_and_is_listed(
+    store: ExportStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table for people."""
+    path = Path(unit_files(store)[1].path)
+    path.unlink()
+    assert verify(store) == 1
+    out, err = capsys.readouterr()
+    assert "missing file" in out
+    assert str(path) in "".join(out.replace("|", "").split())
+    assert "damaged: 1" in err
+
+
+def test_leftovers_are_told_and_are_no_damage(store: ExportStore, capsys: pytest.CaptureFixture[str]) -> None:
+    """The status stays 0."""
+    Path(unit_files(store)[1].path).with_name("copy.parquet").write_bytes(b"")
+    assert verify(store, "-o", "plain") == 0
+    out, _ = capsys.readouterr()
+    assert out.split()[:3] == ["kind", "damage", "message"]
+    assert "copy.parquet" in out
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_programs_get_all_of_a_finding(
+    store: ExportStore, capsys: pytest.CaptureFixture[str], output: str
+) -> None:
+    """As a list, which is empty where nothing was found."""
+    assert verify(store, "--output", output) == 0
+    load = json.loads if output == "json" else yaml.safe_load
+    assert load(capsys.readouterr().out) == []
+    path = Path(unit_files(store)[1].path)
+    path.unlink()
+    assert verify(store, "--output", output) == 1
+    (finding,) = load(capsys.readouterr().out)
+    assert finding == {
+        "kind": "missing file",
+        "is_damage": "True",
+        "shard": "1",
+        "unit": hours(1, 2)[0].name,
+        "path": str(path),
+        "message": finding["message"],
+    }
+    assert str(path) in finding["message"]
+
+
+def test_brackets_in_a_path_are_shown(
+    tmp_path: Path, store: ExportStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table takes them for colours unless it is told not to."""
+    Path(store.path).rename(tmp_path / "[red]")
+    moved = ExportStore(str(tmp_path / "[red]"), FEED)
+    Path(unit_files(moved)[1].path).unlink()
+    assert verify(moved) == 1
+    assert "[red]" in capsys.readouterr().out
+
+
+def test_a_part_is_verified(store: ExportStore, capsys: pytest.CaptureFixture[str]) -> None:
+    """The interval is half-open, the shard may be named; what is missing of it is damage."""
+    Path(unit_files(store)[0].path).unlink()
+    part = ("--start", "2013-01-01T01:00:00Z", "--end", "2013-01-01T03:00:00Z")
+    assert verify(store, *part) == 0
+    assert "2 units with 20 rows" in capsys.readouterr().err
+    assert verify(store, *part, "--shard", "1", "--shard", "2") == 1
+    assert "missing window" in capsys.readouterr().out
+
+
+def test_connections_give_storage_options_and_staleness(
+    store: ExportStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are Airflow's; one that is not there is named."""
+    extra = json.dumps({"conn_type": "generic", "extra": {"auto_mkdir": True}})
+    monkeypatch.setenv("AIRFLOW_CONN_DISK", extra)
+    assert verify(store, "--conn-id", "disk", "--changefeed-conn-id", "changefeed_default") == 0
+    assert verify(store, "--path-conn-id", "nowhere") == 2
+    assert "no connection 'nowhere'" in capsys.readouterr().err
+
+
+def test_what_cannot_be_verified_ends_with_status_2(
+    store: ExportStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Told apart from damage, and from a whole export."""
+    assert run("verify", "--path", store.path, "--feed", "nyc.Weather") == 2
+    assert "no export of feed 'nyc.Weather'" in capsys.readouterr().err
+    assert verify(store, "--start", "2013-01-01T01:00:00Z", "--end", "2013-01-01T00:00:00Z") == 2
+    assert "ends before it starts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--start", "2013-01-01"), "has no time zone"),
+        (("--end", "soon"), "'soon' is no time"),
+        (("--shard", "x"), "'x' is no shard"),
+        (("--output", "xml"), "invalid choice: 'xml'"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_options_that_mean_nothing_are_refused(
+    store: ExportStore, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    """By the parser, with what is wrong."""
+    with pytest.raises(SystemExit) as caught:
+        verify(store, *arguments)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can happen to the files of an export, each kind of them, and what a verification must say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_changefeed.core import documents
+from airflow_changefeed.core.manifest import Manifest
+from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.export import claims
+from airflow_changefeed.export.read import unit_files
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.export.verify import FindingKind
+from tests.unit.export.flights import FEED, hours
+
+
+def corrupt_manifest(store: ExportStore, manifest: Manifest, version: int | None = None) -> None:
+    """Cut a manifest in half, or let a newer version have written it."""
+    path = Path(store.layout.manifest(manifest.unit, manifest.attempt))
+    text = path.read_text()
+    path.write_text(
+        text[: len(text) // 2]
+        if version is None
+        else text.replace('"schema_version": 1', f'"schema_version": {version}')
+    )
+
+
+def data_file(store: ExportStore) -> Path:
+    """The first data file."""
+    return Path(unit_files(store)[0].path)
+
+
+def first_manifest(store: ExportStore) -> Path:
+    """The first unit's manifest."""
+    first = store.list()[0]
+    return Path(store.layout.manifest(first.unit, first.attempt))
+
+
+def _flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def change_cell(path: Path) -> None:
+    """Change one value, so that all but the checksum may fit."""
+    table = pq.read_table(path)
+    values = table["delay"].to_pylist()
+    pq.write_table(table.set_column(5, "delay", [[values[0] + 1, *values[1:]]]), path)
+
+
+def copy(path: Path, to: Path) -> None:
+    """Copy a file, with the folders that it needs."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    to.write_bytes(path.read_bytes())
+
+
+def _edit(path: Path, was: str, now: str) -> None:
+    text = path.read_text()
+    assert was in text
+    path.write_text(text.replace(was, now, 1))
+
+
+def _forge(store: ExportStore, change: Callable[[Manifest], Manifest]) -> None:
+    """Write what another export would have, over a manifest: whole in itself."""
+    path = first_manifest(store)
+    path.write_text(change(Manifest.from_json(path.read_text(), where="here")).to_json())
+
+
+def _remove_unit(store: ExportStore) -> None:
+    middle = store.list(1)[1]
+    store.files.remove(store.layout.unit(middle.unit))
+    store.remove_manifest(middle.unit, middle.attempt)
+
+
+def _claim(store: ExportStore) -> Path:
+    return Path(store.layout.claim)
+
+
+#: What is done to an export, what is found, and which path it names (None where there is none).
+DAMAGES: dict[str, tuple[Callable[[ExportStore], object], FindingKind, Callable[[ExportStore], object]]] = {
+    "a file is missing": (lambda store: data_file(store).unlink(), FindingKind.MISSING_FILE, data_file),
+    "a file is cut short": (
+        lambda store: data_file(store).write_bytes(data_file(store).read_bytes()[:-100]),
+        FindingKind.TRUNCATED_FILE,
+        data_file,
+    ),
+    "a file is empty": (
+        lambda store: data_file(store).write_bytes(b""),
+        FindingKind.TRUNCATED_FILE,
+        data_file,
+    ),
+    "a file is something else": (
+        lambda store: data_file(store).write_bytes(b"x" * 100_000),
+        FindingKind.UNREADABLE_FILE,
+        data_file,
+    ),
+    "a file's footer is flipped": (
+        lambda store: _flip(data_file(store), -20),
+        FindingKind.UNREADABLE_FILE,
+        data_file,
+    ),
+    "a cell is changed": (lambda store: change_cell(data_file(store)), FindingKind.CHANGED_FILE, data_file),
+    "a row is lost": (
+        lambda store: pq.write_table(
+            pq.read_table(data_file(store), partitioning=None).slice(1), data_file(store)
+        ),
+        FindingKind.CHANGED_FILE,
+        data_file,
+    ),
+    "a file was exchanged for another unit's": (
+        lambda store: copy(Path(unit_files(store)[1].path), data_file(store)),
+        FindingKind.CHANGED_FILE,
+        data_file,
+    ),
+    "a file has no ULIDs": (
+        lambda store: pq.write_table(pa.table({"a": [1]}), data_file(store)),
+        FindingKind.TRUNCATED_FILE,
+        data_file,
+    ),
+    "a manifest is edited": (
+        lambda store: _edit(first_manifest(store), '"rows": 10', '"rows": 11'),
+        FindingKind.DAMAGED_MANIFEST,
+        first_manifest,
+    ),
+    "a manifest is no JSON any more": (
+        lambda store: _edit(first_manifest(store), '"rows": 10', '"rows" 10'),
+        FindingKind.DAMAGED_MANIFEST,
+        first_manifest,
+    ),
+    "a manifest is half written": (
+        lambda store: first_manifest(store).write_text(first_manifest(store).read_text()[:300]),
+        FindingKind.HALF_WRITTEN_MANIFEST,
+        first_manifest,
+    ),
+    "a manifest ends behind a file": (
+        lambda store: first_manifest(store).write_text(
+            first_manifest(store).read_text().rpartition("}\n  ]")[0] + "}"
+        ),
+        FindingKind.HALF_WRITTEN_MANIFEST,
+        first_manifest,
+    ),
+    "a manifest is empty": (
+        lambda store: first_manifest(store).write_text(""),
+        FindingKind.HALF_WRITTEN_MANIFEST,
+        first_manifest,
+    ),
+    "a manifest is zeros after a power cut": (
+        lambda store: first_manifest(store).write_bytes(bytes(900)),
+        FindingKind.HALF_WRITTEN_MANIFEST,
+        first_manifest,
+    ),
+    "a manifest is another feed's": (
+        lambda store: _forge(store, lambda manifest: replace(manifest, feed="nyc.Weather")),
+        FindingKind.FOREIGN_MANIFEST,
+        first_manifest,
+    ),
+    "a manifest is another unit's": (
+        lambda store: copy(
+            Path(store.layout.manifest(store.list(2)[1].unit, store.list(2)[1].attempt)),
+            first_manifest(store),
+        ),
+        FindingKind.FOREIGN_MANIFEST,
+        first_manifest,
+    ),
+    "a manifest is another program's": (
+        lambda store: first_manifest(store).write_text('{"kind": "iceberg"}'),
+        FindingKind.FOREIGN_MANIFEST,
+        first_manifest,
+    ),
+    "a manifest is of a newer version": (
+        lambda store: corrupt_manifest(store, store.list()[0], version=2),
+        FindingKind.NEWER_MANIFEST,
+        first_manifest,
+    ),
+    "a manifest is missing": (
+        lambda store: first_manifest(store).unlink(),
+        FindingKind.MISSING_MANIFEST,
+        lambda store: store.layout.manifest(ExportUnit.of_window(1, hours(0, 1)[0]), store.list()[0].attempt),
+    ),
+    "a manifest between others is missing": (
+        lambda store: store.remove_manifest(store.list(1)[1].unit, store.list(1)[1].attempt),
+        FindingKind.MISSING_MANIFEST,
+        lambda store: store.layout.manifest(ExportUnit.of_window(1, hours(1, 2)[0]), store.list()[0].attempt),
+    ),
+    "a file is copied beside": (
+        lambda store: copy(data_file(store), data_file(store).with_name("copy.parquet")),
+        FindingKind.UNREFERENCED_FILE,
+        lambda store: data_file(store).with_name("copy.parquet"),
+    ),
+    "a file is copied above": (
+        lambda store: copy(data_file(store), data_file(store).parents[1] / "copy.parquet"),
+        FindingKind.UNREFERENCED_FILE,
+        lambda store: data_file(store).parents[1] / "copy.parquet",
+    ),
+    "a file lies in a folder of no unit": (
+        lambda store: copy(
+            data_file(store), Path(store.layout.data) / "changefeed_shard=9" / "a" / "b" / "x.parquet"
+        ),
+        FindingKind.FOREIGN_FILE,
+        lambda store: f"{store.layout.data}/changefeed_shard=9/a/b/x.parquet",
+    ),
+    "a file lies beside the shards": (
+        lambda store: copy(data_file(store), Path(store.layout.data) / "x.parquet"),
+        FindingKind.FOREIGN_FILE,
+        lambda store: f"{store.layout.data}/x.parquet",
+    ),
+    "another program's marker lies among the data": (
+        lambda store: (Path(store.layout.data) / "_SUCCESS").write_text(""),
+        FindingKind.LEFTOVER,
+        lambda store: f"{store.layout.data}/_SUCCESS",
+    ),
+    "a note lies among the manifests": (
+        lambda store: (first_manifest(store).parent / "note.txt").write_text("hello"),
+        FindingKind.FOREIGN_FILE,
+        lambda store: first_manifest(store).parent / "note.txt",
+    ),
+    "a note lies among all that": (
+        lambda store: (_claim(store).parent / "note.txt").write_text("hello"),
+        FindingKind.FOREIGN_FILE,
+        lambda store: _claim(store).parent / "note.txt",
+    ),
+    "a manifest lies under another date": (
+        lambda store: copy(
+            first_manifest(store), first_manifest(store).parents[1] / "date=2013-01-02" / "m.json"
+        ),
+        FindingKind.FOREIGN_FILE,
+        lambda store: first_manifest(store).parents[1] / "date=2013-01-02" / "m.json",
+    ),
+    "a manifest was copied under another date": (
+        lambda store: copy(
+            first_manifest(store),
+            first_manifest(store).parents[1] / "date=2013-01-02" / first_manifest(store).name,
+        ),
+        FindingKind.FOREIGN_FILE,
+        lambda store: first_manifest(store).parents[1] / "date=2013-01-02" / first_manifest(store).name,
+    ),
+    "an attempt died": (
+        lambda store: store.files.write(f"{store.layout.writing(99)}/0-1/x.parquet", b""),
+        FindingKind.LEFTOVER,
+        lambda store: f"{store.layout.writing(99)}/0-1/x.parquet",
+    ),
+    "a unit is hidden": (
+        lambda store: store.retire(store.list()[0].unit, store.list()[0].attempt),
+        FindingKind.NOT_PLACED,
+        data_file,
+    ),
+    "a window is gone": (_remove_unit, FindingKind.MISSING_WINDOW, lambda store: None),
+    "the claim is missing": (lambda store: _claim(store).unlink(), FindingKind.MISSING_CLAIM, _claim),
+    "the claim is edited": (
+        lambda store: _edit(_claim(store), "nyc.Flight", "nyc.flight"),
+        FindingKind.DAMAGED_CLAIM,
+        _claim,
+    ),
+    "the claim is another feed's": (
+        lambda store: _claim(store).write_text(
+            documents.dump(claims.KIND, claims.SCHEMA_VERSION, {"feed": "nyc.Weather"})
+        ),
+        FindingKind.FOREIGN_CLAIM,
+        _claim,
+    ),
+    "the claim is of a newer version": (
+        lambda store: _claim(store).write_text(documents.dump(claims.KIND, 9, {"feed": FEED})),
+        FindingKind.NEWER_CLAIM,
+        _claim,
+    ),
+}

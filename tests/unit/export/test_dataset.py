@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading an export with pyarrow, pandas, Polars and DuckDB: by manifests, pruned, complete or refused."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.ulid import UlidRange
+from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.exceptions import (
+    ColumnTypeError,
+    InvalidArgumentError,
+    ManifestError,
+    UnsupportedVersionError,
+)
+from airflow_changefeed.export.coverage import Gap
+from airflow_changefeed.export.dataset import arrow_type, export_dataset
+from airflow_changefeed.export.store import ExportStore
+from tests.unit.export.damage import corrupt_manifest
+from tests.unit.export.flights import FEED, START, Flights, hours
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def store(tmp_path: Path, flights: Flights) -> ExportStore:
+    """Three hours of both shards; shard 1 has ten rows in each, shard 2 six in the second."""
+    store = ExportStore(str(tmp_path / "out"), FEED)
+    flights.export(store, hours(0, 3))
+    return store
+
+
+def read(store: ExportStore, *arguments: Any, **more: Any) -> Any:
+    """The dataset of the store's export."""
+    return export_dataset(store.path, FEED, *arguments, **more)
+
+
+def file_of(store: ExportStore, shard: Shard, hour: int) -> Path:
+    """The only file of a shard's hour."""
+    (manifest,) = store.list(shard, START + hour * HOUR, START + (hour + 1) * HOUR)
+    return Path(store.find_file(manifest, manifest.files[0]))
+
+
+def forget(store: ExportStore, shard: Shard, hour: int) -> None:
+    """Remove a shard's hour, as if it had never been exported."""
+    (manifest,) = store.list(shard, START + hour * HOUR, START + (hour + 1) * HOUR)
+    store.withdraw(manifest.unit, manifest.attempt)
+
+
+def gaps(caught: pytest.ExceptionInfo[ManifestError]) -> list[str]:
+    """What an error names as missing."""
+    return [str(gap) for gap in caught.value.facts["missing"]]
+
+
+def test_a_dataset_has_all_rows_their_columns_and_their_shard(store: ExportStore) -> None:
+    """The columns as exported, and the shard; the types are those of the files."""
+    table = read(store).to_table()
+    assert table.num_rows == 36
+    assert table.column_names == [
+        *("changefeed_ulid", "changefeed_time", "id", "origin", "tail", "delay", "raw", "changefeed_shard")
+    ]
+    assert table.schema.field("changefeed_time").type == pa.timestamp("ms", tz="UTC")
+    assert sorted(table["changefeed_shard"].to_pylist()) == [1] * 30 + [2] * 6
+    assert sorted(table["id"].to_pylist()) == list(range(1, 37))
+
+
+def test_pandas_polars_and_duckdb_read_the_same(store: ExportStore) -> None:
+    """Each takes the dataset as it is, and its filters reach it."""
+    flights = read(store, START, START + 2 * HOUR)
+    frame = flights.to_table().to_pandas()
+    assert (len(frame), set(frame["changefeed_shard"])) == (26, {1, 2})
+    lazy = pl.scan_pyarrow_dataset(flights)
+    assert lazy.filter(pl.col("changefeed_shard") == 2).collect().height == 6
+    assert lazy.select(pl.col("id").sum()).collect().item() == frame["id"].sum()
+    query = "select count(*), sum(id) from flights where changefeed_shard = 1"
+    assert duckdb.sql(query).fetchall() == [(20, sum(range(1, 21)))]
+
+
+def test_only_files_of_the_interval_and_the_shards_are_opened(store: ExportStore) -> None:
+    """Everything else may be gone, even the manifests' content."""
+    for shard, hour in ((1, 0), (1, 2), (2, 1)):
+        file_of(store, shard, hour).unlink()
+    for manifest in store.list():
+        if manifest.unit != ExportUnit.of_window(1, hours(1, 2)[0]):
+            corrupt_manifest(store, manifest)
+    assert read(store, START + HOUR, START + 2 * HOUR, [1]).count_rows() == 10
+    with pytest.raises(ManifestError, match="not JSON"):
+        read(store, START + HOUR, START + 2 * HOUR)
+
+
+def test_files_that_a_filter_leaves_out_are_not_opened(store: ExportStore) -> None:
+    """What a manifest says of a file's shard, ULIDs and times is enough to leave it alone."""
+    flights = read(store)
+    for shard, hour in ((1, 0), (1, 2)):
+        file_of(store, shard, hour).unlink()
+    second = START + HOUR, START + 2 * HOUR
+    import pyarrow.dataset as ds
+
+    time = ds.field("changefeed_time")
+    wanted = (time >= pa.scalar(second[0])) & (time < pa.scalar(second[1]))
+    assert flights.to_table(filter=wanted).num_rows == 16
+    assert flights.to_table(filter=ds.field("changefeed_shard") == 2).num_rows == 6
+    with pytest.raises(FileNotFoundError):
+        flights.to_table()
+
+
+def test_borders_are_half_open(tmp_path: Path, flights: Flights) -> None:
+    """An event at the start is read, one at the end is not; a unit that reaches beyond both is cut."""
+    store = ExportStore(str(tmp_path / "out"), FEED)
+    flights.export(store, None)
+    times = sorted(read(store, shards=[1]).to_table()["changefeed_time"].to_pylist())
+    start, end = times[3], times[9]
+    found = read(store, start, end, [1]).to_table()["changefeed_time"].to_pylist()
+    assert sorted(found) == times[3:9]
+    assert read(store, start, start + timedelta(milliseconds=1), [1]).count_rows() == 1
+
+
+def test_a_file_outside_of_the_interval_is_left_alone_within_its_unit(
+    tmp_path: Path, flights: Flights
+) -> None:
+    """A batch of many files gives only those whose ULIDs reach into the interval."""
+    store = ExportStore(str(tmp_path / "out"), FEED)
+    flights.export(store, None, target_file_rows=5)
+    (manifest,) = store.list(1)
+    assert len(manifest.files) == 6
+    for facts in (manifest.files[0], manifest.files[-1]):
+        Path(store.find_file(manifest, facts)).unlink()
+    assert read(store, START + HOUR, START + 2 * HOUR, [1]).count_rows() == 10
+
+
+@pytest.mark.parametrize(
+    ("lost", "interval", "named"),
+    [
+        ([(1, 1)], (None, None), ["shard 1 [2013-01-01T01:00:00Z, 2013-01-01T02:00:00Z)"]),
+        (
+            [(2, 1), (1, 1)],
+            (START, START + 3 * HOUR),
+            [
+                "shard 1 [2013-01-01T01:00:00Z, 2013-01-01T02:00:00Z)",
+                "shard 2 [2013-01-01T01:00:00Z, 2013-01-01T02:00:00Z)",
+            ],
+        ),
+        ([(1, 2)], (START, START + 3 * HOUR), ["shard 1 [2013-01-01T02:00:00Z, 2013-01-01T03:00:00Z)"]),
+        (
+            [],
+            (START, START + 5 * HOUR),
+            [
+                "shard 1 [2013-01-01T03:00:00Z, 2013-01-01T05:00:00Z)",
+                "shard 2 [2013-01-01T03:00:00Z, 2013-01-01T05:00:00Z)",
+            ],
+        ),
+        (
+            [],
+            (START - 2 * HOUR, START + HOUR),
+            [
+                "shard 1 [2012-12-31T22:00:00Z, 2013-01-01T00:00:00Z)",
+                "shard 2 [2012-12-31T22:00:00Z, 2013-01-01T00:00:00Z)",
+            ],
+        ),
+    ],
+    ids=["inside", "two shards", "the last hour", "beyond the end", "before the start"],
+)
+def test_an_interval_that_is_not_complete_is_refused(
+    store: ExportStore,
+    lost: list[tuple[int, int]],
+    interval: tuple[datetime | None, datetime | None],
+    named: list[str],
+) -> None:
+    """What is missing is named by shard and time; who asks for it reads what is there."""
+    for shard, hour in lost:
+        forget(store, shard, hour)
+    with pytest.raises(ManifestError, match="not complete") as caught:
+        read(store, *interval)
+    assert gaps(caught) == named
+    assert all(text in str(caught.value) for text in named)
+    assert read(store, *interval, incomplete="read").count_rows() > 0
+
+
+def test_a_shard_that_came_later_is_no_gap_unless_it_is_asked_for(store: ExportStore) -> None:
+    """Before its first unit the other shards stand for it; named by itself, it must be there."""
+    forget(store, 2, 0)
+    assert read(store, START, START + 3 * HOUR).count_rows() == 36
+    with pytest.raises(ManifestError) as caught:
+        read(store, START, START + 3 * HOUR, [1, 2])
+    assert gaps(caught) == ["shard 2 [2013-01-01T00:00:00Z, 2013-01-01T01:00:00Z)"]
+    forget(store, 1, 0)
+    with pytest.raises(ManifestError) as caught:
+        read(store, START, START + 3 * HOUR)
+    assert len(gaps(caught)) == 2
+
+
+def test_a_shard_that_nobody_exported_is_missing(store: ExportStore) -> None:
+    """A mistyped shard does not look like an idle one."""
+    with pytest.raises(ManifestError, match="shard 7") as caught:
+        read(store, START, START + HOUR, [7])
+    (gap,) = caught.value.facts["missing"]
+    assert gap == Gap(7, hours(0, 1)[0].range)
+
+
+def test_a_batch_ends_where_it_ends(tmp_path: Path, flights: Flights) -> None:
+    """What lies behind the last batch is not complete, and is named by its ULIDs."""
+    store = ExportStore(str(tmp_path / "out"), FEED)
+    flights.export(store, None)
+    (unit,) = store.units(1)
+    assert read(store, START, shards=[1]).count_rows() == 30
+    with pytest.raises(ManifestError) as caught:
+        read(store, START, START + 3 * HOUR, [1])
+    (gap,) = caught.value.facts["missing"]
+    assert gap.range == UlidRange(unit.range.upto, hours(2, 3)[0].range.upto)
+    assert str(unit.range.upto) in str(caught.value)
+
+
+def test_idle_hours_have_the_columns_of_busy_ones(store: ExportStore) -> None:
+    """A range without rows has the same schema; hours after the last unit are empty if the end is open."""
+    assert read(store, START, START + HOUR, [2]).count_rows() == 0
+    assert read(store, START + 9 * HOUR).count_rows() == 0
+    assert "changefeed_shard" in read(store, START + 9 * HOUR).schema.names
+
+
+def test_a_path_without_the_feeds_export_is_refused(store: ExportStore, tmp_path: Path) -> None:
+    """A typing error does not read as an empty export; what is there is named."""
+    with pytest.raises(ManifestError, match=r"no export of feed 'nyc\.Weather'.*nyc\.Flight"):
+        export_dataset(store.path, "nyc.Weather")
+    with pytest.raises(ManifestError, match="feeds there: none"):
+        export_dataset(str(tmp_path / "elsewhere"), FEED)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"start": datetime(2013, 1, 1)}, "no time zone"),
+        ({"start": START, "end": START}, "zero length"),
+        ({"start": START + HOUR, "end": START}, "ends before it starts"),
+        ({"start": "2013-01-01"}, "start must be a datetime"),
+        ({"shards": "12"}, "shards must be a list"),
+        ({"shards": []}, "shards is empty"),
+        ({"shards": ["x"]}, "'x' is no shard"),
+        ({"incomplete": "maybe"}, "incomplete must be one of fail, read"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_bad_arguments_are_refused(store: ExportStore, arguments: dict[str, Any], message: str) -> None:
+    """Before anything is read, and by name."""
+    with pytest.raises(InvalidArgumentError, match=message):
+        read(store, **arguments)
+
+
+def test_all_bad_arguments_are_named_at_once(store: ExportStore) -> None:
+    """Not one after the other."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        read(store, "yesterday", 7, ["x"])
+    for name in ("start must be", "end must be", "'x' is no shard"):
+        assert name in str(caught.value)
+
+
+def test_columns_that_changed_are_refused_or_unified(flights: Flights, store: ExportStore) -> None:
+    """A new column is named with its units; unified, it is null where it was not."""
+    flights.execute(f'alter table "{FEED}" add column gate integer default 4')
+    flights.export(store, hours(2, 3))
+    assert read(store, end=START + 2 * HOUR).count_rows() == 26
+    with pytest.raises(ColumnTypeError, match=r"'gate' is int64 in shard 1.*02:00.*missing in shard"):
+        read(store)
+    table = read(store, unify_schemas=True).to_table()
+    assert table.num_rows == 36
+    assert sorted(table["gate"].drop_null().to_pylist()) == [4] * 10
+    assert table.column_names[-2:] == ["gate", "changefeed_shard"]
+
+
+def test_types_without_a_common_one_are_always_refused(flights: Flights, store: ExportStore) -> None:
+    """Text and numbers are never made one."""
+    flights.execute(f'alter table "{FEED}" drop column delay')
+    flights.execute(f'alter table "{FEED}" add column delay text')
+    flights.export(store, hours(2, 3))
+    for unify in (False, True):
+        with pytest.raises(ColumnTypeError, match=r"'delay' is string in .* double in"):
+            read(store, unify_schemas=unify)
+
+
+def test_a_lost_file_or_a_newer_manifest_stops_the_reader(store: ExportStore) -> None:
+    """Before a row is read; the file is named."""
+    path = file_of(store, 1, 1)
+    path.unlink()
+    with pytest.raises(ManifestError, match=path.name):
+        read(store)
+    corrupt_manifest(store, store.list(1)[0], version=99)
+    with pytest.raises(UnsupportedVersionError, match="schema version 99"):
+        read(store)
+
+
+def test_a_replaced_unit_is_read_once(flights: Flights, store: ExportStore) -> None:
+    """Files that no counting manifest names are not read, wherever they lie."""
+    placed = file_of(store, 1, 1)
+    shutil.copy(placed, placed.with_name("copy.parquet"))
+    assert read(store).count_rows() == 36
+    manifest = store.list(1)[1]
+    store.retire(manifest.unit, manifest.attempt)
+    assert read(store).count_rows() == 36
+
+
+def test_an_object_store_is_read_through_fsspec(tmp_path: Path, store: ExportStore) -> None:
+    """A remote path works with its storage options, for manifests and files alike."""
+    root, memory = f"/{uuid.uuid4().hex}", MemoryFileSystem()
+    memory.put(store.path, root, recursive=True)
+    try:
+        dataset = export_dataset(f"memory://{root}", FEED, START, START + 2 * HOUR, storage_options={})
+        assert dataset.count_rows() == 26
+        assert duckdb.sql("select count(*) from dataset where changefeed_shard = 2").fetchall() == [(6,)]
+    finally:
+        memory.rm(root, recursive=True)
+
+
+def test_uuid_shards_are_text(tmp_path: Path, store: ExportStore) -> None:
+    """As in Spark, where UUIDs have no type either."""
+    dataset = read(store, START, START + HOUR, [uuid.UUID(int=5)], incomplete="read")
+    assert dataset.schema.field("changefeed_shard").type == pa.string()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(pa.int16(), pa.float32(), pa.float64(), pa.bool_(), pa.date32(), pa.string(), pa.large_binary()),
+        *(pa.timestamp("us"), pa.timestamp("ms", tz="UTC"), pa.timestamp("ns", tz="+02:00"), pa.time64("ns")),
+        *(pa.decimal128(38, 4), pa.binary(16), pa.large_string(), pa.uint8(), pa.binary()),
+    ],
+    ids=str,
+)
+def test_every_type_of_a_manifest_is_read_back(kind: pa.DataType) -> None:
+    """A manifest holds types as Arrow writes them."""
+    assert arrow_type("a", str(kind)) == kind
+
+
+def test_a_type_that_pyarrow_does_not_know_is_named() -> None:
+    """As a newer one might write it."""
+    with pytest.raises(ColumnTypeError, match="'a' has Arrow type quaternion"):
+        arrow_type("a", "quaternion")

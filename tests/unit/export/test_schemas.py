@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns of units that are read together: the same, unified where that is safe, or refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from airflow_changefeed.core.manifest import FileFacts, Manifest
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.exceptions import ColumnTypeError
+from airflow_changefeed.export.schemas import common_schema, wider_type
+from tests.unit.export.flights import FEED, START, hours
+
+
+def manifest(attempt: int, **schema: str) -> Manifest:
+    """A unit with rows, by an attempt."""
+    window = hours(attempt, attempt + 1)[0]
+    ulid = Ulid.floor(window.start + timedelta(minutes=1))
+    return Manifest(
+        feed=FEED,
+        unit=ExportUnit.of_window(0, window),
+        attempt=attempt,
+        consumer="tests",
+        run="tests",
+        made_at=START,
+        files=(FileFacts("part-00000-00000.parquet", 1, 1, ulid, ulid, 0),),
+        sealed_until=None,
+        stale_seen=0,
+        schema=schema,
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "wider"),
+    [
+        ("int16", "int64", "int64"),
+        ("uint8", "int8", "int16"),
+        ("uint8", "int32", "int32"),
+        ("uint8", "uint16", "int32"),
+        ("uint32", "int64", "int64"),
+        ("float", "double", "double"),
+        ("large_string", "string", "large_string"),
+        ("decimal128(10, 2)", "decimal128(12, 2)", "decimal128(12, 2)"),
+        ("decimal128(9, 2)", "decimal128(10, 2)", "decimal128(10, 2)"),
+        ("decimal128(10, 2)", "decimal128(12, 3)", None),
+        ("int64", "double", None),
+        ("int32", "float", None),
+        ("int64", "string", None),
+        ("timestamp[ms]", "timestamp[us]", None),
+        ("timestamp[ms]", "timestamp[ms, tz=UTC]", None),
+        ("binary", "string", None),
+        ("time64[us]", "time64[us]", "time64[us]"),
+    ],
+)
+def test_a_wider_type_holds_every_value_of_both(one: str, other: str, wider: str | None) -> None:
+    """Or there is none; the order of the two does not matter."""
+    assert wider_type(one, other) == wider
+    assert wider_type(other, one) == wider
+
+
+def test_the_order_of_columns_is_no_difference() -> None:
+    """The newest unit's order counts."""
+    assert list(common_schema([manifest(1, a="int64", b="string"), manifest(2, b="string", a="int64")])) == [
+        "b",
+        "a",
+    ]
+
+
+def test_each_column_that_changed_is_named_with_a_unit_of_each_kind() -> None:
+    """The newest unit of each."""
+    units = [manifest(1, a="int64", b="string"), manifest(2, a="int64"), manifest(3, a="string", c="bool")]
+    with pytest.raises(ColumnTypeError) as caught:
+        common_schema(units)
+    assert caught.value.facts["columns"] == ["a", "c", "b"]
+    text = str(caught.value)
+    assert f"column 'a' is string in {units[2].unit}, int64 in {units[1].unit}" in text
+    assert f"column 'b' is missing in {units[2].unit}, string in {units[0].unit}" in text
+    assert "unify_schemas=True" in text
+
+
+def test_unified_columns_are_as_wide_as_the_widest() -> None:
+    """Those that only old units have come last."""
+    units = [manifest(1, old="int8", a="int16"), manifest(2, a="int32"), manifest(3, a="int16", b="float")]
+    assert list(common_schema(units, unify=True).items()) == [
+        *(("a", "int32"), ("b", "float"), ("old", "int8"))
+    ]
+
+
+def test_types_without_a_common_one_are_refused_though_unified() -> None:
+    """Only those columns are named, and the option is not offered again."""
+    units = [manifest(1, a="int64", b="string"), manifest(2, a="string")]
+    with pytest.raises(ColumnTypeError, match="no common one") as caught:
+        common_schema(units, unify=True)
+    assert caught.value.facts["columns"] == ["a"]
+    assert "unify_schemas" not in str(caught.value)
+
+
+def test_units_without_rows_do_not_count_beside_others() -> None:
+    """An idle hour is no reason to refuse the rows of others."""
+    idle = replace(manifest(3, a="string"), files=())
+    assert common_schema([manifest(1, a="int64"), idle]) == {"a": "int64"}
+    assert common_schema([idle]) == {"a": "string"}
+    assert common_schema([]) == {}
