@@ -1,20 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-Streams of a SQLite range as Arrow batches, by Python's ``sqlite3`` or by ADBC's SQLite driver.
-
-ADBC reads about twice as fast, but brings a SQLite of its own: two copies of SQLite that open one file in one
-process release each other's POSIX locks (https://www.sqlite.org/howtocorrupt.html, 2.2.1). So it is used only
-where the caller knows that nobody else in the process has the file open: in Spark's Python workers.
-"""
+"""The statement that reads a SQLite range as Arrow batches, and its streams by Python's ``sqlite3``."""
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,13 +15,8 @@ import pyarrow as pa
 
 from airflow_changefeed.core.feed import Column, Shard, shard_text
 from airflow_changefeed.core.ulid import UlidRange
-from airflow_changefeed.exceptions import (
-    ColumnTypeError,
-    LockTimeoutError,
-    MissingEventError,
-    SourceUnavailableError,
-)
-from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD, ulid_bytes, ulid_texts, ulid_times
+from airflow_changefeed.exceptions import ColumnTypeError, MissingEventError
+from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD, ulid_texts, ulid_times
 from airflow_changefeed.sources.sqlite.names import FeedTables, quote
 from airflow_changefeed.sources.sqlite.types import Storage, misfit_condition, storage_of
 
@@ -38,9 +26,8 @@ _ARROW = {
     Storage.TEXT: pa.string(),
     Storage.BLOB: pa.binary(),
 }
-#: A literal of each type: ADBC takes a column's type from its first rows, so the first row must say it.
-_TYPED = {Storage.INTEGER: "0", Storage.REAL: "0.5", Storage.TEXT: "''", Storage.BLOB: "x''"}
-_FIRST_COLUMNS = 3
+#: ULID, missing, misfit.
+FIRST_COLUMNS = 3
 #: Bytes of a batch, by the largest row of a sample: long values, not many rows, fill a worker's memory.
 _BATCH_BYTES = 64 * 1024 * 1024
 _SAMPLE_ROWS = 100
@@ -60,12 +47,14 @@ class RangeQuery:
     columns.
 
     :param range: ``(after, upto]``.
+    :param cuts_fractions: whether its reader would turn 2.5 in a column of integers to 2 without a word.
     """
 
     tables: FeedTables
     shard: Shard
     range: UlidRange
     on_missing: str
+    cuts_fractions: bool = True
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -100,9 +89,18 @@ class RangeQuery:
         where = f"{_qualified(tables.shard_condition, alias)} and {ulid} > ? and {ulid} <= ?"
         names = ", ".join(f"{value} as c{number}" for number, value in enumerate(values))
         return (
-            f"select {ulid} as u, {missing} as m, {_misfit(self.columns, values)} as x, {names} "
+            f"select {ulid} as u, {missing} as m, {self._misfit(values)} as x, {names} "
             f"from {source} where {where} order by {ulid}"
         )
+
+    def _misfit(self, values: Sequence[str]) -> str:
+        """Return SQL for the number of the first column whose value would be changed, from 1; or 0."""
+        cases = []
+        for number, (column, value) in enumerate(zip(self.columns, values, strict=True)):
+            condition = misfit_condition(column, value, cuts_fractions=self.cuts_fractions)
+            if condition:
+                cases.append(f"when {condition} then {number + 1}")
+        return f"case {' '.join(cases)} else 0 end" if cases else "0"
 
     @property
     def size_sql(self) -> str | None:
@@ -113,12 +111,6 @@ class RangeQuery:
             if storage_of(column) in (Storage.TEXT, Storage.BLOB)
         ]
         return f"select max({' + '.join(sizes)}) from ({self.sql} limit {_SAMPLE_ROWS})" if sizes else None
-
-    @property
-    def typed_sql(self) -> str:
-        """The statement after one row that says each column's type; ``order by`` keeps that row first."""
-        literals = ", ".join(_TYPED[storage_of(column)] for column in self.columns)
-        return f"select x'' as u, 0 as m, 0 as x, {literals} union all select * from ({self.sql}) order by 1"
 
 
 def bounded_rows(connection: sqlite3.Connection, query: RangeQuery, batch_rows: int) -> int:
@@ -133,12 +125,6 @@ def _qualified(condition: str, alias: str) -> str:
     return condition if condition.startswith("0 ") else f"{alias}.{condition}"
 
 
-def _misfit(columns: tuple[Column, ...], values: list[str]) -> str:
-    conditions = [(number, misfit_condition(column, values[number])) for number, column in enumerate(columns)]
-    cases = " ".join(f"when {condition} then {number + 1}" for number, condition in conditions if condition)
-    return f"case {cases} else 0 end" if cases else "0"
-
-
 def stream_sqlite3(
     connection: sqlite3.Connection, query: RangeQuery, batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
@@ -148,9 +134,9 @@ def stream_sqlite3(
     with closing(cursor):
         while rows := _fetch(query, cursor, batch_rows):
             columns = list(zip(*rows, strict=True))
-            _check(query, np.array(columns[1]), np.array(columns[2]), columns)
+            check_rows(query, np.array(columns[1]), np.array(columns[2]), columns)
             arrays = [
-                _array(query, column, columns[_FIRST_COLUMNS + number])
+                _array(query, column, columns[FIRST_COLUMNS + number])
                 for number, column in enumerate(query.columns)
             ]
             raw = np.frombuffer(b"".join(columns[0]), dtype=np.uint8).reshape(-1, 16)
@@ -165,75 +151,22 @@ def _fetch(query: RangeQuery, cursor: sqlite3.Cursor, rows: int) -> list[Any]:
         if found is None:
             raise
         # The text itself is not repeated: it may be anything.
-        raise _column_error(query, query.columns[int(found[1])], "a text is not UTF-8") from None
+        raise column_error(query, query.columns[int(found[1])], "a text is not UTF-8") from None
 
 
 def _array(query: RangeQuery, column: Column, values: tuple[Any, ...]) -> pa.Array:
     try:
         return pa.array(values, type=_ARROW[storage_of(column)])
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise _column_error(query, column, str(error)) from None
+        raise column_error(query, column, str(error)) from None
 
 
-def stream_adbc(
-    path: str, query: RangeQuery, batch_rows: int, lock_timeout: float
-) -> Iterator[pa.RecordBatch]:
-    """Stream by ADBC; nobody else in this process may have the file open (see the module)."""
-    import adbc_driver_manager
-    import adbc_driver_sqlite.dbapi
-
-    schema = feed_schema(query.tables)
-    uri = f"{Path(path).absolute().as_uri()}?mode=ro"
-    with adbc_driver_sqlite.dbapi.connect(uri, autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute(f"pragma busy_timeout = {int(lock_timeout * 1000)}").fetchall()
-        cursor.adbc_statement.set_options(
-            **{adbc_driver_sqlite.StatementOptions.BATCH_ROWS.value: str(batch_rows)}
-        )
-        try:
-            cursor.execute(query.typed_sql, query.parameters)
-            reader = cursor.fetch_record_batch()
-            yield from _typed_batches(query, schema, reader)
-        except (OSError, adbc_driver_manager.Error, pa.ArrowInvalid) as error:
-            raise _named(query, str(error)) from None
-
-
-def _typed_batches(
-    query: RangeQuery, schema: pa.Schema, reader: pa.RecordBatchReader
-) -> Iterator[pa.RecordBatch]:
-    expected = [field.type for field in schema][2:]
-    for number, (found, wanted) in enumerate(
-        zip([field.type for field in reader.schema][_FIRST_COLUMNS:], expected, strict=True)
-    ):
-        if found != wanted:
-            raise _column_error(query, query.columns[number], f"it holds {found} besides {wanted}")
-    is_first = True
-    for batch in reader:
-        rows = batch.slice(1) if is_first else batch
-        is_first = False
-        if not rows.num_rows:
-            continue
-        _check(query, rows.column(1).to_numpy(), rows.column(2).to_numpy(), rows.columns)
-        arrays = [rows.column(_FIRST_COLUMNS + number) for number in range(len(query.columns))]
-        for number, array in enumerate(arrays):
-            if pa.types.is_string(array.type):
-                _check_text(query, query.columns[number], array)
-        raw = ulid_bytes(rows.column(0))
-        yield pa.RecordBatch.from_arrays([ulid_texts(raw), ulid_times(raw), *arrays], schema=schema)
-
-
-def _check_text(query: RangeQuery, column: Column, array: pa.Array) -> None:
-    try:
-        array.validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise _column_error(query, column, str(error)) from None
-
-
-def _check(query: RangeQuery, missing: np.ndarray, misfit: np.ndarray, columns: Any) -> None:
+def check_rows(query: RangeQuery, missing: np.ndarray, misfit: np.ndarray, columns: Any) -> None:
     """Raise for the first row that is missing, if that is an error, or holds a value of another class."""
     if misfit.any():
         row = int(np.flatnonzero(misfit)[0])
         column = query.columns[int(misfit[row]) - 1]
-        raise _column_error(query, column, f"the value at ULID {_ulid(columns[0][row])} is of another class")
+        raise column_error(query, column, f"the value at ULID {_ulid(columns[0][row])} is of another class")
     if query.on_missing == "fail" and missing.any():
         row = int(np.flatnonzero(missing)[0])
         feed = query.tables.info.name
@@ -253,7 +186,8 @@ def _ulid(value: Any) -> str:
     return str(Ulid.of_bytes(value.as_py() if isinstance(value, pa.Scalar) else value))
 
 
-def _column_error(query: RangeQuery, column: Column, what: str) -> ColumnTypeError:
+def column_error(query: RangeQuery, column: Column, what: str) -> ColumnTypeError:
+    """Return the error that says what of a column cannot be exported unchanged."""
     feed = query.tables.info.name
     return ColumnTypeError(
         f"feed {feed!r} shard {shard_text(query.shard)}: column {column.name!r}, declared "
@@ -262,22 +196,4 @@ def _column_error(query: RangeQuery, column: Column, what: str) -> ColumnTypeErr
         feed=feed,
         shard=query.shard,
         column=column.name,
-    )
-
-
-def _named(query: RangeQuery, text: str) -> Exception:
-    """
-    Give ADBC's error our name.
-
-    It says ``Type mismatch in column 4``, counted from 0 with our first columns.
-    """
-    prefix = "Type mismatch in column "
-    if prefix in text:
-        number = int(text.partition(prefix)[2].partition(":")[0])
-        return _column_error(query, query.columns[number - _FIRST_COLUMNS], text)
-    feed = query.tables.info.name
-    if "locked" in text or "busy" in text:
-        return LockTimeoutError(f"feed {feed!r}: {text}; retry", feed=feed)
-    return SourceUnavailableError(
-        f"feed {feed!r} shard {shard_text(query.shard)}: reading failed: {text}", feed=feed
     )

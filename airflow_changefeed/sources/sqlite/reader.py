@@ -155,11 +155,13 @@ class SqliteReader:
         if range_.is_empty:
             return
         if self.bulk_reader == "adbc":
+            from airflow_changefeed.sources.sqlite.adbc import stream_adbc
+
             # Closed before ADBC opens the file, and opened again after it (ADR 0003).
             with self.database.connect() as connection, self.database.snapshot(connection):
                 query = self._query(connection, feed, shard, range_, on_missing)
                 rows = arrow.bounded_rows(connection, query, batch_rows)
-            yield from arrow.stream_adbc(self.database.path, query, rows, self.database.lock_timeout)
+            yield from stream_adbc(self.database.path, query, rows, self.database.lock_timeout)
             # The check and the read were two connections: a purge in between would have left rows out (R12).
             with self.database.connect() as connection, self.database.snapshot(connection):
                 self._query(connection, feed, shard, range_, on_missing)
@@ -176,7 +178,7 @@ class SqliteReader:
 
         tables = load_feed(connection, feed)
         check_purged(connection, tables, shard, range_.after)
-        return RangeQuery(tables, shard, range_, on_missing)
+        return RangeQuery(tables, shard, range_, on_missing, cuts_fractions=self.bulk_reader != "adbc")
 
     def stale_marks(self, feed: str) -> list[StaleMark]:
         """See the protocol."""

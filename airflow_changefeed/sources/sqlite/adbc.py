@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Streams of a SQLite range by ADBC's SQLite driver.
+
+It reads about twice as fast as ``sqlite3``, but brings a SQLite of its own: two copies of SQLite that open
+one file in one process release each other's POSIX locks (https://www.sqlite.org/howtocorrupt.html, 2.2.1). So
+it is used only where the caller knows that nobody else in the process has the file open: in Spark's Python
+workers (ADR 0003).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import adbc_driver_manager
+import adbc_driver_sqlite
+import adbc_driver_sqlite.dbapi
+import pyarrow as pa
+
+from airflow_changefeed.core.feed import Column, shard_text
+from airflow_changefeed.exceptions import LockTimeoutError, SourceUnavailableError
+from airflow_changefeed.sources.arrow import ulid_bytes, ulid_texts, ulid_times
+from airflow_changefeed.sources.sqlite.arrow import (
+    FIRST_COLUMNS,
+    RangeQuery,
+    check_rows,
+    column_error,
+    feed_schema,
+)
+from airflow_changefeed.sources.sqlite.types import Storage, storage_of
+
+#: A literal of each type.
+_TYPED = {Storage.INTEGER: "0", Storage.REAL: "0.5", Storage.TEXT: "''", Storage.BLOB: "x''"}
+
+
+def stream_adbc(
+    path: str, query: RangeQuery, batch_rows: int, lock_timeout: float
+) -> Iterator[pa.RecordBatch]:
+    """
+    Stream by ADBC; nobody else in this process may have the file open (see the module).
+
+    ADBC takes a column's type from the first batch. Where that is not the declared one, because the batch
+    holds nothing but nulls there, the range is read again behind a row that says the types; always to do so
+    would cost as much as a fifth of the read.
+    """
+    schema = feed_schema(query.tables)
+    uri = f"{Path(path).absolute().as_uri()}?mode=ro"
+    with adbc_driver_sqlite.dbapi.connect(uri, autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"pragma busy_timeout = {int(lock_timeout * 1000)}").fetchall()
+        option = adbc_driver_sqlite.StatementOptions.BATCH_ROWS.value
+        cursor.adbc_statement.set_options(**{option: str(batch_rows)})
+        try:
+            cursor.execute(query.sql, query.parameters)
+            reader = cursor.fetch_record_batch()
+            is_typed = _misread(query, schema, reader) is not None
+            if is_typed:
+                cursor.execute(_typed_sql(query), query.parameters)
+                reader = cursor.fetch_record_batch()
+                _check_types(query, schema, reader)
+            yield from _batches(query, schema, reader, skip=int(is_typed))
+        except (OSError, adbc_driver_manager.Error, pa.ArrowInvalid) as error:
+            raise _named(query, str(error)) from None
+
+
+def _typed_sql(query: RangeQuery) -> str:
+    """Return the statement after one row that says each column's type; ``order by`` keeps that row first."""
+    literals = ", ".join(_TYPED[storage_of(column)] for column in query.columns)
+    return f"select x'' as u, 0 as m, 0 as x, {literals} union all select * from ({query.sql}) order by 1"
+
+
+def _misread(
+    query: RangeQuery, schema: pa.Schema, reader: pa.RecordBatchReader
+) -> tuple[Column, pa.DataType, pa.DataType] | None:
+    """Return the first column that was not read as declared, its type, and the one declared."""
+    found = [field.type for field in reader.schema][FIRST_COLUMNS:]
+    declared = [field.type for field in schema][-len(query.columns) :]
+    for column, one, other in zip(query.columns, found, declared, strict=True):
+        if one != other:
+            return column, one, other
+    return None
+
+
+def _check_types(query: RangeQuery, schema: pa.Schema, reader: pa.RecordBatchReader) -> None:
+    misread = _misread(query, schema, reader)
+    if misread is not None:
+        column, found, declared = misread
+        raise column_error(query, column, f"it holds {found} besides {declared}")
+
+
+def _batches(
+    query: RangeQuery, schema: pa.Schema, reader: pa.RecordBatchReader, *, skip: int
+) -> Iterator[pa.RecordBatch]:
+    """Check batches and give them the feed's columns; the first ``skip`` rows are none of the feed's."""
+    for batch in reader:
+        rows, skip = batch.slice(skip), max(0, skip - batch.num_rows)
+        if not rows.num_rows:
+            continue
+        check_rows(query, rows.column(1).to_numpy(), rows.column(2).to_numpy(), rows.columns)
+        arrays = [rows.column(FIRST_COLUMNS + number) for number in range(len(query.columns))]
+        for column, array in zip(query.columns, arrays, strict=True):
+            if pa.types.is_string(array.type):
+                _check_text(query, column, array)
+        raw = ulid_bytes(rows.column(0))
+        yield pa.RecordBatch.from_arrays([ulid_texts(raw), ulid_times(raw), *arrays], schema=schema)
+
+
+def _check_text(query: RangeQuery, column: Column, array: pa.Array) -> None:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise column_error(query, column, str(error)) from None
+
+
+def _named(query: RangeQuery, text: str) -> Exception:
+    """
+    Give ADBC's error our name.
+
+    It says ``Type mismatch in column 4``, counted from 0 with our first columns.
+    """
+    prefix = "Type mismatch in column "
+    if prefix in text:
+        number = int(text.partition(prefix)[2].partition(":")[0])
+        return column_error(query, query.columns[number - FIRST_COLUMNS], text)
+    feed = query.tables.info.name
+    if "locked" in text or "busy" in text:
+        return LockTimeoutError(f"feed {feed!r}: {text}; retry", feed=feed)
+    return SourceUnavailableError(
+        f"feed {feed!r} shard {shard_text(query.shard)}: reading failed: {text}", feed=feed
+    )

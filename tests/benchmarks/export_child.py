@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+One way to export the first hours of the month, in a process of its own.
+
+``python -m tests.benchmarks.export_child floor|pandas|export|hourly DATABASE OUTPUT HOURS``
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.benchmarks.orders import COLUMNS, FEED, SHARD, month
+from tests.benchmarks.watch import PROJECT, measured
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_changefeed.core.window import Window
+
+BATCH_ROWS = 65_536
+PAGE_ROWS = 1_000
+COMPRESSION = "zstd"
+
+
+def query(extra: str = "") -> str:
+    """Return the statement that everybody writes: the feed's order, joined with the events."""
+    columns = ", ".join(f'e."{name}"' for name in COLUMNS)
+    return (
+        f'select f.ulid, {columns} from "changefeed.feed:{FEED}" f join "{FEED}" e on e.id = f.id '
+        f"where f.shard_id = {SHARD} and f.ulid > ? and f.ulid <= ? order by f.ulid {extra}"
+    )
+
+
+def floor(database: str, output: Path, window: Window) -> int:
+    """Stream ADBC's batches into one Parquet file, and do nothing else to them."""
+    import adbc_driver_sqlite.dbapi
+
+    range_, rows = window.range, 0
+    connect = adbc_driver_sqlite.dbapi.connect
+    with connect(f"file:{database}?mode=ro") as connection, connection.cursor() as cursor:
+        option = adbc_driver_sqlite.StatementOptions.BATCH_ROWS.value
+        cursor.adbc_statement.set_options(**{option: str(BATCH_ROWS)})
+        cursor.execute(query(), (range_.after.bytes, range_.upto.bytes))
+        reader = cursor.fetch_record_batch()
+        with pq.ParquetWriter(output / "all.parquet", reader.schema, compression=COMPRESSION) as writer:
+            for batch in reader:
+                writer.write_batch(batch)
+                rows += batch.num_rows
+    return rows
+
+
+def pandas(database: str, output: Path, window: Window) -> int:
+    """Turn pages of 1,000 into pandas frames, and each into a row group; the loop that people write."""
+    import pandas as pd
+
+    cursor, upto, rows = window.range.after.bytes, window.range.upto.bytes, 0
+    writer = None
+    with closing(sqlite3.connect(database)) as connection:
+        while True:
+            frame = pd.read_sql_query(query(f"limit {PAGE_ROWS}"), connection, params=(cursor, upto))
+            if frame.empty:
+                break
+            table = pa.Table.from_pandas(frame, preserve_index=False)
+            writer = writer or pq.ParquetWriter(output / "all.parquet", table.schema, compression=COMPRESSION)
+            writer.write_table(table)
+            cursor, rows = frame["ulid"].iloc[-1], rows + len(frame)
+    if writer is not None:
+        writer.close()
+    return rows
+
+
+def spark_session() -> SparkSession:
+    """Return a session on two cores, as the operator's job has it."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = str(PROJECT)
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    for name in ("spark.driver.host", "spark.driver.bindAddress"):
+        builder = builder.config(name, "127.0.0.1")
+    return builder.config("spark.log.level", "WARN").getOrCreate()
+
+
+def warm_up() -> None:
+    """Run one small ``mapInArrow``: a session's first one costs seconds, whatever it does."""
+    spark_session().range(0, 2, 1, 2).mapInArrow(_same, "id long").collect()
+
+
+def _same(batches: Any) -> Any:
+    yield from batches
+
+
+def export(unit: timedelta | None) -> Callable[[str, Path, Window], int]:
+    """Return our export: seal, plan, job and commit, in units of a length."""
+
+    def run(database: str, output: Path, window: Window) -> int:
+        from airflow_changefeed.export.connection import JobConnection
+        from airflow_changefeed.export.planner import ExportRequest, make_plan
+        from airflow_changefeed.export.store import ExportStore
+        from airflow_changefeed.sources.sqlite import SqliteFeedSource
+        from airflow_changefeed.spark.job import run_plan
+
+        source, store = SqliteFeedSource(database), ExportStore(str(output), FEED)
+        request = ExportRequest(FEED, str(output), "benchmark", "benchmark", windows=window.cut(unit))
+        plan = make_plan(source, store, request)
+        connection = JobConnection(source.describe(), {})
+        return run_plan(spark_session, store, plan, connection).rows
+
+    return run
+
+
+WAYS: dict[str, Callable[[str, Path, Window], int]] = {
+    "floor": floor,
+    "pandas": pandas,
+    "export": export(None),
+    "hourly": export(timedelta(hours=1)),
+}
+
+
+def main(way: str, database: str, output: str, hours: str) -> None:
+    """Warm up, and measure."""
+    import pandas as pd  # noqa: F401 - imported before the clock runs, for whoever needs it
+
+    window = month(int(hours))
+    if way in ("export", "hourly"):
+        warm_up()
+    with measured(way) as result:
+        result["rows"] = WAYS[way](database, Path(output), window)
+    if way in ("export", "hourly"):
+        spark_session().stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
