@@ -37,7 +37,7 @@ class _OpenFile:
         self._last = Ulid.MIN
         self._opened: AbstractContextManager[Any] = files.writer(path)
         self._sink = self._opened.__enter__()
-        # No two events share a ULID and few a time: to look for repetitions would cost a fifth of the writing.
+        # No two events share a ULID, few a time; looking for repetitions costs a fifth of the writing.
         repeating: Any = [name for name in schema.names if name not in (ULID_COLUMN, TIME_COLUMN)]
         self._parquet = pq.ParquetWriter(
             self._sink, schema, compression=compression, version="2.6", use_dictionary=repeating

@@ -129,7 +129,9 @@ WAYS: dict[str, Callable[[str, Path, Window], int]] = {
 
 def main(way: str, database: str, output: str, hours: str) -> None:
     """Warm up, and measure."""
-    import pandas as pd  # noqa: F401 - imported before the clock runs, for whoever needs it
+    # Imported before the clock runs, for those who need them.
+    import adbc_driver_sqlite.dbapi  # noqa: F401 - as said
+    import pandas as pd  # noqa: F401 - as said
 
     window = month(int(hours))
     if way in ("export", "hourly"):

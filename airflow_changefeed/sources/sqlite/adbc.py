@@ -10,13 +10,15 @@ workers (ADR 0003).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import adbc_driver_manager
 import adbc_driver_sqlite
-import adbc_driver_sqlite.dbapi
 import pyarrow as pa
+from adbc_driver_manager import AdbcConnection, AdbcStatement
 
 from airflow_changefeed.core.feed import Column, shard_text
 from airflow_changefeed.exceptions import LockTimeoutError, SourceUnavailableError
@@ -46,21 +48,60 @@ def stream_adbc(
     """
     schema = feed_schema(query.tables)
     uri = f"{Path(path).absolute().as_uri()}?mode=ro"
-    with adbc_driver_sqlite.dbapi.connect(uri, autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute(f"pragma busy_timeout = {int(lock_timeout * 1000)}").fetchall()
-        option = adbc_driver_sqlite.StatementOptions.BATCH_ROWS.value
-        cursor.adbc_statement.set_options(**{option: str(batch_rows)})
+    try:
+        with adbc_driver_sqlite.connect(uri) as database, AdbcConnection(database) as connection:
+            _wait_for_locks(connection, lock_timeout)
+            with closing(_Reading(connection, query.sql, query.parameters, batch_rows)) as reading:
+                if _misread(query, schema, reading.schema) is None:
+                    yield from _batches(query, schema, reading.reader, skip=0)
+                    return
+            with closing(_Reading(connection, _typed_sql(query), query.parameters, batch_rows)) as reading:
+                misread = _misread(query, schema, reading.schema)
+                if misread is not None:
+                    column, found, declared = misread
+                    raise column_error(query, column, f"it holds {found} besides {declared}")
+                yield from _batches(query, schema, reading.reader, skip=1)
+    except (OSError, adbc_driver_manager.Error, pa.ArrowInvalid) as error:
+        raise _named(query, str(error)) from None
+
+
+class _Reading:
+    """
+    A statement that runs.
+
+    By ADBC's low-level interface: its DB-API imports pandas and polars, which costs a worker of Spark two
+    seconds.
+    """
+
+    def __init__(
+        self, connection: AdbcConnection, sql: str, parameters: Sequence[Any], batch_rows: int
+    ) -> None:
+        self._statement = AdbcStatement(connection)
         try:
-            cursor.execute(query.sql, query.parameters)
-            reader = cursor.fetch_record_batch()
-            is_typed = _misread(query, schema, reader) is not None
-            if is_typed:
-                cursor.execute(_typed_sql(query), query.parameters)
-                reader = cursor.fetch_record_batch()
-                _check_types(query, schema, reader)
-            yield from _batches(query, schema, reader, skip=int(is_typed))
-        except (OSError, adbc_driver_manager.Error, pa.ArrowInvalid) as error:
-            raise _named(query, str(error)) from None
+            option = adbc_driver_sqlite.StatementOptions.BATCH_ROWS.value
+            self._statement.set_options(**{option: str(batch_rows)})
+            self._statement.set_sql_query(sql)
+            self._statement.prepare()
+            values = {str(number): [value] for number, value in enumerate(parameters)}
+            self._statement.bind(pa.RecordBatch.from_pydict(values))
+            stream, _ = self._statement.execute_query()
+            self.reader = pa.RecordBatchReader.from_stream(stream)
+        except BaseException:
+            self._statement.close()
+            raise
+        self.schema: pa.Schema = self.reader.schema
+
+    def close(self) -> None:
+        """Give back what the statement holds; the stream first, which reads from it."""
+        self.reader.close()
+        self._statement.close()
+
+
+def _wait_for_locks(connection: AdbcConnection, seconds: float) -> None:
+    with AdbcStatement(connection) as statement:
+        statement.set_sql_query(f"pragma busy_timeout = {int(seconds * 1000)}")
+        stream, _ = statement.execute_query()
+        pa.RecordBatchReader.from_stream(stream).read_all()
 
 
 def _typed_sql(query: RangeQuery) -> str:
@@ -70,22 +111,15 @@ def _typed_sql(query: RangeQuery) -> str:
 
 
 def _misread(
-    query: RangeQuery, schema: pa.Schema, reader: pa.RecordBatchReader
+    query: RangeQuery, schema: pa.Schema, read: pa.Schema
 ) -> tuple[Column, pa.DataType, pa.DataType] | None:
     """Return the first column that was not read as declared, its type, and the one declared."""
-    found = [field.type for field in reader.schema][FIRST_COLUMNS:]
+    found = [field.type for field in read][FIRST_COLUMNS:]
     declared = [field.type for field in schema][-len(query.columns) :]
     for column, one, other in zip(query.columns, found, declared, strict=True):
         if one != other:
             return column, one, other
     return None
-
-
-def _check_types(query: RangeQuery, schema: pa.Schema, reader: pa.RecordBatchReader) -> None:
-    misread = _misread(query, schema, reader)
-    if misread is not None:
-        column, found, declared = misread
-        raise column_error(query, column, f"it holds {found} besides {declared}")
 
 
 def _batches(
