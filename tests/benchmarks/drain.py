@@ -11,40 +11,28 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from airflow_changefeed.sources.mssql.names import quote
+from tests.benchmarks.figures import Chapter, Figure, Target
 from tests.integration.contract.bench import Bench, set_up
 from tests.integration.contract.engines import Engine, Table, expected_engines, open_engine
 
 ROWS, PAGE, ROUNDS = 200_000, 10_000, 3
 
 
-@dataclass(frozen=True)
-class Figure:
-    """
-    What was measured.
-
-    :param ratio: speed against the floor of the same run; 1 is as fast.
-    :param peak_megabytes: of this process, the highest until then.
-    """
-
-    what: str
-    engine: str
-    rows: int
-    rows_per_second: float
-    ratio: float
-    peak_megabytes: float
-
-
-def run(folder: Path) -> list[Figure]:
+def run(folder: Path) -> Chapter:
     """Measure every engine; the best of three rounds counts, each on a full outbox."""
-    return [figure for name in expected_engines() for figure in _measure(name, folder)]
+    figures, targets = [], []
+    for name in expected_engines():
+        floor, ours = _measure(name, folder)
+        figures += [floor, ours]
+        targets.append(Target(f"drain on {name}, rows/s", ours.rows_per_second, 50_000, at_least=True))
+    return Chapter("Draining an outbox", figures, targets)
 
 
-def _measure(name: str, folder: Path) -> list[Figure]:
+def _measure(name: str, folder: Path) -> tuple[Figure, Figure]:
     with open_engine(name, folder) as engine:
         bench = set_up(engine, Table(columns=()))
         execute = _mssql(engine) if name == "mssql" else _sqlite(engine)
@@ -55,10 +43,10 @@ def _measure(name: str, folder: Path) -> list[Figure]:
 
         floor = _best(fill, lambda: _floor(name, execute, outbox, feed))
         ours = _best(fill, lambda: _drain(bench))
-    return [
-        Figure("floor: insert and delete", name, ROWS, ROWS / floor, 1.0, _peak()),
-        Figure("drain, pages of 10,000", name, ROWS, ROWS / ours, floor / ours, _peak()),
-    ]
+    return (
+        Figure(f"floor on {name}: insert and delete", ROWS, floor, megabytes=_peak()),
+        Figure(f"drain on {name}, pages of 10,000", ROWS, ours, megabytes=_peak()),
+    )
 
 
 def _best(prepare: Callable[[], None], work: Callable[[], None]) -> float:

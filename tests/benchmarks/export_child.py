@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One way to export the first hours of the month, in a process of its own.
+One way to export the month, in a process of its own.
 
-``python -m tests.benchmarks.export_child floor|pandas|export|hourly DATABASE OUTPUT HOURS``
+``python -m tests.benchmarks.export_child floor|pandas|export|hourly DATABASE OUTPUT``
 """
 
 from __future__ import annotations
@@ -127,13 +127,13 @@ WAYS: dict[str, Callable[[str, Path, Window], int]] = {
 }
 
 
-def main(way: str, database: str, output: str, hours: str) -> None:
+def main(way: str, database: str, output: str) -> None:
     """Warm up, and measure."""
     # Imported before the clock runs, for those who need them.
     import adbc_driver_sqlite.dbapi  # noqa: F401 - as said
     import pandas as pd  # noqa: F401 - as said
 
-    window = month(int(hours))
+    window = month()
     if way in ("export", "hourly"):
         warm_up()
     with measured(way) as result:

@@ -35,14 +35,9 @@ BATCH_ROWS = 10_000
 _KINDS = 100_000
 
 
-def month(hours: int = HOURS) -> Window:
-    """Return the window of the first hours of the month."""
-    return Window(START, START + timedelta(hours=hours))
-
-
-def rows_until(rows: int, hours: int) -> int:
-    """Return how many of a month's rows lie in its first hours."""
-    return -(-rows * hours // HOURS)
+def month() -> Window:
+    """Return the window of the whole month."""
+    return Window(START, START + timedelta(hours=HOURS))
 
 
 def load(path: Path, rows: int) -> float:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.event import Event, Page
@@ -118,18 +119,21 @@ class SqliteReader:
             if not rows:
                 return []
             size = -(-rows // parts)
-            borders = connection.execute(
-                f"select u from (select {tables.ulid} as u, row_number() over (order by {tables.ulid}) as n "
-                f"from {tables.feed} where {_in_range(tables)}) where n % ? = 0 order by u",
-                (tables.to_sql(shard), range_.after.bytes, range_.upto.bytes, size),
+            # One pass in all: each step walks on from the last border.
+            step = (
+                f"select {tables.ulid} from {tables.feed} where {_in_range(tables)} "
+                f"order by {tables.ulid} limit 1 offset ?"
             )
-            ends = [Ulid.of_bytes(border) for (border,) in borders]
+            value, upto, ends = tables.to_sql(shard), range_.upto.bytes, [range_.after]
+            for _ in range(-(-rows // size) - 1):
+                (border,) = connection.execute(step, (value, ends[-1].bytes, upto, size - 1)).fetchone()
+                ends.append(Ulid.of_bytes(border))
         # The last part ends where the range does, though its last event may stand before.
-        ends = [*ends[: -(-rows // size) - 1], range_.upto]
-        starts = [range_.after, *ends[:-1]]
-        sizes = [size] * (len(ends) - 1) + [rows - size * (len(ends) - 1)]
+        ends.append(range_.upto)
+        last = len(ends) - 2
         return [
-            RangePart(UlidRange(start, end), n) for start, end, n in zip(starts, ends, sizes, strict=True)
+            RangePart(UlidRange(start, end), size if number < last else rows - size * last)
+            for number, (start, end) in enumerate(pairwise(ends))
         ]
 
     def schema(self, feed: str) -> pa.Schema:
