@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loading a feed, and exporting windows of it: against a floor, and against the loop that people write."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from statistics import median
+
+from tests.benchmarks import orders
+from tests.benchmarks.figures import Chapter, Figure, Target
+from tests.benchmarks.watch import watch
+
+SIZES = (200_000, 2_000_000)
+ROUNDS = 3
+_WHAT = {
+    "floor": "floor: ADBC to pyarrow, one process",
+    "pandas": "loop: pages of 1,000 to pandas",
+    "export": "export, one unit",
+    "hourly": "export, 720 hourly units",
+}
+
+
+def run(folder: Path) -> Chapter:
+    """Measure each way in processes of its own, in turn; the median of three rounds counts."""
+    loads, figures = [], {}
+    for rows in SIZES:
+        database = folder / f"{rows}.db"
+        loads.append(Figure("load: event and outbox, by 10,000", rows, orders.load(database, rows)))
+        # The loop takes minutes, and is far from where a round more would count.
+        rounds = [_measure(way, database, rows) for _ in range(ROUNDS) for way in ("floor", "export")]
+        rounds.append(_measure("pandas", database, rows))
+        for way in ("floor", "pandas", "export"):
+            figures[way, rows] = _middle([figure for name, figure in rounds if name == way])
+    small, large = SIZES
+    database = folder / f"{large}.db"
+    figures["hourly", large] = _middle([_measure("hourly", database, large)[1] for _ in range(ROUNDS)])
+    return Chapter(
+        "Windows of the embedded source", [*loads, *figures.values()], _targets(loads, figures, small, large)
+    )
+
+
+def _measure(way: str, database: Path, rows: int) -> tuple[str, Figure]:
+    with tempfile.TemporaryDirectory(dir=database.parent) as output:
+        reading = watch("tests.benchmarks.export_child", [way, str(database), output])[way]
+    if reading.result["rows"] != rows:
+        raise RuntimeError(f"{way} wrote {reading.result['rows']} rows, not {rows}")
+    return way, Figure(_WHAT[way], rows, reading.seconds, reading.cpu_seconds, reading.megabytes)
+
+
+def _middle(figures: list[Figure]) -> Figure:
+    """Return the median of each quantity."""
+    first = figures[0]
+    return Figure(
+        first.what,
+        first.rows,
+        median(figure.seconds for figure in figures),
+        median(figure.cpu_seconds or 0 for figure in figures),
+        median(figure.megabytes or 0 for figure in figures),
+    )
+
+
+def _targets(
+    loads: list[Figure], figures: dict[tuple[str, int], Figure], small: int, large: int
+) -> list[Target]:
+    floor, ours, loop = (figures[way, large] for way in ("floor", "export", "pandas"))
+    return [
+        Target("export, rows/s of the floor's", floor.seconds / ours.seconds, 0.9, at_least=True),
+        Target("export, CPU of the floor's", (ours.cpu_seconds or 0) / (floor.cpu_seconds or 1), 1.25),
+        Target("export, rows/s of the pandas loop's", loop.seconds / ours.seconds, 5, at_least=True),
+        Target(
+            "export, memory of that at a tenth of the rows",
+            (ours.megabytes or 0) / (figures["export", small].megabytes or 1),
+            1.2,
+        ),
+        Target("720 hourly units, time of one unit's", figures["hourly", large].seconds / ours.seconds, 3),
+        Target("loading, rows/s", min(load.rows_per_second for load in loads), 50_000, at_least=True),
+    ]

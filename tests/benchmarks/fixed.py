@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What costs the same however few rows there are: a job, an empty window, a look, a DAG file."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from airflow_changefeed.export.news import look
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.benchmarks import orders
+from tests.benchmarks.figures import Chapter, Figure, Target
+from tests.benchmarks.watch import Reading, watch
+from tests.system.airflow_settings import AirflowSettings
+
+ROUNDS = 3
+PARSES = 7
+LOOKS = 500
+FEEDS = (2_000, 2_000_000)
+_EMPTY = """
+from airflow.sdk import DAG
+
+with DAG("empty", schedule=None):
+    pass
+"""
+_FULL = """
+from airflow.sdk import DAG
+from airflow_changefeed import ChangefeedSensor, ChangefeedToParquetOperator
+
+with DAG("full", schedule=None):
+    names = {"feed": "shop.Order", "consumer": "warehouse"}
+    ChangefeedSensor(task_id="wait", **names) >> ChangefeedToParquetOperator(
+        task_id="export", path="/out", **names
+    )
+"""
+
+
+def run(folder: Path) -> Chapter:
+    """Measure each in processes of its own, in turn; medians count."""
+    jobs, (short, long) = _jobs(folder), _looks(folder)
+    empty, full = _parses(folder)
+    return Chapter(
+        "Fixed costs",
+        [*jobs.values(), short, long, empty, full],
+        [
+            Target(
+                "export of one row, time of the script's", jobs["one"].seconds / jobs["script"].seconds, 1.3
+            ),
+            Target("empty window in the task, s", jobs["empty"].seconds, 2),
+            Target("look at 2,000,000 rows, time of one at 2,000", long.seconds / short.seconds, 1.25),
+            Target("DAG file with the package, s beyond an empty one", full.seconds - empty.seconds, 0.3),
+        ],
+    )
+
+
+def _jobs(folder: Path) -> dict[str, Figure]:
+    database = folder / "one.db"
+    orders.load(database, 1)
+    readings: dict[str, list[Reading]] = {"script": [], "one": [], "empty": [], "local": []}
+    for _ in range(ROUNDS):
+        for way, own in readings.items():
+            with tempfile.TemporaryDirectory(dir=folder) as home:
+                arguments = [way] if way == "script" else [way, str(Path(home) / "out")]
+                environment = _environment(Path(home), database)
+                reading = watch("tests.benchmarks.task_child", arguments, environment=environment)[way]
+                if reading.result.get("rows", 0) != (way in ("one", "local")):
+                    raise RuntimeError(f"{way} exported {reading.result['rows']} rows")
+                own.append(reading)
+    what = {
+        "script": "spark-submit: session and a small mapInArrow",
+        "one": "task: one row, by Spark",
+        "local": "task: one row, local_below",
+        "empty": "task: empty window",
+    }
+    return {way: _figure(what[way], own) for way, own in readings.items()}
+
+
+def _environment(home: Path, database: Path) -> dict[str, str]:
+    return AirflowSettings(
+        home=home,
+        dags=home,
+        url="http://127.0.0.1:1",
+        sqlalchemy_url=f"sqlite:///{home}/airflow.db",
+        secret="signs nothing here",
+        connections={
+            "changefeed_default": {"conn_type": "sqlite", "host": str(database)},
+            "spark_default": {"conn_type": "spark", "host": "local[2]"},
+        },
+    ).environment()
+
+
+def _looks(folder: Path) -> tuple[Figure, Figure]:
+    sources = []
+    for rows in FEEDS:
+        database = folder / f"{rows}.db"
+        if not database.exists():
+            orders.load(database, rows)
+        sources.append(SqliteFeedSource(str(database)))
+    taken: list[list[float]] = [[], []]
+    for _ in range(LOOKS):
+        for number, source in enumerate(sources):
+            taken[number].append(_time(lambda source=source: look(source, orders.FEED, "reader")))
+    short, long = (
+        Figure(f"look at a feed of {rows:,} rows", 0, median(seconds))
+        for rows, seconds in zip(FEEDS, taken, strict=True)
+    )
+    return short, long
+
+
+def _time(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def _parses(folder: Path) -> tuple[Figure, Figure]:
+    readings: dict[str, list[Reading]] = {"empty": [], "full": []}
+    for _ in range(PARSES):
+        for name, text in (("empty", _EMPTY), ("full", _FULL)):
+            with tempfile.TemporaryDirectory(dir=folder) as home:
+                file = Path(home) / f"{name}.py"
+                file.write_text(text)
+                environment = _environment(Path(home), folder / "one.db")
+                reading = watch("tests.benchmarks.parse_child", [str(file)], environment=environment)["parse"]
+            if reading.result != {"dags": 1, "errors": {}}:
+                raise RuntimeError(f"{name}: {json.dumps(reading.result)}")
+            readings[name].append(reading)
+    return (
+        _figure("DAG file: empty", readings["empty"]),
+        _figure("DAG file: sensor and operator", readings["full"]),
+    )
+
+
+def _figure(what: str, readings: list[Reading]) -> Figure:
+    return Figure(
+        what,
+        0,
+        median(reading.seconds for reading in readings),
+        median(reading.cpu_seconds for reading in readings),
+        median(reading.megabytes for reading in readings),
+    )
