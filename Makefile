@@ -11,6 +11,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.changefeed-installed
 UV_VERSION := $(shell sed -n 's/^uv==\([^ ;]*\).*/\1/p' constraints.txt)
 UV := $(BIN)/uv
+# Where `make ui` listens, on 127.0.0.1
+PORT ?= 8080
 # More options for pytest, for example: make test PYTEST_ARGS="tests/unit -k ulid"
 PYTEST_ARGS ?=
 
@@ -20,7 +22,7 @@ export UV_NO_PROGRESS ?= 1
 # No other environment that happens to be active may be changed.
 unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 
-.PHONY: help setup java demo test soak tsql bench lint format constraints build clean
+.PHONY: help setup java demo ui test soak tsql bench lint format constraints build clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 14
@@ -55,6 +57,9 @@ java: ## Check that Java 17 or later is there for Spark
 
 demo: setup java ## Backfill real flights through Airflow and Spark, with proof (under 6 minutes)
 	@$(BIN)/python -m tests.system.demo
+
+ui: setup java ## Open Airflow's UI with a loaded feed and a week of hourly windows (PORT=8080)
+	@exec $(BIN)/python -m tests.system.ui --port "$(PORT)"
 
 test: setup java ## Run all tests but soak and tsql (under 10 minutes)
 	@$(BIN)/python -m pytest -m "not soak and not tsql" $(PYTEST_ARGS)
@@ -96,6 +101,6 @@ build: setup ## Build the wheel and the source distribution into dist/
 	@rm -rf dist
 	@$(UV) build --quiet --python $(BIN)/python -b constraints.txt --out-dir dist
 
-clean: ## Remove what builds, tests and the demo left (the environment stays)
+clean: ## Remove what builds, tests, demo and ui left (the environment stays)
 	@rm -rf build dist .airflow .mypy_cache .ruff_cache .hypothesis .pytest_cache spark-warehouse
 	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -13,7 +13,7 @@ Variable.
   be backfilled by days and kept up by hours.
 
 Where things are: the environment variables `CHANGEFEED_FEED`, `CHANGEFEED_EXPORT_PATH`, `CHANGEFEED_CONN_ID`
-and `CHANGEFEED_SPARK_CONN_ID`.
+and `CHANGEFEED_SPARK_CONN_ID`. Hours with fewer rows than `CHANGEFEED_LOCAL_BELOW` are written without Spark.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ FEED = os.environ.get("CHANGEFEED_FEED", "nyc.Flight")
 PATH = os.environ.get("CHANGEFEED_EXPORT_PATH", "/tmp/changefeed-export")  # noqa: S108 - to try it out
 CONN_ID = os.environ.get("CHANGEFEED_CONN_ID", "changefeed_default")
 SPARK_CONN_ID = os.environ.get("CHANGEFEED_SPARK_CONN_ID", "spark_default")
+LOCAL_BELOW = int(os.environ.get("CHANGEFEED_LOCAL_BELOW", "0"))
 CONSUMER = "warehouse"
 
 
@@ -60,6 +61,7 @@ with DAG(
         unit=timedelta(hours=1),
         changefeed_conn_id=CONN_ID,
         conn_id=SPARK_CONN_ID,
+        local_below=LOCAL_BELOW,
         # Holds for backfills too, which ignore a DAG's max_active_runs: each one starts a Spark.
         max_active_tis_per_dag=2,
     )

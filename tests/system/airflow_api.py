@@ -76,10 +76,18 @@ class TaskInstance:
 
 @dataclass(frozen=True)
 class Backfill:
-    """A backfill; ``completed_at`` is None while runs of it are left."""
+    """
+    A backfill.
+
+    :ivar from_date: first logical date; inclusive.
+    :ivar to_date: last logical date; inclusive.
+    :ivar completed_at: None while runs of it are left.
+    """
 
     id: int
     dag_id: str
+    from_date: datetime
+    to_date: datetime
     completed_at: datetime | None
 
 
@@ -157,6 +165,10 @@ class AirflowApi:
         """State of a backfill. Airflow marks it completed up to 30 s after its last run has ended."""
         return _backfill(self._call("GET", f"/backfills/{backfill_id}").json())
 
+    def backfills(self, dag_id: str) -> list[Backfill]:
+        """All backfills of a DAG."""
+        return [_backfill(row) for row in self._rows("/backfills", "backfills", dag_id=dag_id)]
+
     def trigger(
         self,
         dag_id: str,
@@ -217,7 +229,7 @@ class AirflowApi:
         A container or another type that Airflow serializes comes as Airflow stores it.
         """
         path = f"{_task_path(dag_id, run_id, task_id)}/xcomEntries/{_q(key)}"
-        response = self._call("GET", path, absent_is_fine=True)
+        response = self._call("GET", path, fine=404)
         return None if response.status_code == 404 else response.json()["value"]
 
     def variables(self) -> dict[str, str]:
@@ -227,19 +239,25 @@ class AirflowApi:
     def set_variable(self, key: str, value: str) -> None:
         """Create a Variable or overwrite it."""
         body = {"key": key, "value": value}
-        response = self._call("PATCH", f"/variables/{_q(key)}", json=body, absent_is_fine=True)
+        response = self._call("PATCH", f"/variables/{_q(key)}", json=body, fine=404)
         if response.status_code == 404:
             self._call("POST", "/variables", json=body)
 
-    def _rows(self, path: str, name: str) -> Iterator[dict[str, Any]]:
-        offset = 0
-        while rows := self._call("GET", path, params={"limit": PAGE, "offset": offset}).json()[name]:
-            yield from rows
-            offset += len(rows)
+    def add_connection(self, conn_id: str, connection: Mapping[str, Any]) -> None:
+        """
+        Create a connection that the UI lists; one of that name stays as it is.
 
-    def _call(
-        self, method: str, path: str, *, absent_is_fine: bool = False, **arguments: Any
-    ) -> httpx.Response:
+        :param connection: Airflow's connection JSON.
+        """
+        self._call("POST", "/connections", fine=409, json={"connection_id": conn_id, **connection})
+
+    def _rows(self, path: str, name: str, **params: str) -> Iterator[dict[str, Any]]:
+        page: dict[str, Any] = {**params, "limit": PAGE, "offset": 0}
+        while rows := self._call("GET", path, params=page).json()[name]:
+            yield from rows
+            page["offset"] += len(rows)
+
+    def _call(self, method: str, path: str, *, fine: int | None = None, **arguments: Any) -> httpx.Response:
         for attempt in tenacity.Retrying(
             stop=tenacity.stop_after_delay(20),
             wait=tenacity.wait_exponential(0.1, max=2),
@@ -250,7 +268,7 @@ class AirflowApi:
                 response = self._client.request(method, f"/api/v2{path}", **arguments)
                 if response.status_code >= 500 and method == "GET":
                     response.raise_for_status()
-        if response.is_error and not (absent_is_fine and response.status_code == 404):
+        if response.is_error and response.status_code != fine:
             raise HomeError(f"{method} {path} answered {response.status_code}: {response.text}")
         return response
 
@@ -301,7 +319,13 @@ def _task_instance(row: Mapping[str, Any]) -> TaskInstance:
 
 
 def _backfill(row: Mapping[str, Any]) -> Backfill:
-    return Backfill(id=row["id"], dag_id=row["dag_id"], completed_at=_time(row["completed_at"]))
+    return Backfill(
+        id=row["id"],
+        dag_id=row["dag_id"],
+        from_date=datetime.fromisoformat(row["from_date"].replace("Z", "+00:00")),
+        to_date=datetime.fromisoformat(row["to_date"].replace("Z", "+00:00")),
+        completed_at=_time(row["completed_at"]),
+    )
 
 
 def _log_line(event: str | Mapping[str, Any]) -> str:

@@ -115,7 +115,7 @@ class AirflowHome:
         self.fresh = fresh
         self.url = f"http://127.0.0.1:{port or free_port()}"
         self.api = AirflowApi(self.url)
-        self.postgres = Postgres(self.folder / "pg")
+        self.postgres = Postgres(self.folder / "pg", outlives_a_crash=not fresh)
         self._settings = functools.partial(
             AirflowSettings,
             home=self.folder,
@@ -199,10 +199,11 @@ class AirflowHome:
 
     def check(self) -> None:
         """
-        Notice a service that died.
+        Notice a service, or the database, that died.
 
         :raises HomeError: with the end of its log.
         """
+        self.postgres.check()
         for name, process in self._services.items():
             if process.poll() is not None:
                 raise HomeError(f"{name} ended with code {process.returncode}; {self._log_end(name)}")

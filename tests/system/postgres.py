@@ -34,10 +34,13 @@ class Postgres:
 
     :param folder: holds ``data`` and ``log`` and, if its path is short enough, the socket. It becomes 0700:
         the server trusts whoever reaches the socket.
+    :param outlives_a_crash: whether the data must survive a crash of the machine, at the price of waiting for
+        its disks; a crash of the server alone it always survives.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, outlives_a_crash: bool = False) -> None:
         self.folder = folder
+        self.outlives_a_crash = outlives_a_crash
         self.data = folder / "data"
         self.log = folder / "log"
         self.socket_folder = folder
@@ -63,14 +66,13 @@ class Postgres:
         if len(os.fsencode(self.folder / SOCKET_NAME)) > SOCKET_PATH_MAX:
             self._temporary = Path(tempfile.mkdtemp(prefix="changefeed-pg-"))
             self.socket_folder = self._temporary
-        # The data is as short-lived as the tests: no waiting for disks.
         settings = {
             "listen_addresses": "",
             "unix_socket_directories": str(self.socket_folder),
-            "fsync": "off",
-            "synchronous_commit": "off",
-            "full_page_writes": "off",
+            "synchronous_commit": "off",  # a commit may be lost with the machine, never half of one
         }
+        if not self.outlives_a_crash:
+            settings |= {"fsync": "off", "full_page_writes": "off"}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -81,7 +83,7 @@ class Postgres:
                 cwd=self.folder,
                 start_new_session=True,
             )
-        wait_for("PostgreSQL", self._answers, timeout=30, check=self._check, explain=lambda: tail(self.log))
+        wait_for("PostgreSQL", self._answers, timeout=30, check=self.check, explain=lambda: tail(self.log))
 
     def stop(self) -> None:
         """Stop the server (fast shutdown, then SIGKILL), be it one left by an earlier starter."""
@@ -98,6 +100,16 @@ class Postgres:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
+
+    def check(self) -> None:
+        """
+        Notice that the server died.
+
+        :raises HomeError: with the end of its log.
+        """
+        if self._process is not None and self._process.poll() is not None:
+            code = self._process.returncode
+            raise HomeError(f"PostgreSQL ended with code {code}; end of {self.log}:\n{tail(self.log)}")
 
     def __enter__(self) -> Postgres:
         try:
@@ -116,19 +128,16 @@ class Postgres:
         arguments = ["-q", "-h", str(self.socket_folder), "-U", "postgres", "-d", "postgres"]
         return subprocess.run([str(_program("pg_isready")), *arguments], check=False).returncode == 0
 
-    def _check(self) -> None:
-        if self._process is not None and self._process.poll() is not None:
-            code = self._process.returncode
-            raise HomeError(f"PostgreSQL ended with code {code}; end of {self.log}:\n{tail(self.log)}")
-
     def _make_data(self) -> None:
         shutil.rmtree(self.data, ignore_errors=True)
         self.data.mkdir(mode=0o700)
         if os.geteuid() == 0:
             os.chown(self.data, NOBODY, NOBODY)
         arguments = ["-D", str(self.data), "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C"]
+        if not self.outlives_a_crash:
+            arguments.append("--no-sync")
         done = subprocess.run(
-            [*_as_other_user(), str(_program("initdb")), *arguments, "--no-sync"],
+            [*_as_other_user(), str(_program("initdb")), *arguments],
             capture_output=True,
             text=True,
             check=False,

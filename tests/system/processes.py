@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import select
 import signal
 import socket
 import sys
@@ -150,10 +151,12 @@ class FileLock:
     A lock between processes that ends with its holder, however that ends.
 
     :param path: the file; made when missing, with the holder's process id in it, and left there.
+    :param note: what others are told of the holder besides.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, note: str = "") -> None:
         self.path = path
+        self.note = note
         self._file: TextIO | None = None
 
     def acquire(self) -> None:
@@ -172,7 +175,7 @@ class FileLock:
             file.close()
             raise HomeError(f"{self.path} is held by process {holder}: stop that one first.") from None
         file.truncate(0)
-        file.write(str(os.getpid()))
+        file.write(f"{os.getpid()} {self.note}".strip())
         file.flush()
         self._file = file
 
@@ -207,6 +210,29 @@ def signals_ignored() -> Iterator[None]:
         yield
     finally:
         restore_signals(before)
+
+
+def is_hung_up(terminal: int) -> bool:
+    """
+    Whether a terminal was closed.
+
+    SIGHUP does not always say so: without a shell, only ``make`` gets it, which waits for us then.
+
+    :param terminal: file descriptor.
+    """
+    poll = select.poll()
+    poll.register(terminal, 0)  # hang-ups are told unasked
+    return any(events & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, events in poll.poll(0))
+
+
+@contextlib.contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """A block that Ctrl-C waits for; processes that are started in it never hear of Ctrl-C."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def restore_signals(handlers: Handlers) -> None:

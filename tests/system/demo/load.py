@@ -17,6 +17,7 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import TransientError
 from airflow_changefeed.sources import open_source
 from tests.system.demo.flights import COLUMNS, FEED, SHARDS, data_set, events_of
+from tests.system.processes import interrupts_blocked
 
 BATCH_ROWS = 2_000
 _TIMEOUT = 120.0
@@ -62,15 +63,23 @@ def load(path: Path) -> Loaded:
         for origin, shard in SHARDS.items()
     ]
     reader = context.Process(target=_read, args=(path, ready, seen), name="reader")
-    for process in (*writers, reader):
-        process.start()
-    ready.wait(_TIMEOUT)
-    begun = time.monotonic()
-    for process in writers:
-        process.join(_TIMEOUT)
-    seconds = time.monotonic() - begun
-    read = seen.get(timeout=_TIMEOUT)
-    reader.join(_TIMEOUT)
+    try:
+        # Ctrl-C reaches the whole group: this process alone is to answer it, by ending the others.
+        with interrupts_blocked():
+            for process in (*writers, reader):
+                process.start()
+        ready.wait(_TIMEOUT)
+        begun = time.monotonic()
+        for process in writers:
+            process.join(_TIMEOUT)
+        seconds = time.monotonic() - begun
+        read = seen.get(timeout=_TIMEOUT)
+        reader.join(_TIMEOUT)
+    finally:
+        for process in (*writers, reader):
+            if process.is_alive():
+                process.kill()
+                process.join()
     failed = [process.name for process in (*writers, reader) if process.exitcode != 0]
     if failed:
         raise RuntimeError(f"failed while loading: {', '.join(failed)}")

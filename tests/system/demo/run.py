@@ -19,14 +19,14 @@ from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.export.store import ExportStore
 from tests.system.airflow_api import DagRun
-from tests.system.airflow_home import AirflowHome
+from tests.system.airflow_settings import PROJECT
 from tests.system.demo import report
 from tests.system.demo.flights import FEED, SHARDS
 from tests.system.demo.load import Loaded, create_feed, load
+from tests.system.demo.surroundings import CONSUMER, DAILY, HOURLY, Surroundings
 
-PROJECT = Path(__file__).resolve().parents[3]
 FOLDER = PROJECT / ".airflow" / "demo"
-DAILY, HOURLY, TASK, CONSUMER = "changefeed_quickstart", "changefeed_hourly", "export", "warehouse"
+TASK = "export"
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 BEGIN = datetime(2013, 1, 1, tzinfo=timezone.utc)
 DAYS = 3
@@ -41,27 +41,17 @@ class Demo:
     """
 
     def __init__(self, folder: Path = FOLDER, console: Console | None = None) -> None:
+        surroundings = Surroundings(folder)
         self.folder = folder
-        self.database = folder / "data" / "flights.db"
-        self.export = folder / "export"
+        self.database = surroundings.database
+        self.export = surroundings.export
         # A pipe has no width of its own, and the default would break the table's lines.
         self.console = console or Console(width=None if sys.stdout.isatty() else 120)
         self.tries: dict[str, int] = {}
-        self.home = AirflowHome(
-            folder / "airflow",
-            dags=PROJECT / "dags",
-            connections={
-                "changefeed_default": {"conn_type": "sqlite", "host": str(self.database)},
-                "spark_default": {"conn_type": "spark", "host": "local[2]"},
-            },
-            env={
-                "CHANGEFEED_FEED": FEED,
-                "CHANGEFEED_EXPORT_PATH": str(self.export),
-                # Live, the DAGs would begin with today's last hour, in which nothing flew.
-                "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
-                # Seconds; Airflow's own default of five minutes is for people who have them.
-                "AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "5",
-            },
+        self.home = surroundings.home(
+            connections=surroundings.connections,
+            # Live, the DAGs would begin with today's last hour, in which nothing flew.
+            env={"AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False"},
         )
 
     def run(self) -> bool:

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the flights, their export and their Airflow lie, for ``make demo`` and for ``make ui``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.system.airflow_home import AirflowHome
+from tests.system.airflow_settings import PROJECT
+from tests.system.demo.flights import FEED
+
+DAILY, HOURLY, FOLLOW = "changefeed_quickstart", "changefeed_hourly", "changefeed_follow"
+CONSUMER = "warehouse"
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """
+    All that the example DAGs need around them, below one folder.
+
+    :param folder: of everything; made when something is written.
+    """
+
+    folder: Path
+
+    @property
+    def database(self) -> Path:
+        """The feed's database; alone in its folder but for what SQLite puts beside it."""
+        return self.folder / "data" / "flights.db"
+
+    @property
+    def export(self) -> Path:
+        """The root of the output."""
+        return self.folder / "export"
+
+    @property
+    def connections(self) -> dict[str, dict[str, Any]]:
+        """The Airflow connections that the DAGs name, as Airflow's connection JSON."""
+        return {
+            "changefeed_default": {"conn_type": "sqlite", "host": str(self.database)},
+            "spark_default": {"conn_type": "spark", "host": "local[2]"},
+        }
+
+    def home(self, *, env: Mapping[str, str], **options: Any) -> AirflowHome:
+        """
+        Return an Airflow, not started, with the project's DAGs for these flights.
+
+        :param env: further environment.
+        :param options: further arguments of :class:`AirflowHome`.
+        """
+        own = {
+            "CHANGEFEED_FEED": FEED,
+            "CHANGEFEED_EXPORT_PATH": str(self.export),
+            # Seconds; Airflow's own default of five minutes is for people who have them.
+            "AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "5",
+        }
+        return AirflowHome(self.folder / "airflow", dags=PROJECT / "dags", env={**own, **env}, **options)

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``make ui``: what it refuses before anything is started, what it finds again, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from pathlib import Path
+
+import pendulum
+import psutil
+import pytest
+from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow.timetables.base import TimeRestriction
+
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.sources import open_source
+from tests.system.airflow_api import AirflowApi
+from tests.system.airflow_settings import PROJECT
+from tests.system.demo.flights import COLUMNS, FEED, SHARDS, events_of
+from tests.system.demo.load import create_feed
+from tests.system.demo.surroundings import DAILY, Surroundings
+from tests.system.processes import (
+    FileLock,
+    HomeError,
+    command_line,
+    descendants,
+    free_port,
+    is_hung_up,
+    wait_for,
+)
+from tests.system.ui.policy import dag_policy
+from tests.system.ui.port import check_free, parse_port
+from tests.system.ui.run import Ui
+from tests.system.ui.timetable import PastTimetable
+from tests.unit.export.flights import Flights, hours
+
+OPEN = "Airflow's UI is open"
+
+
+@pytest.mark.parametrize("text", ["", "http", "-1", "0", "65536", "80 80", "8,080"])
+def test_a_port_that_is_no_port_is_refused_with_an_example(text: str) -> None:
+    """The message says what was given, what may be given, and how."""
+    with pytest.raises(HomeError, match=r"PORT must be a number from 1 to 65535, not .*make ui PORT=9090"):
+        parse_port(text)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 - what others do is refused, too
+def test_a_taken_port_is_refused_before_anything_is_made(tmp_path: Path, address: str) -> None:
+    """The message names another port, which is free."""
+    with socket.socket() as other:
+        other.bind((address, 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(HomeError, match=f"Port {port} cannot be had: another program") as caught:
+            Ui(tmp_path / "ui", port).run()
+    check_free(int(str(caught.value).rpartition("=")[2]))
+    assert not (tmp_path / "ui").exists()
+
+
+def test_a_second_ui_in_one_folder_is_refused_with_the_address_of_the_first(tmp_path: Path) -> None:
+    """Nothing of the first is touched: the lock comes before all else."""
+    first = FileLock(tmp_path / "ui.lock", note="(http://127.0.0.1:8080)")
+    first.acquire()
+    try:
+        with pytest.raises(
+            HomeError, match=r"held by process \d+ \(http://127.0.0.1:8080\).*another make ui"
+        ):
+            Ui(tmp_path / "ui", free_port()).run()
+    finally:
+        first.release()
+
+
+def test_the_example_dags_run_by_backfill_and_by_hand_and_never_by_the_clock() -> None:
+    """The past has its hours, the present has none; a DAG that somebody adds keeps its schedule."""
+    start, hour = datetime(2013, 1, 1, tzinfo=timezone.utc), timedelta(hours=1)
+    example, own = (
+        DAG(name, schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"), tags=[name])
+        for name in ("changefeed", "mine")
+    )
+    dag_policy(example)
+    dag_policy(own)
+    assert isinstance(own.timetable, CronDataIntervalTimetable)
+    assert isinstance(example.timetable, PastTimetable)
+    ask = partial(example.timetable.next_dagrun_info, last_automated_data_interval=None)
+    backfilled = ask(restriction=TimeRestriction(pendulum.instance(start), None, catchup=True))
+    assert backfilled is not None
+    assert backfilled.data_interval == (start, start + hour)
+    assert ask(restriction=TimeRestriction(pendulum.instance(start), None, catchup=False)) is None
+    by_hand = example.timetable.infer_manual_data_interval(run_after=pendulum.instance(start + 2.5 * hour))
+    assert by_hand == (start + hour, start + 2 * hour)
+
+
+def test_a_closed_terminal_is_noticed() -> None:
+    """Where nobody sends SIGHUP, the terminal itself tells."""
+    master, terminal = os.openpty()
+    assert not is_hung_up(terminal)
+    os.close(master)
+    assert is_hung_up(terminal)
+    os.close(terminal)
+
+
+def test_the_query_of_the_page_counts_the_flights_of_the_seventh_day(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """docs/tutorial/look-around.md reads what hourly windows of the real flights hold."""
+    surroundings = Surroundings(tmp_path)
+    create_feed(surroundings.database)
+    marks = ", ".join("?" * len(COLUMNS))
+    expected = {}
+    with closing(sqlite3.connect(surroundings.database)) as connection:
+        for origin, shard in SHARDS.items():
+            day = [event for event in events_of(origin) if event[1][1].startswith("2013-01-07")]
+            expected[origin] = len(day)
+            connection.executemany(f'insert into "{FEED}" values ({marks})', [row for _, row in day])
+            connection.executemany(
+                f'insert into "changefeed.outbox:{FEED}" (shard_id, time_hint, "FlightID") values (?, ?, ?)',
+                [(shard, hint, row[0]) for hint, row in day],
+            )
+        connection.commit()
+    source = open_source({"type": "sqlite", "path": str(surroundings.database)})
+    Flights(surroundings.database, source).export(
+        ExportStore(str(surroundings.export), FEED), hours(6 * 24, 7 * 24)
+    )
+    page = (PROJECT / "docs" / "tutorial" / "look-around.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(code.replace(".airflow/ui", str(tmp_path)))  # noqa: S102 - our own page
+    shown = re.findall(r"(EWR|JFK|LGA) *│ *(\d+) ", capsys.readouterr().out)
+    assert {origin: int(count) for origin, count in shown} == expected
+
+
+@contextmanager
+def started(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
+    """``make ui`` in a process of its own, as a terminal starts it: a process group that gets Ctrl-C."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.system.ui", "--port", str(port), "--folder", str(folder)],
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> None:
+    """Read what it prints until a line holds the words."""
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if words in line:
+            return
+    raise AssertionError("".join(lines))
+
+
+def left(folder: Path) -> list[str]:
+    """Command lines of what still runs below a folder: Airflow, tasks, Spark, the database."""
+    home = Surroundings(folder).home(env={}, fresh=False)
+    postgres = [process for process in psutil.process_iter() if str(folder) in command_line(process)]
+    return [command_line(process) for process in [*home.processes(), *postgres]]
+
+
+@pytest.mark.airflow
+def test_ctrl_c_while_loading_ends_the_writers_and_the_next_start_loads_again(tmp_path: Path) -> None:
+    """Half a feed is never taken for a whole one."""
+    folder = tmp_path / "ui"
+    with started(folder, free_port()) as process:
+        read_until(process, "Loading")
+        writers = wait_for("its writers", lambda: descendants(psutil.Process(process.pid)), timeout=60)
+        os.killpg(process.pid, signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT
+    assert "Traceback" not in output
+    psutil.wait_procs(writers, timeout=10)
+    assert [writer for writer in writers if writer.is_running()] == []
+    assert not Surroundings(folder).database.exists()
+
+
+@pytest.mark.airflow
+def test_a_second_start_finds_what_the_first_has_done_and_every_end_leaves_nothing(tmp_path: Path) -> None:
+    """
+    Ctrl-C while the week begins ends all with code 0; the next start neither loads nor
+    backfills again; and when a process of Airflow dies then, it says which, with the end of its log.
+    """
+    folder, port = tmp_path / "ui", free_port()
+    api = AirflowApi(f"http://127.0.0.1:{port}")
+    with started(folder, port) as process:
+        read_until(process, OPEN)
+        api.login()
+        wait_for("the week's first backfill", lambda: api.backfills(DAILY), timeout=60)
+        os.killpg(process.pid, signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    assert (process.returncode, left(folder)) == (0, []), output
+    loaded = Surroundings(folder).database.stat().st_ino
+
+    with started(folder, port) as process:
+        read_until(process, OPEN)
+        api.login()
+        assert [backfill.id for backfill in api.backfills(DAILY)] == [1]
+        triggerer = [
+            child for child in descendants(psutil.Process(process.pid)) if "triggerer" in command_line(child)
+        ]
+        min(triggerer, key=lambda child: child.pid).kill()
+        output, _ = process.communicate(timeout=60)
+    assert (process.returncode, left(folder)) == (1, [])
+    assert "make ui: triggerer ended with code -9; end of" in output.replace("\n", " ")
+    assert Surroundings(folder).database.stat().st_ino == loaded
+    api.close()
