@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 LEAST_JAVA = 17
 _PR_SET_PDEATHSIG = 1
 _JAVA_SECONDS = 60
+# The driver of a local job does little in Java, for seconds: its second compiler would use more processor
+# time than the rest of the job (measured: 14 instead of 24 s for the least job there is). Goes before what
+# anybody else says, so theirs wins; other makes of Java pass over what they do not know.
+_JAVA_OPTIONS = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1"
 _INSTALL_JAVA = (
     f"install Java {LEAST_JAVA} or later (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) where the "
     "task runs, and export JAVA_HOME if it is not on PATH"
@@ -118,11 +122,14 @@ def check_connection(connection: Callable[[str], Connection], conn_id: str) -> N
 
 def local_environment(given: Mapping[str, Any] | None) -> dict[str, Any]:
     """
-    Return the environment of a local job: this Python for the driver and the workers.
+    Return the environment of a local job: this Python for the driver and the workers, and a Java that starts
+    fast.
 
     :param given: what the task says; it wins.
     """
-    return {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, **(given or {})}
+    env = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, **(given or {})}
+    others = env.get("SPARK_SUBMIT_OPTS", os.environ.get("SPARK_SUBMIT_OPTS", ""))
+    return {**env, "SPARK_SUBMIT_OPTS": f"{_JAVA_OPTIONS} {others}".strip()}
 
 
 def driver_environment(given: Mapping[str, Any] | None) -> dict[str, str]:

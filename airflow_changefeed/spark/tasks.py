@@ -16,6 +16,7 @@ from airflow_changefeed.export.connection import JobConnection
 from airflow_changefeed.export.files import open_files
 from airflow_changefeed.export.part_task import PlannedPart, plan_parts, task_name, write_parts
 from airflow_changefeed.export.result import ErrorFacts
+from airflow_changefeed.sources.arrow import byte_strings
 
 #: Columns of what tasks yield: one JSON document for each file, and one for the schema that was written.
 FACTS_SCHEMA = "facts string"
@@ -98,7 +99,8 @@ def _bulk(connection: JobConnection) -> dict[str, str]:
 
 
 def _facts(rows: list[dict[str, Any]]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"facts": pa.array([json.dumps(row) for row in rows], pa.string())})
+    facts = byte_strings([json.dumps(row) for row in rows], pa.string())
+    return pa.RecordBatch.from_arrays([facts], names=["facts"])
 
 
 def _task_attempt() -> int:

@@ -83,8 +83,9 @@ def spark_session() -> SparkSession:
     """Return a session on two cores, as the operator's job has it."""
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = str(PROJECT)
+    from airflow_changefeed.hooks.changefeed_spark import local_environment
+
+    os.environ.update(local_environment(None), PYTHONPATH=str(PROJECT))
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     for name in ("spark.driver.host", "spark.driver.bindAddress"):
         builder = builder.config(name, "127.0.0.1")

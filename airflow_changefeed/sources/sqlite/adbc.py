@@ -22,7 +22,7 @@ from adbc_driver_manager import AdbcConnection, AdbcStatement
 
 from airflow_changefeed.core.feed import Column, shard_text
 from airflow_changefeed.exceptions import LockTimeoutError, SourceUnavailableError
-from airflow_changefeed.sources.arrow import ulid_bytes, ulid_texts, ulid_times
+from airflow_changefeed.sources.arrow import one_value, ulid_bytes, ulid_texts, ulid_times, whole_numbers
 from airflow_changefeed.sources.sqlite.arrow import (
     FIRST_COLUMNS,
     RangeQuery,
@@ -82,8 +82,8 @@ class _Reading:
             self._statement.set_options(**{option: str(batch_rows)})
             self._statement.set_sql_query(sql)
             self._statement.prepare()
-            values = {str(number): [value] for number, value in enumerate(parameters)}
-            self._statement.bind(pa.RecordBatch.from_pydict(values))
+            names = [str(number) for number in range(len(parameters))]
+            self._statement.bind(pa.RecordBatch.from_arrays([*map(one_value, parameters)], names=names))
             stream, _ = self._statement.execute_query()
             self.reader = pa.RecordBatchReader.from_stream(stream)
         except BaseException:
@@ -107,7 +107,7 @@ def _wait_for_locks(connection: AdbcConnection, seconds: float) -> None:
 def _typed_sql(query: RangeQuery) -> str:
     """Return the statement after one row that says each column's type; ``order by`` keeps that row first."""
     literals = ", ".join(_TYPED[storage_of(column)] for column in query.columns)
-    return f"select x'' as u, 0 as m, 0 as x, {literals} union all select * from ({query.sql}) order by 1"
+    return f"select x'' as u, 0 as x, {literals} union all select * from ({query.sql}) order by 1"
 
 
 def _misread(
@@ -130,7 +130,7 @@ def _batches(
         rows, skip = batch.slice(skip), max(0, skip - batch.num_rows)
         if not rows.num_rows:
             continue
-        check_rows(query, rows.column(1).to_numpy(), rows.column(2).to_numpy(), rows.columns)
+        check_rows(query, whole_numbers(rows.column(1)), rows.column(0))
         arrays = [rows.column(FIRST_COLUMNS + number) for number in range(len(query.columns))]
         for column, array in zip(query.columns, arrays, strict=True):
             if pa.types.is_string(array.type):

@@ -26,8 +26,8 @@ _ARROW = {
     Storage.TEXT: pa.string(),
     Storage.BLOB: pa.binary(),
 }
-#: ULID, missing, misfit.
-FIRST_COLUMNS = 3
+#: ULID, and what is wrong with the row.
+FIRST_COLUMNS = 2
 #: Bytes of a batch, by the largest row of a sample: long values, not many rows, fill a worker's memory.
 _BATCH_BYTES = 64 * 1024 * 1024
 _SAMPLE_ROWS = 100
@@ -43,8 +43,11 @@ def feed_schema(tables: FeedTables) -> pa.Schema:
 @dataclass(frozen=True)
 class RangeQuery:
     """
-    The statement that reads a range: ULID, whether the row is missing, number of a misfit column, then the
-    columns.
+    The statement that reads a range: ULID, what is wrong with the row, then the columns.
+
+    What is wrong is the number of the first column whose value the reader would change, from 1; -1 where the
+    event's row is missing and must not be; or 0. One column says it all, since a column more takes the reader
+    longer than all the comparisons.
 
     :param range: ``(after, upto]``.
     :param cuts_fractions: whether its reader would turn 2.5 in a column of integers to 2 without a word.
@@ -73,34 +76,31 @@ class RangeQuery:
         keys = {column.name for column in tables.info.key_columns}
         if tables.is_serialized:
             values = [f"e.{quote(column.name)}" for column in self.columns]
-            missing, source = "0", f"{tables.table} e"
+            cases, source = [], f"{tables.table} e"
             ulid = f"e.{tables.ulid}"
         else:
             values = [
                 f"{'f' if column.name in keys else 'e'}.{quote(column.name)}" for column in self.columns
             ]
             joined = " and ".join(f"e.{key} = f.{key}" for key in tables.keys)
-            missing, source = (
-                f"e.{tables.keys[0]} is null",
-                f"{tables.feed} f left join {tables.table} e on {joined}",
-            )
+            cases = [f"when e.{tables.keys[0]} is null then -1"] if self.on_missing == "fail" else []
+            source = f"{tables.feed} f left join {tables.table} e on {joined}"
             ulid = "f.ulid"
+        cases += self._misfits(values)
+        wrong = f"case {' '.join(cases)} else 0 end" if cases else "0"
         alias = "e" if tables.is_serialized else "f"
         where = f"{_qualified(tables.shard_condition, alias)} and {ulid} > ? and {ulid} <= ?"
         names = ", ".join(f"{value} as c{number}" for number, value in enumerate(values))
-        return (
-            f"select {ulid} as u, {missing} as m, {self._misfit(values)} as x, {names} "
-            f"from {source} where {where} order by {ulid}"
-        )
+        return f"select {ulid} as u, {wrong} as x, {names} from {source} where {where} order by {ulid}"
 
-    def _misfit(self, values: Sequence[str]) -> str:
-        """Return SQL for the number of the first column whose value would be changed, from 1; or 0."""
+    def _misfits(self, values: Sequence[str]) -> list[str]:
+        """Return the cases of columns whose values would be changed."""
         cases = []
         for number, (column, value) in enumerate(zip(self.columns, values, strict=True)):
             condition = misfit_condition(column, value, cuts_fractions=self.cuts_fractions)
             if condition:
                 cases.append(f"when {condition} then {number + 1}")
-        return f"case {' '.join(cases)} else 0 end" if cases else "0"
+        return cases
 
     @property
     def size_sql(self) -> str | None:
@@ -134,7 +134,7 @@ def stream_sqlite3(
     with closing(cursor):
         while rows := _fetch(query, cursor, batch_rows):
             columns = list(zip(*rows, strict=True))
-            check_rows(query, np.array(columns[1]), np.array(columns[2]), columns)
+            check_rows(query, np.array(columns[1]), columns[0])
             arrays = [
                 _array(query, column, columns[FIRST_COLUMNS + number])
                 for number, column in enumerate(query.columns)
@@ -161,23 +161,27 @@ def _array(query: RangeQuery, column: Column, values: tuple[Any, ...]) -> pa.Arr
         raise column_error(query, column, str(error)) from None
 
 
-def check_rows(query: RangeQuery, missing: np.ndarray, misfit: np.ndarray, columns: Any) -> None:
-    """Raise for the first row that is missing, if that is an error, or holds a value of another class."""
-    if misfit.any():
-        row = int(np.flatnonzero(misfit)[0])
-        column = query.columns[int(misfit[row]) - 1]
-        raise column_error(query, column, f"the value at ULID {_ulid(columns[0][row])} is of another class")
-    if query.on_missing == "fail" and missing.any():
-        row = int(np.flatnonzero(missing)[0])
-        feed = query.tables.info.name
-        raise MissingEventError(
-            f"feed {feed!r} shard {shard_text(query.shard)}: the row of event {_ulid(columns[0][row])} was "
-            f"deleted from {feed!r} after it was fed, {int(missing.sum())} in this batch. Restore the rows, "
-            "or export with on_missing='keys_only'",
-            feed=feed,
-            shard=query.shard,
-            ulid=_ulid(columns[0][row]),
-        )
+def check_rows(query: RangeQuery, wrong: np.ndarray, ulids: Sequence[Any]) -> None:
+    """
+    Raise for the first row that is missing, or holds a value of another class.
+
+    :param wrong: as the statement says it.
+    """
+    if not wrong.any():
+        return
+    row = int(np.flatnonzero(wrong)[0])
+    if wrong[row] > 0:
+        column = query.columns[int(wrong[row]) - 1]
+        raise column_error(query, column, f"the value at ULID {_ulid(ulids[row])} is of another class")
+    feed = query.tables.info.name
+    raise MissingEventError(
+        f"feed {feed!r} shard {shard_text(query.shard)}: the row of event {_ulid(ulids[row])} was "
+        f"deleted from {feed!r} after it was fed, {int((wrong < 0).sum())} in this batch. Restore the rows, "
+        "or export with on_missing='keys_only'",
+        feed=feed,
+        shard=query.shard,
+        ulid=_ulid(ulids[row]),
+    )
 
 
 def _ulid(value: Any) -> str:

@@ -22,6 +22,8 @@ class Storage(str, Enum):
     BLOB = "binary"
 
 
+#: Declared types that SQLite gives text affinity.
+_TEXT_WORDS = ("char", "clob", "text")
 #: Declared types that SQLite gives numeric affinity, and people fill with text.
 _TIME_WORDS = ("date", "time")
 
@@ -36,13 +38,19 @@ def storage_of(column: Column) -> Storage:
     declared = column.type.lower()
     if "int" in declared or "bool" in declared or declared == "bit":
         return Storage.INTEGER
-    if any(word in declared for word in ("char", "clob", "text", "uuid", "uniqueidentifier", "json")):
+    if any(word in declared for word in (*_TEXT_WORDS, "uuid", "uniqueidentifier", "json")):
         return Storage.TEXT
     if not declared or "blob" in declared or "binary" in declared:
         return Storage.BLOB
     if any(word in declared for word in _TIME_WORDS):
         return Storage.TEXT
     return Storage.REAL
+
+
+def has_text_affinity(column: Column) -> bool:
+    """Return whether SQLite writes all numbers of the column as texts."""
+    declared = column.type.lower()
+    return "int" not in declared and any(word in declared for word in _TEXT_WORDS)
 
 
 def misfit_condition(column: Column, expression: str, *, cuts_fractions: bool) -> str | None:
@@ -61,7 +69,9 @@ def misfit_condition(column: Column, expression: str, *, cuts_fractions: bool) -
         return f"typeof({expression}) = 'real'" if cuts_fractions else None
     # Classes sort as numbers, text, blobs. A comparison costs a fraction of typeof() and its list of words.
     if storage is Storage.TEXT:
-        return f"{expression} < '' or {expression} >= x''"
+        is_blob = f"{expression} >= x''"
+        # A column of text affinity turns numbers into texts when they are written.
+        return is_blob if has_text_affinity(column) else f"{expression} < '' or {is_blob}"
     if storage is Storage.BLOB:
         return f"{expression} < x''"
     if not any(word in column.type.lower() for word in ("real", "floa", "doub")):

@@ -103,7 +103,9 @@ def test_large_rows_go_to_small_row_groups(tmp_path: Path, monkeypatch: pytest.M
     texts = [str(Ulid.of_int(number + 1)) for number in range(len(sizes))]
     values = {"changefeed_ulid": texts, "raw": [b"x" * size for size in sizes]}
     batch = pa.RecordBatch.from_pydict(values, schema)
-    file = range_writer._OpenFile(LocalFiles(str(tmp_path)), f"{tmp_path}/a.parquet", "a", schema, "NONE")
+    file = range_writer._OpenFile(
+        LocalFiles(str(tmp_path)), f"{tmp_path}/a.parquet", schema, "NONE", batch
+    )
     file.write(batch)
     facts = file.finish()
     assert facts.rows == len(sizes)
@@ -112,7 +114,7 @@ def test_large_rows_go_to_small_row_groups(tmp_path: Path, monkeypatch: pytest.M
     assert all(group.num_rows == 1 or group.nbytes <= 1000 for group in groups)
     assert pa.concat_tables(groups)["raw"].to_pylist() == batch["raw"].to_pylist()
     store = ExportStore(str(tmp_path), "f")
-    assert read_facts(store, f"{tmp_path}/a.parquet", "a") == facts
+    assert read_facts(store, f"{tmp_path}/a.parquet", "a.parquet") == facts
 
 
 def test_a_batch_is_let_go_before_the_next_one(tmp_path: Path) -> None:
