@@ -58,6 +58,38 @@ class News:
     has_outbox: bool
 
 
+#: Of a shard that ever had an event: last event in the feed, whether rows wait in the outbox, and cursor.
+ShardSight = tuple[Shard, Ulid | None, bool, Ulid | None]
+
+
+@dataclass(frozen=True)
+class Peek:
+    """
+    What one look at a feed found.
+
+    :param at: the database's clock, read before all else.
+    :param shards: those that ever had an event, also if its rows are all in the outbox.
+    :param after: the consumer's cursors in them, exclusive; a shard left out stands at ``Ulid.MIN``.
+    :param news: of the shards that have events beyond their cursor, in the feed or waiting in the outbox.
+    """
+
+    at: datetime
+    shards: tuple[Shard, ...]
+    after: dict[Shard, Ulid]
+    news: dict[Shard, News]
+
+    @classmethod
+    def of(cls, at: datetime, found: Sequence[ShardSight]) -> Peek:
+        """Return what was found of each shard that ever had an event."""
+        after = {shard: cursor for shard, _, _, cursor in found if cursor is not None}
+        news = {}
+        for shard, head, has_outbox, cursor in found:
+            is_beyond = head is not None and head > (cursor or Ulid.MIN)
+            if is_beyond or has_outbox:
+                news[shard] = News(shard, head if is_beyond else None, has_outbox)
+        return cls(at, tuple(shard for shard, *_ in found), after, news)
+
+
 @dataclass(frozen=True)
 class RangePart:
     """A part of a range, and how many events lie in it."""
@@ -116,12 +148,15 @@ class FeedReader(Protocol):
     def shards(self, feed: str) -> list[ShardStatus]:
         """Return the state of each shard that ever had an event, also if its rows are all in the outbox."""
 
-    def peek(self, feed: str, after: Mapping[Shard, Ulid]) -> dict[Shard, News]:
+    def peek(self, feed: str, consumer: str) -> Peek:
         """
-        Look for news without writing, in one query whose cost does not grow with the feed.
+        Look for a consumer's news without writing, in one statement whose cost does not grow with the feed.
 
-        :param after: cursors, exclusive; a shard left out stands at ``Ulid.MIN``.
-        :return: the shards that have events beyond their cursor, in the feed or waiting in the outbox.
+        Waits for no writer: what a transaction holds locked is passed over, and found by a later look.
+
+        :param consumer: whose cursors count; one that has not begun stands at the start of every shard.
+        :raises FeedNotFoundError: the database has no such feed; terminal.
+        :raises InvalidArgumentError: no consumer can have that name; terminal.
         """
 
     def read_feed(self, feed: str, shard: Shard, after: Ulid, page_size: int = 1000) -> Page:

@@ -8,13 +8,13 @@ import contextvars
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_changefeed import exceptions
-from airflow_changefeed.core.feed import parse_shard
-from airflow_changefeed.core.times import parse_time
 from airflow_changefeed.exceptions import (
     ChangefeedError,
     ConnectionNotUsableError,
@@ -22,8 +22,8 @@ from airflow_changefeed.exceptions import (
     TerminalError,
     TransientError,
 )
-from airflow_changefeed.hooks.changefeed import ChangefeedHook
 
+# The triggerer imports this module in its loop, so what a look needs is imported in a thread.
 if TYPE_CHECKING:
     from airflow_changefeed.export.news import Outlook
     from airflow_changefeed.sources.base import FeedSource
@@ -38,6 +38,29 @@ _MOST_DOUBLINGS = 30
 # Threads of our own: a database that hangs would keep those of asyncio's pool, in which Airflow writes the
 # logs of all other triggers, too. Made when the first look needs them.
 _threads = ThreadPoolExecutor(MOST_LOOKS, thread_name_prefix="changefeed-look")
+_IMPORTS = (
+    "airflow_changefeed.export.news",
+    "airflow_changefeed.hooks.changefeed",
+    "airflow_changefeed.sources.mssql",
+    "airflow_changefeed.sources.sqlite",
+)
+
+
+@cache
+def _imported() -> Future[None]:
+    """
+    Import what looks need, in one thread before there are others.
+
+    Whoever starts a thread waits until it runs: beside threads that import, for longer than the loop may.
+    """
+    return _threads.submit(_import)
+
+
+def _import() -> None:
+    # What fails here fails again in a look, which tells.
+    with suppress(Exception):
+        for name in _IMPORTS:
+            import_module(name)
 
 
 class ChangefeedTrigger(BaseTrigger):
@@ -51,8 +74,8 @@ class ChangefeedTrigger(BaseTrigger):
 
     :param feed: name of the feed, the table's.
     :param consumer: whose cursors count.
-    :param shards: shards to look at, as text; None for all.
     :param changefeed_conn_id: Airflow connection of the feed's database.
+    :param shards: shards to look at, as text; None for all.
     :param window_end: exclusive end of the window that is waited for, ISO 8601 with a zone; None waits for
         news alone.
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
@@ -67,8 +90,8 @@ class ChangefeedTrigger(BaseTrigger):
         *,
         feed: str,
         consumer: str,
+        changefeed_conn_id: str,
         shards: Sequence[str] | None = None,
-        changefeed_conn_id: str = ChangefeedHook.default_conn_name,
         window_end: str | None = None,
         lock_timeout: float | None = None,
         poke_interval: float = 60.0,
@@ -125,6 +148,8 @@ class ChangefeedTrigger(BaseTrigger):
 
     async def _wait(self) -> dict[str, Any]:
         looks = failures = 0
+        # Shielded, as others wait for it, too.
+        await asyncio.shield(asyncio.wrap_future(_imported()))
         try:
             while True:
                 try:
@@ -161,7 +186,10 @@ class ChangefeedTrigger(BaseTrigger):
         The source stays open from look to look, but after an error the connection is asked for again: it may
         have been changed since.
         """
+        from airflow_changefeed.core.feed import parse_shard
+        from airflow_changefeed.core.times import parse_time
         from airflow_changefeed.export.news import look
+        from airflow_changefeed.hooks.changefeed import ChangefeedHook
 
         try:
             if self._source is None:

@@ -119,7 +119,7 @@ def outcome() -> dict[str, Any]:
         results = session.execute(
             select(XComModel.map_index, XComModel.value).where(XComModel.key == "return_value")
         )
-        return {"states": states, "results": {index: json.loads(value) for index, value in results}}
+        return {"states": states, "results": dict(results.tuples().all())}
 
 
 def main(dag: str, host: str, window: tuple[str, str]) -> None:

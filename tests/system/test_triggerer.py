@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,19 @@ SENSORS = 40
 FEED = "nyc.Flight"
 START = datetime(2013, 1, 1, tzinfo=timezone.utc)
 FAR = datetime(2099, 1, 1, tzinfo=timezone.utc)
+#: Seconds after which the triggerer says that its loop was blocked: its default, 0.2, is what a busy machine
+#: takes from any loop, and Airflow's own imports take from it when a triggerer starts.
+BLOCKED = 2.0
+#: Seconds for which a look waits for a database that hangs: in the loop, it would block it for too long.
+HANGING = 3.0
 DAG_FILE = f"""
 from airflow.sdk import DAG
 from airflow_changefeed import ChangefeedSensor
 
 with DAG("waiting", schedule=None):
-    ChangefeedSensor.partial(task_id="wait", feed={FEED!r}, deferrable=True, poke_interval=1).expand(
+    ChangefeedSensor.partial(
+        task_id="wait", feed={FEED!r}, lock_timeout={HANGING}, deferrable=True, poke_interval=1
+    ).expand(
         consumer=[f"reader{{number}}" for number in range({SENSORS})]
     )
 """
@@ -57,6 +64,7 @@ class Home:
                 # A triggerer that was killed is followed by the next one when its heartbeat is this old.
                 "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
                 "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "3",
+                "AIRFLOW__TRIGGERER__BLOCKED_MAIN_THREAD_WARNING_THRESHOLD": str(BLOCKED),
             },
         ).environment()
         run = {"dag": "waiting", "host": feeds, "window": [START.isoformat(), FAR.isoformat()]}
@@ -119,6 +127,15 @@ class Home:
         """Return the logs of the triggers that were started; another triggerer gives them other names."""
         return list((self.folder / "logs").rglob("*.trigger.*.log"))
 
+    def wait_for_words(self, words: str) -> None:
+        """Wait until a trigger's log has these words."""
+        wait_for(
+            f"the words {words!r} in the log of a trigger",
+            lambda: any(words in path.read_text() for path in self.triggers()),
+            timeout=60,
+            explain=lambda: tail(self.log),
+        )
+
     def states(self) -> Counter[str]:
         """Return how many tasks are in which state."""
         with closing(sqlite3.connect(self.folder / "airflow.db", timeout=60)) as connection:
@@ -167,6 +184,16 @@ def feed(tmp_path: Path) -> str:
     return path
 
 
+@contextmanager
+def hanging(path: str) -> Iterator[None]:
+    """Let a database answer nobody."""
+    with closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as connection:
+        # Of a file in WAL mode, only this keeps readers out.
+        connection.execute("pragma locking_mode = exclusive")
+        connection.execute("begin exclusive")
+        yield
+
+
 def write(path: str, number: int) -> None:
     """Write an event."""
     with closing(sqlite3.connect(path)) as connection:
@@ -185,9 +212,11 @@ def head(path: str) -> Ulid:
 
 
 def test_forty_deferred_sensors_wait_in_one_triggerer_and_survive_its_death(home: Home, feed: str) -> None:
-    """They never block its loop, wait on in the next one, and go on with what it finds."""
+    """They do not block its loop, also when their database hangs; they wait on in the next one, and go on."""
     assert Counter(home.outcome()["states"]) == {"deferred": SENSORS}
-    home.start()
+    with hanging(feed):
+        home.start()
+        home.wait_for_words("LockTimeoutError")
     home.kill()
     home.start()
     assert home.states() == {"deferred": SENSORS}
@@ -205,5 +234,5 @@ def test_forty_deferred_sensors_wait_in_one_triggerer_and_survive_its_death(home
     assert outcome["results"] == {str(index): news for index in range(SENSORS)}
     log = home.log.read_text()
     assert log.count("Starting the triggerer") == 2
-    # Airflow's own warning, of a loop that was held up for more than 0.2 seconds.
+    # Airflow's own warning.
     assert "async thread was blocked" not in log, log

@@ -6,22 +6,26 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_changefeed.core.times import floor_to_millisecond
 from airflow_changefeed.exceptions import ConnectionNotUsableError, SourceUnavailableError
 from airflow_changefeed.sources.mssql.errors import is_driver_error, name_error
 from airflow_changefeed.sources.mssql.session import Session, abandon
 
+Answer = TypeVar("Answer")
+
 MAX_LOCK_TIMEOUT = 86_400.0
 #: Seconds that opening a connection may take.
 LOGIN_TIMEOUT = 15
 #: Seconds after which a kept connection is closed: firewalls and fail-overs drop idle ones.
 KEEP_SECONDS = 60.0
+#: The same for a question that changes nothing, and so can be put again: longer than sensors mostly pause.
+ASK_SECONDS = 600.0
 #: Seconds for which a kept connection is used again without asking whether it still works (as HikariCP does).
 TRUST_SECONDS = 0.5
 #: Connections kept for the next calls; opening one costs ten times what most calls cost.
@@ -99,7 +103,12 @@ class MssqlDatabase:
         :raises SourceUnavailableError: the server does not answer, or the connection broke; transient.
         :raises LockTimeoutError: somebody holds a lock for longer than the lock timeout; transient.
         """
-        session = self._take()
+        with self._lend(self._take(), facts) as session:
+            yield session
+
+    @contextmanager
+    def _lend(self, session: Session, facts: dict[str, Any]) -> Iterator[Session]:
+        """Lend this connection, and take it back."""
         try:
             yield session
         except BaseException as error:
@@ -112,6 +121,27 @@ class MssqlDatabase:
                 raise
             raise named from error
         self._give_back(session)
+
+    def ask(self, question: Callable[[Session], Answer], **facts: Any) -> Answer:
+        """
+        Have a question answered that changes nothing, without asking first whether a kept connection works.
+
+        If it does not, the question is put once more, on a new connection.
+
+        :param question: what to do with the connection.
+        :param facts: as :meth:`connect`; errors, too.
+        """
+        if (session := self._pop_fresh(ASK_SECONDS)) is not None:
+            try:
+                with self._lend(session, facts):
+                    if session.lock_timeout_ms != self.lock_timeout_ms:
+                        session.set_lock_timeout(self.lock_timeout_ms)
+                    return question(session)
+            except Exception as error:
+                if not isinstance(error, SourceUnavailableError) and not is_driver_error(error):
+                    raise
+        with self._lend(self._open(), facts) as session:
+            return question(session)
 
     def now(self) -> datetime:
         """Return the database's clock."""
@@ -138,9 +168,17 @@ class MssqlDatabase:
                 abandon(session)
         return None
 
-    def _take(self) -> Session:
+    def _pop_fresh(self, seconds: float) -> Session | None:
+        """Take a kept connection that was used so many seconds ago at most; close those that were not."""
         while (session := self._pop()) is not None:
-            if time.monotonic() - session.used_at < KEEP_SECONDS and self._is_ready(session):
+            if time.monotonic() - session.used_at < seconds:
+                return session
+            session.close()
+        return None
+
+    def _take(self) -> Session:
+        while (session := self._pop_fresh(KEEP_SECONDS)) is not None:
+            if self._is_ready(session):
                 return session
             session.close()
         return self._open()
@@ -171,10 +209,10 @@ class MssqlDatabase:
             connection = driver.connect(autocommit=True, timeout=LOGIN_TIMEOUT, **self.server.keywords())
             session = Session(connection)
             # English, as errors are known by their text.
-            session.execute(
-                "set nocount on; set language us_english; set transaction isolation level read committed"
+            session.set_lock_timeout(
+                self.lock_timeout_ms,
+                "set nocount on; set language us_english; set transaction isolation level read committed; ",
             )
-            session.set_lock_timeout(self.lock_timeout_ms)
             return session
         except Exception as error:
             if _is_without_libraries(error):

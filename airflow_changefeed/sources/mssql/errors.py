@@ -126,6 +126,12 @@ NATIVE = (
         "retry, or look whether the server runs and can be reached",
     ),
     Native(
+        (8144, 8145, 8146),
+        r"too many arguments|is not a parameter for procedure|no parameters and arguments were supplied",
+        FeedSetupError,
+        "its objects are of another version than this package: run the install script of this version",
+    ),
+    Native(
         (208, 2812),
         r"invalid object name|could not find stored procedure|"
         r"(procedure|relation|function) .* does not exist",

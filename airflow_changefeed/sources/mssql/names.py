@@ -63,6 +63,11 @@ def quote(name: str) -> str:
     return "[" + name.replace("]", "]]") + "]"
 
 
+def literal(text: str) -> str:
+    """Quote a text."""
+    return "N'" + text.replace("'", "''") + "'"
+
+
 def split_name(table: str) -> tuple[str, str]:
     """
     Split a table's name into schema and table.

@@ -8,14 +8,16 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from airflow_changefeed.core.cursor import check_consumer
 from airflow_changefeed.core.event import Event, Page
 from airflow_changefeed.core.feed import FeedInfo, Shard, ShardStatus, StaleMark, parse_shard, shard_text
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import InvalidArgumentError, PurgedError
-from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Capabilities, News, RangePart
+from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Capabilities, Peek, RangePart
 from airflow_changefeed.sources.mssql.catalog import load_feed, load_feeds
 from airflow_changefeed.sources.mssql.connection import MssqlDatabase
 from airflow_changefeed.sources.mssql.names import MssqlFeed, as_time, as_ulid, quote
+from airflow_changefeed.sources.mssql.peek import look
 from airflow_changefeed.sources.mssql.session import Session
 from airflow_changefeed.sources.mssql.types import stored_type
 
@@ -75,16 +77,12 @@ class MssqlReader:
                 for row in by_shard(session.records(found.call("shards", {})[0]))
             ]
 
-    def peek(self, feed: str, after: Mapping[Shard, Ulid]) -> dict[Shard, News]:
+    def peek(self, feed: str, consumer: str) -> Peek:
         """See the protocol."""
-        with self._feed(feed) as (session, found):
-            news = {}
-            for row in by_shard(session.records(found.call("peek_feed", {})[0])):
-                shard, head = found.from_sql(row["shard_id"]), as_ulid(row["head"])
-                is_beyond = head is not None and head > after.get(shard, Ulid.MIN)
-                if is_beyond or row["has_outbox"]:
-                    news[shard] = News(shard, head if is_beyond else None, bool(row["has_outbox"]))
-            return news
+        check_consumer(consumer)
+        return self.database.ask(
+            lambda session: look(session, self.database.schema, feed, consumer), feed=feed, consumer=consumer
+        )
 
     def read_feed(self, feed: str, shard: Shard, after: Ulid, page_size: int = 1000) -> Page:
         """See the protocol."""

@@ -57,10 +57,14 @@ class Session:
             self.is_broken = True
             raise
 
-    def set_lock_timeout(self, milliseconds: int) -> None:
-        """Set how long row locks are waited for."""
+    def set_lock_timeout(self, milliseconds: int, first: str = "") -> None:
+        """
+        Set how long row locks are waited for.
+
+        :param first: what to send before it, in the same batch.
+        """
         # Literal, as some servers take no variable here.
-        self.execute(f"set lock_timeout {milliseconds}")
+        self.execute(f"{first}set lock_timeout {milliseconds}")
         self.lock_timeout_ms = milliseconds
 
     def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:

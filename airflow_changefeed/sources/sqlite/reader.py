@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from airflow_changefeed.core.cursor import check_consumer
 from airflow_changefeed.core.event import Event, Page
 from airflow_changefeed.core.feed import FeedInfo, Shard, ShardStatus, StaleMark, parse_shard, shard_text
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import CursorBeyondFeedError, InvalidArgumentError, PurgedError
-from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Capabilities, News, RangePart
+from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Capabilities, Peek, RangePart
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.names import FeedTables, load_feed, load_feeds
+from airflow_changefeed.sources.sqlite.peek import look
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,18 +61,11 @@ class SqliteReader:
             tables = load_feed(connection, feed)
             return [_status(connection, tables, *row) for row in _known_shards(connection, tables)]
 
-    def peek(self, feed: str, after: Mapping[Shard, Ulid]) -> dict[Shard, News]:
+    def peek(self, feed: str, consumer: str) -> Peek:
         """See the protocol."""
-        with self.database.connect() as connection, self.database.snapshot(connection):
-            tables = load_feed(connection, feed)
-            news = {}
-            for value, _, _, has_outbox in _known_shards(connection, tables):
-                shard = tables.from_sql(value)
-                head = _head(connection, tables, value)
-                is_beyond = head is not None and head > after.get(shard, Ulid.MIN)
-                if is_beyond or has_outbox:
-                    news[shard] = News(shard, head if is_beyond else None, bool(has_outbox))
-            return news
+        check_consumer(consumer)
+        at = self.database.now()
+        return Peek.of(at, look(self.database, feed, consumer))
 
     def read_feed(self, feed: str, shard: Shard, after: Ulid, page_size: int = 1000) -> Page:
         """See the protocol."""

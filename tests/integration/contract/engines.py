@@ -120,6 +120,9 @@ class Engine(Protocol):
     def watch(self) -> AbstractContextManager[Callable[[], bool]]:
         """Watch the database; the function given says whether anybody committed a change since."""
 
+    def asked(self, call: Callable[[FeedSource], object]) -> int:
+        """Return how often the database is asked for a call that was made before, beside connecting."""
+
     def work(self, call: Callable[[FeedSource], object]) -> int:
         """Return how much the database does for a call, in any unit that grows with the rows touched."""
 

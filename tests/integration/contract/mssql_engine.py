@@ -31,6 +31,7 @@ from airflow_changefeed.sources.mssql.names import quote, split_name
 from airflow_changefeed.sources.mssql.session import Session
 from airflow_changefeed.sql.mssql import install_script
 from tests.integration.contract.engines import MSSQL_VARIABLE, Key, Table
+from tests.integration.mssql.line import line_to
 
 _TYPES = {
     "integer": "bigint",
@@ -211,6 +212,16 @@ class MssqlEngine:
         with self._session() as session:
             before = _content(session)
             yield lambda: bool(_content(session) != before)
+
+    def asked(self, call: Callable[[FeedSource], object]) -> int:
+        """Count the messages that go to the server."""
+        with line_to((self.description["host"], self.description["port"] or 1433)) as line:
+            source = MssqlFeedSource(**self.description | {"host": "127.0.0.1", "port": line.port})
+            with closing(source):
+                call(source)
+                line.requests()
+                call(source)
+                return line.requests()
 
     def work(self, call: Callable[[FeedSource], object]) -> int:
         """Count the pages that the source's connection looks at; a second call knows all plans."""

@@ -140,22 +140,24 @@ class SqliteEngine:
             before = connection.execute(pragma).fetchone()
             yield lambda: bool(connection.execute(pragma).fetchone() != before)
 
+    def asked(self, call: Callable[[FeedSource], object]) -> int:
+        """Count the statements."""
+        statements: list[str] = []
+        call(self.source())
+        with _each_connection(lambda connection: connection.set_trace_callback(statements.append)):
+            call(self.source())
+        return len(statements)
+
     def work(self, call: Callable[[FeedSource], object]) -> int:
         """Count the instructions of SQLite's virtual machine."""
         steps = 0
-        connect: Callable[..., sqlite3.Connection] = sqlite3.connect
 
         def count() -> int:
             nonlocal steps
             steps += 1
             return 0
 
-        def counted(*args: Any, **options: Any) -> sqlite3.Connection:
-            connection = connect(*args, **options)
-            connection.set_progress_handler(count, 1)
-            return connection
-
-        with patch("sqlite3.connect", counted):
+        with _each_connection(lambda connection: connection.set_progress_handler(count, 1)):
             call(self.source())
         return steps
 
@@ -166,6 +168,20 @@ class SqliteEngine:
     def _connection(self) -> Iterator[sqlite3.Connection]:
         with closing(sqlite3.connect(self.path, timeout=20, isolation_level=None)) as connection:
             yield connection
+
+
+@contextmanager
+def _each_connection(prepare: Callable[[sqlite3.Connection], None]) -> Iterator[None]:
+    """Prepare each connection that is opened meanwhile."""
+    connect: Callable[..., sqlite3.Connection] = sqlite3.connect
+
+    def prepared(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*args, **options)
+        prepare(connection)
+        return connection
+
+    with patch("sqlite3.connect", prepared):
+        yield
 
 
 def _quote(name: str) -> str:

@@ -1,13 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking for news without writing, at a cost that does not grow."""
+"""Looking for news without writing: one statement, at a cost that does not grow."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
 
 import pytest
 
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid
-from tests.integration.contract.bench import Bench
+from airflow_changefeed.exceptions import (
+    FeedNotFoundError,
+    InvalidArgumentError,
+    LockTimeoutError,
+    ShardNotFoundError,
+)
+from airflow_changefeed.export.news import look
+from airflow_changefeed.sources.base import Peek
+from tests.integration.contract.bench import Bench, another
+
+
+def peek(bench: Bench, consumer: str, cursors: Mapping[Shard, Ulid]) -> Peek:
+    """Begin a consumer, and look for its news."""
+    bench.source.begin_consumer(consumer, bench.feed, cursors, by="test")
+    return bench.source.peek(bench.feed, consumer)
 
 
 def test_shards_with_events_beyond_their_cursor_are_news(either: Bench) -> None:
@@ -15,11 +33,13 @@ def test_shards_with_events_beyond_their_cursor_are_news(either: Bench) -> None:
     either.write(2, shard=1)
     either.write(2, shard=2)
     heads: dict[Shard, Ulid] = {shard: either.events(shard)[-1].ulid for shard in (1, 2)}
-    assert set(either.source.peek(either.feed, {})) == {1, 2}
-    assert either.source.peek(either.feed, heads) == {}
-    news = either.source.peek(either.feed, {1: heads[1].previous(), 2: heads[2]})
-    assert set(news) == {1}
-    assert (news[1].shard, news[1].head, news[1].has_outbox) == (1, heads[1], False)
+    assert set(either.source.peek(either.feed, "nobody").news) == {1, 2}
+    assert peek(either, "first", heads).news == {}
+    cursors = {1: heads[1].previous(), 2: heads[2]}
+    found = peek(either, "second", cursors)
+    assert (found.shards, found.after, set(found.news)) == ((1, 2), cursors, {1})
+    assert (found.news[1].shard, found.news[1].head, found.news[1].has_outbox) == (1, heads[1], False)
+    assert set(peek(either, "third", {1: heads[1]}).news) == {2}
 
 
 def test_rows_in_the_outbox_are_news(bench: Bench) -> None:
@@ -28,33 +48,140 @@ def test_rows_in_the_outbox_are_news(bench: Bench) -> None:
     head = bench.events(1)[-1].ulid
     bench.write(1, shard=1)
     bench.write(1, shard=3)
-    news = bench.source.peek(bench.feed, {1: head})
-    assert set(news) == {1, 3}
-    assert (news[1].head, news[1].has_outbox) == (None, True)
-    assert (news[3].head, news[3].has_outbox) == (None, True)
-    assert bench.source.peek(bench.feed, {})[1].head == head
+    found = peek(bench, "reader", {1: head})
+    assert (found.shards, found.after, set(found.news)) == ((1, 3), {1: head}, {1, 3})
+    assert (found.news[1].head, found.news[1].has_outbox) == (None, True)
+    assert (found.news[3].head, found.news[3].has_outbox) == (None, True)
+    assert bench.source.peek(bench.feed, "nobody").news[1].head == head
 
 
 def test_nothing_is_no_news(either: Bench) -> None:
     """A new feed, a cursor at the end of a sealed window, and an open transaction."""
-    assert either.source.peek(either.feed, {0: Ulid.MIN}) == {}
+    found = peek(either, "early", {0: Ulid.MIN})
+    assert (found.shards, found.news) == ((), {})
     either.write(1)
     either.events()
     until = either.after_now()
     either.seal(until)
-    cursor = Ulid.floor(until).previous()
+    either.source.begin_consumer("late", either.feed, {0: Ulid.floor(until).previous()}, by="test")
     with either.transaction() as writer:
         either.insert(writer)
-        assert either.impatient().peek(either.feed, {0: cursor}) == {}
+        assert either.impatient().peek(either.feed, "late").news == {}
         writer.commit()
-    assert set(either.source.peek(either.feed, {0: cursor})) == {0}
+    assert set(either.source.peek(either.feed, "late").news) == {0}
+
+
+def test_news_of_a_shard_that_a_writer_holds_are_seen(either: Bench) -> None:
+    """Writers that follow each other without a gap cannot hide what is committed from who has begun."""
+    either.write(1)
+    cursor = either.events()[0].ulid.previous()
+    either.source.begin_consumer("reader", either.feed, {0: cursor}, by="test")
+    with either.transaction() as writer:
+        either.insert(writer)
+        assert set(either.impatient().peek(either.feed, "reader").news) == {0}
+
+
+def test_each_consumer_and_feed_has_its_own_cursors(either: Bench) -> None:
+    """Those of another consumer, and of another feed, do not count."""
+    other = another(either, "a.Other")
+    either.write(1)
+    other.write(1)
+    head = either.events()[-1].ulid
+    assert peek(either, "reader", {0: head}).news == {}
+    assert set(either.source.peek(either.feed, "nobody").news) == {0}
+    assert either.source.peek(either.feed, "nobody").after == {}
+    assert set(other.source.peek(other.feed, "reader").news) == {0}
+
+
+def test_names_of_consumers_are_told_apart_whatever_they_hold(bench: Bench) -> None:
+    """Quotes and wide characters are letters; what cannot be a name is refused."""
+    bench.write(1)
+    head = bench.events()[-1].ulid
+    for consumer in ("it's", "]'; throw 1--", "Ünï", "q?{x}"):
+        assert peek(bench, consumer, {0: head}).after == {0: head}
+    for consumer in ("", "a\0b", "a:b", "a" * 129):
+        with pytest.raises(InvalidArgumentError, match="is no name"):
+            bench.source.peek(bench.feed, consumer)
+
+
+def test_a_look_tells_the_clock(either: Bench) -> None:
+    """The database's present time, as it was before the look."""
+    before = either.source.now()
+    at = either.source.peek(either.feed, "reader").at
+    assert before <= at <= either.source.now()
+
+
+def test_a_feed_that_was_made_anew_is_looked_at_as_it_is(either: Bench) -> None:
+    """What an earlier look has learned of the feed that had the name is not believed."""
+    either.write(1)
+    either.events()
+    assert set(either.source.peek(either.feed, "reader").news) == {0}
+    either.source.drop_feed(either.feed)
+    with pytest.raises(FeedNotFoundError, match=either.feed):
+        either.source.peek(either.feed, "reader")
+    either.source.set_up_feed(either.feed, kind=either.table.kind)
+    assert either.source.peek(either.feed, "reader").shards == ()
+    either.write(1, shard=5)
+    assert set(either.source.peek(either.feed, "reader").news) == {5}
+
+
+def test_a_name_in_other_letters_is_no_feed(either: Bench) -> None:
+    """Also where the database compares names without regard to case."""
+    with pytest.raises(FeedNotFoundError, match=either.feed.upper()):
+        either.source.peek(either.feed.upper(), "reader")
+
+
+@pytest.mark.parametrize("name", ["", "a" * 200, "no.Such'; select 1", "no.Su]ch", 'no.Su"ch'])
+def test_a_name_that_no_feed_can_have_is_refused(bench: Bench, name: str) -> None:
+    """It is not found, as any other name that is not there."""
+    with pytest.raises(FeedNotFoundError):
+        bench.source.peek(name, "reader")
+
+
+def test_a_look_is_one_statement(either: Bench) -> None:
+    """Clock, feed, shards and cursors are asked for together: a sensor's poke costs one question."""
+    either.write(2, shard=1)
+    either.events(1)
+    either.write(2, shard=2)
+    end = either.source.now() - timedelta(hours=1)
+    either.source.begin_consumer("reader", either.feed, {1: Ulid.MIN}, by="test")
+
+    def asked(shards: list[Shard] | None, window_end: datetime | None) -> int:
+        return either.engine.asked(lambda source: look(source, either.feed, "reader", shards, window_end))
+
+    assert asked(None, None) == 1
+    assert asked([1], end) == 1
+    assert asked([9], end + timedelta(days=1)) == 1
+
+
+def test_only_who_asks_for_a_shard_that_never_was_is_refused(either: Bench) -> None:
+    """When the window has ended; until then it may come."""
+    either.write(1, shard=1)
+    either.events(1)
+    end = either.source.now()
+    assert not look(either.source, either.feed, "reader", [2], end + timedelta(hours=1)).is_ready
+    with pytest.raises(ShardNotFoundError, match=r"shard 2; it has 1"):
+        look(either.source, either.feed, "reader", [2], end)
+    assert look(either.source, either.feed, "reader", [1], end).has_ended
+
+
+def test_a_shard_that_a_writer_holds_is_not_taken_for_one_that_never_was(either: Bench) -> None:
+    """Before it is refused it is asked for again, and that waits for the writer."""
+    either.write(1, shard=1)
+    either.events(1)
+    end = either.source.now()
+    with either.transaction() as writer:
+        either.insert(writer, shard=1)
+        with suppress(LockTimeoutError):
+            assert set(look(either.impatient(), either.feed, "nobody", [1], end).news) == {1}
+    assert set(look(either.source, either.feed, "nobody", [1], end).news) == {1}
 
 
 def test_looking_writes_nothing(either: Bench) -> None:
     """A sensor of many feeds must not order events, nor take a lock."""
     either.write(3)
     with either.engine.watch() as has_changed:
-        either.source.peek(either.feed, {})
+        either.source.peek(either.feed, "reader")
         either.source.shards(either.feed)
         either.source.feeds()
         either.source.stale_marks(either.feed)
@@ -75,7 +202,7 @@ def test_looking_costs_the_same_however_large_the_feed(bench: Bench, is_waiting:
     def work() -> int:
         if not is_waiting:
             bench.source.drain(bench.feed)
-        return bench.engine.work(lambda source: source.peek(bench.feed, {}))
+        return bench.engine.work(lambda source: source.peek(bench.feed, "reader"))
 
     bench.write(50)
     bench.write(50, shard=1)

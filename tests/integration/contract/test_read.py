@@ -149,7 +149,7 @@ def test_shards_may_be_uuids(engine: Engine, kind: FeedKind) -> None:
     bench = set_up(engine, Table(kind=kind, shard_type="uuid"), shard_key_type="uniqueidentifier")
     one, two = uuid.UUID("ABCDEF00-0000-4000-8000-00000000000A"), uuid.uuid4()
     keys = {shard: bench.write(2, shard=shard) for shard in (one, two)}
-    assert set(bench.source.peek(bench.feed, {})) == {one, two}
+    assert set(bench.source.peek(bench.feed, "reader").news) == {one, two}
     assert {shard: bench.keys(shard) for shard in (one, two)} == keys
     assert set(bench.seal()) == {one, two}
     assert {status.shard for status in bench.source.shards(bench.feed)} == {one, two}

@@ -25,9 +25,13 @@ class Line:
         self._process.start()
         self.port: int = self._orders.recv()
 
-    def _order(self, name: str, *arguments: int) -> bool:
+    def _order(self, name: str, *arguments: int) -> int:
         self._orders.send((name, *arguments))
-        return bool(self._orders.recv())
+        return int(self._orders.recv() or 0)
+
+    def requests(self) -> int:
+        """Return how many messages went to the server since this was last asked."""
+        return self._order("requests")
 
     def cut_after(self, messages: int) -> None:
         """
@@ -39,7 +43,7 @@ class Line:
 
     def was_cut(self) -> bool:
         """Say whether the cut that was ordered has come; lets all pass from now on."""
-        return self._order("was_cut")
+        return bool(self._order("was_cut"))
 
     def cut(self) -> None:
         """Cut all that is open now."""
@@ -70,6 +74,7 @@ class _End:
         self._open: list[socket.socket] = []
         #: Messages until the cut; None lets all pass.
         self._left: int | None = None
+        self._requests = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut_after(self, messages: int) -> None:
@@ -81,6 +86,11 @@ class _End:
             was_cut = self._left is not None and self._left < 0
             self._left = None
             return was_cut
+
+    def requests(self) -> int:
+        with self._lock:
+            requests, self._requests = self._requests, 0
+            return requests
 
     def cut(self) -> None:
         with self._lock:
@@ -115,6 +125,7 @@ class _End:
     def _send(self, sink: socket.socket, data: bytes, is_request: bool) -> bool:
         """Send a message on, or cut instead; return whether the line still stands."""
         with self._lock:
+            self._requests += is_request
             if self._left is not None and self._left >= 0:
                 self._left -= 1
                 if self._left < 0:

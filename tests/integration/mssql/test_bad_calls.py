@@ -13,6 +13,7 @@ import pytest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import (
     CursorBeyondFeedError,
+    FeedSetupError,
     FutureTimeError,
     InvalidArgumentError,
     NotYetError,
@@ -178,6 +179,18 @@ def test_source_refuses(client: Client, feeds: Database, case: str) -> None:
     call, error, word = SOURCE_CALLS[case]
     with feeds.source() as source, pytest.raises(error, match=word):
         call(source)
+
+
+def test_objects_of_another_version_are_named(feeds: Database) -> None:
+    """A procedure that does not know what it is asked: the remedy is the install script."""
+    procedure = "[changefeed].[peek_feed:myservice.Older]"
+    with feeds.client() as client:
+        client.results("create table myservice.Older (EventID int not null primary key)")
+        client.results("exec changefeed.setup_feed N'myservice.Older', @outbox = 1")
+        client.results(f"drop procedure {procedure}")
+        client.results(f"create procedure {procedure} as select 1 as shard_id")
+    with feeds.source() as source, pytest.raises(FeedSetupError, match="install script"):
+        source.peek("myservice.Older", "reader")
 
 
 LOCK = f"exec changefeed.[lock:{SERIALIZED}]; "

@@ -194,6 +194,27 @@ def test_a_lost_connection_ends_all_that_were_kept(line: Line, distant: MssqlFee
     assert distant.now()
 
 
+def test_a_look_cut_at_any_message_is_put_again(
+    database: Database, client: Client, line: Line, distant: MssqlFeedSource
+) -> None:
+    """On a kept connection, nothing is asked before; one that was lost is not told of."""
+    feed = Feed(database, client, "Cut_look")
+    feed.write(0)
+    feed.direct.drain(feed.name)
+
+    def prepare(number: int) -> None:
+        distant.close()
+        distant.now()
+
+    def call(number: int) -> None:
+        assert set(distant.peek(feed.name, "reader").news) == set(_SHARDS)
+
+    # A question and its answer.
+    assert list(cut_everywhere(line, prepare, call)) == [0, 1, 2]
+    line.cut()
+    call(0)
+
+
 @pytest.mark.parametrize("name", ["drain", "seal", "purge"])
 def test_a_call_cut_when_half_done(
     database: Database, client: Client, line: Line, distant: MssqlFeedSource, name: str

@@ -30,10 +30,10 @@ class ScriptedSource(SqliteFeedSource):
         super().__init__(*args, **kwargs)
         type(self).opened += 1
 
-    def cursors(self, *args: Any, **kwargs: Any) -> Any:
+    def peek(self, *args: Any, **kwargs: Any) -> Any:
         """Play the next line of the script, then do what was asked."""
         next(type(self).script, int)()
-        return super().cursors(*args, **kwargs)
+        return super().peek(*args, **kwargs)
 
     def close(self) -> None:
         """Say that it was closed."""

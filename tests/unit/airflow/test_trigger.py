@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
@@ -31,7 +33,8 @@ LOST = SourceUnavailableError("the connection broke")
 
 def trigger(**more: Any) -> ChangefeedTrigger:
     """Return the trigger, as the triggerer makes it: from what it serialized to, by way of JSON."""
-    arguments = {"feed": FEED, "consumer": CONSUMER, "poke_interval": 0, **more}
+    ours = {"feed": FEED, "consumer": CONSUMER, "changefeed_conn_id": "changefeed_default"}
+    arguments = {**ours, "poke_interval": 0, **more}
     path, values = ChangefeedTrigger(**arguments).serialize()
     assert path == "airflow_changefeed.triggers.changefeed.ChangefeedTrigger"
     return ChangefeedTrigger(**json.loads(json.dumps(values)))
@@ -46,6 +49,20 @@ async def event_of(waiting: ChangefeedTrigger) -> Any:
 def fire(**more: Any) -> Any:
     """Run a trigger to its end, and return the payload."""
     return asyncio.run(event_of(trigger(**more)))
+
+
+def test_the_loop_imports_next_to_nothing() -> None:
+    """The triggerer imports the trigger in the loop that all triggers share; the rest is a thread's."""
+    code = (
+        "import sys, airflow.triggers.base; before = set(sys.modules); "
+        "import airflow_changefeed.triggers.changefeed; print(*sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1].split() == [
+        "airflow_changefeed.exceptions",
+        "airflow_changefeed.triggers",
+        "airflow_changefeed.triggers.changefeed",
+    ]
 
 
 def test_news_that_is_there_fires_at_once_with_what_a_poke_gives(database: str) -> None:

@@ -50,6 +50,9 @@ TEXTS = {
     4060: 'Cannot open database "feeds" requested by the login. The login failed.',
     18452: "Login failed. The login is from an untrusted domain and cannot be used.",
     -2146893019: "SSL Provider: [error:0A000086:SSL routines::certificate verify failed:self-signed]",
+    8144: "Procedure or function peek_feed:s.T has too many arguments specified.",
+    8145: "@consumer is not a parameter for procedure peek_feed:s.T.",
+    8146: "Procedure peek_feed:s.T has no parameters and arguments were supplied.",
     1205: "Transaction (Process ID 56) was deadlocked on lock resources with another process and has been "
     "chosen as the deadlock victim. Rerun the transaction.",
     1222: "Lock request time out period exceeded.",

@@ -1,31 +1,49 @@
--- Looks for news without writing or waiting: rows that somebody holds locked are no news yet. Its cost grows with shards.
--- result: shard_id, head, has_outbox; for each shard that has committed events. head is the last one in the feed, null
---     without any.
+-- Looks for news without writing or waiting for a writer: rows that somebody holds locked are no news yet. Its cost grows
+-- with shards.
+-- @consumer: whose cursors count; null gives the last result alone.
+-- result: feed, at, has_table; one row. at: the database's clock, read before all else. has_table: whether the caller sees
+--     the event table.
+-- result: shard_id, head, has_outbox, after_ulid; for each shard that ever had an event. head is the last one in the feed,
+--     null without any. after_ulid: the consumer's cursor, null without any.
 -- permission: readers
-create procedure <<schema>>.[peek_feed:<<name>>]
+create procedure <<schema>>.[peek_feed:<<name>>] (@consumer nvarchar(128) = null)
 as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     begin try
+        if @consumer is not null
+            select
+                N'<<name_text>>' as feed,
+                <<schema>>.[now]() as at,
+                convert(bit, case when object_name(<<object_id>>) is null then 0 else 1 end) as has_table;
+        create table #after (shard_id <<shard_type>> not null primary key, ulid binary(16) not null);
+        insert into #after (shard_id, ulid)
+        select convert(<<shard_type>>, c.shard), c.ulid from <<schema>>.[consumers] as c
+        where c.feed_id = <<feed_id>> and c.consumer = @consumer;
         create table #waiting (shard_id <<shard_type>> not null primary key);
         exec <<schema>>.[waiting:<<name>>];
-        select
-            k.shard_id,
-            h.ulid as head,
-            convert(bit, max(k.has_outbox)) as has_outbox
+        select k.shard_id, h.ulid as head, convert(bit, k.has_outbox) as has_outbox, a.ulid as after_ulid
         from (
-            select s.shard_id, 0 as has_outbox
-            from <<schema>>.[state:<<name>>] as s with (readcommittedlock, rowlock, readpast)
-            union all
-            select w.shard_id, 1 from #waiting as w
+            select u.shard_id, max(u.has_outbox) as has_outbox, max(u.is_used) as is_used
+            from (
+                select s.shard_id, 0 as has_outbox, 1 as is_used
+                from <<schema>>.[state:<<name>>] as s with (readcommittedlock, rowlock, readpast)
+                union all
+                select w.shard_id, 1, 1 from #waiting as w
+                union all
+                -- Serialized writers, one after the other, may have their shard's row in state locked at every look.
+                select p.shard_id, 0, 0 from #after as p
+            ) as u
+            group by u.shard_id
         ) as k
+        left join #after as a on a.shard_id = k.shard_id
         outer apply (
             select top (1) f.ulid from <<schema>>.[feed:<<name>>] as f with (readcommittedlock, rowlock, readpast)
             where f.shard_id = k.shard_id
             order by f.ulid desc
         ) as h
-        group by k.shard_id, h.ulid
+        where k.is_used = 1 or h.ulid is not null
         order by k.shard_id;
     end try
     begin catch

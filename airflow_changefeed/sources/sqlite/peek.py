@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+One look at a feed in SQLite: one select, also for whether there is such a feed.
+
+A select names its tables, and those of serialized writers have columns of their user's choice. So a feed is
+taken for one with an outbox until it turns out to be another; what it is then, later looks of this process
+know, and each of them sees whether it still is so.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+from airflow_changefeed.core.feed import FeedInfo, FeedKind
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.sources.base import ShardSight
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.names import FeedTables, load_feed
+
+#: Feeds that are not what a first look takes them for, by file and name, with their tables' definitions.
+_LEARNED: dict[tuple[str, str], tuple[FeedTables, str]] = {}
+
+#: A row of a look: the event table's definition, then shard, head, whether rows wait, and cursor.
+Row = tuple[str | None, Any, bytes | None, int, bytes | None]
+
+
+def look(database: SqliteDatabase, feed: str, consumer: str) -> list[ShardSight]:
+    """
+    Return what is to be seen of each shard that ever had an event.
+
+    :raises FeedNotFoundError: there is no such feed.
+    :raises FeedSetupError: the feed's event table was dropped or renamed.
+    """
+    tables, definition = _LEARNED.get((database.path, feed), (_with_outbox(feed), None))
+    with database.connect() as connection:
+        rows = _try(connection, tables, consumer)
+        if not rows or rows[0][0] is None or definition not in (None, rows[0][0]):
+            with database.snapshot(connection):
+                tables = load_feed(connection, feed)
+                rows = _rows(connection, tables, consumer)
+            if tables.is_serialized:
+                _LEARNED[database.path, feed] = (tables, rows[0][0] or "")
+            else:
+                _LEARNED.pop((database.path, feed), None)
+    return [
+        (tables.from_sql(value), _ulid(head), bool(waits), _ulid(cursor))
+        for _, value, head, waits, cursor in rows
+        if value is not None
+    ]
+
+
+def _with_outbox(feed: str) -> FeedTables:
+    """Return the tables of a feed with an outbox, of which all is known but what a look does not need."""
+    return FeedTables(FeedInfo(feed, FeedKind.OUTBOX, "int", (), ()), 0, 0)
+
+
+def _try(connection: sqlite3.Connection, tables: FeedTables, consumer: str) -> list[Row]:
+    """Return the rows of a look; none where the feed has not these tables."""
+    try:
+        return _rows(connection, tables, consumer)
+    except sqlite3.OperationalError as error:
+        if "no such" not in str(error):
+            raise
+        return []
+
+
+def _rows(connection: sqlite3.Connection, tables: FeedTables, consumer: str) -> list[Row]:
+    values = {"feed": tables.info.name, "kind": tables.info.kind.value, "consumer": consumer}
+    return connection.execute(look_sql(tables), values).fetchall()
+
+
+def look_sql(tables: FeedTables) -> str:
+    """Return the select, which gives one row at least where there is such a feed, and none where not."""
+    condition = tables.shard_condition.replace("?", "k.id")
+    return f"""
+        with waiting(id) as ({tables.waiting_shards}),
+        known(id, waits) as (
+            select s.shard_id, s.shard_id in (select id from waiting) from {tables.state} as s
+            union all
+            select id, 1 from waiting where id not in (select shard_id from {tables.state})
+        )
+        select
+            (select sql from sqlite_master where type = 'table' and name = :feed collate nocase),
+            k.id,
+            (select max({tables.ulid}) from {tables.feed} where {condition}),
+            k.waits,
+            c.ulid
+        from "changefeed.registry" as r
+        left join known as k
+        left join "changefeed.consumer" as c
+            on c.feed = r.feed and c.consumer = :consumer and c.shard = cast(k.id as text)
+        where r.feed = :feed and r.kind = :kind
+        order by k.id
+    """
+
+
+def _ulid(value: bytes | None) -> Ulid | None:
+    return None if value is None else Ulid.of_bytes(value)
