@@ -26,8 +26,8 @@ from airflow_changefeed.sources.base import ULID_COLUMN, FeedReader
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 
 
-#: Rows by which it is told whether a column's values repeat.
-_SAMPLE_ROWS = 8_192
+#: Part of the first rows by which it is told whether a column's values repeat.
+_SAMPLE_PART = 8
 
 
 class _OpenFile:
@@ -101,7 +101,7 @@ def _repeating(batch: pa.RecordBatch) -> list[str]:
     A dictionary of values that do not repeat makes files larger, and looking for repetitions that are not
     there took a third of the writing.
     """
-    rows = batch.slice(0, _SAMPLE_ROWS)
+    rows = batch.slice(0, batch.num_rows // _SAMPLE_PART)
     return [
         name
         for name, column in zip(rows.schema.names, rows.columns, strict=True)

@@ -16,7 +16,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.benchmarks.orders import COLUMNS, FEED, SHARD, month
@@ -60,23 +59,17 @@ def floor(database: str, output: Path, window: Window) -> int:
 
 
 def pandas(database: str, output: Path, window: Window) -> int:
-    """Turn pages of 1,000 into pandas frames, and each into a row group; the loop that people write."""
+    """Turn pages of 1,000 into pandas frames, and each into a file; the loop that people write."""
     import pandas as pd
 
     cursor, upto, rows = window.range.after.bytes, window.range.upto.bytes, 0
-    writer = None
     with closing(sqlite3.connect(database)) as connection:
         while True:
             frame = pd.read_sql_query(query(f"limit {PAGE_ROWS}"), connection, params=(cursor, upto))
             if frame.empty:
-                break
-            table = pa.Table.from_pandas(frame, preserve_index=False)
-            writer = writer or pq.ParquetWriter(output / "all.parquet", table.schema, compression=COMPRESSION)
-            writer.write_table(table)
+                return rows
+            frame.to_parquet(output / f"{rows:08d}.parquet", compression=COMPRESSION)
             cursor, rows = frame["ulid"].iloc[-1], rows + len(frame)
-    if writer is not None:
-        writer.close()
-    return rows
 
 
 def spark_session() -> SparkSession:

@@ -17,7 +17,7 @@ from airflow.providers.apache.spark.operators import spark_submit
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_changefeed.hooks.changefeed_job import job_folder, sweep_folders
-from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
+from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook, local_environment
 from tests.unit.airflow.conftest import START
 from tests.unit.airflow.fakes import InProcessHook, context
 from tests.unit.airflow.test_operator import HOUR, operator, path
@@ -124,6 +124,25 @@ def test_a_python_that_was_chosen_for_spark_stays(monkeypatch: pytest.MonkeyPatc
     hook = ChangefeedSparkSubmitHook(conn_id="far")
     hook._build_spark_common_args()
     assert "PYSPARK_DRIVER_PYTHON" not in (hook._env or {})
+
+
+@pytest.mark.parametrize(
+    ("around", "given", "expected"),
+    [
+        (None, None, ""),
+        ("-Xmx2g", None, " -Xmx2g"),
+        ("-Xmx2g", {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=4"}, " -XX:TieredStopAtLevel=4"),
+    ],
+)
+def test_a_local_java_starts_fast_and_obeys_others(
+    monkeypatch: pytest.MonkeyPatch, around: str | None, given: dict[str, str] | None, expected: str
+) -> None:
+    """Java takes the last of options that contradict each other: what anybody else says comes behind ours."""
+    monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
+    if around is not None:
+        monkeypatch.setenv("SPARK_SUBMIT_OPTS", around)
+    options = local_environment(given)["SPARK_SUBMIT_OPTS"]
+    assert options == f"-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1{expected}"
 
 
 @pytest.mark.airflow

@@ -103,9 +103,7 @@ def test_large_rows_go_to_small_row_groups(tmp_path: Path, monkeypatch: pytest.M
     texts = [str(Ulid.of_int(number + 1)) for number in range(len(sizes))]
     values = {"changefeed_ulid": texts, "raw": [b"x" * size for size in sizes]}
     batch = pa.RecordBatch.from_pydict(values, schema)
-    file = range_writer._OpenFile(
-        LocalFiles(str(tmp_path)), f"{tmp_path}/a.parquet", schema, "NONE", batch
-    )
+    file = range_writer._OpenFile(LocalFiles(str(tmp_path)), f"{tmp_path}/a.parquet", schema, "NONE", batch)
     file.write(batch)
     facts = file.finish()
     assert facts.rows == len(sizes)

@@ -66,6 +66,40 @@ def test_large_units_are_tasks_of_their_own() -> None:
     assert group(plan_of([0, 0]), 2) == []
 
 
+def test_a_task_imports_neither_pandas_nor_polars(tmp_path: Path) -> None:
+    """Arrow's and ADBC's conveniences import them, which would cost every worker of Spark seconds."""
+    code = f"""
+import json, sqlite3, sys
+import pyarrow as pa
+from airflow_changefeed.core.plan import ExportOptions
+from airflow_changefeed.export.connection import JobConnection
+from airflow_changefeed.export.planner import ExportRequest, make_plan
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from airflow_changefeed.spark.tasks import WriteParts, group
+
+database = {str(tmp_path / "feeds.db")!r}
+with sqlite3.connect(database) as connection:
+    connection.execute('create table "shop.Order" (id integer primary key, note text, price real)')
+source = SqliteFeedSource(database)
+source.set_up_feed("shop.Order")
+with sqlite3.connect(database) as connection:
+    connection.execute('insert into "shop.Order" values (1, ?, 1.5), (2, null, null)', ["new"])
+    connection.execute('insert into "changefeed.outbox:shop.Order" (shard_id, id) values (0, 1), (0, 2)')
+store = ExportStore({str(tmp_path / "out")!r}, "shop.Order")
+plan = make_plan(source, store, ExportRequest("shop.Order", store.path, "reader", "run"))
+source.close()
+connection = JobConnection(source.describe(), {{}})
+write = WriteParts(plan.feed, plan.path, plan.attempt, ExportOptions(), connection, tuple(group(plan, 2)))
+number = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer((0).to_bytes(8, "little"))])
+(facts,) = write(iter([pa.RecordBatch.from_arrays([number], names=["id"])]))
+print(json.dumps([facts.num_rows, sorted({{"pandas", "polars"}} & set(sys.modules))]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [2, []], "the schema and a file were told"
+
+
 def test_progress_adds_up_tasks_and_counts_twins_once(tmp_path: Path) -> None:
     """The line names rows and bytes by shard; of two attempts at one task the furthest counts."""
     files = LocalFiles(str(tmp_path))
