@@ -300,5 +300,5 @@ def _split(
         parts = min(-(-rows // LEAST_PART_ROWS), most)
     if parts <= 1:
         return PlannedUnit(unit, rows, (unit.range,) if rows else (), stale)
-    ranges: list[Any] = source.split(request.feed, unit.shard, unit.range, parts)
+    ranges: list[Any] = source.split(request.feed, unit.shard, unit.range, parts, rows=rows)
     return PlannedUnit(unit, sum(part.rows for part in ranges), tuple(part.range for part in ranges), stale)

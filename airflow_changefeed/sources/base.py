@@ -179,11 +179,14 @@ class FeedReader(Protocol):
         :raises PurgedError: a range reaches below what was purged; terminal.
         """
 
-    def split(self, feed: str, shard: Shard, range_: UlidRange, parts: int) -> list[RangePart]:
+    def split(
+        self, feed: str, shard: Shard, range_: UlidRange, parts: int, *, rows: int | None = None
+    ) -> list[RangePart]:
         """
         Split a range into at most ``parts`` consecutive ranges of about the same number of events.
 
         :param parts: 1 to 10_000.
+        :param rows: events in the range as :meth:`count` has just given them, to save counting them again.
         :return: ranges that together are ``range_``, each with at least one event; empty when it has none.
         """
 

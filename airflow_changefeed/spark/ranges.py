@@ -156,7 +156,7 @@ def plan_partitions(
     for each, rows in zip(ranges, counts, strict=True):
         parts = min(-(-rows // size), _MOST_PARTS)
         if parts > 1:
-            split = source.split(feed, each.shard, each.range, parts)
+            split = source.split(feed, each.shard, each.range, parts, rows=rows)
             pieces += [Piece(each.shard, part.range, part.rows) for part in split]
         elif parts:
             pieces.append(Piece(each.shard, each.range, rows))

@@ -119,8 +119,10 @@ class MssqlReader:
             rows = session.records(sql, *values)
             return [int(row["rows"]) for row in sorted(rows, key=lambda row: int(row["place"]))]
 
-    def split(self, feed: str, shard: Shard, range_: UlidRange, parts: int) -> list[RangePart]:
-        """See the protocol."""
+    def split(
+        self, feed: str, shard: Shard, range_: UlidRange, parts: int, *, rows: int | None = None
+    ) -> list[RangePart]:
+        """See the protocol; the procedure counts itself, whatever ``rows`` says."""
         if not 1 <= parts <= MAX_PARTS:
             raise InvalidArgumentError(f"parts must be 1 to {MAX_PARTS}, not {parts}")
         with self._feed(feed, shard) as (session, found):

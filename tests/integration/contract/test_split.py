@@ -98,3 +98,15 @@ def test_counts_of_a_sealed_window_stay(either: Bench) -> None:
     either.write(5, hint=PAST)
     either.events()
     assert either.source.count(either.feed, 0, [window.range]) == before == [14]
+
+
+def test_rows_that_were_counted_need_not_be_again(either: Bench) -> None:
+    """With their number the parts are the same; with one that is no longer true they still make the range."""
+    _fill(either, 3)
+    split, feed = either.source.split, either.feed
+    assert split(feed, 0, ALL, 4, rows=21) == split(feed, 0, ALL, 4)
+    for rows in (20, 22, 100):
+        found = [part.range for part in split(feed, 0, ALL, 4, rows=rows)]
+        assert (found[0].after, found[-1].upto) == (ALL.after, ALL.upto)
+        assert all(one.upto == two.after for one, two in pairwise(found))
+        assert sum(either.source.count(feed, 0, found)) == 21
