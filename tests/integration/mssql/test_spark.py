@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark's tasks read SQL Server: the export, and the data source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_changefeed.core.window import Window
+from airflow_changefeed.exceptions import ChangefeedError, NotSealedError
+from airflow_changefeed.export.connection import JobConnection
+from airflow_changefeed.export.planner import ExportRequest, make_plan
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.export.verify import verify_export
+from airflow_changefeed.sources.mssql import MssqlFeedSource
+from airflow_changefeed.spark.datasource import ChangefeedDataSource
+from airflow_changefeed.spark.errors import changefeed_error
+from airflow_changefeed.spark.job import run_plan
+from airflow_changefeed.spark.read import read_export
+from tests.integration.mssql.server import Client, Database
+from tests.integration.spark.conftest import spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["spark"]  # a fixture
+
+pytestmark = pytest.mark.spark
+
+FEED = "myservice.Trip"
+START = datetime(2020, 1, 1, tzinfo=timezone.utc)
+HOURS, EACH, SHARDS = 4, 50, (0, 1)
+WINDOW = Window(START, START + timedelta(hours=HOURS))
+OPTIONS = ("type", "host", "port", "database", "user", "password", "encrypt", "trust_server_certificate")
+
+
+@pytest.fixture(scope="module")
+def source(database: Database) -> Iterator[MssqlFeedSource]:
+    """A feed with events in each hour of both shards."""
+    with database.client() as client:
+        client.results(
+            f"create table {FEED} "
+            "(EventID int not null primary key, Note nvarchar(50) null, At datetime2(7) not null)"
+        )
+        client.results(f"exec changefeed.setup_feed N'{FEED}', @outbox = 1")
+        for shard in SHARDS:
+            for hour in range(HOURS):
+                _write(client, shard, hour)
+    with closing(MssqlFeedSource(**database.description, lock_timeout=20)) as source:
+        yield source
+
+
+def _write(client: Client, shard: int, hour: int) -> None:
+    hint = f"{START + timedelta(hours=hour):%Y-%m-%dT%H:%M:%S}"
+    for number in range(EACH):
+        key = (shard * HOURS + hour) * EACH + number
+        note = "null" if key % 7 == 0 else f"N'trip {key}'"
+        client.results(
+            f"insert into {FEED} (EventID, Note, At) values ({key}, {note}, '{hint}.1234567'); "
+            f"insert into [changefeed].[outbox:{FEED}] (shard_id, time_hint, EventID) "
+            f"values ({shard}, '{hint}', {key})"
+        )
+
+
+def _frame(session: SparkSession, database: Database, **more: object) -> DataFrame:
+    ChangefeedDataSource.register(session)
+    given = {"type": "mssql", **database.description, **more}
+    options = {name: str(given[name]) for name in (*OPTIONS, *more) if name in given}
+    return session.read.format("changefeed").options(feed=FEED, **options).load()
+
+
+def test_an_export_and_a_frame_hold_every_event(
+    source: MssqlFeedSource, database: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Both by Spark's tasks, in several parts: the same rows, types and order as were written, each once."""
+    store = ExportStore(str(tmp_path), FEED)
+    request = ExportRequest(FEED, str(tmp_path), "reader", "run", windows=WINDOW.cut(timedelta(hours=1)))
+    plan = make_plan(source, store, request)
+    connection = JobConnection(source.describe(), {})
+    result = run_plan(lambda: spark, store, plan, connection, lambda line: None)
+    assert (result.rows, result.units) == (HOURS * EACH * len(SHARDS), HOURS * len(SHARDS))
+    assert verify_export(str(tmp_path), FEED, source=source).damage == []
+    order = ("changefeed_shard", "changefeed_ulid")
+    exported = read_export(spark, str(tmp_path), FEED).orderBy(*order).collect()
+    assert [row["EventID"] for row in exported] == list(range(HOURS * EACH * len(SHARDS)))
+    frame = _frame(spark, database, end=WINDOW.end.isoformat(), partitions=3)
+    assert frame.rdd.getNumPartitions() == 3
+    assert frame.orderBy(*order).collect() == exported
+    hour = frame.where("changefeed_shard = 1 and changefeed_time >= timestamp'2020-01-01 03:00:00Z'")
+    assert [row["EventID"] for row in hour.orderBy(*order).collect()] == list(range(350, 400))
+
+
+def test_what_is_not_sealed_is_refused(
+    source: MssqlFeedSource, database: Database, spark: SparkSession
+) -> None:
+    """And said until when it is."""
+    source.seal(FEED, WINDOW.end)
+    error = _error(lambda: _frame(spark, database, end="2999-01-01T00:00:00Z"))
+    assert isinstance(error, NotSealedError)
+
+
+def test_a_wrong_password_is_refused_without_repeating_it(database: Database, spark: SparkSession) -> None:
+    """The error names the server, not the secret."""
+    error = _error(lambda: _frame(spark, database, password="not-the-Password-1"))
+    assert isinstance(error, ChangefeedError)
+    assert "not-the-Password-1" not in str(error)
+
+
+def _error(load: Any) -> ChangefeedError | None:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever Spark makes of ours
+        load()
+    return changefeed_error(caught.value)
