@@ -28,7 +28,8 @@ def verify(args: Namespace) -> None:
     """Verify an export; the findings go to standard output, all else to standard error."""
     try:
         report = _report(args)
-    except ChangefeedError as problem:
+    except (ChangefeedError, OSError) as problem:
+        # Status 1 would say that something is damaged, where this user may only not look.
         print(f"{type(problem).__name__}: {problem}", file=sys.stderr)
         raise SystemExit(NOT_VERIFIED) from None
     if report.findings or args.output in ("json", "yaml"):

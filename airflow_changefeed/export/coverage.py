@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -133,6 +133,10 @@ def find_gaps(
     everything = [unit.range for own in units.values() for unit in own]
     gaps = []
     for shard, own in units.items():
+        if not own and interval.shards is not None and not store.units(shard):
+            # Without a unit there is no first or last one, where an open end could begin: a mistyped shard.
+            gaps.append(Gap(shard, wanted))
+            continue
         for gap in _uncovered(_bounds(interval, own), [unit.range for unit in own]):
             came_later = interval.shards is None and gap.after == wanted.after
             if came_later and not _began_before(store, shard, wanted.after):
@@ -142,6 +146,20 @@ def find_gaps(
     if not units and interval.start is not None and interval.end is not None:
         gaps.append(Gap(None, wanted))
     return gaps
+
+
+def find_overlaps(units: Iterable[ExportUnit]) -> Iterator[tuple[ExportUnit, ExportUnit]]:
+    """
+    Find units that overlap an earlier one: each of them, and the earlier one that reaches furthest.
+
+    :param units: of one shard, in order.
+    """
+    furthest: ExportUnit | None = None
+    for unit in units:
+        if furthest is not None and furthest.range.overlaps(unit.range):
+            yield unit, furthest
+        if furthest is None or furthest.range.upto < unit.range.upto:
+            furthest = unit
 
 
 def _bounds(interval: Interval, units: Sequence[ExportUnit]) -> UlidRange:

@@ -55,7 +55,7 @@ def export_dataset(
         counts for all; False refuses columns that changed.
     :return: the columns as exported, and the shard as ``changefeed_shard`` (int64, or string for UUIDs).
     :raises ManifestError: nothing was exported there, the interval is not complete, a manifest is damaged, or
-        names a file that is gone.
+        names a file that is gone, or units overlap.
     :raises ColumnTypeError: the columns changed between units, or pyarrow does not know a type.
     """
     import pyarrow as pa

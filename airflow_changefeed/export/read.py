@@ -13,7 +13,7 @@ from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError
-from airflow_changefeed.export.coverage import Gap, Interval, find_gaps
+from airflow_changefeed.export.coverage import Gap, Interval, find_gaps, find_overlaps
 from airflow_changefeed.export.layout import CONTROL, unquote_feed
 from airflow_changefeed.export.schemas import common_schema
 from airflow_changefeed.export.store import ExportStore
@@ -94,7 +94,7 @@ def select(
     :param incomplete: ``fail``, or ``read`` what there is.
     :param unify_schemas: see :func:`~airflow_changefeed.export.schemas.common_schema`.
     :raises ManifestError: nothing was exported there, the interval is not complete (attribute ``missing``),
-        a manifest is damaged, or names a file that is gone.
+        a manifest is damaged, or names a file that is gone, or units overlap.
     :raises UnsupportedVersionError: a newer version wrote a manifest.
     :raises ColumnTypeError: the columns changed between units.
     """
@@ -108,6 +108,7 @@ def select(
     if not chosen and not gaps:
         gaps = [Gap(None, interval.range)]
     _check_complete(store, gaps, incomplete)
+    _check_once(store, units)
     found = []
     for unit in (unit for own in units.values() for unit in own):
         one = _unit(store, unit, interval.range)
@@ -156,6 +157,18 @@ def _check_complete(store: ExportStore, gaps: Sequence[Gap], incomplete: str) ->
         f'{named}{more}. Export what is missing, or read what is there with incomplete="read"',
         missing=list(gaps),
     )
+
+
+def _check_once(store: ExportStore, units: Mapping[Shard, Sequence[ExportUnit]]) -> None:
+    """Refuse units that overlap: two attempts of different cut may have left both (ADR 0002)."""
+    for own in units.values():
+        for unit, before in find_overlaps(own):
+            raise ManifestError(
+                f"the export of feed {store.feed!r} in {store.layout.path} holds {unit}, which overlaps "
+                f"{before}: their common rows would be read twice. Remove the manifest and the data of one "
+                "of them; verify names all that overlap",
+                unit=unit,
+            )
 
 
 def unit_files(

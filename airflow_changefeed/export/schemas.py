@@ -38,16 +38,18 @@ def common_schema(manifests: Iterable[Manifest], *, unify: bool = False) -> Mapp
     :raises ColumnTypeError: the columns differ; all that do are named, with a unit of each kind.
     """
     manifests = list(manifests)
-    # One manifest speaks for its attempt, all of whose files have one schema.
-    by_age = sorted({each.attempt: each for each in manifests if each.files}.items(), reverse=True)
+    # One manifest speaks for those of its attempt; by its columns too, as a feed that was dropped and set up
+    # again, or a restored database, begins its tokens anew.
+    spoken = {(each.attempt, *each.schema.items()): each for each in manifests if each.files}
+    by_age = sorted(spoken.values(), key=lambda each: each.attempt, reverse=True)
     idle = [each for each in manifests if each.schema] if not by_age else []
     if idle:
         return max(idle, key=lambda each: each.attempt).schema
     kinds: dict[str, dict[str | None, Manifest]] = {}
-    for _, manifest in by_age:
+    for manifest in by_age:
         for name in manifest.schema:
             kinds.setdefault(name, {})
-    for _, manifest in by_age:
+    for manifest in by_age:
         for name, found in kinds.items():
             found.setdefault(manifest.schema.get(name, _ABSENT), manifest)
     _refuse({name: found for name, found in kinds.items() if not _fits(found, unify)}, unify)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.manifest import KIND, FileFacts, Manifest, checksum_text
@@ -18,9 +17,10 @@ from airflow_changefeed.exceptions import (
     UnsupportedVersionError,
 )
 from airflow_changefeed.export import strays
-from airflow_changefeed.export.coverage import Interval, find_gaps
+from airflow_changefeed.export.coverage import Interval, find_gaps, find_overlaps
 from airflow_changefeed.export.findings import Finding, FindingKind, Report
 from airflow_changefeed.export.read import export_there
+from airflow_changefeed.export.statistics import Extent, MisleadingFooterError
 from airflow_changefeed.export.store import ExportStore
 
 if TYPE_CHECKING:
@@ -190,6 +190,10 @@ def _file(store: ExportStore, manifest: Manifest, file: FileFacts) -> Iterator[F
         return
     except (TransientError, OutputNotWritableError):
         raise
+    except MisleadingFooterError as problem:
+        message = f"{path} of {unit}: {problem}"
+        yield Finding(FindingKind.CHANGED_FILE, unit, path, message)
+        return
     except Exception as problem:
         # Whatever pyarrow says of bytes that are no Parquet any more: the file is not readable.
         yield _unreadable(store, unit, path, file, problem)
@@ -230,7 +234,11 @@ def _differences(file: FileFacts, found: FileFacts) -> list[str]:
 
 
 def read_facts(store: ExportStore, path: str, name: str) -> FileFacts:
-    """Read a whole file and return what a task would say of it."""
+    """
+    Read a whole file and return what a task would say of it.
+
+    :raises MisleadingFooterError: its footer leaves out some of its rows.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -248,11 +256,14 @@ def read_facts(store: ExportStore, path: str, name: str) -> FileFacts:
         with pq.ParquetFile(pa.PythonFile(opened, mode="r")) as parquet:
             # A batch across row groups would hold more bytes than their writer did.
             for group in range(parquet.num_row_groups):
+                extent = Extent()
                 for batch in parquet.iter_batches(row_groups=[group]):
+                    extent.add(batch)
                     rows += batch.num_rows
                     checksums.append(checksum(batch))
                     ends = pc.min_max(batch.column(ULID_COLUMN)).as_py()
                     lowest, highest = min(lowest, ends["min"] or lowest), max(highest, ends["max"] or highest)
+                extent.check(parquet.metadata.row_group(group))
     return FileFacts(
         name, rows, size, Ulid.parse_text(lowest), Ulid.parse_text(highest), combine_checksums(checksums)
     )
@@ -260,10 +271,9 @@ def read_facts(store: ExportStore, path: str, name: str) -> FileFacts:
 
 def _overlaps(units: Sequence[ExportUnit]) -> Iterator[Finding]:
     """Find units of one shard, in order, that overlap."""
-    for before, unit in pairwise(units):
-        if before.range.overlaps(unit.range):
-            message = f"{unit} overlaps {before}: their common rows are there twice"
-            yield Finding(FindingKind.OVERLAP, unit, None, message)
+    for unit, before in find_overlaps(units):
+        message = f"{unit} overlaps {before}: their common rows are there twice"
+        yield Finding(FindingKind.OVERLAP, unit, None, message)
 
 
 def _stale(source: FeedReader, shard: Shard, manifests: Sequence[Manifest]) -> Iterator[Finding]:

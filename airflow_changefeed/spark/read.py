@@ -68,7 +68,7 @@ def read_export(
     :return: the columns as exported, and the shard as ``changefeed_shard`` (bigint, or string for UUIDs; an
         output without any unit cannot tell and says bigint).
     :raises ManifestError: nothing was exported there, the interval is not complete, a manifest is damaged, or
-        names a file that is gone.
+        names a file that is gone, or units overlap.
     :raises ColumnTypeError: the columns changed between units, or Spark does not have a type.
     """
     store = ExportStore(path, feed, storage_options)
@@ -82,7 +82,15 @@ def read_export(
     ]
     if not frames:
         return spark.createDataFrame([], f"{columns}, {SHARD_COLUMN} {kind}")
-    return _between(reduce(lambda one, other: one.unionByName(other), frames), start, end)
+    return _between(_union(frames), start, end)
+
+
+def _union(frames: Sequence[DataFrame]) -> DataFrame:
+    """Put frames together in pairs, as a plan that is as deep as there are shards overflows Spark's stack."""
+    while len(frames) > 1:
+        pairs = [frames[at : at + 2] for at in range(0, len(frames), 2)]
+        frames = [reduce(lambda one, other: one.unionByName(other), pair) for pair in pairs]
+    return frames[0]
 
 
 def _by_shard(files: Sequence[UnitFile]) -> dict[Shard, list[UnitFile]]:

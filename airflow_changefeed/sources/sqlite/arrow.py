@@ -31,6 +31,7 @@ FIRST_COLUMNS = 2
 #: Bytes of a batch, by the largest row of a sample: long values, not many rows, fill a worker's memory.
 _BATCH_BYTES = 64 * 1024 * 1024
 _SAMPLE_ROWS = 100
+_TERMS = 100
 _NOT_UTF8 = re.compile(r"Could not decode to UTF-8 column 'c(\d+)'")
 
 
@@ -110,7 +111,10 @@ class RangeQuery:
             for number, column in enumerate(self.columns)
             if storage_of(column) in (Storage.TEXT, Storage.BLOB)
         ]
-        return f"select max({' + '.join(sizes)}) from ({self.sql} limit {_SAMPLE_ROWS})" if sizes else None
+        # In groups, as SQLite adds up no more than 1,000 terms in a row.
+        groups = [" + ".join(sizes[at : at + _TERMS]) for at in range(0, len(sizes), _TERMS)]
+        total = " + ".join(f"({group})" for group in groups)
+        return f"select max({total}) from ({self.sql} limit {_SAMPLE_ROWS})" if sizes else None
 
 
 def bounded_rows(connection: sqlite3.Connection, query: RangeQuery, batch_rows: int) -> int:

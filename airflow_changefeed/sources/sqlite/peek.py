@@ -71,27 +71,32 @@ def _rows(connection: sqlite3.Connection, tables: FeedTables, consumer: str) -> 
 
 
 def look_sql(tables: FeedTables) -> str:
-    """Return the select, which gives one row at least where there is such a feed, and none where not."""
-    condition = tables.shard_condition.replace("?", "k.id")
+    """
+    Return the select, which gives one row at least where there is such a feed, and none where not.
+
+    What it names itself is named as no event table can be: it would stand before one of that name.
+    """
+    waiting, known = '"changefeed.waiting"', '"changefeed.known"'
+    condition = tables.shard_condition.replace("?", f"{known}.id")
     return f"""
-        with waiting(id) as ({tables.waiting_shards}),
-        known(id, waits) as (
-            select s.shard_id, s.shard_id in (select id from waiting) from {tables.state} as s
+        with {waiting}(id) as ({tables.waiting_shards}),
+        {known}(id, waits) as (
+            select s.shard_id, s.shard_id in (select id from {waiting}) from {tables.state} as s
             union all
-            select id, 1 from waiting where id not in (select shard_id from {tables.state})
+            select id, 1 from {waiting} where id not in (select shard_id from {tables.state})
         )
         select
             (select sql from sqlite_master where type = 'table' and name = :feed collate nocase),
-            k.id,
+            {known}.id,
             (select max({tables.ulid}) from {tables.feed} where {condition}),
-            k.waits,
+            {known}.waits,
             c.ulid
         from "changefeed.registry" as r
-        left join known as k
+        left join {known}
         left join "changefeed.consumer" as c
-            on c.feed = r.feed and c.consumer = :consumer and c.shard = cast(k.id as text)
+            on c.feed = r.feed and c.consumer = :consumer and c.shard = cast({known}.id as text)
         where r.feed = :feed and r.kind = :kind
-        order by k.id
+        order by {known}.id
     """
 
 

@@ -37,6 +37,8 @@ pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("server")]
             "abfss://box@account.dfs.core.windows.net/x/nyc.Flight",
         ),
         ("memory://x", "memory://x/nyc.Flight"),
+        ("/data/a#1?b", "file:///data/a%231%3Fb/nyc.Flight"),
+        ("/data/sø", "file:///data/s%C3%B8/nyc.Flight"),
     ],
 )
 def test_the_uri_is_that_of_the_folder(given: str, uri: str) -> None:

@@ -186,13 +186,16 @@ def test_connections_give_storage_options_and_staleness(
 
 
 def test_what_cannot_be_verified_ends_with_status_2(
-    store: ExportStore, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, store: ExportStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Told apart from damage, and from a whole export."""
     assert run("verify", "--path", store.path, "--feed", "nyc.Weather") == 2
     assert "no export of feed 'nyc.Weather'" in capsys.readouterr().err
     assert verify(store, "--start", "2013-01-01T01:00:00Z", "--end", "2013-01-01T00:00:00Z") == 2
     assert "ends before it starts" in capsys.readouterr().err
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert run("verify", "--path", str(tmp_path / "loop"), "--feed", FEED) == 2
+    assert str(tmp_path / "loop") in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

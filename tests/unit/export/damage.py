@@ -106,6 +106,14 @@ DAMAGES: dict[str, tuple[Callable[[ExportStore], object], FindingKind, Callable[
         FindingKind.UNREADABLE_FILE,
         data_file,
     ),
+    "a file's footer leaves out values": (
+        lambda store: _flip(
+            data_file(store),
+            data_file(store).read_bytes().rfind(str(unit_files(store)[0].facts.first).encode()),
+        ),
+        FindingKind.CHANGED_FILE,
+        data_file,
+    ),
     "a cell is changed": (lambda store: change_cell(data_file(store)), FindingKind.CHANGED_FILE, data_file),
     "a row is lost": (
         lambda store: pq.write_table(

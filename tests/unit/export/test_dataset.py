@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import (
     ColumnTypeError,
     InvalidArgumentError,
@@ -27,6 +29,7 @@ from airflow_changefeed.exceptions import (
 from airflow_changefeed.export.coverage import Gap
 from airflow_changefeed.export.dataset import arrow_type, export_dataset
 from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.export.verify import FindingKind, verify
 from tests.unit.export.damage import corrupt_manifest
 from tests.unit.export.flights import FEED, START, Flights, hours
 
@@ -206,6 +209,33 @@ def test_a_shard_that_nobody_exported_is_missing(store: ExportStore) -> None:
         read(store, START, START + HOUR, [7])
     (gap,) = caught.value.facts["missing"]
     assert gap == Gap(7, hours(0, 1)[0].range)
+
+
+@pytest.mark.parametrize("interval", [(), (START,), (None, START + HOUR)], ids=["open", "no end", "no start"])
+def test_a_shard_that_nobody_exported_is_missing_whatever_is_open(
+    store: ExportStore, interval: tuple[datetime | None, ...]
+) -> None:
+    """It has no first and no last unit with which an open interval could begin and end."""
+    with pytest.raises(ManifestError, match="shard 7"):
+        read(store, *interval, shards=[7])
+    assert read(store, *interval, shards=[7], incomplete="read").count_rows() == 0
+
+
+def test_units_that_overlap_are_refused(store: ExportStore) -> None:
+    """Two attempts of different cut may have left both; their common rows are never read twice."""
+    first, *others = store.list(1)
+    whole = ExportUnit.of_window(1, Window(START, START + 3 * HOUR))
+    forged = replace(first, unit=whole, attempt=first.attempt + 9)
+    store.write(forged)
+    (file,) = forged.files
+    copied = Path(store.find_file(first, file)).read_bytes()
+    store.files.write(f"{store.layout.placed(whole, forged.attempt)}/{file.name}", copied)
+    for incomplete in ("fail", "read"):
+        with pytest.raises(ManifestError, match="overlaps"):
+            read(store, START + HOUR, START + 2 * HOUR, incomplete=incomplete)
+    assert read(store, START, shards=[2]).count_rows() == 6
+    overlaps = [each.unit for each in verify(store) if each.kind is FindingKind.OVERLAP]
+    assert overlaps == [whole, *(other.unit for other in others)]
 
 
 def test_a_batch_ends_where_it_ends(tmp_path: Path, flights: Flights) -> None:

@@ -62,6 +62,13 @@ def test_a_wider_type_holds_every_value_of_both(one: str, other: str, wider: str
     assert wider_type(other, one) == wider
 
 
+def test_tokens_that_began_anew_hide_no_change() -> None:
+    """A feed that was dropped and set up again, or a restored database, draws the same tokens again."""
+    before, after = manifest(1, a="int64", b="string"), manifest(2, a="int64")
+    with pytest.raises(ColumnTypeError, match="column 'b'"):
+        common_schema([before, replace(after, attempt=1)])
+
+
 def test_the_order_of_columns_is_no_difference() -> None:
     """The newest unit's order counts."""
     assert list(common_schema([manifest(1, a="int64", b="string"), manifest(2, b="string", a="int64")])) == [

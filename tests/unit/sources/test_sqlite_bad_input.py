@@ -192,12 +192,14 @@ def test_a_value_that_python_cannot_read_names_its_column(
         list(source.stream("t", 0, ALL))
 
 
+@pytest.mark.parametrize("kind", ["int", "text", "date", "decimal"])
 def test_a_table_with_more_columns_than_a_result_may_have_is_refused(
-    source: SqliteFeedSource, sql: Callable[..., Any]
+    source: SqliteFeedSource, sql: Callable[..., Any], kind: str
 ) -> None:
-    """Setup says it, and not the first export; one column less works."""
-    for name, columns in (("most", 1_996), ("many", 1_997)):
-        sql(f"create table {name} (id integer primary key, {', '.join(f'c{n} int' for n in range(columns))})")
+    """Setup says it, and not the first export; one column less works, of whatever type they are."""
+    for name, count in (("most", 1_996), ("many", 1_997)):
+        columns = ", ".join(f"c{number} {kind}" for number in range(count))
+        sql(f"create table {name} (id integer primary key, {columns})")
     with pytest.raises(FeedSetupError, match="1998 columns"):
         source.set_up_feed("many")
     source.set_up_feed("most")

@@ -102,3 +102,18 @@ def test_a_feed_that_has_lost_its_table_says_so(
         source.peek("t", "reader")
     connection.execute("alter table elsewhere rename to t")
     assert source.peek("t", "reader").shards == ()
+
+
+@pytest.mark.parametrize("table", ["k", "known", "waiting", "e"])
+def test_a_table_may_have_any_name(connection: sqlite3.Connection, path: str, table: str) -> None:
+    """None of a look's own names stands before it."""
+    connection.execute(
+        f"create table {table} (shard integer not null, ulid blob not null, id integer primary key)"
+    )
+    source = SqliteFeedSource(path)
+    source.set_up_feed(table, kind=FeedKind.SERIALIZED)
+    connection.execute("begin immediate")
+    ulid = lock(connection, table, 7).ulid(0)
+    connection.execute(f"insert into {table} values (7, ?, 1)", (ulid.bytes,))
+    connection.execute("commit")
+    assert source.peek(table, "reader").news[7].head == ulid
