@@ -21,6 +21,8 @@ export UV_LINK_MODE ?= copy
 export UV_NO_PROGRESS ?= 1
 # No other environment that happens to be active may be changed.
 unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
+# Some dozen processes of Airflow and Spark are started, each of which would compile a thousand modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup java demo ui test soak tsql bench lint format constraints build clean
 
