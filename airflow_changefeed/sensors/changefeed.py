@@ -174,9 +174,17 @@ class ChangefeedSensor(BaseSensorOperator):
     def _answer(self, news: dict[str, Any], has_ended: bool) -> PokeReturnValue:
         if has_ended and not news and self.skip_without_news:
             raise AirflowSkipException(f"the window has ended without news in feed {self.feed!r}")
-        self.log.info(
-            "Feed %s has news for consumer %s in shards %s", self.feed, self.consumer, list(news) or "none"
-        )
+        if news:
+            self.log.info(
+                "Feed %s has news for consumer %s in shards %s", self.feed, self.consumer, ", ".join(news)
+            )
+        else:
+            self.log.info(
+                "Feed %s has no news for consumer %s%s",
+                self.feed,
+                self.consumer,
+                ", and the window has ended" if has_ended else " yet",
+            )
         return PokeReturnValue(is_done=bool(news) or has_ended, xcom_value=news)
 
     def _leave(self, context: Context) -> NoReturn:

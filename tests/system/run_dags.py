@@ -4,7 +4,8 @@ Run DAGs in a process and an Airflow home of their own; those of Airflow's DAG f
 
 ``python -m tests.system.run_dags '[["changefeed_hourly", "2013-01-01T01:00:00+00:00", null]]'``: DAG, what
 its run is about, and run configuration of each. A logical date is run by ``dag.test()``; ``"partition:KEY"``
-is triggered as from the UI; ``"assets"`` is the run that Airflow's scheduler makes when assets have changed.
+is triggered as from the UI; ``"assets"`` is the run that Airflow's scheduler makes when assets have changed;
+``"no date"`` has no logical date.
 The last line of the output is JSON: the states, the tasks' results, and the Variables by key.
 """
 
@@ -58,6 +59,8 @@ def main(runs: str) -> None:
 def _run(dag: DAG, about: str, conf: dict[str, Any] | None) -> DagRun:
     if about == "assets":
         return _run_tasks(dag, _due(dag))
+    if about == "no date":
+        return dag.test(logical_date=None, run_conf=conf)
     if about.startswith("partition:"):
         return _run_tasks(dag, _triggered(dag, about.removeprefix("partition:")))
     return dag.test(logical_date=datetime.fromisoformat(about), run_conf=conf)

@@ -119,7 +119,9 @@ def test_the_documented_dags_run(
         text = (Path(__file__).parents[2] / f"docs/how-to/{page}.md").read_text(encoding="utf-8")
         code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
         name = page.replace("-", "_")
-        (tmp_path / f"dags/{name}.py").write_text(code.replace("/data/export", str(tmp_path / "out")))
+        for there, here in (("/data/export", "out"), ("/data/batches", "batches")):
+            code = code.replace(there, str(tmp_path / here))
+        (tmp_path / f"dags/{name}.py").write_text(code)
     monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(tmp_path / "dags"))
     hours = [(START + number * HOUR).isoformat() for number in (1, 2)]
     result = run(
@@ -128,9 +130,13 @@ def test_the_documented_dags_run(
         ("reader", "assets"),
         ("many", hours[1]),
         ("days", "partition:2013-03-31"),
+        ("batches", "no date"),
     )
-    small, reader, many, days = result["results"]
+    small, reader, many, days, batches = result["results"]
     assert [export["rows"] for export in small] == [6]
     assert reader == [{"[2013-03-30T00:00:00Z, 2013-03-30T01:00:00Z)": [6, 2]}]
     assert [export["rows"] for export in many[:2]] == [6, 6]
     assert [export["rows"] for export in days] == [23 * 6]
+    assert [(export["rows"], export["units"], export["windows"]) for export in batches] == [
+        (3 * 24 * 6, 2, [])
+    ]

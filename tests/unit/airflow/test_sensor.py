@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -81,6 +82,19 @@ def test_a_quiet_window_can_be_skipped(database: str) -> None:
     consume_all(database)
     with pytest.raises(AirflowSkipException, match="without news"):
         poke(sensor(skip_without_news=True), START, START + HOUR)
+
+
+def test_the_log_says_what_a_look_has_found(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """News by shard, or none: yet, or at all."""
+    poke(sensor())
+    consume_all(database)
+    poke(sensor(), START, FAR)
+    poke(sensor(), START, START + HOUR)
+    assert re.findall(f"Feed {FEED} has (.*) for consumer {CONSUMER}(.*?) *\\[", capsys.readouterr().out) == [
+        ("news", " in shards 0, 1"),
+        ("no news", " yet"),
+        ("no news", ", and the window has ended"),
+    ]
 
 
 @pytest.mark.parametrize(
