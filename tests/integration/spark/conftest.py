@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -39,6 +40,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+    # What it says of connections that are closed when the process ends has no stream to go to any more.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
 @pytest.fixture
