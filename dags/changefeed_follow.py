@@ -19,7 +19,7 @@ from airflow_changefeed import ToldExport, changefeed_asset
 
 EXPORT = changefeed_asset(
     os.environ.get("CHANGEFEED_FEED", "nyc.Flight"),
-    os.environ.get("CHANGEFEED_EXPORT_PATH", "/tmp/changefeed-export"),  # noqa: S108
+    os.environ.get("CHANGEFEED_EXPORT_PATH", "/tmp/changefeed-export"),  # noqa: S108 - to try it out
 )
 
 

@@ -72,7 +72,7 @@ def _verify() -> ActionCommand:
 def _option(*flags: str, **more: Any) -> Arg:
     from airflow.cli.cli_config import Arg
 
-    return Arg(flags, **more)  # type: ignore[no-untyped-call]
+    return Arg(flags, **more)  # type: ignore[no-untyped-call] # Airflow's class has no types
 
 
 def time(text: str) -> datetime:

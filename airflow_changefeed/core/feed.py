@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.exceptions import InvalidArgumentError, ShardNotFoundError
 
 #: An independent partition of a feed: a whole number, or a UUID where the feed says so.
 Shard = int | uuid.UUID
@@ -144,4 +145,44 @@ def check_shard(shard: Shard, shard_key_type: str) -> None:
         raise InvalidArgumentError(
             f"shard {shard_text(shard)!r} does not fit the feed's shard key type {shard_key_type}",
             shard=shard,
+        )
+
+
+def check_shards(info: FeedInfo, shards: Sequence[Shard] | None) -> None:
+    """
+    Check that shards fit their feed, each named once.
+
+    :param shards: None for all, which always fit.
+    :raises InvalidArgumentError: names all that do not.
+    """
+    problems = []
+    for shard in shards or ():
+        try:
+            check_shard(shard, info.shard_key_type)
+        except InvalidArgumentError as problem:
+            problems.append(problem.message)
+    if len(set(shards or ())) < len(shards or ()):
+        problems.append("a shard is named twice")
+    InvalidArgumentError.collect(f"feed {info.name!r}", problems)
+
+
+def check_known_shards(
+    feed: str, shards: Sequence[Shard] | None, known: Sequence[Shard], purpose: str
+) -> None:
+    """
+    Check that shards have had an event.
+
+    :param shards: None for all, of which none is unknown.
+    :param known: those that ever had one.
+    :param purpose: what they are named for, a verb: ``export``.
+    :raises ShardNotFoundError: names those that have not, and those that there are; terminal.
+    """
+    unknown = [shard_text(shard) for shard in shards or () if shard not in known]
+    if unknown:
+        raise ShardNotFoundError(
+            f"feed {feed!r} never had an event in shard {', '.join(unknown)}; it has "
+            f"{', '.join(map(shard_text, known)) or 'no shards yet'}. Leave shards out to {purpose} all "
+            "there are",
+            feed=feed,
+            shards=unknown,
         )

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from airflow_changefeed.core.feed import Shard, shard_text
+from airflow_changefeed.core.feed import Shard, check_known_shards, shard_text
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import ShardNotFoundError
 from airflow_changefeed.sources.base import FeedSource, News
 
 
@@ -66,19 +65,7 @@ def look(
     if shards is not None:
         news = {shard: one for shard, one in news.items() if shard in shards}
         if has_ended and not news and not set(shards) <= set(found.shards):
-            _check_known(source, feed, shards)
+            # Asked again, as a peek passes over shards that somebody holds locked.
+            known = [status.shard for status in source.shards(feed)]
+            check_known_shards(feed, shards, known, "wait for")
     return Outlook(news, found.after, has_ended)
-
-
-def _check_known(source: FeedSource, feed: str, shards: Sequence[Shard]) -> None:
-    # Asked again, as a peek passes over shards that somebody holds locked.
-    known = [status.shard for status in source.shards(feed)]
-    unknown = [shard_text(shard) for shard in shards if shard not in known]
-    if unknown:
-        raise ShardNotFoundError(
-            f"feed {feed!r} never had an event in shard {', '.join(unknown)}; it has "
-            f"{', '.join(map(shard_text, known)) or 'no shards yet'}. Leave shards out to wait for all there "
-            "are",
-            feed=feed,
-            shards=unknown,
-        )

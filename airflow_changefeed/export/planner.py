@@ -12,7 +12,15 @@ from itertools import pairwise
 from typing import Any
 
 from airflow_changefeed.core.cursor import check_consumer
-from airflow_changefeed.core.feed import FeedInfo, FeedKind, Seal, Shard, ShardStatus, check_shard, shard_text
+from airflow_changefeed.core.feed import (
+    FeedKind,
+    Seal,
+    Shard,
+    ShardStatus,
+    check_known_shards,
+    check_shards,
+    shard_text,
+)
 from airflow_changefeed.core.plan import ExportOptions, Plan, PlannedUnit
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
@@ -23,7 +31,6 @@ from airflow_changefeed.exceptions import (
     InvalidArgumentError,
     MissingEventError,
     OutputError,
-    ShardNotFoundError,
 )
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
@@ -108,13 +115,14 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
     request.check()
     info = source.feed(request.feed)
     source.schema(request.feed)
-    _check_shards(info, request.shards)
+    check_shards(info, request.shards)
     store.check()
     made_at = source.now()
     ordered = sorted(request.windows) if request.windows is not None else None
     if request.shards is not None:
         # Before the seal, which changes the database; the seal may bring new shards, but none that was named.
-        _check_known([status.shard for status in source.shards(request.feed)], request)
+        known = [status.shard for status in source.shards(request.feed)]
+        check_known_shards(request.feed, request.shards, known, "export")
     seals = source.seal(request.feed, ordered[-1].end if ordered is not None else made_at)
     shards = list(request.shards) if request.shards is not None else sorted(seals, key=shard_text)
     # Marks first: history that comes in from here on makes a unit stale, or its count wrong, but never goes
@@ -147,30 +155,6 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
         seals={shard: seals[shard].until for shard in shards},
         options=request.options,
     )
-
-
-def _check_shards(info: FeedInfo, shards: Sequence[Shard] | None) -> None:
-    problems = []
-    for shard in shards or ():
-        try:
-            check_shard(shard, info.shard_key_type)
-        except InvalidArgumentError as problem:
-            problems.append(problem.message)
-    if len(set(shards or ())) < len(shards or ()):
-        problems.append("a shard is named twice")
-    InvalidArgumentError.collect(f"export of feed {info.name!r}", problems)
-
-
-def _check_known(known: Sequence[Shard], request: ExportRequest) -> None:
-    unknown = [shard_text(shard) for shard in request.shards or () if shard not in known]
-    if unknown:
-        raise ShardNotFoundError(
-            f"feed {request.feed!r} never had an event in shard {', '.join(unknown)}; it has "
-            f"{', '.join(map(shard_text, known)) or 'no shards yet'}. Leave shards out to export all there "
-            "are",
-            feed=request.feed,
-            shards=unknown,
-        )
 
 
 def _stale(source: FeedSource, feed: str) -> dict[Shard, int]:

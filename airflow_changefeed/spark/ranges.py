@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_changefeed.core.feed import FeedInfo, Shard, ShardStatus, check_shard, shard_text
+from airflow_changefeed.core.feed import Shard, ShardStatus, check_known_shards, check_shards
 from airflow_changefeed.core.times import format_time, from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.exceptions import InvalidArgumentError, NotSealedError, ShardNotFoundError
+from airflow_changefeed.exceptions import NotSealedError
 from airflow_changefeed.sources.base import FeedReader, FeedSource
 from airflow_changefeed.spark.options import ReadOptions
 
@@ -52,8 +52,7 @@ def resolve(source: FeedSource, options: ReadOptions) -> tuple[ShardRange, ...]:
     :raises InvalidArgumentError: a shard that is of another type than the feed's; terminal.
     :raises NotSealedError: the range reaches beyond what is sealed; transient.
     """
-    info = source.feed(options.feed)
-    _check_types(info, options.shards)
+    check_shards(source.feed(options.feed), options.shards)
     if options.seal:
         # Before the seal, which changes the database; it may bring new shards, but none that was named.
         _chosen(source.shards(options.feed), options)
@@ -71,29 +70,11 @@ def resolve(source: FeedSource, options: ReadOptions) -> tuple[ShardRange, ...]:
     return tuple(found)
 
 
-def _check_types(info: FeedInfo, shards: Sequence[Shard] | None) -> None:
-    problems = []
-    for shard in shards or ():
-        try:
-            check_shard(shard, info.shard_key_type)
-        except InvalidArgumentError as problem:
-            problems.append(problem.message)
-    InvalidArgumentError.collect(f"feed {info.name!r}", problems)
-
-
 def _chosen(statuses: Sequence[ShardStatus], options: ReadOptions) -> list[ShardStatus]:
     known = sorted(statuses, key=lambda status: status.shard)
+    check_known_shards(options.feed, options.shards, [status.shard for status in known], "read")
     if options.shards is None:
         return known
-    names = [shard_text(status.shard) for status in known]
-    missing = [shard_text(shard) for shard in options.shards if shard_text(shard) not in names]
-    if missing:
-        raise ShardNotFoundError(
-            f"feed {options.feed!r} never had an event in shard {', '.join(missing)}; it has "
-            f"{', '.join(names) or 'no shards yet'}. Leave shards out to read all there are",
-            feed=options.feed,
-            shards=missing,
-        )
     return [status for status in known if status.shard in options.shards]
 
 

@@ -99,7 +99,7 @@ class ChangefeedTrigger(BaseTrigger):
         max_wait: float | None = None,
         most_failures: int | None = MOST_FAILURES,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call] # Airflow's class has no types
         self.feed = feed
         self.consumer = consumer
         self.shards = shards
@@ -133,7 +133,7 @@ class ChangefeedTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look until there is something, or until looking has become pointless."""
-        yield TriggerEvent(await self._wait())  # type: ignore[no-untyped-call]
+        yield TriggerEvent(await self._wait())  # type: ignore[no-untyped-call] # nor has this one
 
     def pause(self, looks: int) -> float:
         """

@@ -14,31 +14,19 @@ from typing import Any
 
 import pytest
 
+from tests.examples import examples, run_example
+
 PROJECT = Path(__file__).resolve().parents[2]
-DOCS = PROJECT / "docs"
 
 pytestmark = [pytest.mark.airflow]
 
 
-def blocks(page: str, folder: Path) -> list[str]:
-    """Return a page's Python blocks, which keep their files in another folder here."""
-    text = (DOCS / page).read_text(encoding="utf-8")
-    for there in ("/tmp/shoes", "/data/feeds"):
-        text = text.replace(there, str(folder / Path(there).name))
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-
-
-def run(code: str, names: dict[str, Any]) -> None:
-    """Run a block with what the blocks before it have made."""
-    exec(compile(code, "documentation", "exec"), names)  # noqa: S102 - our own pages
-
-
 def test_the_tutorial_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From an empty folder to DuckDB's answer, through Airflow and Spark."""
-    *before, query = blocks("tutorial/first-export.md", tmp_path)
+    *before, query = examples("tutorial/first-export.md", {"/tmp/shoes": tmp_path / "shoes"})
     names: dict[str, Any] = {}
     for code in before:
-        run(code, names)
+        run_example(code, names)
     keys = [event.key for event in names["page"]]
     assert keys == [(1000, 1), (1000, 2), (1000, 3), (1000, 4)]
     environment = {
@@ -66,7 +54,7 @@ def test_the_tutorial_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1])["states"] == ["success"]
     capsys.readouterr()
-    run(query, names)
+    run_example(query, names)
     shown = capsys.readouterr().out
     assert len(re.findall(r"│ 01\w{24} │|│01\w{24}│|01\w{24}", shown)) == 4
 
@@ -86,17 +74,17 @@ def test_writing_to_a_feed_runs(tmp_path: Path) -> None:
             "primary key (shard, ulid))"
         )
         connection.commit()
-    *writers, history = blocks("how-to/write-to-a-feed.md", tmp_path)
+    *writers, history = examples("how-to/write-to-a-feed.md", {"/data/feeds": tmp_path / "feeds"})
     names: dict[str, Any] = {}
     for code in writers:
-        run(code, names)
+        run_example(code, names)
     source = names["source"]
     assert source.drain("myservice.MyEvent") == {0: 1}
     assert [status.shard for status in source.shards("myservice.Reading")] == [0]
     source.seal("myservice.MyEvent", datetime(2024, 1, 1, tzinfo=timezone.utc))
     names["connection"].execute('insert into "myservice.MyEvent" values (999, 1, 40)')
     names["time"] = datetime(2023, 1, 1, tzinfo=timezone.utc)
-    run(history, names)
+    run_example(history, names)
     assert [mark.reason for mark in source.stale_marks("myservice.MyEvent")] == [
         "imported from the old system"
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sqlite3
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.export.verify import verify
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.examples import examples
 
 FEEDS = ("nyc.Flight", "nyc.Weather")
 START = datetime(2013, 3, 30, tzinfo=timezone.utc)
@@ -116,12 +116,9 @@ def test_the_documented_dags_run(
     """Each DAG of the pages on scheduling and following exports, as it is written there."""
     (tmp_path / "dags").mkdir()
     for page in ("schedule-an-export", "follow-an-export"):
-        text = (Path(__file__).parents[2] / f"docs/how-to/{page}.md").read_text(encoding="utf-8")
-        code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
-        name = page.replace("-", "_")
-        for there, here in (("/data/export", "out"), ("/data/batches", "batches")):
-            code = code.replace(there, str(tmp_path / here))
-        (tmp_path / f"dags/{name}.py").write_text(code)
+        places = {"/data/export": tmp_path / "out", "/data/batches": tmp_path / "batches"}
+        code = "\n".join(examples(f"how-to/{page}.md", places))
+        (tmp_path / f"dags/{page.replace('-', '_')}.py").write_text(code)
     monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(tmp_path / "dags"))
     hours = [(START + number * HOUR).isoformat() for number in (1, 2)]
     result = run(

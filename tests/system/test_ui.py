@@ -24,6 +24,7 @@ from airflow.timetables.base import TimeRestriction
 
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.sources import open_source
+from tests.examples import examples, run_example
 from tests.system.airflow_api import AirflowApi
 from tests.system.airflow_settings import PROJECT
 from tests.system.demo.flights import COLUMNS, FEED, SHARDS, events_of
@@ -131,9 +132,8 @@ def test_the_query_of_the_page_counts_the_flights_of_the_seventh_day(
     Flights(surroundings.database, source).export(
         ExportStore(str(surroundings.export), FEED), hours(6 * 24, 7 * 24)
     )
-    page = (PROJECT / "docs" / "tutorial" / "look-around.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    exec(code.replace(".airflow/ui", str(tmp_path)))  # noqa: S102 - our own page
+    (code,) = examples("tutorial/look-around.md", {".airflow/ui": tmp_path})
+    run_example(code, {})
     shown = re.findall(r"(EWR|JFK|LGA) *│ *(\d+) ", capsys.readouterr().out)
     assert {origin: int(count) for origin, count in shown} == expected
 

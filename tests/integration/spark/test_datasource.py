@@ -20,7 +20,7 @@ from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.spark.datasource import ChangefeedDataSource
 from airflow_changefeed.spark.errors import changefeed_error
 from airflow_changefeed.spark.read import read_export
-from tests.system.test_docs import blocks, run
+from tests.examples import examples, run_example
 from tests.unit.export.flights import FEED, Flights, hours
 from tests.unit.spark.feeds import make_flights
 
@@ -40,12 +40,12 @@ def session(spark: SparkSession) -> SparkSession:
 def load(session: SparkSession, flights: Flights, **options: object) -> DataFrame:
     """The frame of a feed."""
     reader = session.read.format("changefeed").option("Type", "sqlite").option("PATH", str(flights.path))
-    return reader.option("feed", FEED).options(**options).load()  # type: ignore[arg-type]
+    return reader.option("feed", FEED).options(**options).load()
 
 
 def error_of(frame: Any) -> ChangefeedError | None:
     """Our error in the one that something of Spark raises."""
-    with pytest.raises(Exception) as caught:  # noqa: PT011
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever Spark makes of ours
         frame()
     found = changefeed_error(caught.value)
     assert found is not None, caught.value
@@ -152,8 +152,8 @@ def test_the_guide_runs(
     flights.source.seal(FEED, hours(3, 4)[0].end)
     monkeypatch.setenv("SHOP_PASSWORD", json.dumps("hunter2"))
     names: dict[str, Any] = {}
-    for code in blocks("how-to/read-a-feed-with-spark.md", tmp_path):
-        run(code, names)
+    for code in examples("how-to/read-a-feed-with-spark.md", {"/data/feeds": tmp_path / "feeds"}):
+        run_example(code, names)
     assert "|               1|   40|" in capsys.readouterr().out
     assert [names[name].count() for name in ("flights", "present", "sealed", "complete", "morning")] == [
         40

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from airflow_changefeed.export.dataset import export_dataset
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.export.verify import read_facts
 from airflow_changefeed.spark.read import read_export
+from tests.examples import examples, run_example
 from tests.unit.export.damage import corrupt_manifest
 from tests.unit.export.flights import FEED, START, Flights, hours
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 HOUR = timedelta(hours=1)
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "read-an-export.md"
 
 
 @pytest.fixture
@@ -154,10 +153,9 @@ def test_a_type_that_was_widened_is_read_exactly_by_both(
 
 def test_the_examples_of_the_page_run(spark: SparkSession, store: ExportStore) -> None:
     """Those of docs/how-to/read-an-export.md that need Spark."""
-    text = PAGE.read_text(encoding="utf-8").replace("/data/export", store.path)
     names: dict[str, Any] = {"spark": spark, "start": START, "end": START + 3 * HOUR}
-    for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+    for code in examples("how-to/read-an-export.md", {"/data/export": store.path}):
         if "spark" in code:
-            exec(compile(code, "documentation", "exec"), names)  # noqa: S102
+            run_example(code, names)
     assert names["flights"].count() == 36
     assert names["day"].count() == 30

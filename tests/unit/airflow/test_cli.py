@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from airflow_changefeed.cli.changefeed import get_cli_commands
 from airflow_changefeed.export.read import unit_files

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from datetime import timedelta
 from pathlib import Path
@@ -12,17 +11,12 @@ from typing import Any
 import pytest
 
 from airflow_changefeed.export.store import ExportStore
+from tests.examples import examples, run_example
 from tests.unit.airflow.fakes import context
 from tests.unit.airflow.test_cli import run
 from tests.unit.export.flights import FEED, START, Flights, hours
 
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "read-an-export.md"
-
-
-def blocks(language: str, path: Path) -> list[str]:
-    """The page's blocks, which read an export in another place here."""
-    text = PAGE.read_text(encoding="utf-8").replace("/data/export", str(path))
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+PAGE = "how-to/read-an-export.md"
 
 
 @pytest.fixture
@@ -38,9 +32,9 @@ def path(tmp_path: Path) -> Path:
 def test_the_python_runs(path: Path) -> None:
     """In its order, each block with what those before it have made."""
     names: dict[str, Any] = {}
-    for code in blocks("python", path):
+    for code in examples(PAGE, {"/data/export": path}):
         if "spark" not in code:
-            exec(compile(code, "documentation", "exec"), names)  # noqa: S102
+            run_example(code, names)
     assert names["flights"].count_rows() == 36
     assert list(names["frame"].columns) == ["id", "origin"]
     assert names["delayed"].height == sum(number / 4 > 5 for number in range(1, 37))
@@ -56,7 +50,7 @@ def test_the_commands_run(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each as it stands there."""
-    (block,) = blocks("bash", path)
+    (block,) = examples(PAGE, {"/data/export": path}, "bash")
     for line in block.splitlines():
         program, group, *arguments = shlex.split(line)
         assert (program, group) == ("airflow", "changefeed")

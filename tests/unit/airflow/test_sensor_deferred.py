@@ -7,7 +7,6 @@ import asyncio
 import inspect
 import json
 import os
-import re
 import subprocess
 import sys
 from contextlib import closing
@@ -31,6 +30,7 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import LockTimeoutError
 from airflow_changefeed.sensors.changefeed import ChangefeedSensor
 from airflow_changefeed.triggers.changefeed import MOST_FAILURES
+from tests.examples import examples, run_example
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, insert
 from tests.unit.airflow.fakes import context
 from tests.unit.airflow.test_sensor import FAR, consume_all, poke, sensor
@@ -251,10 +251,9 @@ def test_the_event_is_what_airflow_can_store(database: str) -> None:
 
 def test_the_documented_sensor_defers(database: str) -> None:
     """The example of the reference, as it stands there."""
-    page = (PROJECT / "docs" / "reference" / "airflow.md").read_text(encoding="utf-8")
-    (block,) = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "deferrable" in code]
+    (block,) = [code for code in examples("reference/airflow.md", {}) if "deferrable" in code]
     names: dict[str, Any] = {}
-    exec(compile(block, "documentation", "exec"), names)  # noqa: S102
+    run_example(block, names)
     assert names["wait"].execute(context(START, FAR)) == poke(sensor())[1]
     consume_all(database)
     assert deferred(names["wait"], START, FAR).timeout == 2 * HOUR

@@ -11,6 +11,7 @@ import sys
 import threading
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 import pytest
@@ -124,7 +125,7 @@ def test_a_lost_connection_is_looked_over(database: str, monkeypatch: pytest.Mon
     """One failure less than the limit, twice: each time with a connection that is asked for again."""
     failures = [raiser(LOST)] * (MOST_FAILURES - 1)
     consume_all(database)
-    news = lambda: insert(database, range(100, 101), START)  # noqa: E731
+    news = partial(insert, database, range(100, 101), START)
     scripted = play(monkeypatch, *failures, int, *failures, news)
     assert list(read_event(fire())[0]) == ["0"]
     assert scripted.opened == 1 + 2 * len(failures)

@@ -69,7 +69,7 @@ def test_killed_anywhere_nothing_half_counts_and_a_retry_cleans_up(flights: Flig
     for number in range(_MOST_CHANGES):
         files = local_files(tmp_path / f"out{number}")
         store = ExportStore(files.root, FEED)
-        stepped = ExportStore(files.root, FEED, files=SteppedFiles(files, kill_at(number)))  # type: ignore[arg-type]
+        stepped = ExportStore(files.root, FEED, files=SteppedFiles(files, kill_at(number)))
         killed = False
         try:
             run_here(flights.source, stepped, flights.plan(store, hours(0, 3)), quiet)

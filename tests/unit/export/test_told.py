@@ -139,4 +139,4 @@ def test_a_unit_that_is_gone_is_named(flights: Flights, store: ExportStore) -> N
 def test_the_event_of_somebody_else_is_refused(extra: object) -> None:
     """A person may make an event by hand; whoever reads it is told so."""
     with pytest.raises(InvalidArgumentError, match="another task or a person made the event"):
-        ToldExport.from_extra(extra)  # type: ignore[arg-type]
+        ToldExport.from_extra(extra)

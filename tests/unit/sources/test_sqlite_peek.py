@@ -68,7 +68,7 @@ def test_the_first_look_is_one_statement(connection: sqlite3.Connection, path: s
     statements: list[str] = []
 
     def traced(*args: object, **options: object) -> sqlite3.Connection:
-        opened = connect(*args, **options)  # type: ignore[arg-type]
+        opened = connect(*args, **options)
         opened.set_trace_callback(statements.append)
         return opened
 
