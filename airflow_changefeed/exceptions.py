@@ -17,6 +17,7 @@ Every error of airflow_changefeed, in one tree.
     │   ├── FutureTimeError           a seal or window that ends in the future
     │   ├── HistoryError              history that cannot be inserted where it was asked
     │   ├── PurgedError               events below this bound are gone
+    │   ├── SealLostError             the database forgot a seal that was exported by: it was restored
     │   ├── MissingEventError         an event's row was deleted after it was fed
     │   ├── ColumnTypeError           a value that cannot be exported unchanged
     │   ├── UnsupportedVersionError   JSON written by a newer version
@@ -32,12 +33,15 @@ Every error of airflow_changefeed, in one tree.
     │   └── SparkEnvironmentError     Java, spark-submit or the Spark connection is not usable
     └── TransientError
         ├── LockTimeoutError          somebody holds the lock longer than ``lock_timeout``
+        │   └── DeadlockError         the server gave this transaction up so that another could go on
         ├── SourceUnavailableError    the database did not answer, or the connection broke
+        │   └── ReplicaBehindError    a readable secondary has not seen the seal yet
         ├── NotYetError               refused by less than a minute of the database's clock
         ├── NotSealedError            a range that reaches beyond what is sealed
         ├── LeaseHeldError            another process holds the shard's lease
         ├── LeaseLostError            the lease token is no longer the newest
         ├── SupersededError           a newer attempt at the same export unit counts
+        ├── SchemaChangedError        the table's columns changed while it was read
         └── IncompleteReadError       a range gave another number of rows than was planned
 
 The split into terminal and transient follows dlt's ``common/exceptions.py``.
@@ -138,6 +142,10 @@ class PurgedError(TerminalError):
     """Events below a bound are purged, and the range asked for reaches below it."""
 
 
+class SealLostError(TerminalError):
+    """The feed is not sealed any more until where it was exported: its database was restored."""
+
+
 class MissingEventError(TerminalError):
     """A row of the event table was deleted after it was fed."""
 
@@ -194,6 +202,10 @@ class LockTimeoutError(TransientError):
     """Somebody held a lock longer than ``lock_timeout`` seconds."""
 
 
+class DeadlockError(LockTimeoutError):
+    """The server chose this transaction as the victim of a deadlock; nothing of it was done."""
+
+
 class SourceUnavailableError(TransientError):
     """The database did not answer, or the connection broke."""
 
@@ -216,6 +228,14 @@ class LeaseLostError(TransientError):
 
 class SupersededError(TransientError):
     """A newer attempt at the same export unit exists and counts; this one withdrew."""
+
+
+class SchemaChangedError(TransientError):
+    """The columns of the event table changed while it was read; a retry reads all of it as it is now."""
+
+
+class ReplicaBehindError(SourceUnavailableError):
+    """A readable secondary has not seen yet what is sealed at the primary."""
 
 
 class IncompleteReadError(TransientError):

@@ -11,7 +11,7 @@ from typing import Any
 from airflow_changefeed.core.feed import parse_shard, shard_text
 from airflow_changefeed.core.plan import ExportOptions, Plan
 from airflow_changefeed.core.unit import range_from, range_to
-from airflow_changefeed.exceptions import ColumnTypeError, IncompleteReadError
+from airflow_changefeed.exceptions import IncompleteReadError, SchemaChangedError
 from airflow_changefeed.export.commit import StagedFile
 from airflow_changefeed.export.files import Files
 from airflow_changefeed.export.layout import Layout, unit_key
@@ -104,7 +104,7 @@ def gather(facts: Iterable[dict[str, Any]], feed: str, tasks: int) -> tuple[list
     :param tasks: how many there were.
     :return: the files, and column name to Arrow type.
     :raises IncompleteReadError: a task did not report.
-    :raises ColumnTypeError: two tasks saw different columns.
+    :raises SchemaChangedError: two tasks saw different columns.
     """
     written: list[StagedFile] = []
     schemas: list[dict[str, str]] = []
@@ -116,7 +116,5 @@ def gather(facts: Iterable[dict[str, Any]], feed: str, tasks: int) -> tuple[list
     if len(schemas) != tasks:
         raise IncompleteReadError(f"{tasks} tasks ran, {len(schemas)} of them reported; retry")
     if any(schema != schemas[0] for schema in schemas):
-        raise ColumnTypeError(
-            f"the columns of feed {feed!r} changed while it was read; export again", feed=feed
-        )
+        raise SchemaChangedError(f"the columns of feed {feed!r} changed while it was read; retry", feed=feed)
     return written, schemas[0]

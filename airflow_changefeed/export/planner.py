@@ -32,6 +32,7 @@ from airflow_changefeed.exceptions import (
     MissingEventError,
     OutputError,
 )
+from airflow_changefeed.export.restored import check_not_restored
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
 
@@ -111,6 +112,7 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
     :raises OutputError: the output holds units that overlap the planned ones in part: it was cut in another
         way.
     :raises CursorBeyondFeedError: the consumer's cursor lies beyond a shard's clock.
+    :raises SealLostError: the output reaches beyond what the feed is sealed until.
     """
     request.check()
     info = source.feed(request.feed)
@@ -119,10 +121,10 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
     store.check()
     made_at = source.now()
     ordered = sorted(request.windows) if request.windows is not None else None
-    if request.shards is not None:
-        # Before the seal, which changes the database; the seal may bring new shards, but none that was named.
-        known = [status.shard for status in source.shards(request.feed)]
-        check_known_shards(request.feed, request.shards, known, "export")
+    # Before the seal, which changes the database; the seal may bring new shards, but none that was named.
+    statuses = source.shards(request.feed)
+    check_known_shards(request.feed, request.shards, [status.shard for status in statuses], "export")
+    check_not_restored(store, statuses)
     seals = source.seal(request.feed, ordered[-1].end if ordered is not None else made_at)
     shards = list(request.shards) if request.shards is not None else sorted(seals, key=shard_text)
     # Marks first: history that comes in from here on makes a unit stale, or its count wrong, but never goes

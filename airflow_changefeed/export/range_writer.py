@@ -20,6 +20,7 @@ from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.export.checksum import checksum
 from airflow_changefeed.export.files import Files
 from airflow_changefeed.export.order import check_order
+from airflow_changefeed.sources.arrow import check_schema
 from airflow_changefeed.sources.base import ULID_COLUMN, FeedReader
 
 #: Bytes of Arrow buffers that become one row group; the writer holds about as much again.
@@ -130,6 +131,7 @@ def write_part(
     :param part: number of the range within its unit, from 0; part of the files' names.
     :param progress: called with the rows and bytes of each finished batch.
     :raises IncompleteReadError: the source gave events out of order or outside the range.
+    :raises SchemaChangedError: it gives other columns than ``schema``.
     """
     stream = source.stream(feed, shard, range_, batch_rows=options.batch_rows, on_missing=options.on_missing)
     file: _OpenFile | None = None
@@ -137,6 +139,7 @@ def write_part(
     last = str(range_.after)
     try:
         for batch in stream:
+            check_schema(batch.schema, schema, feed)
             last = check_order(batch, last, range_, feed, shard)
             offset = 0
             while offset < batch.num_rows:

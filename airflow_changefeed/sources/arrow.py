@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from airflow_changefeed.exceptions import SchemaChangedError
 from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -96,3 +97,26 @@ def byte_strings(values: Sequence[bytes | str], type_: pa.DataType) -> pa.Array:
     np.cumsum([len(value) for value in encoded], out=offsets[1:])
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
     return pa.Array.from_buffers(type_, len(encoded), buffers)
+
+
+def check_schema(found: pa.Schema, schema: pa.Schema, feed: str) -> None:
+    """
+    Check that what a source gives has the columns that its reader began with.
+
+    :param schema: that of ``FeedReader.schema``, asked before.
+    :raises SchemaChangedError: the table was changed between; transient.
+    """
+    if found == schema:
+        return
+    before = {column.name: str(column.type) for column in schema}
+    now = {column.name: str(column.type) for column in found}
+    changed = [
+        f"{name!r} was {before.get(name, 'missing')}, is {now.get(name, 'missing')}"
+        for name in {**before, **now}
+        if before.get(name) != now.get(name)
+    ]
+    raise SchemaChangedError(
+        f"feed {feed!r}: the columns of its table changed while it was read: "
+        f"{'; '.join(changed) or 'their order'}; retry",
+        feed=feed,
+    )

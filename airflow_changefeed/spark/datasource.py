@@ -220,10 +220,21 @@ def _converted(batch: pa.RecordBatch, piece: Piece, columns: pa.Schema, feed: st
 
 
 def _columns(source: FeedSource, feed: str) -> StructType:
-    """Return the columns and their types in Spark: those of the feed as exported, and the shard."""
+    """
+    Return the columns and their types in Spark: those of the feed as exported, and the shard.
+
+    :raises ColumnTypeError: Spark has no such type.
+    """
     columns = StructType()
     for column in source.schema(feed):
         kind = spark_type(column.name, str(column.type))
+        if kind.startswith("time("):
+            raise ColumnTypeError(
+                f"feed {feed!r}: column {column.name!r} holds a time of the day, which Spark takes from no "
+                "data source in Python: export the feed, and read the export",
+                feed=feed,
+                column=column.name,
+            )
         columns.add(column.name, _TYPE_NAMES.get(kind, kind))
     is_number = source.feed(feed).shard_key_type in INTEGER_SHARD_BITS
     return columns.add(SHARD_COLUMN, "long" if is_number else "string")

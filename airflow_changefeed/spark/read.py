@@ -35,7 +35,10 @@ _SPARK_TYPES = {
     "binary": "binary",
     "large_binary": "binary",
     "date32[day]": "date",
+    "time64[us]": "time(6)",
 }
+#: Setting without which Spark refuses files with a column of time, whatever is selected of them.
+_TIME_TYPE = "spark.sql.timeType.enabled"
 _GLOB = re.compile(r"([\\{}\[\]*?])")
 
 
@@ -73,6 +76,7 @@ def read_export(
     """
     store = ExportStore(path, feed, storage_options)
     chosen = select(store, start, end, shards, incomplete=incomplete, unify_schemas=unify_schemas)
+    check_times(spark, chosen.schema)
     columns = ", ".join(
         f"`{name.replace('`', '``')}` {spark_type(name, kind)}" for name, kind in chosen.schema.items()
     )
@@ -120,6 +124,23 @@ def _between(frame: DataFrame, start: datetime | None, end: datetime | None) -> 
     if end is not None:
         frame = frame.where(frame[ULID_COLUMN] < str(Ulid.floor(end)))
     return frame
+
+
+def check_times(spark: SparkSession, schema: Mapping[str, str]) -> None:
+    """
+    Check that a session reads times of the day, if there are any.
+
+    :param schema: column name to Arrow type.
+    :raises ColumnTypeError: it does not; names the columns and the setting.
+    """
+    times = [name for name, kind in schema.items() if spark_type(name, kind).startswith("time(")]
+    if times and spark.conf.get(_TIME_TYPE, "false") != "true":
+        raise ColumnTypeError(
+            f"columns {', '.join(map(repr, times))} hold times of the day, which Spark reads from 4.1 on and "
+            f"where {_TIME_TYPE} is true: set it with spark.conf.set, or read without Spark (export_dataset)",
+            column=times[0],
+            columns=times,
+        )
 
 
 def spark_type(name: str, kind: str) -> str:

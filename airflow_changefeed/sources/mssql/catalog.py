@@ -67,7 +67,20 @@ def _feed(schema: str, row: Mapping[str, Any], columns: list[dict[str, Any]]) ->
         shard_column=row["shard_column"],
         info=info,
         key_collations={column["name"]: column["collation"] for column in keys},
+        refusals={column["name"]: reason for column in columns if (reason := _refusal(column))},
     )
+
+
+def _refusal(column: Mapping[str, Any]) -> str | None:
+    """Say why what this login would read of a column is not what it holds; None where it is."""
+    if column["encryption_type"] is not None:
+        return (
+            "is encrypted by the client (Always Encrypted), so this would read other bytes than its value: "
+            "keep the column in a table of its own"
+        )
+    if column["is_masked"] and not column["may_unmask"]:
+        return "is masked for this login, which would read other values than it holds: grant it unmask"
+    return None
 
 
 def _columns(session: Session, schema: str, feed: str | None) -> dict[int, list[dict[str, Any]]]:
@@ -79,8 +92,16 @@ def _columns(session: Session, schema: str, feed: str | None) -> dict[int, list[
     found: dict[int, list[dict[str, Any]]] = {}
     for row in session.records(
         "declare @feed nvarchar(128) = ?; select f.feed_id, coalesce(s.COLUMN_NAME, c.name) as name, "
-        "coalesce(b.name, t.name) as type, c.max_length, c.precision, c.scale, "
-        f"c.collation_name as collation, k.key_ordinal from {quote(schema)}.[feeds] f "
+        # Of the server's own types some have another's number, as hierarchyid and geography do.
+        "case when t.is_user_defined = 1 and t.is_assembly_type = 0 then coalesce(b.name, t.name) "
+        "else t.name end as type, c.max_length, c.precision, c.scale, c.collation_name as collation, "
+        "k.key_ordinal, c.encryption_type, c.is_masked, "
+        # Since 2022 for a table, before for the database only, where the first is null.
+        "case when c.is_masked = 1 then coalesce(has_perms_by_name("
+        "quotename(object_schema_name(c.object_id)) + N'.' + quotename(object_name(c.object_id)), "
+        "'OBJECT', 'UNMASK'), "
+        "has_perms_by_name(db_name(), 'DATABASE', 'UNMASK')) end as may_unmask "
+        f"from {quote(schema)}.[feeds] f "
         "join sys.columns c on c.object_id = f.object_id "
         "join sys.types t on t.user_type_id = c.user_type_id "
         "left join sys.types b on b.user_type_id = c.system_type_id "

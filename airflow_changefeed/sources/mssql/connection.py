@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from airflow_changefeed.core.times import floor_to_millisecond
 from airflow_changefeed.exceptions import ConnectionNotUsableError, SourceUnavailableError
 from airflow_changefeed.sources.mssql.errors import is_driver_error, name_error
+from airflow_changefeed.sources.mssql.retry import RetryPolicy
 from airflow_changefeed.sources.mssql.session import Session, abandon
 
 Answer = TypeVar("Answer")
@@ -84,6 +85,7 @@ class MssqlDatabase:
         self.server = server
         self.schema = schema
         self.lock_timeout = lock_timeout
+        self.retry = RetryPolicy()
 
     def __repr__(self) -> str:
         return f"MssqlDatabase({self.server}, schema={self.schema!r})"
@@ -142,6 +144,10 @@ class MssqlDatabase:
                     raise
         with self._lend(self._open(), facts) as session:
             return question(session)
+
+    def for_bulk_reads(self) -> MssqlDatabase:
+        """Return the database that bulk reads use: this one."""
+        return self
 
     def now(self) -> datetime:
         """Return the database's clock."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
@@ -120,6 +120,7 @@ class MssqlFeed:
     :param ulid_column: of the event table of serialized writers.
     :param shard_column: the same; None where the table keeps no shards apart.
     :param key_collations: of the key columns; None where they have none.
+    :param refusals: why a column cannot be exported although its type could, by the column's name.
     """
 
     schema: str
@@ -132,6 +133,7 @@ class MssqlFeed:
     shard_column: str | None
     info: FeedInfo
     key_collations: Mapping[str, str | None]
+    refusals: Mapping[str, str] = field(default_factory=dict)
 
     def object(self, kind: str) -> str:
         """Return the name of one of the feed's objects, for example ``feed``."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.cursor import check_consumer
 from airflow_changefeed.core.event import Event, Page
-from airflow_changefeed.core.feed import FeedInfo, Shard, ShardStatus, StaleMark, parse_shard, shard_text
+from airflow_changefeed.core.feed import FeedInfo, Shard, ShardStatus, StaleMark, parse_shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.exceptions import InvalidArgumentError, PurgedError
+from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Capabilities, Peek, RangePart
 from airflow_changefeed.sources.mssql.catalog import load_feed, load_feeds
 from airflow_changefeed.sources.mssql.connection import MssqlDatabase
@@ -144,7 +144,7 @@ class MssqlReader:
 
     def schema(self, feed: str) -> pa.Schema:
         """See the protocol."""
-        from airflow_changefeed.sources.mssql.arrow import feed_schema
+        from airflow_changefeed.sources.mssql.mapping import feed_schema
 
         with self._feed(feed, is_fresh=True) as (_, found):
             return feed_schema(found)
@@ -159,20 +159,10 @@ class MssqlReader:
         on_missing: str = "fail",
     ) -> Iterator[pa.RecordBatch]:
         """See the protocol."""
-        from airflow_changefeed.sources.mssql import arrow
+        from airflow_changefeed.sources.mssql.ranges import RangeStream
 
         _check_stream_options(batch_rows, on_missing)
-        if range_.is_empty:
-            return
-        with self._feed(feed, shard, is_fresh=True) as (session, found):
-            # Nothing is committed at or above it yet: what comes while this reads stays out of it.
-            last = check_purged(session, found, shard, range_.after).previous()
-            upto = min(range_.upto, last)
-            query = arrow.RangeQuery(found, shard, UlidRange(min(range_.after, upto), upto), on_missing)
-            if not query.range.is_empty:
-                yield from arrow.stream(session, query, arrow.bounded_rows(session, query, batch_rows))
-            # A purge in between would have left rows out (ADR 0001, R12).
-            check_purged(session, found, shard, range_.after)
+        yield from RangeStream(self.database, feed, shard, range_, batch_rows, on_missing).batches()
 
     def stale_marks(self, feed: str) -> list[StaleMark]:
         """See the protocol."""
@@ -223,24 +213,3 @@ def _event(feed: MssqlFeed, shard: Shard, row: tuple[Any, ...]) -> Event:
             for column in feed.info.key_columns
         ),
     )
-
-
-def check_purged(session: Session, feed: MssqlFeed, shard: Shard, after: Ulid) -> Ulid:
-    """
-    Return the lowest ULID that is not committed yet and may still be given.
-
-    :raises PurgedError: events after ``after`` were purged (ADR 0001, R12).
-    """
-    sql, values = feed.call("shard_bounds", {"shard_id": feed.to_sql(shard)})
-    (row,) = session.records(sql, *values)
-    purged = Ulid.of_bytes(row["purged_upto"])
-    if after < purged:
-        raise PurgedError(
-            f"feed {feed.name!r} shard {shard_text(shard)}: events up to {purged} are purged, so nothing can "
-            f"be read after {after}. Start at {purged}, or read the export of that time",
-            feed=feed.name,
-            shard=shard,
-            after=after,
-            purged_upto=purged,
-        )
-    return Ulid.of_bytes(row["next_ulid"])

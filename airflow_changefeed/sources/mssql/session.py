@@ -6,12 +6,13 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import mssql_python
+    import pyarrow as pa
 
 
 class Session:
@@ -83,12 +84,19 @@ class Session:
         with self._cursor() as cursor:
             cursor.executemany(sql, rows)
 
-    def batches(self, sql: str, values: tuple[Any, ...], rows: int) -> Iterator[list[Any]]:
-        """Fetch the one result of a batch, so many rows at a time."""
+    def arrow_batches(
+        self, sql: str, values: tuple[Any, ...], next_rows: Callable[[], int]
+    ) -> Iterator[pa.RecordBatch]:
+        """
+        Fetch the one result of a batch as Arrow batches, none of them empty.
+
+        :param next_rows: how many rows the next one gets at most.
+        """
         with self._cursor() as cursor:
             cursor.execute(sql, values)
-            while found := cursor.fetchmany(rows):
-                yield found
+            while (batch := cursor.arrow_batch(next_rows())).num_rows:
+                yield batch
+            # An error may stand behind the rows.
             cursor.nextset()
 
     @contextmanager

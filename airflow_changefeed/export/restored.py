@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Notices that a database forgot a seal that was exported by: it was restored, or failed over with loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from airflow_changefeed.core.feed import ShardStatus
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.exceptions import SealLostError
+from airflow_changefeed.export.store import ExportStore
+
+
+def check_not_restored(store: ExportStore, statuses: Sequence[ShardStatus]) -> None:
+    """
+    Refuse to go on where the output reaches beyond what the feed is sealed until (ADR 0005, R11).
+
+    To be called before the feed is sealed again, which hides that anything was lost.
+
+    :param statuses: of all shards of the feed.
+    :raises SealLostError: a complete unit lies beyond; terminal.
+    """
+    sealed = max((status.sealed_until for status in statuses if status.sealed_until), default=None)
+    for shard in store.shards():
+        for unit in store.units(shard, start=sealed):
+            end = _sealed_for(store, unit)
+            if end is not None and (sealed is None or end > sealed):
+                raise SealLostError(
+                    f"feed {store.feed!r}, {unit} is exported, for which the feed was sealed until "
+                    f"{format_time(end)}; now it is sealed "
+                    f"{f'until {format_time(sealed)} only' if sealed else 'nowhere'}: its database was restored "
+                    "to an earlier state, failed over with loss, or the feed was dropped. Events that were "
+                    "exported may be gone, and others may come into exported windows: seal the feed until "
+                    "then, and run the windows since the restored state as a backfill "
+                    "(docs/how-to/recover.md)",
+                    feed=store.feed,
+                    unit=unit,
+                    sealed_until=sealed,
+                )
+
+
+def _sealed_for(store: ExportStore, unit: ExportUnit) -> datetime | None:
+    """Return until when the feed was sealed at least when a unit was exported."""
+    if unit.window is not None:
+        return unit.window.end
+    manifest = store.read(unit)
+    return manifest.sealed_until if manifest is not None else None

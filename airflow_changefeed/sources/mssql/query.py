@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The statements that read a range of a feed from SQL Server, and how many of its rows make a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_changefeed.core.feed import Column, Shard
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.exceptions import FeedSetupError
+from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD
+from airflow_changefeed.sources.mssql.mapping import Exported, exported_columns, is_large_object, most_bytes
+from airflow_changefeed.sources.mssql.names import MssqlFeed, quote
+from airflow_changefeed.sources.mssql.types import parse
+
+#: Bytes of a batch: long values, not many rows, fill a worker's memory.
+BATCH_BYTES = 64 * 1024 * 1024
+#: Bytes of the longest value that is exported: half of what Parquet and Java can address, as text may become
+#: half as long again in UTF-8.
+MAX_VALUE_BYTES = 1024 * 1024 * 1024
+#: Rows of a batch where nothing is known of their length.
+_CAREFUL_ROWS = 64
+
+
+@dataclass(frozen=True)
+class RangeQuery:
+    """
+    The statements that read a range.
+
+    :param range: ``(after, upto]``.
+    """
+
+    feed: MssqlFeed
+    shard: Shard
+    range: UlidRange
+    on_missing: str
+
+    @cached_property
+    def columns(self) -> list[Exported]:
+        """What is exported, behind ULID and time."""
+        return exported_columns(self.feed)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The batches' schema."""
+        return pa.schema([ULID_FIELD, TIME_FIELD, *(column.field for column in self.columns)])
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The statements' parameters."""
+        shard = () if self._has_no_shard else (self.feed.to_sql(self.shard),)
+        return (self.range.after.bytes, self.range.upto.bytes, *shard)
+
+    @property
+    def _has_no_shard(self) -> bool:
+        return self.feed.is_serialized and self.feed.shard_column is None
+
+    @property
+    def _declarations(self) -> str:
+        shard = "" if self._has_no_shard else f", @shard_id {self.feed.shard_key_type} = ?"
+        return f"declare @after binary(16) = ?, @upto binary(16) = ?{shard}; "
+
+    @cached_property
+    def _source(self) -> tuple[str, str, str]:
+        """The ULID, whether the row is missing, and the tables with the condition."""
+        feed = self.feed
+        if feed.table is None or (feed.is_serialized and feed.ulid_column is None):
+            raise FeedSetupError(
+                f"feed {feed.name!r} cannot be streamed: its event table or the column of its ULIDs is gone",
+                feed=feed.name,
+            )
+        if feed.is_serialized:
+            ulid, missing, tables = f"e.{quote(feed.ulid_column or '')}", "0", f"{feed.table} e"
+            shard = f"e.{quote(feed.shard_column)}" if feed.shard_column else None
+        else:
+            keys = [quote(column.name) for column in feed.info.key_columns]
+            ulid, missing = "f.ulid", f"case when e.{keys[0]} is null then 1 else 0 end"
+            joined = " and ".join(f"e.{key} = f.{key}" for key in keys)
+            tables = f"{feed.object('feed')} f left join {feed.table} e on {joined}"
+            shard = "f.shard_id"
+        of_shard = f"{shard} = @shard_id and " if shard else ""
+        return ulid, missing, f"from {tables} where {of_shard}{ulid} > @after and {ulid} <= @upto"
+
+    def _column(self, column: Column) -> str:
+        """Say where a column comes from: a key from the feed, as its row may be gone."""
+        is_fed = not self.feed.is_serialized and column in self.feed.info.key_columns
+        return f"{'f' if is_fed else 'e'}.{quote(column.name)}"
+
+    def _selected(self, exported: Exported) -> str:
+        return exported.part.select.replace("{c}", self._column(exported.column))
+
+    @property
+    def sql(self) -> str:
+        """Gives ULID, whether the row is missing, then the columns; rows in ascending ULID."""
+        ulid, missing, source = self._source
+        selected = [f"{self._selected(column)} as c{number}" for number, column in enumerate(self.columns)]
+        values = "".join(f", {one}" for one in selected)
+        return f"{self._declarations}select {ulid} as u, {missing} as m{values} {source} order by {ulid}"
+
+    def differing_sql(self, number: int, texts: Mapping[Ulid, str]) -> tuple[str, tuple[Any, ...]]:
+        """
+        Return a statement, with its parameters, that gives the events whose text is another one than we have.
+
+        Gives ULID, and the text's bytes. Compared as bytes on the server, as collations take some for equal.
+
+        :param number: of the column in :attr:`columns`.
+        :param texts: what we have of it.
+        """
+        ulid, _, source = self._source
+        given = ", ".join(["(convert(binary(16), ?), convert(nvarchar(max), ?))"] * len(texts))
+        value = f"convert(varbinary(max), convert(nvarchar(max), {self._selected(self.columns[number])}))"
+        sql = (
+            f"{self._declarations}select {ulid} as u, {value} as v {source} and exists (select 1 from "
+            f"(values {given}) g (u, t) where g.u = {ulid} and {value} <> convert(varbinary(max), g.t))"
+        )
+        return sql, (*self.values, *(part for one, text in texts.items() for part in (one.bytes, text)))
+
+    @cached_property
+    def large_objects(self) -> list[Column]:
+        """The columns whose values may be of any length."""
+        found = [column for column in self.feed.info.columns if is_large_object(parse(column))]
+        return list(dict.fromkeys(found))
+
+    @property
+    def most_row_bytes(self) -> int:
+        """Bytes that a row takes at most, as declared, without large objects."""
+        return sum(
+            most_bytes(parse(column)) for column in self.feed.info.columns if column not in self.large_objects
+        )
+
+    @property
+    def sizes_sql(self) -> str:
+        """
+        Gives the rows that fill one batch after the other, and the longest value of each large object there.
+
+        The length of a value is known to the server without reading it.
+        """
+        ulid, _, source = self._source
+        sizes = [f"isnull(datalength({self._column(column)}), 0)" for column in self.large_objects]
+        named = ", ".join(f"{size} as s{number}" for number, size in enumerate(sizes))
+        running = f"sum(convert(bigint, {' + '.join(sizes)})) over (order by {ulid} rows unbounded preceding)"
+        longest = ", ".join(f"max(s{number})" for number in range(len(sizes)))
+        return (
+            f"{self._declarations}select count_big(*), {longest} from "
+            f"(select {named}, {running} / {BATCH_BYTES} as batch {source}) sized "
+            "group by batch order by batch"
+        )
+
+
+class BatchRows:
+    """
+    How many rows the next batch gets: those that were asked for, or fewer where they are long.
+
+    :param most: rows, as asked for.
+    :param known: rows of each batch where large objects were measured; empty otherwise.
+    :param row_bytes: that a row takes at most, without large objects.
+    """
+
+    def __init__(self, most: int, known: Sequence[int] = (), row_bytes: int = 0) -> None:
+        self._most = most
+        self._known = _cut(known, most)
+        self._is_measured = bool(known)
+        self._least = max(1, min(most, BATCH_BYTES // max(row_bytes, 1)))
+        self._rows = self._least
+
+    def next(self) -> int:
+        """Return the rows of the next batch."""
+        if self._is_measured:
+            # Rows that were deleted or changed meanwhile may shift the sizes: nothing is known any more.
+            return next(self._known, min(self._most, _CAREFUL_ROWS))
+        return self._rows
+
+    def learn(self, rows: int, size: int) -> None:
+        """Learn from a batch how long rows really are; most declared lengths are never reached."""
+        usual = 2 * size // max(rows, 1) + 1
+        self._rows = max(self._least, min(self._most, BATCH_BYTES // usual))
+
+
+def _cut(batches: Sequence[int], most: int) -> Iterator[int]:
+    for rows in batches:
+        yield from [most] * (rows // most)
+        if rows % most:
+            yield rows % most

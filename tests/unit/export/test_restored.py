@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A database that was restored to an earlier state is noticed before anything is sealed, written or moved."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from airflow_changefeed.core.window import Window
+from airflow_changefeed.exceptions import SealLostError
+from airflow_changefeed.export.store import ExportStore
+from tests.unit.export.faults import tree
+from tests.unit.export.flights import FEED, Flights, hours
+
+
+@pytest.fixture
+def restore(flights: Flights, tmp_path: Path) -> Callable[[], None]:
+    """Keep the database as it is now, and give what brings it back to that."""
+    copy = sqlite3.connect(":memory:")
+
+    def bring_back() -> None:
+        with closing(sqlite3.connect(tmp_path / "feeds.db")) as live:
+            copy.backup(live)
+
+    with closing(sqlite3.connect(tmp_path / "feeds.db")) as live:
+        live.backup(copy)
+    return bring_back
+
+
+@pytest.mark.parametrize("windows", [hours(0, 2), None], ids=["windows", "batch"])
+def test_an_output_beyond_the_seal_stops_the_next_export(
+    flights: Flights, tmp_path: Path, restore: Callable[[], None], windows: list[Window] | None
+) -> None:
+    """Nothing is sealed, written or moved; the unit and the remedy are named."""
+    store = ExportStore(str(tmp_path / "out"), FEED)
+    flights.export(store, windows)
+    restore()
+    before = (tree(store.files), flights.source.shards(FEED))
+    with pytest.raises(SealLostError, match=r"sealed nowhere.*restored.*backfill") as caught:
+        flights.plan(store, hours(2, 3))
+    assert not caught.value.transient
+    assert (tree(store.files), flights.source.shards(FEED)) == before
+
+
+def test_a_seal_until_the_exported_end_lets_exports_go_on(
+    flights: Flights, tmp_path: Path, restore: Callable[[], None]
+) -> None:
+    """It is a person's decision that the windows between are what they are."""
+    store = ExportStore(str(tmp_path / "out"), FEED)
+    flights.export(store, hours(0, 2))
+    restore()
+    flights.source.seal(FEED, hours(0, 1)[0].end)
+    with pytest.raises(SealLostError, match="until 2013-01-01T01:00:00Z only"):
+        flights.plan(store, hours(0, 2))
+    flights.source.seal(FEED, hours(0, 2)[-1].end)
+    assert flights.plan(store, hours(0, 3)).rows > 0
+
+
+def test_windows_that_were_exported_out_of_order_are_no_sign_of_it(flights: Flights, tmp_path: Path) -> None:
+    """A backfill of earlier windows, and the same window again, go on as ever."""
+    store = ExportStore(str(tmp_path / "out"), FEED)
+    for windows in (hours(2, 3), hours(0, 1), hours(2, 3)):
+        flights.export(store, windows)
