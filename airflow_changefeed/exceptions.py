@@ -20,7 +20,7 @@ Every error of airflow_changefeed, in one tree.
     │   ├── SealLostError             the database forgot a seal that was exported by: it was restored
     │   ├── MissingEventError         an event's row was deleted after it was fed
     │   ├── ColumnTypeError           a value that cannot be exported unchanged
-    │   ├── UnsupportedVersionError   JSON written by a newer version
+    │   ├── UnsupportedVersionError   JSON, or a database's objects, of a newer version
     │   ├── CursorError
     │   │   ├── CursorFormatError     a Variable that is not a cursor
     │   │   ├── CursorEditedError     a Variable that differs from the database's row
@@ -155,7 +155,7 @@ class ColumnTypeError(TerminalError):
 
 
 class UnsupportedVersionError(TerminalError):
-    """JSON written by a newer version of this package."""
+    """JSON written, or a database's objects installed, by a newer version of this package."""
 
 
 class CursorError(TerminalError):

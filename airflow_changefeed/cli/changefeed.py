@@ -8,16 +8,20 @@ runs.
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.cli.changefeed_arguments import count, place, seconds, shard, time
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, Arg, CLICommand
 
-    from airflow_changefeed.core.feed import Shard
+_CACHE_HELP = (
+    "Numbers that the server keeps ready of each sequence that is made (default: 1000); 1 for servers that "
+    "keep them for each session"
+)
+_FEED_HELP = "Name of the feed, for example myservice.MyEvent"
+_KIND_HELP = "How the table is written (default: outbox)"
+_TIME_HELP = "ISO 8601 with a zone, for example 2013-01-01T00:00:00Z"
 
 
 def get_cli_commands() -> list[CLICommand]:
@@ -28,9 +32,134 @@ def get_cli_commands() -> list[CLICommand]:
         GroupCommand(
             name="changefeed",
             help="Work with change feeds and their exports",
-            subcommands=(_verify(),),
+            subcommands=(
+                _sql(),
+                _install(),
+                _setup_feed(),
+                _status(),
+                _seal(),
+                _read(),
+                _purge(),
+                _verify(),
+            ),
         )
     ]
+
+
+def _sql() -> ActionCommand:
+    from airflow.cli.cli_config import ARG_VERBOSE
+
+    return _command(
+        "sql",
+        "install.sql",
+        "Print the script that installs or upgrades changefeed in a database of SQL Server",
+        "For sqlcmd, SSMS, Flyway and DbUp; harmless to repeat. Needs neither a connection nor Airflow's "
+        "metadata.",
+        _option("--schema", help="Where the objects live (default: changefeed)", default="changefeed"),
+        _option("--sequence-cache", help=_CACHE_HELP, type=count, default=1000),
+        _option("--output-file", help="File to write to instead of standard output"),
+        ARG_VERBOSE,
+    )
+
+
+def _install() -> ActionCommand:
+    return _command(
+        "install",
+        "install.install",
+        "Install changefeed in a database, or upgrade it and all its feeds",
+        "Runs what the command sql prints. Needs a member of db_owner; the embedded source needs nothing.",
+        *_conn_id(),
+        _option("--sequence-cache", help=_CACHE_HELP, type=count),
+        _option("--force", help="Also go back to an older version", action="store_true"),
+        *_shown(),
+    )
+
+
+def _setup_feed() -> ActionCommand:
+    return _command(
+        "setup-feed",
+        "install.setup_feed",
+        "Make a feed over a table, or bring it to this version",
+        "Installs changefeed first where it is missing and the login may. Harmless to repeat.",
+        _option("table", help="The event table, for example myservice.MyEvent"),
+        *_conn_id(),
+        _option("--kind", help=_KIND_HELP, choices=("outbox", "serialized"), default="outbox"),
+        _option(
+            "--shard-key-type",
+            help="int (default), bigint, smallint, tinyint or uniqueidentifier",
+            choices=("int", "bigint", "smallint", "tinyint", "uniqueidentifier"),
+            default="int",
+        ),
+        _option(
+            "--time-tolerance",
+            help="Seconds (default: 3600): a time hint further in the future takes the present time",
+            type=seconds,
+        ),
+        *_shown(),
+    )
+
+
+def _status() -> ActionCommand:
+    return _command(
+        "status",
+        "status.status",
+        "Show the shards of feeds, and where their consumers stand",
+        "Changes nothing. json and yaml have more than the table: ULIDs, versions, who moved a cursor.",
+        *_conn_id(),
+        _option("--feed", help="Name of one feed; all without it"),
+        *_shown(),
+    )
+
+
+def _seal() -> ActionCommand:
+    return _command(
+        "seal",
+        "status.seal",
+        "Order what waits, and promise that nothing comes before a time any more",
+        "Waits for locks as long as lock_timeout of the connection says.",
+        *_conn_id(),
+        _option("--feed", help=_FEED_HELP, required=True),
+        _option("--until", help=f"{_TIME_HELP}, exclusive (default: the database's present time)", type=time),
+        *_shown(),
+    )
+
+
+def _read() -> ActionCommand:
+    return _command(
+        "read",
+        "read.read",
+        "Show events of a shard, with ULID, time and key",
+        "Shows what is ordered and changes nothing, unless --drain orders what waits in the outbox.",
+        *_conn_id(),
+        _option("--feed", help=_FEED_HELP, required=True),
+        _option("--shard", help="Shard, a whole number or a UUID", type=shard, required=True),
+        _option(
+            "--after",
+            help="ULID to go on from, exclusive, or time to begin with (default: the start of the feed)",
+            type=place,
+        ),
+        _option("--limit", help="Events to show (default: 100)", type=count, default=100),
+        _option("--drain", help="Order what waits in the outbox when the feed runs out", action="store_true"),
+        *_shown(),
+    )
+
+
+def _purge() -> ActionCommand:
+    from airflow.cli.cli_config import ARG_YES
+
+    return _command(
+        "purge",
+        "purge.purge",
+        "Remove old events from a feed; its table is not touched",
+        "Asks first. Never goes beyond the seal nor what every consumer has acknowledged, and says what "
+        "holds it back. Ends with status 1 when the answer was no.",
+        *_conn_id(),
+        _option("--feed", help=_FEED_HELP, required=True),
+        _option("--before", help=f"{_TIME_HELP}, exclusive", type=time, required=True),
+        _option("-n", "--dry-run", help="Only say what would be removed", action="store_true"),
+        ARG_YES,
+        *_shown(),
+    )
 
 
 def _verify() -> ActionCommand:
@@ -69,27 +198,42 @@ def _verify() -> ActionCommand:
     )
 
 
+def _command(name: str, function: str, help_: str, more: str, *args: Arg) -> ActionCommand:
+    """
+    Describe a command.
+
+    :param function: below ``airflow_changefeed.cli.changefeed_``.
+    :param more: what its own help says besides ``help_``.
+    """
+    from airflow.cli.cli_config import ActionCommand, lazy_load_command
+
+    return ActionCommand(
+        name=name,
+        help=help_,
+        description=f"{help_}. {more}",
+        func=lazy_load_command(f"airflow_changefeed.cli.changefeed_{function}"),
+        args=args,
+    )
+
+
+def _conn_id() -> tuple[Arg]:
+    return (
+        _option(
+            "--conn-id",
+            "--changefeed-conn-id",
+            help="Airflow connection of the feeds' database",
+            required=True,
+        ),
+    )
+
+
+def _shown() -> tuple[Arg, Arg]:
+    from airflow.cli.cli_config import ARG_OUTPUT, ARG_VERBOSE
+
+    return ARG_OUTPUT, ARG_VERBOSE
+
+
 def _option(*flags: str, **more: Any) -> Arg:
     from airflow.cli.cli_config import Arg
 
     return Arg(flags, **more)  # type: ignore[no-untyped-call] # Airflow's class has no types
-
-
-def time(text: str) -> datetime:
-    """Read a time from the command line."""
-    from airflow_changefeed.core.times import parse_time
-
-    try:
-        return parse_time(text)
-    except InvalidArgumentError as problem:
-        raise ArgumentTypeError(problem.message) from None
-
-
-def shard(text: str) -> Shard:
-    """Read a shard from the command line."""
-    from airflow_changefeed.core.feed import parse_shard
-
-    try:
-        return parse_shard(text)
-    except InvalidArgumentError as problem:
-        raise ArgumentTypeError(problem.message) from None

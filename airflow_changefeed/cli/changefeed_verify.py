@@ -3,42 +3,33 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 from airflow.cli.simple_table import AirflowConsole
-from airflow.utils.cli import suppress_logs_and_warning
-from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 from rich.markup import escape
 
-from airflow_changefeed.exceptions import ChangefeedError
+from airflow_changefeed.cli.changefeed_command import command, tell, use_stored_connections
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_changefeed.export.findings import Finding, Report
 
-DAMAGED, NOT_VERIFIED = 1, 2
+#: Exit status. What cannot be verified ends as every command that fails: this user may only not look.
+DAMAGED = 1
 
 
-@suppress_logs_and_warning
-@providers_configuration_loaded
+@command
 def verify(args: Namespace) -> None:
     """Verify an export; the findings go to standard output, all else to standard error."""
-    try:
-        report = _report(args)
-    except (ChangefeedError, OSError) as problem:
-        # Status 1 would say that something is damaged, where this user may only not look.
-        print(f"{type(problem).__name__}: {problem}", file=sys.stderr)
-        raise SystemExit(NOT_VERIFIED) from None
+    report = _report(args)
     if report.findings or args.output in ("json", "yaml"):
         mapper = _whole if args.output in ("json", "yaml") else _short
         rows = [mapper(finding) for finding in [*report.damage, *report.leftovers]]
         if args.output == "table":
             rows = [{key: escape(str(value)) for key, value in row.items()} for row in rows]
         AirflowConsole().print_as(data=rows, output=args.output)
-    print(f"Feed {report.feed} in {report.path}: {report.summary}", file=sys.stderr)
+    tell(f"Feed {report.feed} in {report.path}: {report.summary}")
     if report.damage:
         raise SystemExit(DAMAGED)
 
@@ -49,9 +40,7 @@ def _report(args: Namespace) -> Report:
     from airflow_changefeed.hooks.changefeed_output import storage_options
 
     if args.conn_id or args.changefeed_conn_id:
-        # Else the task SDK, which looks connections up, finds none that are stored (as Airflow's own
-        # commands do).
-        os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
+        use_stored_connections()
     source = ChangefeedHook(args.changefeed_conn_id).source() if args.changefeed_conn_id else None
     options = storage_options(args.path, args.conn_id)
     return verify_export(args.path, args.feed, args.start, args.end, args.shard, options, source=source)

@@ -27,14 +27,13 @@ def check_not_restored(store: ExportStore, statuses: Sequence[ShardStatus]) -> N
         for unit in store.units(shard, start=sealed):
             end = _sealed_for(store, unit)
             if end is not None and (sealed is None or end > sealed):
+                now = f"until {format_time(sealed)} only" if sealed else "nowhere"
                 raise SealLostError(
                     f"feed {store.feed!r}, {unit} is exported, for which the feed was sealed until "
-                    f"{format_time(end)}; now it is sealed "
-                    f"{f'until {format_time(sealed)} only' if sealed else 'nowhere'}: its database was restored "
-                    "to an earlier state, failed over with loss, or the feed was dropped. Events that were "
-                    "exported may be gone, and others may come into exported windows: seal the feed until "
-                    "then, and run the windows since the restored state as a backfill "
-                    "(docs/how-to/recover.md)",
+                    f"{format_time(end)}; now it is sealed {now}: its database was restored to an earlier "
+                    "state, failed over with loss, or the feed was dropped. Events that were exported may be "
+                    "gone, and others may come into exported windows: seal the feed until then, and run the "
+                    "windows since the restored state as a backfill (docs/how-to/recover.md)",
                     feed=store.feed,
                     unit=unit,
                     sealed_until=sealed,

@@ -39,9 +39,12 @@ class Capabilities:
 
     :param parallel_writers: whether several transactions may write at once. Where False, a drain or seal
         waits for any open writer, or fails with LockTimeoutError.
+    :param needs_install: whether the database gets objects of ours before its first feed, which are upgraded
+        by ``FeedControl.install``. Where False, installing does nothing.
     """
 
     parallel_writers: bool
+    needs_install: bool
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,20 @@ class Purged:
     shard: Shard
     rows: int
     upto: Ulid
+
+
+@dataclass(frozen=True)
+class Installed:
+    """
+    What an installation did.
+
+    :param before: version that was there; None where there was none, or one that does not say, as
+        mssql-changefeed v2.
+    :param after: version that is there now.
+    """
+
+    before: str | None
+    after: str
 
 
 @dataclass(frozen=True)
@@ -227,6 +244,20 @@ class FeedReader(Protocol):
 
 class FeedControl(Protocol):
     """What sets feeds up and moves them on."""
+
+    def version(self) -> str | None:
+        """Return the version of what is installed in the database; None where nothing that says so is."""
+
+    def install(self, *, sequence_cache: int | None = None, force: bool = False) -> Installed:
+        """
+        Bring the database's objects, and all its feeds, to the version of this package; harmless to repeat.
+
+        :param sequence_cache: numbers that the server keeps ready of each sequence that is made, at least 1;
+            None takes the source's default. A source without sequences has no use for it.
+        :param force: also back to an older version than the one that is there.
+        :raises UnsupportedVersionError: what is there is newer than this package; terminal.
+        :raises PermissionDeniedError: the login may not create objects; terminal.
+        """
 
     def set_up_feed(
         self,

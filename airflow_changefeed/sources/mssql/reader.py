@@ -37,7 +37,7 @@ class MssqlReader:
     @property
     def capabilities(self) -> Capabilities:
         """See :class:`~airflow_changefeed.sources.base.FeedReader`, also for all that follows."""
-        return Capabilities(parallel_writers=True)
+        return Capabilities(parallel_writers=True, needs_install=True)
 
     def now(self) -> datetime:
         """See the protocol."""

@@ -5,11 +5,18 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from airflow_changefeed import __version__
 from airflow_changefeed.core.feed import SHARD_KEY_TYPES, FeedInfo, FeedKind
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError, PermissionDeniedError
+from airflow_changefeed.sources.base import Installed
 from airflow_changefeed.sources.mssql.catalog import load_feed, load_feeds
 from airflow_changefeed.sources.mssql.connection import MssqlDatabase
-from airflow_changefeed.sources.mssql.errors import name_error
+from airflow_changefeed.sources.mssql.install import (
+    check_not_newer,
+    installed_version,
+    is_complete,
+    run_batches,
+)
 from airflow_changefeed.sources.mssql.names import call_text, quote, split_name
 from airflow_changefeed.sources.mssql.session import Session
 
@@ -57,39 +64,31 @@ class MssqlSetup:
         }
         feed = f"{schema}.{name}"
         with self.database.connect(feed=feed) as session:
-            self.install(session)
+            _install_where_missing(session, self.database)
             _check_table(session, self.database, feed, quoted, kind)
             # It makes a new feed whole or not at all, and renews one while its readers and writers go on.
             procedure = f"{quote(self.database.schema)}.[setup_feed]"
             session.execute(call_text(procedure, arguments), *arguments.values())
             return load_feed(session, self.database.schema, feed, is_fresh=True).info
 
-    def install(self, session: Session, *, sequence_cache: int = 1000) -> None:
-        """
-        Install changefeed where it is missing.
+    def version(self) -> str | None:
+        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
+        with self.database.connect() as session:
+            return installed_version(session, self.database.schema)
 
-        :param sequence_cache: order numbers that the server keeps in memory; see the reference.
-        :raises FeedSetupError: the login has not the right to; says how a DBA does it.
+    def install(self, *, sequence_cache: int | None = None, force: bool = False) -> Installed:
         """
-        schema = self.database.schema
-        # The last one that the script makes: one that was interrupted is run again, harmlessly.
-        ((last,),) = session.rows(
-            "declare @name nvarchar(300) = ?; select object_id(@name)", f"{quote(schema)}.[drop_feed]"
-        )
-        if last is not None:
-            return
-        ((may,),) = session.rows("select has_perms_by_name(db_name(), 'DATABASE', 'CONTROL')")
-        if not may:
-            raise _not_installed(self.database)
-        from airflow_changefeed.sql.mssql import install_script
+        See :class:`~airflow_changefeed.sources.base.FeedControl`.
 
-        try:
-            for batch in install_script(schema, sequence_cache=sequence_cache):
-                session.execute(batch)
-        except Exception as error:
-            if isinstance(name_error(error), PermissionDeniedError):
-                raise _not_installed(self.database) from error
-            raise
+        Runs what ``airflow changefeed sql`` prints. Of a sequence that is there the cache stays.
+        """
+        with self.database.connect() as session:
+            before = installed_version(session, self.database.schema)
+            if not force:
+                check_not_newer(before, self.database)
+            run_batches(session, self.database, sequence_cache)
+            after = installed_version(session, self.database.schema)
+        return Installed(before, after or __version__)
 
     def drop_feed(self, feed: str) -> None:
         """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
@@ -100,14 +99,16 @@ class MssqlSetup:
             session.execute(call_text(procedure, arguments), *arguments.values())
 
 
-def _not_installed(database: MssqlDatabase) -> FeedSetupError:
-    schema = database.schema
-    return FeedSetupError(
-        f"changefeed is not installed in schema {schema!r} of {database.server}, and this login must not "
-        "install it (it needs CONTROL on the database). A DBA installs it once with the script that "
-        f"airflow_changefeed.sql.mssql.install_script({schema!r}) gives",
-        schema=schema,
-    )
+def _install_where_missing(session: Session, database: MssqlDatabase) -> None:
+    if is_complete(session, database.schema):
+        return
+    try:
+        run_batches(session, database, None)
+    except PermissionDeniedError as error:
+        raise FeedSetupError(
+            f"changefeed is not installed in schema {database.schema!r}: {error.message}",
+            schema=database.schema,
+        ) from error
 
 
 def _check_table(session: Session, database: MssqlDatabase, feed: str, quoted: str, kind: FeedKind) -> None:

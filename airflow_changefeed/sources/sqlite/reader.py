@@ -39,7 +39,7 @@ class SqliteReader:
     @property
     def capabilities(self) -> Capabilities:
         """See :class:`~airflow_changefeed.sources.base.FeedReader`, also for all that follows."""
-        return Capabilities(parallel_writers=False)
+        return Capabilities(parallel_writers=False, needs_install=False)
 
     def now(self) -> datetime:
         """See the protocol."""

@@ -6,9 +6,10 @@ from __future__ import annotations
 import sqlite3
 from datetime import timedelta
 
+from airflow_changefeed import __version__
 from airflow_changefeed.core.feed import INTEGER_SHARD_BITS, SHARD_KEY_TYPES, Column, FeedInfo, FeedKind
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
-from airflow_changefeed.sources.base import RESERVED_PREFIX
+from airflow_changefeed.sources.base import RESERVED_PREFIX, Installed
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.names import FeedTables, columns_of, load_feed, load_feeds, quote
 from airflow_changefeed.sources.sqlite.types import Storage, storage_of
@@ -61,6 +62,18 @@ class SqliteSetup:
             _create(connection, tables, columns)
             _check_keys(connection, tables)
             return tables.info
+
+    def version(self) -> str:
+        """See :class:`~airflow_changefeed.sources.base.FeedControl`; the file holds no code of ours."""
+        with self.database.connect() as connection:
+            # Else a file that is no database would pass.
+            connection.execute("select count(*) from sqlite_master")
+        return __version__
+
+    def install(self, *, sequence_cache: int | None = None, force: bool = False) -> Installed:
+        """See :class:`~airflow_changefeed.sources.base.FeedControl`; ``set_up_feed`` makes all there is."""
+        version = self.version()
+        return Installed(version, version)
 
     def drop_feed(self, feed: str) -> None:
         """See :class:`~airflow_changefeed.sources.base.FeedControl`."""

@@ -40,6 +40,7 @@ INSTALL = (
     "version.function",
     "ulid.function",
     "flush_log.procedure",
+    "drop_functions.batch",
     "key_columns.function",
     "templates",
     "check_table.procedure",
@@ -191,7 +192,16 @@ def install_tokens(schema: str) -> dict[str, str]:
 
 
 def script(schema: str = DEFAULT_SCHEMA, *, sequence_cache: int = SEQUENCE_CACHE) -> str:
-    """Return :func:`install_script` as one text for sqlcmd, SSMS, Flyway or DbUp."""
+    """
+    Return :func:`install_script` as one text for sqlcmd, SSMS, Flyway or DbUp.
+
+    :raises InvalidArgumentError: as there, or the schema has a ``$``, with which their variables begin.
+    """
+    if "$" in schema:
+        raise InvalidArgumentError(
+            f"schema {schema!r} has a $, which sqlcmd, Flyway and DbUp take for the sign of a variable: "
+            "choose another one"
+        )
     head = f"-- airflow_changefeed {__version__}: installs or upgrades schema {schema}; run as db_owner.\n"
     return head + "".join(
         f"{batch.rstrip()}\ngo\n\n" for batch in install_script(schema, sequence_cache=sequence_cache)

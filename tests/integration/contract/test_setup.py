@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from airflow_changefeed import __version__
 from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import FeedNotFoundError, FeedSetupError, InvalidArgumentError
 from airflow_changefeed.sources import open_source
-from airflow_changefeed.sources.base import FeedSource
+from airflow_changefeed.sources.base import FeedSource, Installed
 from tests.integration.contract.bench import Bench, another, check_info, set_up
 from tests.integration.contract.engines import Engine, Table
 
@@ -54,6 +55,24 @@ def test_setting_up_again_changes_nothing(engine: Engine, kind: FeedKind) -> Non
     assert bench.events()[:3] == order
     assert bench.keys() == first + second
     assert len(bench.source.cursors(bench.feed)) == 1
+
+
+def test_installing_again_changes_nothing(either: Bench) -> None:
+    """It brings objects and feeds to this version, so it may be a step of every deployment."""
+    keys = either.write(3)
+    order = either.events()
+    either.seal()
+    either.source.begin_consumer("export", either.feed, {0: Ulid.MIN}, by="test")
+    state, cursors = either.status(), either.source.cursors(either.feed)
+    assert either.source.version() == __version__
+    assert either.source.install() == Installed(__version__, __version__)
+    assert either.source.version() == __version__
+    assert either.events() == order
+    assert (either.status(), either.source.cursors(either.feed)) == (state, cursors)
+    check_info(either.source.feed(either.feed), either.table)
+    assert either.keys() == keys
+    later = either.write(2)
+    assert either.keys() == keys + later
 
 
 def test_a_source_satisfies_the_protocol(bench: Bench) -> None:

@@ -15,6 +15,7 @@ import yaml
 from airflow_changefeed.cli.changefeed import get_cli_commands
 from airflow_changefeed.export.read import unit_files
 from airflow_changefeed.export.store import ExportStore
+from tests.unit.airflow.commands import run
 from tests.unit.export.flights import FEED, Flights, hours
 
 
@@ -29,18 +30,6 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExportStore:
     store = ExportStore(str(tmp_path / "out"), FEED)
     flights.export(store, hours(0, 3))
     return store
-
-
-def run(*arguments: str) -> int:
-    """Run a command in this process, and return its exit status."""
-    from airflow.cli.cli_parser import get_parser
-
-    parsed = get_parser().parse_args(["changefeed", *arguments])
-    try:
-        parsed.func(parsed)
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 def verify(store: ExportStore, *more: str) -> int:

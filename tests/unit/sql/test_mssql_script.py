@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from airflow_changefeed import __version__
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sql import load_sql
 from airflow_changefeed.sql.mssql import FEED, INSTALL, feed_templates, install_script, script
@@ -91,6 +93,71 @@ def test_the_script_is_written_for_dbas() -> None:
     assert done.stdout.count("\ngo\n") == len(install_script("feeds"))
     assert "cache 50" in done.stdout
     assert re.search(r"exec \[feeds\]\.\[upgrade_feeds\];\ngo\s*$", done.stdout)
+
+
+def test_the_script_says_its_version() -> None:
+    """At the top, and to whoever asks the database."""
+    assert script().startswith(f"-- airflow_changefeed {__version__}: installs or upgrades schema changefeed")
+    assert f"return '{__version__}';" in script()
+
+
+def test_no_tool_finds_a_variable_in_the_script() -> None:
+    """The ``$(x)`` of sqlcmd, ``${x}`` of Flyway and ``$x$`` of DbUp need a sign that is nowhere in it."""
+    assert "$" not in script()
+    assert "{{" not in script()
+    with pytest.raises(InvalidArgumentError, match="sqlcmd, Flyway and DbUp"):
+        script("a$b")
+
+
+def test_no_code_page_spoils_the_script() -> None:
+    """On Windows sqlcmd reads a file without a mark in the machine's own."""
+    assert script().isascii()
+
+
+def test_no_line_is_a_command_of_sqlcmd() -> None:
+    """Lines that begin with a colon, two exclamation marks, or one of its old words are commands there."""
+    command = re.compile(r"\s*(:|!!|\$|(quit|exit|reset|ed|list|connect|go)\b)", re.IGNORECASE)
+    found = {line for line in script().splitlines() if command.match(line)}
+    assert found == {"go"}
+
+
+def test_every_tool_finds_the_same_batches() -> None:
+    """
+    SSMS and sqlcmd split at each line ``go``, wherever it stands; Flyway and DbUp at each word ``go`` outside
+    of texts, names and comments.
+    """
+    text = script()
+    batches = [batch.rstrip() for batch in install_script()]
+    by_line = re.split(r"^[ \t]*go[ \t]*$", text, flags=re.MULTILINE | re.IGNORECASE)
+    by_word = re.split(r"(?<!\S)go(?=[\s;]|$)", _code(text), flags=re.IGNORECASE)
+    assert len(by_line) == len(by_word) == len(batches) + 1
+    assert [_code(batch).strip() for batch in by_line] == [batch.strip() for batch in by_word]
+    assert [batch.strip() for batch in by_line[1:-1]] == batches[1:]
+
+
+def test_flyway_may_run_the_script_in_a_transaction() -> None:
+    """It refuses statements that cannot be, and these are what it knows them by."""
+    words = re.findall(r"[a-z_]+", _code(script()).lower())
+    alone = {
+        "backup",
+        "restore",
+        "reconfigure",
+        *(f"sp_{name}" for name in ("serveroption", "addlinkedserver")),
+    }
+    assert not alone & set(words)
+    pairs = set(pairwise(words))
+    assert (
+        not {(verb, kind) for verb in ("create", "alter", "drop") for kind in ("database", "fulltext")}
+        & pairs
+    )
+    assert ("create", "schema") in pairs or "schema_id" in words
+
+
+def _code(text: str) -> str:
+    """Leave out texts, names and comments; their line ends stay out, too."""
+    literal = r"'(?:[^']|'')*'"
+    name = r"\[(?:[^\]]|\]\])*\]"
+    return re.sub(rf"--[^\n]*|/\*.*?\*/|{literal}|{name}", " ", text, flags=re.DOTALL)
 
 
 def _templates(batches: list[str]) -> list[str]:

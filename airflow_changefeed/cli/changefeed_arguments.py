@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Values of options, read from the command line.
+
+Imported by every call of ``airflow``, so what a value needs is imported when there is one.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from airflow_changefeed.exceptions import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from airflow_changefeed.core.feed import Shard
+    from airflow_changefeed.core.ulid import Ulid
+
+
+def time(text: str) -> datetime:
+    """Read a time from the command line."""
+    from airflow_changefeed.core.times import parse_time
+
+    try:
+        return parse_time(text)
+    except InvalidArgumentError as problem:
+        raise ArgumentTypeError(problem.message) from None
+
+
+def shard(text: str) -> Shard:
+    """Read a shard from the command line."""
+    from airflow_changefeed.core.feed import parse_shard
+
+    try:
+        return parse_shard(text)
+    except InvalidArgumentError as problem:
+        raise ArgumentTypeError(problem.message) from None
+
+
+def place(text: str) -> Ulid:
+    """Read where to begin: a ULID, exclusive, or a time, with whose events reading begins."""
+    from airflow_changefeed.core.times import parse_time
+    from airflow_changefeed.core.ulid import Ulid
+
+    try:
+        return Ulid.floor(parse_time(text)).previous()
+    except InvalidArgumentError as no_time:
+        if not text.isalnum():
+            raise ArgumentTypeError(no_time.message) from None
+    try:
+        return Ulid.parse_text(text)
+    except InvalidArgumentError as no_ulid:
+        raise ArgumentTypeError(f"{no_ulid.message} A time is written 2013-01-01T00:00:00Z") from None
+
+
+def count(text: str) -> int:
+    """Read how many of something, at least one."""
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise ArgumentTypeError(f"{text!r} is no number: give 1 or more")
+
+
+def seconds(text: str) -> float:
+    """Read how long something may take."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ArgumentTypeError(f"{text!r} is no time: give seconds, 0 or more")
+    return value

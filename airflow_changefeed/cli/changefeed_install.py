@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``airflow changefeed sql``, ``install`` and ``setup-feed``."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_changefeed.cli.changefeed_command import command, open_feeds, show, tell
+from airflow_changefeed.core.feed import FeedKind
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_changefeed.sources.base import Installed
+
+
+@command
+def sql(args: Namespace) -> None:
+    """Write the script; no connection is opened, and nothing of Airflow's metadata is read."""
+    from airflow_changefeed import __version__
+    from airflow_changefeed.sources.mssql.install import install_text
+
+    text = install_text(args.schema, sequence_cache=args.sequence_cache)
+    if args.output_file is None:
+        sys.stdout.write(text)
+    else:
+        # Line ends as they are: a Windows machine would make another text of it.
+        Path(args.output_file).write_bytes(text.encode())
+        tell(f"Wrote the script of version {__version__} to {args.output_file}")
+
+
+@command
+def install(args: Namespace) -> None:
+    """Run the script through a connection."""
+    with open_feeds(args.conn_id) as source:
+        done = source.install(sequence_cache=args.sequence_cache, force=args.force)
+        feeds = [info.name for info in source.feeds()]
+        show(
+            [{"conn_id": args.conn_id, "before": done.before, "after": done.after, "feeds": feeds}],
+            args.output,
+        )
+        if source.capabilities.needs_install:
+            tell(f"{_sentence(done)}; feeds of this version: {len(feeds)}")
+        else:
+            tell("This source needs no installation: setup-feed makes all there is")
+
+
+def _sentence(done: Installed) -> str:
+    if done.before is None:
+        return f"Installed version {done.after}"
+    if done.before == done.after:
+        return f"Version {done.after} was there, and was installed again"
+    return f"Went from version {done.before} to {done.after}"
+
+
+@command
+def setup_feed(args: Namespace) -> None:
+    """Make a feed over a table, or renew it."""
+    options = (
+        {} if args.time_tolerance is None else {"time_tolerance": timedelta(seconds=args.time_tolerance)}
+    )
+    with open_feeds(args.conn_id) as source:
+        info = source.set_up_feed(
+            args.table, kind=FeedKind(args.kind), shard_key_type=args.shard_key_type, **options
+        )
+    row = {
+        "feed": info.name,
+        "kind": info.kind.value,
+        "shard_key_type": info.shard_key_type,
+        "key_columns": [column.name for column in info.key_columns],
+    }
+    show([row], args.output)
+    tell(f"Feed {info.name} is set up")

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running ``airflow changefeed`` in this process: a process of Airflow takes seconds to start."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+
+def run(*arguments: str) -> int:
+    """Run a command through Airflow's own parser, and return its exit status."""
+    from airflow.cli.cli_parser import get_parser
+
+    parsed = get_parser().parse_args(["changefeed", *arguments])
+    try:
+        parsed.func(parsed)
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@dataclass
+class Commands:
+    """
+    Commands on one connection, and what they write.
+
+    :param out: what the last one wrote to standard output.
+    :param err: the same of standard error.
+    """
+
+    capsys: pytest.CaptureFixture[str]
+    conn_id: str = "changefeed_default"
+    out: str = ""
+    err: str = ""
+
+    def run(self, name: str, *arguments: str) -> int:
+        """Run a command; return its exit status."""
+        self.capsys.readouterr()
+        try:
+            return run(name, "--conn-id", self.conn_id, *arguments)
+        finally:
+            self.out, self.err = self.capsys.readouterr()
+
+    def rows(self, name: str, *arguments: str) -> list[dict[str, Any]]:
+        """Run a command that succeeds; return its rows."""
+        assert self.run(name, *arguments, "-o", "json") == 0, self.err
+        found: list[dict[str, Any]] = json.loads(self.out)
+        return found
+
+    def fails(self, name: str, *arguments: str) -> str:
+        """Run a command that cannot do what it was asked for; return what it says."""
+        assert self.run(name, *arguments) == 2
+        assert self.out == ""
+        assert "Traceback" not in self.err
+        return self.err
+
+    def refuses(self, name: str, *arguments: str) -> str:
+        """Give a command values that its parser refuses; return what it says."""
+        with pytest.raises(SystemExit) as caught:
+            self.run(name, *arguments)
+        assert caught.value.code == 2
+        return self.err

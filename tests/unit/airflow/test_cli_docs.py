@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference of the command line: it names all there is, and its examples run."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from airflow_changefeed.cli.changefeed import get_cli_commands
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from airflow_changefeed.sql.mssql import script
+from tests.examples import DOCS, examples
+from tests.unit.airflow.commands import run
+from tests.unit.export.flights import FEED, Flights, hours
+
+PAGE = "reference/cli.md"
+#: Commands whose examples need no more than a feed.
+ON_A_FEED = ("sql", "install", "setup-feed", "status", "seal", "read", "purge")
+
+
+def _lines(*commands: str) -> list[list[str]]:
+    found = [shlex.split(line) for block in examples(PAGE, {}, "bash") for line in block.splitlines()]
+    assert all(words[:2] == ["airflow", "changefeed"] for words in found)
+    return [words[2:] for words in found if words[2] in commands]
+
+
+def test_every_command_and_option_is_in_the_reference() -> None:
+    """Under the command's own heading, or among the options of all."""
+    beginning, *sections = (DOCS / PAGE).read_text(encoding="utf-8").split("\n## ")
+    texts = {section.partition("\n")[0]: section for section in sections}
+    (group,) = get_cli_commands()
+    assert {command.name for command in group.subcommands} <= set(texts)
+    for command in group.subcommands:
+        for argument in command.args:
+            flags = [flag for flag in argument.flags if flag.startswith("--")]
+            missing = [flag for flag in flags if f"`{flag}`" not in beginning + texts[command.name]]
+            assert not missing, (command.name, missing)
+
+
+def test_the_examples_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the order of the page, on the embedded source; the feed's events are there at the end but one."""
+    path = tmp_path / "feeds.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute('create table "myservice.MyEvent" (EventID integer primary key)')
+        connection.execute(
+            'create table "myservice.UserEvent" (shard integer, ulid blob, primary key (shard, ulid))'
+        )
+        SqliteFeedSource(str(path)).set_up_feed("myservice.MyEvent")
+        for number, hint in enumerate((1_700_000_000_000, 1_770_000_000_000)):
+            connection.execute('insert into "myservice.MyEvent" values (?)', (number,))
+            connection.execute(
+                'insert into "changefeed.outbox:myservice.MyEvent" (time_hint, EventID) values (?, ?)',
+                (hint, number),
+            )
+        connection.commit()
+    monkeypatch.setenv("AIRFLOW_CONN_FEEDS", json.dumps({"conn_type": "sqlite", "host": str(path)}))
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
+    monkeypatch.chdir(tmp_path)
+    lines = _lines(*ON_A_FEED)
+    assert {words[0] for words in lines} == set(ON_A_FEED)
+    for words in lines:
+        assert run(*words) == 0, (words, capsys.readouterr().err)
+    assert (tmp_path / "changefeed.sql").read_text(encoding="utf-8") == script()
+    source = SqliteFeedSource(str(path))
+    (state,) = source.shards("myservice.MyEvent")
+    assert [event.key for event in source.read_feed("myservice.MyEvent", 0, state.purged_upto)] == [(1,)]
+
+
+def test_the_examples_of_verify_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On an export of another feed."""
+    flights = Flights.create(tmp_path / "feeds.db")
+    flights.add(20, 0, shard=0, length=2)
+    store = ExportStore(str(tmp_path / "export"), FEED)
+    flights.export(store, hours(0, 24))
+    there = {
+        "/data/export": store.path,
+        "myservice.MyEvent": FEED,
+        "2026-01-01T00:00:00Z": "2013-01-01T00:00:00Z",
+        "2026-01-02T00:00:00Z": "2013-01-02T00:00:00Z",
+    }
+    lines = _lines("verify")
+    assert len(lines) > 1
+    for words in lines:
+        assert run(*(there.get(word, word) for word in words)) == 0, capsys.readouterr().err

@@ -1,0 +1,472 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``airflow changefeed status``, ``seal``, ``read`` and ``purge`` on the embedded source."""
+
+from __future__ import annotations
+
+import io
+import json
+import sqlite3
+import sys
+from contextlib import closing
+from datetime import datetime, timedelta
+from decimal import Decimal
+from uuid import UUID, uuid4
+
+import pytest
+import yaml
+
+from airflow_changefeed.cli.changefeed_purge import held_back
+from airflow_changefeed.cli.changefeed_read import plain_value
+from airflow_changefeed.cli.changefeed_status import lag
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.feed import FeedKind, ShardStatus
+from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.sources.base import CursorMove, Purged
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.unit.airflow.commands import Commands
+from tests.unit.airflow.conftest import CONSUMER, FEED, START, insert
+
+HOUR = timedelta(hours=1)
+NOON = START + 12 * HOUR
+
+
+@pytest.fixture
+def commands(database: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """Give the commands on a feed with 36 events in two shards, all of them in the outbox."""
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
+    return Commands(capsys)
+
+
+@pytest.fixture
+def source(database: str) -> SqliteFeedSource:
+    """Give the source beneath the commands."""
+    return SqliteFeedSource(database)
+
+
+def consume(
+    source: SqliteFeedSource, until: datetime, *, ack: bool = False, consumer: str = CONSUMER
+) -> Ulid:
+    """Let a consumer stand at a time, in shard 0; return its cursor."""
+    upto = Ulid.floor(until).previous()
+    (row,) = source.begin_consumer(consumer, FEED, {0: Ulid.floor(START).previous()}, by="test")
+    tokens = source.take_lease(consumer, FEED, [0], holder="a task", seconds=600)
+    frontier = row.frontier.complete(UlidRange(row.frontier.start, upto))
+    move = CursorMove(0, frontier, row.resource_version, tokens[0], upto if ack else None)
+    source.move_cursors(consumer, FEED, [move], by="a run")
+    return upto
+
+
+def changes(path: str) -> list[tuple[object, ...]]:
+    """Read all that the feed holds."""
+    with closing(sqlite3.connect(path)) as connection:
+        names = [
+            name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")
+        ]
+        return [row for name in names for row in connection.execute(f'select * from "{name}"')]
+
+
+def test_status_of_a_feed_that_nobody_has_read(commands: Commands, database: str) -> None:
+    """Shards whose rows are all in the outbox; looking changes nothing."""
+    before = changes(database)
+    rows = commands.rows("status")
+    assert [(row["feed"], row["kind"], row["shard"]) for row in rows] == [
+        (FEED, "outbox", "0"),
+        (FEED, "outbox", "1"),
+    ]
+    for row in rows:
+        assert row["has_outbox"] is True
+        assert [row[name] for name in ("sealed_until", "head", "purged_upto", "consumer", "cursor")] == [
+            None
+        ] * 5
+    assert "Feeds: 1" in commands.err
+    assert changes(database) == before
+
+
+def test_status_shows_shards_and_consumers(commands: Commands, source: SqliteFeedSource) -> None:
+    """Clock, seal, head, cursor, lag, ack and lease, with whole ULIDs for programs."""
+    source.seal(FEED, NOON)
+    cursor = consume(source, START + HOUR, ack=True)
+    first, second = commands.rows("status", "--feed", FEED)
+    head = source.read_feed(FEED, 0, Ulid.MIN).events[-1].ulid
+    assert first["clock"] == first["sealed_until"] == "2013-01-01T12:00:00Z"
+    assert (first["head"], first["head_time"]) == (str(head), "2013-01-01T05:40:00Z")
+    assert first["has_outbox"] is False
+    assert first["consumer"] == CONSUMER
+    assert first["cursor"] == first["ack"] == str(cursor)
+    assert first["cursor_time"] == first["ack_time"] == "2013-01-01T00:59:59.999Z"
+    assert first["lag_seconds"] == (4 * HOUR + timedelta(minutes=40, milliseconds=1)).total_seconds()
+    assert (first["moved_by"], first["lease_holder"], first["lease_is_held"]) == ("a run", "a task", True)
+    assert first["resource_version"] == 2
+    assert second["consumer"] is None
+    assert second["head_time"] == "2013-01-01T05:50:00Z"
+
+
+def test_status_is_a_table_for_people(commands: Commands, source: SqliteFeedSource) -> None:
+    """Times instead of ULIDs; a consumer without a move stands at the start."""
+    source.seal(FEED, NOON)
+    consume(source, START + HOUR)
+    source.begin_consumer("new", FEED, {1: Ulid.MIN}, by="test")
+    assert commands.run("status", "-o", "plain") == 0
+    words = " ".join(commands.out.split())
+    assert words.startswith("feed shard clock sealed until head outbox consumer cursor lag ack lease")
+    assert "2013-01-01T05:40:00Z no warehouse 2013-01-01T00:59:59.999Z 4:40:00 2012" in words
+    assert "Z a task until 20" in words
+    assert "2013-01-01T05:50:00Z no new start all" in words
+    assert commands.run("status") == 0
+    table = " ".join(commands.out.replace("|", " ").split())
+    assert "2013-01-01T05:50:00Z no new start all" in table
+    assert commands.run("status", "-o", "yaml") == 0
+    assert yaml.safe_load(commands.out) == commands.rows("status")
+
+
+def test_status_of_a_feed_without_events_is_a_row(commands: Commands, database: str) -> None:
+    """So that it is not taken for one that is not there."""
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute('create table "nyc.Empty" (id integer primary key)')
+    assert commands.run("setup-feed", "nyc.Empty", "--kind", "outbox") == 0
+    (row,) = commands.rows("status", "--feed", "nyc.Empty")
+    assert row["shard"] is None
+    assert row["clock"] is None
+
+
+def test_status_shows_a_consumer_of_a_shard_without_events(
+    commands: Commands, source: SqliteFeedSource
+) -> None:
+    """It holds back retention there."""
+    source.begin_consumer(CONSUMER, FEED, {7: Ulid.MIN}, by="test")
+    (row,) = [row for row in commands.rows("status") if row["shard"] == "7"]
+    assert (row["consumer"], row["clock"], row["lag_seconds"]) == (CONSUMER, None, 0)
+
+
+def test_a_feed_that_is_broken_does_not_hide_the_others(commands: Commands, database: str) -> None:
+    """The others are shown, the broken one is named, and the status says that not all went well."""
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute('create table "nyc.Lost" (id integer primary key)')
+        assert commands.run("setup-feed", "nyc.Lost") == 0
+        connection.execute('drop table "nyc.Lost"')
+    assert commands.run("status", "-o", "json") == 2
+    assert {row["feed"] for row in json.loads(commands.out)} == {FEED}
+    assert "FeedSetupError: feed 'nyc.Lost' has lost its event table" in commands.err
+
+
+@pytest.mark.parametrize(
+    ("cursor", "head", "seconds"),
+    [
+        (Ulid.MIN, None, 0),
+        (Ulid.floor(NOON), Ulid.floor(NOON), 0),
+        (Ulid.floor(NOON), Ulid.floor(START), 0),
+        (Ulid.floor(START), Ulid.floor(NOON), 43_200),
+        (Ulid.MIN, Ulid.floor(NOON), None),
+    ],
+    ids=["empty", "at the head", "beyond it", "behind", "at the start"],
+)
+def test_lag_is_feed_time_to_the_last_event(cursor: Ulid, head: Ulid | None, seconds: float | None) -> None:
+    """A cursor at the start has no time of its own."""
+    assert lag(cursor, head) == seconds
+
+
+def test_seal_takes_the_present_time(commands: Commands, source: SqliteFeedSource) -> None:
+    """The seals of all shards are shown, and the outbox is empty afterwards."""
+    before = source.now()
+    rows = commands.rows("seal", "--feed", FEED)
+    assert [row["shard"] for row in rows] == ["0", "1"]
+    assert {row["head_time"] for row in rows} == {"2013-01-01T05:40:00Z", "2013-01-01T05:50:00Z"}
+    (until,) = {row["until"] for row in rows}
+    assert format_time(before) <= until <= format_time(source.now())
+    assert f"is sealed until {until}; shards with events so far: 2" in commands.err
+    assert not any(state.has_outbox for state in source.shards(FEED))
+
+
+def test_seal_until_a_time(commands: Commands, source: SqliteFeedSource) -> None:
+    """In any zone; a seal that is there already stays where it is."""
+    until = ("--feed", FEED, "--until", "2013-01-01T13:00:00+01:00")
+    assert {row["until"] for row in commands.rows("seal", *until)} == {"2013-01-01T12:00:00Z"}
+    later = commands.rows("seal", "--feed", FEED, "--until", "2013-01-01T06:00:00Z")
+    assert {row["until"] for row in later} == {"2013-01-01T12:00:00Z"}
+    assert {state.sealed_until for state in source.shards(FEED)} == {NOON}
+
+
+def test_the_future_is_not_sealed(commands: Commands, source: SqliteFeedSource) -> None:
+    """A little of it is transient, more is not, and both say what the database's clock says."""
+    for ahead, error in ((timedelta(seconds=30), "NotYetError"), (timedelta(days=1), "FutureTimeError")):
+        message = commands.fails("seal", "--feed", FEED, "--until", format_time(source.now() + ahead))
+        assert message.startswith(f"{error}: ")
+        assert "the database's clock says" in message
+    assert {state.sealed_until for state in source.shards(FEED)} == {None}
+
+
+def test_read_changes_nothing(commands: Commands, database: str, source: SqliteFeedSource) -> None:
+    """It shows what is ordered only, and says what waits."""
+    before = changes(database)
+    assert commands.rows("read", "--feed", FEED, "--shard", "0") == []
+    assert "rows wait in the outbox: --drain orders them first" in commands.err
+    assert changes(database) == before
+    source.drain(FEED)
+    insert(database, range(36, 40), START)
+    before = changes(database)
+    rows = commands.rows("read", "--feed", FEED, "--shard", "0")
+    assert [row["key"] for row in rows] == [{"id": number} for number in range(0, 36, 2)]
+    assert f"the last one that is ordered is {rows[-1]['ulid']}" in commands.err
+    assert changes(database) == before
+
+
+def test_read_orders_when_it_is_told_to(commands: Commands, source: SqliteFeedSource) -> None:
+    """As a consumer's read does, the shard that is read alone."""
+    rows = commands.rows("read", "--feed", FEED, "--shard", "1", "--drain")
+    assert len(rows) == 18
+    assert rows[0] == {
+        "ulid": str(source.read_feed(FEED, 1, Ulid.MIN).events[0].ulid),
+        "time": "2013-01-01T00:10:00Z",
+        "key": {"id": 1},
+    }
+    assert {state.shard: state.has_outbox for state in source.shards(FEED)} == {0: True, 1: False}
+
+
+def test_read_goes_on_where_it_stopped(commands: Commands, source: SqliteFeedSource) -> None:
+    """Pages join without a gap; the message names the next ULID."""
+    source.drain(FEED)
+    whole = commands.rows("read", "--feed", FEED, "--shard", "0")
+    first = commands.rows("read", "--feed", FEED, "--shard", "0", "--limit", "5")
+    assert f"--after {first[-1]['ulid']}" in commands.err
+    rest = commands.rows("read", "--feed", FEED, "--shard", "0", "--after", first[-1]["ulid"])
+    assert first + rest == whole
+
+
+def test_read_begins_with_a_time(commands: Commands, source: SqliteFeedSource) -> None:
+    """Events of that time are the first ones; of 1970, all."""
+    source.drain(FEED)
+    part = ("--feed", FEED, "--shard", "0", "--limit", "3")
+    rows = commands.rows("read", *part, "--after", "2013-01-01T01:00:00Z")
+    assert [row["time"][11:16] for row in rows] == ["01:00", "01:20", "01:40"]
+    assert commands.rows("read", *part, "--after", "1970-01-01T00:00:00Z") == commands.rows("read", *part)
+    assert commands.rows("read", *part, "--after", "2013-01-02T00:00:00Z") == []
+
+
+def test_read_is_a_table_for_people(commands: Commands, source: SqliteFeedSource) -> None:
+    """The key in one column, by name."""
+    source.drain(FEED)
+    assert commands.run("read", "--feed", FEED, "--shard", "0", "--limit", "1", "-o", "plain") == 0
+    assert commands.out.splitlines()[0].split() == ["ulid", "time", "key"]
+    assert commands.out.splitlines()[1].split()[1:] == ["2013-01-01T00:00:00Z", "id=0"]
+
+
+def test_read_begins_after_what_was_purged(commands: Commands, source: SqliteFeedSource) -> None:
+    """Without a place; one that lies below is an error that names the bound."""
+    source.seal(FEED, NOON)
+    source.purge(FEED, START + HOUR)
+    rows = commands.rows("read", "--feed", FEED, "--shard", "0", "--limit", "1")
+    assert [row["time"] for row in rows] == ["2013-01-01T01:00:00Z"]
+    message = commands.fails("read", "--feed", FEED, "--shard", "0", "--after", "2013-01-01T00:30:00Z")
+    assert message.startswith("PurgedError: ")
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (2**63 - 1, 9223372036854775807),
+        (0.1, 0.1),
+        (float("inf"), "inf"),
+        ("a\ud7ff", "a\ud7ff"),
+        (None, None),
+        (b"\x00\xff", "0x00ff"),
+        (Decimal("1.10"), "1.10"),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (datetime(2013, 1, 1, 0, 0, 0, 1), "2013-01-01T00:00:00.000001"),
+        (START, "2013-01-01T00:00:00+00:00"),
+        (START.date(), "2013-01-01"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_keys_survive_json(value: object, plain: object) -> None:
+    """Numbers stay numbers, and nothing is rounded."""
+    assert json.loads(json.dumps(plain_value(value))) == plain
+
+
+def purge_arguments(before: datetime) -> tuple[str, ...]:
+    """Give the options of a purge."""
+    return "--feed", FEED, "--before", format_time(before)
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "-n"])
+def test_a_dry_run_removes_nothing(
+    commands: Commands, database: str, source: SqliteFeedSource, option: str
+) -> None:
+    """It says what would go, for each shard, and asks nobody."""
+    source.seal(FEED, NOON)
+    before = changes(database)
+    rows = commands.rows("purge", *purge_arguments(START + HOUR), option)
+    assert [(row["shard"], row["rows"], row["held_back_by"]) for row in rows] == [("0", 3, []), ("1", 3, [])]
+    assert rows[0]["upto"] == str(Ulid.floor(START + HOUR).previous())
+    assert "Would remove 6 events" in commands.err
+    assert changes(database) == before
+
+
+def test_purge_removes_without_asking_when_told_to(commands: Commands, source: SqliteFeedSource) -> None:
+    """For programs; once more it finds nothing."""
+    source.seal(FEED, NOON)
+    assert [row["rows"] for row in commands.rows("purge", *purge_arguments(START + HOUR), "--yes")] == [3, 3]
+    assert "Removed 6 events" in commands.err
+    assert [row["rows"] for row in commands.rows("purge", *purge_arguments(START + HOUR), "-y")] == [0, 0]
+    assert {state.purged_upto for state in source.shards(FEED)} == {Ulid.floor(START + HOUR).previous()}
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [("y\n", 0), ("YES\n", 0), ("n\n", 1), ("\n", 1), ("yeah\n", 1), ("", 2)],
+    ids=["y", "yes", "no", "nothing", "another word", "nobody"],
+)
+def test_purge_asks(
+    commands: Commands,
+    source: SqliteFeedSource,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+    status: int,
+) -> None:
+    """On standard error, with what would go; nothing but a yes lets it go on."""
+    source.seal(FEED, NOON)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
+    assert commands.run("purge", *purge_arguments(START + HOUR), "-o", "json") == status
+    assert f"Remove 6 events of feed {FEED} before 2013-01-01T01:00:00Z? [y/N]" in commands.err
+    assert "shard" in commands.err
+    gone = [state.purged_upto > Ulid.MIN for state in source.shards(FEED)]
+    assert gone == [status == 0] * 2
+    if status == 0:
+        assert [row["rows"] for row in json.loads(commands.out)] == [3, 3]
+    else:
+        assert commands.out == ""
+        assert "Nothing was removed" in commands.err
+
+
+def test_purge_names_what_holds_it_back(commands: Commands, source: SqliteFeedSource) -> None:
+    """The seal, and every consumer that has not acknowledged as much."""
+    source.drain(FEED)
+    (first, _) = commands.rows("purge", *purge_arguments(START + HOUR), "-n")
+    assert (first["upto"], first["held_back_by"]) == (None, ["the feed is not sealed"])
+    source.seal(FEED, START + HOUR)
+    consume(source, START + HOUR)
+    first, second = commands.rows("purge", *purge_arguments(NOON), "--yes")
+    assert first["held_back_by"] == [
+        "the feed is sealed until 2013-01-01T01:00:00Z only",
+        f"consumer {CONSUMER} has acknowledged up to 2012-12-31T23:59:59.999Z",
+    ]
+    assert second["held_back_by"] == [
+        "the feed is sealed until 2013-01-01T01:00:00Z only",
+        f"consumer {CONSUMER} has not begun here and needs all",
+    ]
+    assert (first["rows"], second["rows"]) == (0, 0)
+
+
+def test_every_consumer_that_holds_back_is_named() -> None:
+    """Not only the one that holds back most, else the next one would be found by the next purge."""
+    wanted = Ulid.floor(NOON).previous()
+
+    def row(consumer: str, ack: Ulid, shard: int = 0) -> CursorRow:
+        frontier = Frontier.beginning(Ulid.MIN)
+        return CursorRow(consumer, FEED, shard, frontier, 1, START, "test", ack=ack)
+
+    state = ShardStatus(0, NOON, None, NOON, Ulid.MIN, False)
+    rows = [row("done", wanted), row("b", Ulid.MIN), row("a", Ulid.floor(START + HOUR))]
+    found = held_back(Purged(0, 0, Ulid.floor(START)), wanted, state, rows)
+    assert found == [
+        "consumer a has acknowledged up to 2013-01-01T01:00:00Z",
+        "consumer b has acknowledged nothing",
+    ]
+    assert held_back(Purged(0, 5, wanted), wanted, state, rows) == []
+
+
+def test_purge_says_who_keeps_the_events_of_serialized_writers(commands: Commands, database: str) -> None:
+    """They stay in the user's table."""
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute('create table "nyc.Reading" (ulid blob, id integer primary key)')
+    assert commands.run("setup-feed", "nyc.Reading", "--kind", FeedKind.SERIALIZED.value) == 0
+    assert commands.run("purge", "--feed", "nyc.Reading", "--before", format_time(NOON), "--yes") == 0
+    assert "delete there what is no longer promised" in commands.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("status",),
+        ("seal",),
+        ("read", "--shard", "0"),
+        ("purge", "--before", "2013-01-01T00:00:00Z", "--yes"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_an_unknown_feed_is_named(commands: Commands, arguments: tuple[str, ...]) -> None:
+    """With those that there are."""
+    message = commands.fails(*arguments, "--feed", "nyc.Weather")
+    assert message.startswith("FeedNotFoundError: no feed 'nyc.Weather'")
+    assert FEED in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("--shard", "7"),
+            "ShardNotFoundError: feed 'nyc.Flight' never had an event in shard 7; it has 0, 1",
+        ),
+        (("--shard", str(UUID(int=7))), "does not fit the feed's shard key type int"),
+        (("--shard", "0", "--drain", "--after", "2100-01-01T00:00:00Z"), "CursorBeyondFeedError: "),
+    ],
+    ids=["unknown", "type", "beyond"],
+)
+def test_a_place_that_is_not_in_the_feed(
+    commands: Commands, arguments: tuple[str, ...], message: str
+) -> None:
+    """The message says which there are, or what the feed has."""
+    assert message in commands.fails("read", "--feed", FEED, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("seal", "--feed", FEED, "--until", "2013-01-01"), "has no time zone"),
+        (("seal", "--feed", FEED, "--until", "soon"), "'soon' is no time"),
+        (("seal",), "required: --feed"),
+        (("purge", "--feed", FEED), "required: --before"),
+        (("purge", "--feed", FEED, "--before", "1969-01-01T00:00:00Z"), "before 1970"),
+        (("read", "--feed", FEED), "required: --shard"),
+        (("read", "--feed", FEED, "--shard", "x"), "'x' is no shard"),
+        (("read", "--feed", FEED, "--shard", "0", "--limit", "0"), "'0' is no number"),
+        (("read", "--feed", FEED, "--shard", "0", "--after", "1:00"), "'1:00' is no time"),
+        (("read", "--feed", FEED, "--shard", "0", "--after", "01ILO"), "'01ILO' is no ULID"),
+        (("status", "--output", "xml"), "invalid choice: 'xml'"),
+    ],
+    ids=lambda value: " ".join(value)[-30:] if isinstance(value, tuple) else "",
+)
+def test_options_that_mean_nothing_are_refused(
+    commands: Commands, arguments: tuple[str, ...], message: str
+) -> None:
+    """By the parser, with what is wrong."""
+    assert message in commands.refuses(*arguments)
+
+
+def test_a_stored_connection_is_found(commands: Commands, database: str, metadata: None) -> None:
+    """One that Airflow keeps in its own database, as most are."""
+    from airflow.models import Connection
+    from airflow.utils.session import create_session
+
+    commands.conn_id = f"stored_{uuid4().hex}"
+    stored = Connection(conn_id=commands.conn_id, conn_type="sqlite", host=database)
+    with create_session() as session:
+        session.add(stored)
+    try:
+        assert {row["feed"] for row in commands.rows("status")} == {FEED}
+    finally:
+        with create_session() as session:
+            session.delete(session.merge(stored))
+
+
+def test_a_writer_that_stays_is_told_of(
+    commands: Commands, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock that is held for longer than the connection's lock timeout."""
+    connection = {"conn_type": "sqlite", "host": database, "extra": {"lock_timeout": 0.1}}
+    monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps(connection))
+    with closing(sqlite3.connect(database, isolation_level=None)) as writer:
+        writer.execute("begin immediate")
+        assert commands.fails("seal", "--feed", FEED).startswith("LockTimeoutError: ")
