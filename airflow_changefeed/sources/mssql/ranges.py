@@ -85,8 +85,8 @@ class RangeStream:
         if self._bulk is not self.database and last < self.range.upto:
             raise ReplicaBehindError(
                 f"feed {feed.name!r} shard {shard_text(self.shard)}: the readable secondary has seen the "
-                f"feed up to {last} only, not to {self.range.upto}. Retry; if it stays behind, look at its redo "
-                "queue, or read at the primary. What is not sealed yet can be read at the primary only",
+                f"feed up to {last} only, not to {self.range.upto}. Retry; if it stays behind, look at "
+                "its redo queue, or read at the primary. What is not sealed yet can be read there only",
                 feed=feed.name,
                 shard=self.shard,
             )
