@@ -33,7 +33,9 @@ class ChangefeedHook(BaseHook):
     The connection's type decides where the feeds live. ``sqlite``: a file, its path in the field *host*.
     ``mssql``: a database of SQL Server, in the fields of the ``microsoft.mssql`` provider (host, port, schema
     for the database, login, password); its extra may hold ``encrypt`` (yes, no, strict),
-    ``trust_server_certificate`` (yes, no) and ``changefeed_schema``. Both extras may hold ``lock_timeout``.
+    ``trust_server_certificate``, ``read_only_replica`` (yes, no), ``changefeed_schema``, and the options of
+    docs/reference/sql-server-connection.md: how to log in (Entra ID, Kerberos), certificates, time-outs.
+    Both extras may hold ``lock_timeout``.
 
     :param changefeed_conn_id: id of the connection.
     :param lock_timeout: seconds to wait for locks, 0 to 86,400; None takes the connection's extra,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
 _DEFAULT_MSSQL_PORT = 1433
-_FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+_IN_EXTRA = " in its extra"
 
 
 def describe_sqlite(connection: Connection) -> dict[str, Any]:
@@ -40,46 +40,66 @@ def describe_mssql(connection: Connection) -> dict[str, Any]:
     """
     Take the fields that Airflow's ``MsSqlHook`` takes, and of the extra only what is named here.
 
-    ``encrypt`` (yes, no, strict), ``trust_server_certificate`` (yes, no) and ``changefeed_schema``. What the
+    ``encrypt`` (yes, no, strict), ``trust_server_certificate`` and ``read_only_replica`` (yes, no),
+    ``changefeed_schema``, and all :data:`~airflow_changefeed.sources.mssql.options.DRIVER_OPTIONS`. What the
     extra holds besides is for other drivers, and goes nowhere.
+
+    :raises ConnectionNotUsableError: fields are missing; all that is wrong is named.
+    :raises InvalidArgumentError: the extra has values that mean nothing; all are named.
     """
-    fields = {"host": connection.host, "schema (the database)": connection.schema, "login": connection.login}
-    missing = [name for name, value in fields.items() if not value]
-    if missing:
-        raise ConnectionNotUsableError(
-            f"connection {connection.conn_id!r} of type mssql lacks {', '.join(missing)}: fill in the fields",
-            conn_id=connection.conn_id,
-        )
+    from airflow_changefeed.sources.mssql.options import (
+        DRIVER_OPTIONS,
+        encryption_problems,
+        missing_login,
+        read_encrypt,
+        read_flag,
+        read_options,
+    )
+
     extra = connection.extra_dejson
+    given = {name: extra[name] for name in DRIVER_OPTIONS if name in extra}
+    options, problems = read_options(given, among=_IN_EXTRA)
+    read: dict[str, Any] = {}
+    for name, reader, default in (
+        ("encrypt", read_encrypt, "yes"),
+        ("trust_server_certificate", read_flag, False),
+        ("read_only_replica", read_flag, False),
+    ):
+        try:
+            read[name] = default if extra.get(name) in (None, "") else reader(extra[name])
+        except ValueError as problem:
+            problems.append(f"{name}{_IN_EXTRA} must be {problem}, not {extra[name]!r}")
+    if len(read) == 3:
+        problems += encryption_problems(read["encrypt"], read["trust_server_certificate"], options)
+    user, password = connection.login or "", connection.password or ""
+    fields = {"host": connection.host, "schema (the database)": connection.schema}
+    missing = [name for name, value in fields.items() if not value]
+    missing += missing_login(options, user, password)
+    _refuse(connection, missing, problems)
     return {
         "host": connection.host,
         "port": connection.port or (None if "\\" in (connection.host or "") else _DEFAULT_MSSQL_PORT),
         "database": connection.schema,
-        "user": connection.login,
-        "password": connection.password or "",
+        "user": user,
+        "password": password,
         "schema": str(extra.get("changefeed_schema") or "changefeed"),
-        "encrypt": _encrypt(connection, extra.get("encrypt", "yes")),
-        "trust_server_certificate": _flag(
-            connection, "trust_server_certificate", extra.get("trust_server_certificate", "no")
-        ),
+        "encrypt": read["encrypt"],
+        "trust_server_certificate": read["trust_server_certificate"],
+        **({"read_only_replica": True} if read["read_only_replica"] else {}),
+        **({"driver_options": options.given()} if options.given() else {}),
     }
 
 
-def _encrypt(connection: Connection, value: Any) -> str:
-    text = str(value).lower()
-    return text if text == "strict" else "yes" if _flag(connection, "encrypt", value, "strict") else "no"
-
-
-def _flag(connection: Connection, name: str, value: Any, *others: str) -> bool:
-    """Read a flag of the extra, in JSON's spelling or in that of a URI."""
-    text = str(value).lower()
-    if text not in _FLAGS:
-        words = ", ".join(["yes", "no", *others])
-        raise InvalidArgumentError(
-            f"connection {connection.conn_id!r}: {name} in its extra must be one of {words}, not {value!r}",
-            conn_id=connection.conn_id,
+def _refuse(connection: Connection, missing: list[str], problems: list[str]) -> None:
+    """Raise one error for all that is wrong with a connection, if anything is."""
+    subject, facts = f"connection {connection.conn_id!r}", {"conn_id": connection.conn_id}
+    if missing:
+        more = f". And {'; '.join(problems)}" if problems else ""
+        raise ConnectionNotUsableError(
+            f"{subject} of type mssql lacks {', '.join(missing)}: fill in the fields{more}", **facts
         )
-    return _FLAGS[text]
+    if problems:
+        raise InvalidArgumentError(f"{subject}: {'; '.join(problems)}", problems=problems, **facts)
 
 
 #: Type of a connection to the function that describes it; one for each of ``sources.SOURCES``.

@@ -14,10 +14,17 @@ from airflow_changefeed.core.plan import ON_MISSING
 from airflow_changefeed.core.times import parse_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.sources.mssql.options import DRIVER_OPTIONS, read_options
 
 #: Options of a connection, by its type: those that it needs, and those that it may have.
 REQUIRED = {"sqlite": ("path",), "mssql": ("host", "database", "user", "password")}
-OPTIONAL = {"sqlite": (), "mssql": ("port", "schema", "encrypt", "trust_server_certificate")}
+OPTIONAL = {
+    "sqlite": (),
+    "mssql": (
+        *("port", "schema", "encrypt", "trust_server_certificate", "read_only_replica"),
+        *DRIVER_OPTIONS,
+    ),
+}
 #: Options of what is read, whatever the connection.
 READING = (
     *("feed", "shards", "after", "upto", "start", "end", "unsealed", "seal"),
@@ -124,7 +131,11 @@ def _connection(reader: _Reader) -> dict[str, Any]:
         reader.problems.append(f"type {kind!r} holds no feeds: use one of {', '.join(REQUIRED)}")
     _check_names(reader, kind if is_known else None)
     description: dict[str, Any] = {"type": kind}
+    options, problems = read_options({name: reader.options.get(name) for name in DRIVER_OPTIONS})
     for name in REQUIRED.get(kind, ()):
+        if name in ("user", "password") and not options.needs_login:
+            description[name] = reader.options.get(name, "")
+            continue
         description[name] = reader.needs(name, f"it, type {kind} needs it")
     if kind == "sqlite":
         # Spark's workers may run in another folder than whoever reads.
@@ -137,6 +148,11 @@ def _connection(reader: _Reader) -> dict[str, Any]:
         description["schema"] = reader.take("schema", _text, "changefeed")
         description["encrypt"] = reader.take("encrypt", _encrypt, "yes")
         description["trust_server_certificate"] = reader.take("trust_server_certificate", _flag, False)
+        if reader.take("read_only_replica", _flag, False):
+            description["read_only_replica"] = True
+        reader.problems += problems
+        if given := options.given():
+            description["driver_options"] = given
     description["lock_timeout"] = reader.take("lock_timeout", _seconds, 60.0)
     return description
 

@@ -8,21 +8,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 from airflow_changefeed.core.times import floor_to_millisecond
-from airflow_changefeed.exceptions import ConnectionNotUsableError, SourceUnavailableError
+from airflow_changefeed.exceptions import SourceUnavailableError
+from airflow_changefeed.sources.mssql.driver import Server, open_connection
 from airflow_changefeed.sources.mssql.errors import is_driver_error, name_error
-from airflow_changefeed.sources.mssql.retry import RetryPolicy
+from airflow_changefeed.sources.mssql.retry import RetryPolicy, tell
 from airflow_changefeed.sources.mssql.session import Session, abandon
 
 Answer = TypeVar("Answer")
 
 MAX_LOCK_TIMEOUT = 86_400.0
-#: Seconds that opening a connection may take.
-LOGIN_TIMEOUT = 15
 #: Seconds after which a kept connection is closed: firewalls and fail-overs drop idle ones.
 KEEP_SECONDS = 60.0
 #: The same for a question that changes nothing, and so can be put again: longer than sensors mostly pause.
@@ -31,43 +30,7 @@ ASK_SECONDS = 600.0
 TRUST_SECONDS = 0.5
 #: Connections kept for the next calls; opening one costs ten times what most calls cost.
 KEEP_CONNECTIONS = 8
-_INSTALL_DRIVER = "install it with: pip install 'airflow-changefeed[mssql]'"
-_INSTALL_LIBRARIES = (
-    "Microsoft's ODBC driver in it needs libraries of the system: apt-get install libltdl7 libkrb5-3 "
-    "libgssapi-krb5-2 (or the same of another distribution)"
-)
-
-
-@dataclass(frozen=True)
-class Server:
-    r"""
-    Where a database is, and as whom to go there.
-
-    :param port: None lets the driver find it, as for ``host\instance``.
-    :param encrypt: ``yes``, ``no`` or ``strict``.
-    """
-
-    host: str
-    port: int | None
-    database: str
-    user: str
-    password: str = field(repr=False)
-    encrypt: str = "yes"
-    trust_server_certificate: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.host}{f',{self.port}' if self.port is not None else ''}/{self.database}"
-
-    def keywords(self) -> dict[str, str]:
-        """Return the driver's keywords; they hold the password."""
-        return {
-            "Server": self.host if self.port is None else f"{self.host},{self.port}",
-            "Database": self.database,
-            "UID": self.user,
-            "PWD": self.password,
-            "Encrypt": self.encrypt,
-            "TrustServerCertificate": "yes" if self.trust_server_certificate else "no",
-        }
+_RETRY = RetryPolicy()
 
 
 class MssqlDatabase:
@@ -79,13 +42,25 @@ class MssqlDatabase:
     its own.
 
     :param lock_timeout: seconds to wait for locks, 0 to 86,400.
+    :param read_only_replica: whether bulk reads say that they only read, so that the listener of an
+        availability group may send them to a readable secondary.
+    :param retry: how often what changes nothing, or may be done twice, is tried again.
     """
 
-    def __init__(self, server: Server, schema: str, lock_timeout: float) -> None:
+    def __init__(
+        self,
+        server: Server,
+        schema: str,
+        lock_timeout: float,
+        *,
+        read_only_replica: bool = False,
+        retry: RetryPolicy = _RETRY,
+    ) -> None:
         self.server = server
         self.schema = schema
         self.lock_timeout = lock_timeout
-        self.retry = RetryPolicy()
+        self.read_only_replica = read_only_replica
+        self.retry = retry
 
     def __repr__(self) -> str:
         return f"MssqlDatabase({self.server}, schema={self.schema!r})"
@@ -95,17 +70,31 @@ class MssqlDatabase:
         """The lock timeout in milliseconds."""
         return int(self.lock_timeout * 1000)
 
+    def for_bulk_reads(self) -> MssqlDatabase:
+        """
+        Return where bulk reads go: here, or to a readable secondary of this database.
+
+        What it holds may be older than what is here, so whoever reads looks first whether it has the seal
+        (ADR 0005, R10). Its connections are kept apart from those to the primary.
+        """
+        if not self.read_only_replica:
+            return self
+        server = replace(self.server, is_read_only=True)
+        return MssqlDatabase(server, self.schema, self.lock_timeout, retry=self.retry)
+
     @contextmanager
     def connect(self, **facts: Any) -> Iterator[Session]:
         """
         Lend a connection in autocommit; errors of the driver become ours.
+
+        Opening one is tried again, as that changes nothing; what is done with it is not.
 
         :param facts: of the call, for errors: ``feed``, ``shard``, ``consumer``.
         :raises ConnectionNotUsableError: the server refuses the login, or the driver is not there; terminal.
         :raises SourceUnavailableError: the server does not answer, or the connection broke; transient.
         :raises LockTimeoutError: somebody holds a lock for longer than the lock timeout; transient.
         """
-        with self._lend(self._take(), facts) as session:
+        with self._lend(self._take(facts), facts) as session:
             yield session
 
     @contextmanager
@@ -118,7 +107,7 @@ class MssqlDatabase:
             named = name_error(error, **facts)
             if isinstance(named, SourceUnavailableError):
                 # What ended one has ended the others, too.
-                self.close()
+                self._close_kept()
             if named is error:
                 raise
             raise named from error
@@ -126,33 +115,38 @@ class MssqlDatabase:
 
     def ask(self, question: Callable[[Session], Answer], **facts: Any) -> Answer:
         """
-        Have a question answered that changes nothing, without asking first whether a kept connection works.
+        Have a question answered that changes nothing, or may be put twice.
 
-        If it does not, the question is put once more, on a new connection.
+        A kept connection is not asked first whether it works. If it does not, the question is put at once to
+        a new one; then as :attr:`retry` says, after a lost connection or a deadlock, never after a wait for a
+        lock that was in vain.
 
         :param question: what to do with the connection.
         :param facts: as :meth:`connect`; errors, too.
         """
-        if (session := self._pop_fresh(ASK_SECONDS)) is not None:
-            try:
-                with self._lend(session, facts):
-                    if session.lock_timeout_ms != self.lock_timeout_ms:
-                        session.set_lock_timeout(self.lock_timeout_ms)
-                    return question(session)
-            except Exception as error:
-                if not isinstance(error, SourceUnavailableError) and not is_driver_error(error):
-                    raise
-        with self._lend(self._open(), facts) as session:
-            return question(session)
 
-    def for_bulk_reads(self) -> MssqlDatabase:
-        """Return the database that bulk reads use: this one."""
-        return self
+        def attempt() -> Answer:
+            if (session := self._pop_fresh(ASK_SECONDS)) is not None:
+                try:
+                    return self._put(session, question, facts)
+                except Exception as error:
+                    is_lost = isinstance(error, SourceUnavailableError) or is_driver_error(error)
+                    if not is_lost or self.retry.attempts == 1:
+                        raise
+                    tell(error, facts, "The connection had been kept; a new one is asked at once")
+            return self._put(self._open(), question, facts)
+
+        return self.retry.call(attempt, **facts)
+
+    def _put(self, session: Session, question: Callable[[Session], Answer], facts: dict[str, Any]) -> Answer:
+        with self._lend(session, facts):
+            if session.lock_timeout_ms != self.lock_timeout_ms:
+                session.set_lock_timeout(self.lock_timeout_ms)
+            return question(session)
 
     def now(self) -> datetime:
         """Return the database's clock."""
-        with self.connect() as session:
-            ((now,),) = session.rows("select sysutcdatetime()")
+        ((now,),) = self.ask(lambda session: session.rows("select sysutcdatetime()"))
         return floor_to_millisecond(now.replace(tzinfo=timezone.utc))
 
     @property
@@ -161,6 +155,11 @@ class MssqlDatabase:
 
     def close(self) -> None:
         """Close the connections that are kept, those of other sources over the same database, too."""
+        self._close_kept()
+        if self.read_only_replica:
+            self.for_bulk_reads().close()
+
+    def _close_kept(self) -> None:
         while (session := self._pop()) is not None:
             session.close()
 
@@ -182,12 +181,12 @@ class MssqlDatabase:
             session.close()
         return None
 
-    def _take(self) -> Session:
+    def _take(self, facts: dict[str, Any]) -> Session:
         while (session := self._pop_fresh(KEEP_SECONDS)) is not None:
             if self._is_ready(session):
                 return session
             session.close()
-        return self._open()
+        return self.retry.call(self._open, **facts)
 
     def _is_ready(self, session: Session) -> bool:
         """Set this source's lock timeout on a kept connection, and say whether it still works."""
@@ -210,46 +209,24 @@ class MssqlDatabase:
             session.close()
 
     def _open(self) -> Session:
-        driver = _driver()
+        session = Session(open_connection(self.server))
+        # Whoever watches the server sees it there: the driver's own APP cannot be chosen.
+        name = self.server.options.application_name.encode().hex()
         try:
-            connection = driver.connect(autocommit=True, timeout=LOGIN_TIMEOUT, **self.server.keywords())
-            session = Session(connection)
             # English, as errors are known by their text.
             session.set_lock_timeout(
                 self.lock_timeout_ms,
-                "set nocount on; set language us_english; set transaction isolation level read committed; ",
+                "set nocount on; set language us_english; set transaction isolation level read committed; "
+                f"set context_info 0x{name}; ",
             )
-            return session
         except Exception as error:
-            if _is_without_libraries(error):
-                raise ConnectionNotUsableError(
-                    f"the driver of SQL Server could not be loaded: {_INSTALL_LIBRARIES}"
-                ) from error
+            session.close()
             named = name_error(error, server=str(self.server))
-            # Not chained: what the driver says of a connection it could not parse may hold the password.
-            raise named from None
+            if named is error:
+                raise
+            raise named from error
+        return session
 
 
 #: Connections that no call uses, by where they go and as whom.
 _KEPT: dict[Server, deque[Session]] = {}
-
-
-def _driver() -> Any:
-    """Import the driver, without its pool: a forked child would share its connections with the parent."""
-    try:
-        import mssql_python
-    except ModuleNotFoundError as error:
-        raise ConnectionNotUsableError(
-            f"mssql-python, the driver of SQL Server, is missing: {_INSTALL_DRIVER}"
-        ) from error
-    except (ImportError, OSError) as error:
-        raise ConnectionNotUsableError(
-            f"the driver of SQL Server could not be loaded ({error}): {_INSTALL_LIBRARIES}"
-        ) from error
-    mssql_python.pooling(enabled=False)
-    return mssql_python
-
-
-def _is_without_libraries(error: Exception) -> bool:
-    text = str(error)
-    return "Failed to load the driver" in text or "cannot open shared object" in text

@@ -14,6 +14,7 @@ from airflow_changefeed.sources.mssql.catalog import load_feed
 from airflow_changefeed.sources.mssql.connection import MssqlDatabase
 from airflow_changefeed.sources.mssql.names import as_time, as_ulid
 from airflow_changefeed.sources.mssql.reader import by_shard
+from airflow_changefeed.sources.mssql.session import Session
 
 _MAX_BATCH_ROWS = 1_000_000
 
@@ -25,7 +26,8 @@ class MssqlControl:
 
     def drain(self, feed: str) -> dict[Shard, int]:
         """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
-        with self.database.connect(feed=feed) as session:
+
+        def drain(session: Session) -> dict[Shard, int]:
             found = load_feed(session, self.database.schema, feed)
             sql, values = found.call("drain_feed", {"lock_timeout": self.database.lock_timeout_ms})
             return {
@@ -33,10 +35,14 @@ class MssqlControl:
                 for row in by_shard(session.records(sql, *values))
             }
 
+        # Draining again orders, and counts, what is left.
+        return self.database.ask(drain, feed=feed)
+
     def seal(self, feed: str, until: datetime) -> dict[Shard, Seal]:
         """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
         end = without_zone(until)
-        with self.database.connect(feed=feed, until=until) as session:
+
+        def seal(session: Session) -> dict[Shard, Seal]:
             found = load_feed(session, self.database.schema, feed)
             sql, values = found.call(
                 "seal_feed", {"until": end, "lock_timeout": self.database.lock_timeout_ms}
@@ -46,6 +52,9 @@ class MssqlControl:
                 for row in by_shard(session.records(sql, *values))
             )
             return {seal.shard: seal for seal in seals}
+
+        # Sealing again is harmless.
+        return self.database.ask(seal, feed=feed, until=until)
 
     def purge(
         self, feed: str, before: datetime, *, batch_rows: int = 10_000, dry_run: bool = False
@@ -74,11 +83,15 @@ class MssqlControl:
 
     def next_attempt(self, feed: str, *, above: int = 0) -> int:
         """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
-        with self.database.connect(feed=feed) as session:
+
+        def draw(session: Session) -> int:
             found = load_feed(session, self.database.schema, feed)
             sql, values = found.call("next_attempt", {"above": above})
             (row,) = session.records(sql, *values)
             return int(row["attempt"])
+
+        # A token that nobody got is one that nobody uses.
+        return self.database.ask(draw, feed=feed)
 
 
 def without_zone(time: datetime) -> datetime:

@@ -41,8 +41,10 @@ class MssqlCursors:
 
     def cursors(self, feed: str, consumer: str | None = None) -> list[CursorRow]:
         """See :class:`~airflow_changefeed.sources.base.CursorStore`, also for all that follows."""
-        with self.database.connect(feed=feed) as session:
-            return _rows(session, load_feed(session, self.database.schema, feed), consumer)
+        return self.database.ask(
+            lambda session: _rows(session, load_feed(session, self.database.schema, feed), consumer),
+            feed=feed,
+        )
 
     def begin_consumer(
         self, consumer: str, feed: str, starts: Mapping[Shard, Ulid], *, by: str

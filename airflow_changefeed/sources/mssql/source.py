@@ -3,18 +3,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.sources.mssql.connection import MAX_LOCK_TIMEOUT, MssqlDatabase, Server
+from airflow_changefeed.sources.mssql.connection import MAX_LOCK_TIMEOUT, MssqlDatabase
 from airflow_changefeed.sources.mssql.control import MssqlControl
 from airflow_changefeed.sources.mssql.cursors import MssqlCursors
+from airflow_changefeed.sources.mssql.driver import Server
 from airflow_changefeed.sources.mssql.history import MssqlHistory
+from airflow_changefeed.sources.mssql.options import (
+    ENCRYPT,
+    encryption_problems,
+    missing_login,
+    read_options,
+)
 from airflow_changefeed.sources.mssql.reader import MssqlReader
 from airflow_changefeed.sources.mssql.setup import MssqlSetup
 
 DEFAULT_SCHEMA = "changefeed"
-ENCRYPT = ("yes", "no", "strict")
 
 
 class MssqlFeedSource(MssqlControl, MssqlReader, MssqlHistory, MssqlSetup, MssqlCursors):
@@ -27,10 +34,14 @@ class MssqlFeedSource(MssqlControl, MssqlReader, MssqlHistory, MssqlSetup, Mssql
     :param host: of the server; ``host\instance`` for a named instance.
     :param port: 1 to 65,535; None lets the driver find it.
     :param schema: that changefeed is installed in.
+    :param user: empty for Kerberos, and where Entra ID needs none.
     :param encrypt: the connection: ``yes``, ``no`` or ``strict`` (TDS 8).
     :param trust_server_certificate: without checking it; for tests only.
     :param lock_timeout: seconds to wait for locks, 0 to 86,400.
-    :raises InvalidArgumentError: an option is out of range.
+    :param read_only_replica: whether bulk reads may go to a readable secondary.
+    :param driver_options: by name, as :class:`~airflow_changefeed.sources.mssql.options.DriverOptions` has
+        them, for example ``{"authentication": "ActiveDirectoryMSI"}``.
+    :raises InvalidArgumentError: options are missing, unknown or out of range; all are named.
     """
 
     def __init__(
@@ -38,28 +49,33 @@ class MssqlFeedSource(MssqlControl, MssqlReader, MssqlHistory, MssqlSetup, Mssql
         host: str,
         *,
         database: str,
-        user: str,
-        password: str,
+        user: str = "",
+        password: str = "",
         port: int | None = 1433,
         schema: str = DEFAULT_SCHEMA,
         encrypt: str = "yes",
         trust_server_certificate: bool = False,
         lock_timeout: float = 60.0,
+        read_only_replica: bool = False,
+        driver_options: Mapping[str, Any] | None = None,
     ) -> None:
-        problems = [
+        options, problems = read_options(driver_options or {})
+        problems += [
             f"{name} is missing"
-            for name, value in (("host", host), ("database", database), ("user", user), ("schema", schema))
+            for name, value in (("host", host), ("database", database), ("schema", schema))
             if not value
         ]
+        problems += [f"{name} is missing" for name in missing_login(options, user, password)]
         if port is not None and not 1 <= port <= 65_535:
             problems.append(f"port must be 1 to 65535, not {port}")
         if encrypt not in ENCRYPT:
             problems.append(f"encrypt must be one of {', '.join(ENCRYPT)}, not {encrypt!r}")
+        problems += encryption_problems(encrypt, trust_server_certificate, options)
         if not 0 <= lock_timeout <= MAX_LOCK_TIMEOUT:
             problems.append(f"lock_timeout must be 0 to {MAX_LOCK_TIMEOUT:.0f} seconds, not {lock_timeout}")
         InvalidArgumentError.collect(f"SQL Server source {host!r}", problems)
-        server = Server(host, port, database, user, password, encrypt, trust_server_certificate)
-        self.database = MssqlDatabase(server, schema, lock_timeout)
+        server = Server(host, port, database, user, password, encrypt, trust_server_certificate, options)
+        self.database = MssqlDatabase(server, schema, lock_timeout, read_only_replica=read_only_replica)
 
     def __repr__(self) -> str:
         return f"MssqlFeedSource({self.database.server}, schema={self.database.schema!r})"
@@ -67,6 +83,7 @@ class MssqlFeedSource(MssqlControl, MssqlReader, MssqlHistory, MssqlSetup, Mssql
     def describe(self) -> dict[str, Any]:
         """Return what ``open_source`` needs to open the same database elsewhere; holds the password."""
         server = self.database.server
+        given = server.options.given()
         return {
             "type": "mssql",
             "host": server.host,
@@ -78,6 +95,8 @@ class MssqlFeedSource(MssqlControl, MssqlReader, MssqlHistory, MssqlSetup, Mssql
             "encrypt": server.encrypt,
             "trust_server_certificate": server.trust_server_certificate,
             "lock_timeout": self.database.lock_timeout,
+            **({"read_only_replica": True} if self.database.read_only_replica else {}),
+            **({"driver_options": given} if given else {}),
         }
 
     def close(self) -> None:

@@ -12,6 +12,8 @@ from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgum
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_connection import DESCRIBE
 from airflow_changefeed.sources import SOURCES, open_source
+from airflow_changefeed.sources.mssql.options import AUTHENTICATION, DRIVER_OPTIONS
+from tests.examples import DOCS, examples, run_example
 
 FIELDS: dict[str, Any] = {
     "conn_type": "mssql",
@@ -64,6 +66,26 @@ def test_the_providers_fields_are_the_sources(monkeypatch: pytest.MonkeyPatch) -
         ({"trust_server_certificate": "0"}, {"trust_server_certificate": False}),
         ({"changefeed_schema": "feeds of us"}, {"schema": "feeds of us"}),
         ({"lock_timeout": "7.5"}, {"lock_timeout": 7.5}),
+        ({"read_only_replica": "yes"}, {"read_only_replica": True}),
+        ({"read_only_replica": "", "packet_size": "", "encrypt": ""}, {}),
+        (
+            {"packet_size": "8000", "multi_subnet_failover": "yes", "application_name": "hourly"},
+            {
+                "driver_options": {
+                    "packet_size": 8000,
+                    "multi_subnet_failover": True,
+                    "application_name": "hourly",
+                }
+            },
+        ),
+        (
+            {"authentication": "ActiveDirectoryServicePrincipal", "login_timeout": 30},
+            {"driver_options": {"authentication": "ActiveDirectoryServicePrincipal", "login_timeout": 30}},
+        ),
+        (
+            {"encrypt": "strict", "server_certificate": "/etc/ssl/db.pem"},
+            {"encrypt": "strict", "driver_options": {"server_certificate": "/etc/ssl/db.pem"}},
+        ),
     ],
 )
 def test_the_extras_that_are_named_are_taken(
@@ -109,3 +131,76 @@ def test_a_wrong_extra_is_named_with_what_it_may_be(
     """And nothing is connected to without encryption by a slip."""
     with pytest.raises(InvalidArgumentError, match=rf"'feeds': {name} .* yes, no"):
         _describe(monkeypatch, {**FIELDS, "extra": {name: value}})
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"trusted_connection": "yes"},
+        {"authentication": "ActiveDirectoryMSI"},
+        {"authentication": "ActiveDirectoryDefault"},
+    ],
+)
+def test_whoever_knows_himself_needs_no_login(monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any]) -> None:
+    """Kerberos and managed identities; the description opens a source."""
+    fields = {name: value for name, value in FIELDS.items() if name not in ("login", "password")}
+    found = _describe(monkeypatch, {**fields, "extra": extra})
+    assert (found["user"], found["password"]) == ("", "")
+    assert open_source(found).describe() == found
+
+
+def test_all_that_is_wrong_with_a_connection_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its id, the allowed words, and no secret."""
+    extra = {
+        "encrypt": "maybe",
+        "read_only_replica": "always",
+        "authentication": "ActiveDirectoryInteractive",
+        "packet_size": "big",
+    }
+    with pytest.raises(InvalidArgumentError) as caught:
+        _describe(monkeypatch, {**FIELDS, "extra": extra})
+    text = str(caught.value)
+    assert text.startswith("connection 'feeds': ")
+    assert len(caught.value.facts["problems"]) == len(extra)
+    for words in ("one of yes, no, strict", "read_only_replica in its extra must be one of yes, no"):
+        assert words in text
+    for words in ("ActiveDirectoryMSI", "no browser", "512 to 32767 bytes"):
+        assert words in text
+    assert "hunter2" not in text
+    with pytest.raises(ConnectionNotUsableError, match=r"lacks schema \(the database\): .*packet_size"):
+        _describe(monkeypatch, {**FIELDS, "schema": "", "extra": extra})
+
+
+def test_a_password_that_the_authentication_needs_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service principal has a secret."""
+    extra = {"authentication": "ActiveDirectoryServicePrincipal"}
+    with pytest.raises(ConnectionNotUsableError, match=r"lacks password \(authentication ActiveDirectoryS"):
+        _describe(monkeypatch, {**FIELDS, "password": "", "extra": extra})
+
+
+PAGE = "reference/sql-server-connection.md"
+
+
+def test_the_references_extra_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every option in it reaches the source."""
+    (extra,) = examples(PAGE, {}, "json")
+    given = json.loads(extra)
+    found = _describe(monkeypatch, {**FIELDS, "extra": given})
+    reached = {**found, **found["driver_options"]}
+    assert {name for name in given if name not in reached} == set()
+    assert open_source(found).describe() == found
+
+
+def test_the_references_python_runs() -> None:
+    """It opens a source, which connects to nothing yet."""
+    names: dict[str, Any] = {}
+    (code,) = examples(PAGE, {})
+    run_example(code, names)
+    assert names["source"].database.read_only_replica
+
+
+def test_the_reference_names_every_option() -> None:
+    """And every way to log in."""
+    text = (DOCS / PAGE).read_text(encoding="utf-8")
+    words = {*DRIVER_OPTIONS, *AUTHENTICATION, "encrypt", "trust_server_certificate", "read_only_replica"}
+    assert {word for word in words if f"`{word}`" not in text} == set()

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import pickle
+import re
 import uuid
+from importlib.resources import files
 
 import pytest
 from mssql_python import exceptions as driver
@@ -12,6 +14,7 @@ from mssql_python import exceptions as driver
 from airflow_changefeed.exceptions import (
     ChangefeedError,
     ConnectionNotUsableError,
+    DeadlockError,
     FeedNotFoundError,
     LockTimeoutError,
     PermissionDeniedError,
@@ -19,7 +22,11 @@ from airflow_changefeed.exceptions import (
     SourceUnavailableError,
     TerminalError,
 )
-from airflow_changefeed.sources.mssql.errors import CONVERTED, NATIVE, THROWN, name_error, thrown
+from airflow_changefeed.sources.mssql.errors import CONVERTED, THROWN, name_error, thrown
+from airflow_changefeed.sources.mssql.native import NATIVE
+from airflow_changefeed.sources.mssql.rights import ROLES
+
+FILES = files("airflow_changefeed.sql.mssql")
 
 
 def _error(text: str, sqlstate: str = "Syntax error or access violation") -> driver.Error:
@@ -50,6 +57,32 @@ TEXTS = {
     4060: 'Cannot open database "feeds" requested by the login. The login failed.',
     18452: "Login failed. The login is from an untrusted domain and cannot be used.",
     -2146893019: "SSL Provider: [error:0A000086:SSL routines::certificate verify failed:self-signed]",
+    18401: "Login failed for user 'me'. Reason: Server is in script upgrade mode. Only administrator can "
+    "connect at this time.",
+    921: "Database 'd' has not been recovered yet. Wait and try again.",
+    922: "Database 'd' is being recovered. Waiting until recovery is finished.",
+    927: "Database 'd' cannot be opened. It is in the middle of a restore.",
+    952: "Database 'd' is in transition. Try the statement later.",
+    976: "The target database, 'd', is participating in an availability group and is currently not "
+    "accessible for queries. Either data movement is suspended or the availability replica is not enabled "
+    "for read access.",
+    978: "The target database ('d') is in an availability group and is currently accessible for connections "
+    "when the application intent is set to read only.",
+    979: "The target database ('d') is in an availability group and is currently not accessible for "
+    "connections when the application intent is set to read only.",
+    983: "Unable to access database 'd' because its replica role is RESOLVING which does not allow "
+    "connections. Try the operation again later.",
+    988: "Unable to access database 'd' because it lacks a quorum of nodes for high availability. Try the "
+    "operation again later.",
+    40615: "Cannot open server 's' requested by the login. Client with IP address '10.0.0.1' is not allowed "
+    "to access the server.",
+    40914: "Cannot open server 's' requested by the login. Client is not allowed to access the server.",
+    18470: "Login failed for user 'me'. Reason: The account is disabled.",
+    18486: "Login failed for user 'me' because the account is currently locked out.",
+    18487: "Login failed for user 'me'.  Reason: The password of the account has expired.",
+    18488: "Login failed for user 'me'.  Reason: The password of the account must be changed.",
+    3906: 'Failed to update database "d" because the database is read-only.',
+    17809: "Could not connect because the maximum number of '1' user connections has already been reached.",
     8144: "Procedure or function peek_feed:s.T has too many arguments specified.",
     8145: "@consumer is not a parameter for procedure peek_feed:s.T.",
     8146: "Procedure peek_feed:s.T has no parameters and arguments were supplied.",
@@ -97,6 +130,17 @@ def test_what_the_server_raises_is_known_by_its_text(number: int, error: type[Ch
         ("Communication link failure", SourceUnavailableError),
         ("Client unable to establish connection", SourceUnavailableError),
         ("Timeout expired", SourceUnavailableError),
+        ("Login timeout expired", SourceUnavailableError),
+        ("Unable to complete login process due to delay in prelogin response", SourceUnavailableError),
+        ("Client unable to establish connection due to prelogin failure", SourceUnavailableError),
+        ("The connection is broken and recovery is not possible.", SourceUnavailableError),
+        ("The connection is no longer usable because the server failed to respond", SourceUnavailableError),
+        ("SQL Server Network Interfaces: Error Locating Server/Instance Specified", SourceUnavailableError),
+        ("Cannot generate SSPI context", ConnectionNotUsableError),
+        ("SSPI Provider: No Kerberos credentials available", ConnectionNotUsableError),
+        ("Cannot generate federated authentication context", ConnectionNotUsableError),
+        ("Encryption not supported on SQL Server.", ConnectionNotUsableError),
+        ("Invalid value specified for connection string attribute 'Encrypt'", ConnectionNotUsableError),
         ("Invalid authorization specification", ConnectionNotUsableError),
     ],
 )
@@ -125,7 +169,80 @@ def test_other_errors_stay_what_they_are() -> None:
         assert thrown(error) is None
 
 
-def test_a_missing_permission_names_the_roles() -> None:
-    """The remedy is a DBA's."""
-    assert issubclass(PermissionDeniedError, TerminalError)
-    assert "changefeed.readers:" in str(name_error(_error(TEXTS[229])))
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        (
+            "The EXECUTE permission was denied on the object 'seal_feed:s.O'Neill', database 'd', "
+            "schema 'changefeed'.",
+            "alter role [changefeed.operators:s.O'Neill] add member",
+        ),
+        (
+            "The EXECUTE permission was denied on the object 'read_feed:s.T', database 'd', schema 'feeds'.",
+            "alter role [feeds.readers:s.T] add member",
+        ),
+        (
+            "The INSERT permission was denied on the object 'outbox:s.T', database 'd', schema 'changefeed'.",
+            "alter role [changefeed.writers:s.T] add member",
+        ),
+        (
+            "The SELECT permission was denied on the object 'feeds', database 'd', schema 'changefeed'.",
+            "every role changefeed.readers:",
+        ),
+        (
+            "The UPDATE permission was denied on the object 'sequence', database 'd', schema 'changefeed'.",
+            "every role changefeed.writers:",
+        ),
+        (
+            "The EXECUTE permission was denied on the object 'setup_feed', database 'd', schema 'x'.",
+            "let a DBA do it",
+        ),
+        (
+            "The SELECT permission was denied on the object 'My]Event', database 'd', schema 'myservice'.",
+            "grant select on [myservice].[My]]Event] to",
+        ),
+        (
+            "The SELECT permission was denied on the column 'x' of the object 'MyEvent\", database 'd', "
+            "schema 'myservice'.",
+            "grant select on [myservice].[MyEvent] to",
+        ),
+        (
+            "The UPDATE permission was denied on the object 'state:s.T', database 'd', schema 'changefeed'.",
+            "a member of the feed's role",
+        ),
+        ("CREATE TABLE permission denied in database 'd'.", "a member of the feed's role"),
+        (
+            "permission denied for procedure drain_feed:s.t",
+            "alter role [changefeed.operators:s.t] add member",
+        ),
+    ],
+)
+def test_a_missing_permission_names_the_object_and_what_to_ask_a_dba_for(text: str, remedy: str) -> None:
+    """The role that has it; of the event table, which no role of ours has, the grant."""
+    error = name_error(_error(text), feed="s.T")
+    assert isinstance(error, PermissionDeniedError)
+    assert text.rstrip(".") in str(error)
+    assert remedy in str(error)
+
+
+def test_every_object_that_somebody_is_granted_has_a_role() -> None:
+    """As the templates grant them."""
+    text = (FILES / "feed" / "grants.batch.sql").read_text(encoding="utf-8")
+    granted = re.findall(r"on <<schema>>\.\[(\w+):<<name>>\] to \[<<schema_name>>\.(\w+):", text)
+    assert len(granted) >= 15
+    assert {(name, role) for name, role in granted if ROLES.get(name) != role} == set()
+
+
+def test_a_secret_is_not_told_in_whatever_spelling() -> None:
+    """As it is, as a connection string has it, and as Python writes it."""
+    secret = "hun}ter\\2"
+    for said in (secret, secret.replace("}", "}}"), repr(secret)):
+        error = name_error(_error(f"Login failed: {said}"), secret=secret)
+        assert "hun" not in str(error)
+        assert "***" in str(error)
+
+
+def test_a_deadlock_is_a_lock_that_was_not_waited_for() -> None:
+    """Whoever catches lock timeouts catches it, and whoever tries again knows it."""
+    assert type(name_error(_error(TEXTS[1205]))) is DeadlockError
+    assert issubclass(DeadlockError, LockTimeoutError)

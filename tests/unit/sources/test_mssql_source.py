@@ -5,14 +5,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import traceback
 from typing import Any
 
 import mssql_python
 import pytest
 
-from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgumentError
+from airflow_changefeed.exceptions import (
+    ChangefeedError,
+    ConnectionNotUsableError,
+    InvalidArgumentError,
+    SourceUnavailableError,
+)
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.mssql import connection as connections
+from airflow_changefeed.sources.mssql.retry import RetryPolicy
 
 SECRET = "hunter2;{}=\\"
 DESCRIPTION = {
@@ -92,6 +99,62 @@ def test_a_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "mssql_python", None)
     with pytest.raises(ConnectionNotUsableError, match=r"pip install 'airflow-changefeed\[mssql\]'"):
         open_source(DESCRIPTION).now()
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        (
+            "Failed to acquire an Entra ID access token for authentication type 'msi': Azure AD "
+            "authentication failed for ManagedIdentityCredential: ManagedIdentityCredential authentication "
+            "unavailable..",
+            "check authentication, login",
+        ),
+        (
+            "Failed to acquire an Entra ID access token for authentication type 'default': Azure "
+            "authentication libraries are not installed. Please install with: pip install azure-identity "
+            "azure-core",
+            "pip install azure-identity",
+        ),
+    ],
+)
+def test_an_identity_that_gets_no_token_is_terminal(
+    monkeypatch: pytest.MonkeyPatch, said: str, remedy: str
+) -> None:
+    """What the driver says is told, but for the password."""
+
+    def fail(**_: Any) -> None:
+        raise mssql_python.InterfaceError(said, f"{said} {SECRET}")
+
+    monkeypatch.setattr(mssql_python, "connect", fail)
+    with pytest.raises(ConnectionNotUsableError, match=remedy) as caught:
+        open_source(DESCRIPTION).now()
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("raised", "error"),
+    [
+        (mssql_python.DatabaseError("Something new", f"of the server: {SECRET}"), SourceUnavailableError),
+        (ValueError(f"of the driver: {SECRET}"), ConnectionNotUsableError),
+    ],
+)
+def test_what_has_no_name_here_tells_no_password_either(
+    monkeypatch: pytest.MonkeyPatch, raised: Exception, error: type[ChangefeedError]
+) -> None:
+    """Of the server it may pass, of the driver's own checks it does not."""
+
+    def fail(**_: Any) -> None:
+        raise raised
+
+    monkeypatch.setattr(mssql_python, "connect", fail)
+    source: Any = open_source(DESCRIPTION)
+    source.database.retry = RetryPolicy(attempts=2, first_pause=0.0, longest_pause=0.0)
+    with pytest.raises(error, match="check the connection") as caught:
+        source.now()
+    assert type(caught.value) is error
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_opening_a_source_loads_no_driver() -> None:

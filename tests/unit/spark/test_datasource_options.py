@@ -166,6 +166,18 @@ def test_each_wrong_option_of_sql_server_says_what_to_do(options: dict[str, str]
     assert problems_of({**MSSQL, **options}) == [problem]
 
 
+def test_options_of_the_driver_are_handed_on() -> None:
+    """As texts, as Spark has them; who needs no login gives none."""
+    options = {name: value for name, value in MSSQL.items() if name not in ("user", "password")}
+    more = {"authentication": "ActiveDirectoryMSI", "packet_size": "8000", "read_only_replica": "true"}
+    connection = parse_options({**options, **more}).connection
+    assert connection["driver_options"] == {"authentication": "ActiveDirectoryMSI", "packet_size": 8000}
+    assert connection["read_only_replica"] is True
+    assert (connection["user"], connection["password"]) == ("", "")
+    (problem,) = problems_of({**MSSQL, "packet_size": "1"})
+    assert problem == "packet_size must be 512 to 32767 bytes, not '1'"
+
+
 def test_a_password_is_nowhere_to_be_seen() -> None:
     """Neither the options' text nor an error says a password, even where its name is misspelt."""
     assert "hunter2" not in repr(parse_options(MSSQL))

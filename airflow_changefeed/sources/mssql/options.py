@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the driver is told beside server, database, login and password: read and checked in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any
+
+#: Seconds that opening a connection may take.
+LOGIN_TIMEOUT = 15
+#: Bytes that a session's ``context_info`` holds.
+MAX_APPLICATION_NAME = 128
+ENCRYPT = ("yes", "no", "strict")
+#: Ways to log in beside a login of SQL Server; of those that the driver knows, all that need no person.
+AUTHENTICATION = (
+    "SqlPassword",
+    "ActiveDirectoryPassword",
+    "ActiveDirectoryServicePrincipal",
+    "ActiveDirectoryMSI",
+    "ActiveDirectoryDefault",
+    "ActiveDirectoryIntegrated",
+)
+_NEEDS_PERSON = ("activedirectoryinteractive", "activedirectorydevicecode")
+#: Those that take no login at all, and those that take one (a client id) if there is one.
+_WITHOUT_LOGIN = ("ActiveDirectoryDefault", "ActiveDirectoryIntegrated")
+_WITH_LOGIN_IF_GIVEN = ("ActiveDirectoryMSI",)
+_NEEDS_PASSWORD = ("ActiveDirectoryPassword", "ActiveDirectoryServicePrincipal")
+IP_ADDRESS_PREFERENCE = ("IPv4First", "IPv6First", "UsePlatformDefault")
+_FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+
+
+@dataclass(frozen=True)
+class DriverOptions:
+    """
+    Options of a connection; None leaves one to the driver. None of them is a secret.
+
+    :param authentication: one of :data:`AUTHENTICATION`; None is a login of SQL Server.
+    :param trusted_connection: Kerberos, with the ticket of whoever runs this.
+    :param hostname_in_certificate: the name that the server's certificate has, where it is not the host's.
+    :param server_certificate: path of a file with the very certificate that the server must show.
+    :param server_spn: the server's service principal name, for Kerberos.
+    :param multi_subnet_failover: whether all addresses of a listener are tried at once.
+    :param ip_address_preference: one of :data:`IP_ADDRESS_PREFERENCE`.
+    :param packet_size: bytes, 512 to 32,767.
+    :param keep_alive: seconds of silence after which a connection is probed, 1 to 32,767.
+    :param keep_alive_interval: seconds between probes without an answer, 1 to 32,767.
+    :param connect_retry_count: times that the driver restores an idle connection that broke, 0 to 255.
+    :param connect_retry_interval: seconds between those, 1 to 60.
+    :param login_timeout: seconds that opening a connection may take, 1 to 600.
+    :param application_name: for ``context_info`` of the session, at most 128 bytes of UTF-8.
+    """
+
+    authentication: str | None = None
+    trusted_connection: bool = False
+    hostname_in_certificate: str | None = None
+    server_certificate: str | None = None
+    server_spn: str | None = None
+    multi_subnet_failover: bool = False
+    ip_address_preference: str | None = None
+    packet_size: int | None = None
+    keep_alive: int | None = None
+    keep_alive_interval: int | None = None
+    connect_retry_count: int | None = None
+    connect_retry_interval: int | None = None
+    login_timeout: int = LOGIN_TIMEOUT
+    application_name: str = "airflow_changefeed"
+
+    @property
+    def takes_login(self) -> bool:
+        """Whether a login, where there is one, is handed to the driver."""
+        return not self.trusted_connection and self.authentication not in _WITHOUT_LOGIN
+
+    @property
+    def needs_login(self) -> bool:
+        """Whether there must be a login."""
+        return self.takes_login and self.authentication not in _WITH_LOGIN_IF_GIVEN
+
+    @property
+    def needs_password(self) -> bool:
+        """Whether there must be a password: a login of SQL Server may have an empty one."""
+        return self.authentication in _NEEDS_PASSWORD
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that are not as they are by default; :func:`read_options` takes them back."""
+        return {name: value for name, value in asdict(self).items() if value != getattr(DEFAULTS, name)}
+
+    def keywords(self) -> dict[str, str]:
+        """Return the driver's keywords for the options that are given."""
+        given = self.given()
+        return {
+            keyword: "yes" if given[name] is True else str(given[name])
+            for name, keyword in _KEYWORDS.items()
+            if name in given
+        }
+
+
+#: Nothing is asked of the driver.
+DEFAULTS = DriverOptions()
+#: Option to the driver's keyword; the others are used by ourselves.
+_KEYWORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "authentication": "Authentication",
+        "trusted_connection": "Trusted_Connection",
+        "hostname_in_certificate": "HostnameInCertificate",
+        "server_certificate": "ServerCertificate",
+        "server_spn": "ServerSPN",
+        "multi_subnet_failover": "MultiSubnetFailover",
+        "ip_address_preference": "IpAddressPreference",
+        "packet_size": "PacketSize",
+        "keep_alive": "KeepAlive",
+        "keep_alive_interval": "KeepAliveInterval",
+        "connect_retry_count": "ConnectRetryCount",
+        "connect_retry_interval": "ConnectRetryInterval",
+    }
+)
+
+
+def read_encrypt(value: Any) -> str:
+    """Read ``encrypt``; raises ValueError with what it must be."""
+    text = str(value).strip().lower()
+    if text == "strict":
+        return text
+    try:
+        return "yes" if read_flag(text) else "no"
+    except ValueError:
+        raise ValueError(f"one of {', '.join(ENCRYPT)}") from None
+
+
+def read_flag(value: Any) -> bool:
+    """Read a flag, in JSON's spelling or in that of a URI; raises ValueError with what it must be."""
+    text = str(value).strip().lower()
+    if text not in _FLAGS:
+        raise ValueError("one of yes, no")
+    return _FLAGS[text]
+
+
+def _one_of(words: tuple[str, ...]) -> Callable[[Any], str]:
+    known = {word.lower(): word for word in words}
+
+    def read(value: Any) -> str:
+        text = str(value).strip().lower()
+        if text not in known:
+            why = ""
+            if text in _NEEDS_PERSON:
+                why = " (a task has no browser and nobody to sign in)"
+            raise ValueError(f"one of {', '.join(words)}{why}")
+        return known[text]
+
+    return read
+
+
+def _whole(lowest: int, highest: int, unit: str) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        text = str(value).strip()
+        if isinstance(value, bool) or not (text.isascii() and text.isdigit()):
+            raise ValueError(f"{lowest} to {highest} {unit}")
+        if not lowest <= int(text) <= highest:
+            raise ValueError(f"{lowest} to {highest} {unit}")
+        return int(text)
+
+    return read
+
+
+def _text(value: Any) -> str:
+    """Read a text; the driver ends its own at the first NUL."""
+    text = value.strip() if isinstance(value, str) else ""
+    if not text or not text.isprintable():
+        raise ValueError("a text of printable characters")
+    return text
+
+
+def _application_name(value: Any) -> str:
+    text = _text(value)
+    if len(text.encode()) > MAX_APPLICATION_NAME:
+        raise ValueError(f"at most {MAX_APPLICATION_NAME} bytes of UTF-8")
+    return text
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
+    {
+        "authentication": _one_of(AUTHENTICATION),
+        "trusted_connection": read_flag,
+        "hostname_in_certificate": _text,
+        "server_certificate": _text,
+        "server_spn": _text,
+        "multi_subnet_failover": read_flag,
+        "ip_address_preference": _one_of(IP_ADDRESS_PREFERENCE),
+        "packet_size": _whole(512, 32_767, "bytes"),
+        "keep_alive": _whole(1, 32_767, "seconds"),
+        "keep_alive_interval": _whole(1, 32_767, "seconds"),
+        "connect_retry_count": _whole(0, 255, "times"),
+        "connect_retry_interval": _whole(1, 60, "seconds"),
+        "login_timeout": _whole(1, 600, "seconds"),
+        "application_name": _application_name,
+    }
+)
+#: Names of all options, as the extra of an Airflow connection has them.
+DRIVER_OPTIONS = tuple(field.name for field in fields(DriverOptions))
+
+
+def read_options(given: Mapping[str, Any], *, among: str = "") -> tuple[DriverOptions, list[str]]:
+    """
+    Read options, and say all that is wrong with them.
+
+    :param given: by name; None and the empty text are as good as not given.
+    :param among: where they stand, for the problems: ``" in its extra"``.
+    :return: the options that could be read, and a sentence for each problem.
+    """
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for name, value in given.items():
+        if name not in _READ:
+            # Its value stays unsaid: it may be a secret that stands in the wrong place.
+            near = get_close_matches(name, DRIVER_OPTIONS, 1)
+            hint = f"did you mean {near[0]}" if near else f"known are {', '.join(DRIVER_OPTIONS)}"
+            problems.append(f"{name!r}{among} is unknown: {hint}")
+        elif value is not None and value != "":
+            try:
+                values[name] = _READ[name](value)
+            except ValueError as problem:
+                problems.append(f"{name}{among} must be {problem}, not {value!r}")
+    options = DriverOptions(**values)
+    if options.trusted_connection and options.authentication is not None:
+        problems.append(
+            f"authentication and trusted_connection{among} both say who logs in: leave out one of them "
+            "(trusted_connection is Kerberos)"
+        )
+    return options, problems
+
+
+def encryption_problems(encrypt: str, trust_server_certificate: bool, options: DriverOptions) -> list[str]:
+    """Return a sentence for each option that the driver would pass over without a word."""
+    problems = []
+    if encrypt != "strict" and options.server_certificate is not None:
+        problems.append(
+            "server_certificate is looked at with encrypt: strict only; say that, or leave it out"
+        )
+    if encrypt == "strict" and trust_server_certificate:
+        problems.append("encrypt: strict always checks the certificate; leave out trust_server_certificate")
+    return problems
+
+
+def missing_login(options: DriverOptions, user: str, password: str) -> list[str]:
+    """Return the parts of the login that this way to log in needs and has not."""
+    how = f" (authentication {options.authentication} needs it)" if options.authentication else ""
+    missing = {"login": options.needs_login and not user, "password": options.needs_password and not password}
+    return [f"{name}{how}" for name, is_missing in missing.items() if is_missing]
