@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.cli.changefeed_arguments import count, place, seconds, shard, time
+from airflow_changefeed.cli.changefeed_arguments import count, length, place, seconds, shard, time
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, Arg, CLICommand
@@ -41,6 +41,7 @@ def get_cli_commands() -> list[CLICommand]:
                 _read(),
                 _purge(),
                 _verify(),
+                _doctor(),
             ),
         )
     ]
@@ -196,6 +197,41 @@ def _verify() -> ActionCommand:
             ARG_VERBOSE,
         ),
     )
+
+
+def _doctor() -> ActionCommand:
+    return _command(
+        "doctor",
+        "doctor.doctor",
+        "Find out what is wrong with feeds, their consumers and exports, and what to do",
+        "Looks for faults of the installation, the feeds, their consumers, Variables and exports, and names "
+        "the remedy of each; changes nothing. Ends with status 0 when there are none but notes, 1 when there "
+        "are errors or warnings, 2 when it cannot look.",
+        *_conn_id(),
+        _option("--feed", help="Name of the feed, for example myservice.MyEvent (default: all)"),
+        _option("--consumer", help="Name of the consumer (default: all)"),
+        _option("--path", help="Root of the export, to look for missing and stale windows"),
+        _option(
+            "--path-conn-id",
+            help="Airflow connection whose extra holds the fsspec storage options of the path",
+        ),
+        _option(
+            "--role",
+            help="Whose rights the connection should have (default: operators, as exports seal)",
+            choices=("readers", "operators"),
+            default="operators",
+        ),
+        _limit("--clock-ahead", 10, "minutes that a shard's clock may be ahead of the database's"),
+        _limit("--outbox-age", 6, "hours that a row may wait in the outbox"),
+        _limit("--open-transaction", 60, "minutes that a transaction may be open"),
+        _limit("--idle-consumer", 168, "hours that a consumer may hold back retention without moving"),
+        *_shown(),
+    )
+
+
+def _limit(flag: str, default: float, what: str) -> Arg:
+    text = f"{what[0].upper()}{what[1:]} (default: {default:g})"
+    return _option(flag, help=text, type=length, default=default)
 
 
 def _command(name: str, function: str, help_: str, more: str, *args: Arg) -> ActionCommand:

@@ -70,3 +70,15 @@ def seconds(text: str) -> float:
     if not 0 <= value < float("inf"):
         raise ArgumentTypeError(f"{text!r} is no time: give seconds, 0 or more")
     return value
+
+
+def length(text: str) -> float:
+    """Read a length of time, in whatever unit, from the command line."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    # A century of hours; what is no number at all is in no such range.
+    if not 0 < value <= 876_600:
+        raise ArgumentTypeError(f"{text!r} is no length of time: give a number above 0, at most 876600")
+    return value

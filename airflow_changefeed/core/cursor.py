@@ -19,7 +19,7 @@ from airflow_changefeed.exceptions import CursorFormatError, InvalidArgumentErro
 
 KIND = "changefeed cursors"
 SCHEMA_VERSION = 1
-_KEY_PREFIX = "changefeed"
+KEY_PREFIX = "changefeed"
 _KEY_LIMIT = 250
 _URL_UNSAFE = re.compile(r"[#?%/\\\s]")
 
@@ -149,7 +149,7 @@ def variable_key(consumer: str, feed: str) -> str:
     Names are at most 250 characters (Airflow's column), and a task's API puts them into a URL as they are: a
     longer one, or one with characters that mean something there, keeps what it can and gets a hash.
     """
-    key = f"{_KEY_PREFIX}:{consumer}:{feed}"
+    key = f"{KEY_PREFIX}:{consumer}:{feed}"
     plain = _URL_UNSAFE.sub("_", key)
     if plain == key and len(key) <= _KEY_LIMIT:
         return key

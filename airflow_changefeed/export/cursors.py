@@ -58,7 +58,7 @@ def resolve(source: FeedSource, variables: VariableStore, consumer: str, feed: s
     :raises CursorFormatError: the Variable is not a cursor; nothing moved; terminal.
     :raises UnsupportedVersionError: a newer version wrote the Variable; terminal.
     """
-    rows, is_current = _compare(source, variables, consumer, feed)
+    rows, is_current = compare(source, variables, consumer, feed)
     return rows if is_current else publish_rows(source, variables, consumer, feed, rows)
 
 
@@ -96,17 +96,21 @@ def advance(
     def attempt() -> list[CursorRow]:
         with _tokens(source, consumer, feed, list(ranges), by, leases) as tokens:
             # Under the lease, so that no edit slips in between the look and the move but within milliseconds.
-            rows, _ = _compare(source, variables, consumer, feed)
+            rows, _ = compare(source, variables, consumer, feed)
             return move(source, consumer, feed, rows, tokens, change, by)
 
     rows = retrying(attempt, timeout) if ranges else source.cursors(feed, consumer)
     return publish_rows(source, variables, consumer, feed, rows)
 
 
-def _compare(
+def compare(
     source: FeedSource, variables: VariableStore, consumer: str, feed: str
 ) -> tuple[list[CursorRow], bool]:
-    """Return the rows, and whether the Variable says the same; raise when they never said what it says."""
+    """
+    Return the rows, and whether the Variable says the same; changes neither.
+
+    :raises CursorEditedError, CursorFormatError, UnsupportedVersionError: as :func:`resolve`.
+    """
     key = variable_key(consumer, feed)
     # The Variable first: what others publish meanwhile is then older than the rows read after it, never
     # ahead.

@@ -165,6 +165,15 @@ class AirflowVariables:
                 )
             return value
 
+    def keys(self, prefix: str) -> list[str]:
+        """
+        Return the names of the Variables that begin so.
+
+        :raises SourceUnavailableError: Airflow did not answer; transient.
+        """
+        with _named_errors(f"list Airflow Variables {prefix!r}"):
+            return _keys_in_task(prefix) if _is_in_task() else _prefixed_in_server(prefix)
+
     def set(self, key: str, value: str) -> None:
         """
         Write a Variable.
@@ -222,6 +231,16 @@ def _keys_in_server(key: str) -> list[str]:
 
     with create_session() as session:
         return list(session.scalars(select(ServerVariable.key).where(ServerVariable.key == key)))
+
+
+def _prefixed_in_server(prefix: str) -> list[str]:
+    from airflow.models import Variable as ServerVariable
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        found = select(ServerVariable.key).where(ServerVariable.key.startswith(prefix, autoescape=True))
+        return sorted(session.scalars(found))
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.event import Page
+from airflow_changefeed.core.fault import Examination, Limits
 from airflow_changefeed.core.feed import FeedInfo, FeedKind, Seal, Shard, ShardStatus, StaleMark
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid, UlidRange
@@ -374,8 +375,21 @@ class CursorStore(Protocol):
         """Forget a consumer's rows, which frees what it held back from purging."""
 
 
+class Inspectable(Protocol):
+    """What tells its own faults: of its objects, permissions, outboxes and open transactions."""
+
+    def inspect(self, feed: str | None, limits: Limits) -> Examination:
+        """
+        Look for what only this source can see, without changing anything.
+
+        :param feed: None for all; one that is not there is passed over.
+        :raises ConnectionNotUsableError: there is no way into the database; terminal.
+        :raises SourceUnavailableError: the database did not answer; transient.
+        """
+
+
 @runtime_checkable
-class FeedSource(FeedReader, FeedControl, CursorStore, Protocol):
+class FeedSource(FeedReader, FeedControl, CursorStore, Inspectable, Protocol):
     """A database that holds feeds."""
 
     def describe(self) -> dict[str, Any]:

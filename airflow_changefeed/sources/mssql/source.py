@@ -12,6 +12,7 @@ from airflow_changefeed.sources.mssql.control import MssqlControl
 from airflow_changefeed.sources.mssql.cursors import MssqlCursors
 from airflow_changefeed.sources.mssql.driver import Server
 from airflow_changefeed.sources.mssql.history import MssqlHistory
+from airflow_changefeed.sources.mssql.inspect import MssqlInspect
 from airflow_changefeed.sources.mssql.options import (
     ENCRYPT,
     encryption_problems,
@@ -24,7 +25,7 @@ from airflow_changefeed.sources.mssql.setup import MssqlSetup
 DEFAULT_SCHEMA = "changefeed"
 
 
-class MssqlFeedSource(MssqlControl, MssqlReader, MssqlHistory, MssqlSetup, MssqlCursors):
+class MssqlFeedSource(MssqlControl, MssqlReader, MssqlHistory, MssqlSetup, MssqlCursors, MssqlInspect):
     r"""
     Feeds in a database of SQL Server; implements :class:`~airflow_changefeed.sources.base.FeedSource`.
 

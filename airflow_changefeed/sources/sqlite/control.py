@@ -27,7 +27,7 @@ from airflow_changefeed.sources.sqlite.reader import shard_bounds
 DRAIN_ROWS = 10_000
 _SOON = timedelta(minutes=1)
 # An outbox of an older version took text that is no time: it gets the shard's clock, as an old hint does.
-_HINT_MS = (
+HINT_MS = (
     "case typeof(time_hint) when 'integer' then time_hint "
     "else coalesce(cast(round((julianday(time_hint) - 2440587.5) * 86400000) as integer), 0) end"
 )
@@ -74,7 +74,7 @@ class SqliteControl:
         value = tables.to_sql(shard)
         keys = ", ".join(tables.keys)
         rows = connection.execute(
-            f"select order_sequence, {_HINT_MS}, {keys} from {tables.outbox} "
+            f"select order_sequence, {HINT_MS}, {keys} from {tables.outbox} "
             "where shard_id = ? order by order_sequence limit ?",
             (value, limit),
         ).fetchall()

@@ -15,7 +15,7 @@ from airflow_changefeed.sources.sqlite.names import FeedTables, columns_of, load
 from airflow_changefeed.sources.sqlite.types import Storage, storage_of
 from airflow_changefeed.sql import fill, load_sql
 
-_INSTALL = ("registry.table", "consumer.table", "stale.table", "lease.table")
+INSTALL = ("registry.table", "consumer.table", "stale.table", "lease.table")
 _OUTBOX_ONLY = ("feed.table", "outbox.table", "outbox_shard.index")
 #: Well within the 48 bits of milliseconds of a ULID.
 _MAX_TOLERANCE = timedelta(days=36_500)
@@ -49,7 +49,7 @@ class SqliteSetup:
         kind = FeedKind(kind)
         tolerance_ms = time_tolerance // timedelta(milliseconds=1)
         with self.database.connect(wal=True) as connection, self.database.write(connection):
-            for name in _INSTALL:
+            for name in INSTALL:
                 connection.execute(load_sql(f"sqlite/install/{name}.sql"))
             _check_same(load_feeds(connection, table), kind, shard_key_type)
             columns = _check_table(connection, table, kind)
@@ -59,7 +59,7 @@ class SqliteSetup:
                 (table, kind.value, shard_key_type, tolerance_ms),
             )
             tables = load_feed(connection, table)
-            _create(connection, tables, columns)
+            create(connection, tables, columns)
             _check_keys(connection, tables)
             return tables.info
 
@@ -156,7 +156,8 @@ def _file(connection: sqlite3.Connection) -> str:
     return str(connection.execute("pragma database_list").fetchone()[2])
 
 
-def _create(connection: sqlite3.Connection, tables: FeedTables, keys: list[Column]) -> None:
+def create(connection: sqlite3.Connection, tables: FeedTables, keys: list[Column]) -> None:
+    """Make the objects of a feed that are not there yet."""
     shard_key_type = tables.info.shard_key_type
     is_number = shard_key_type != "uniqueidentifier"
     tokens = {

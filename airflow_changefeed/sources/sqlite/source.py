@@ -10,13 +10,14 @@ from airflow_changefeed.sources.sqlite.connection import MAX_LOCK_TIMEOUT, Sqlit
 from airflow_changefeed.sources.sqlite.control import SqliteControl
 from airflow_changefeed.sources.sqlite.cursors import SqliteCursors
 from airflow_changefeed.sources.sqlite.history import SqliteHistory
+from airflow_changefeed.sources.sqlite.inspect import SqliteInspect
 from airflow_changefeed.sources.sqlite.reader import SqliteReader
 from airflow_changefeed.sources.sqlite.setup import SqliteSetup
 
 BULK_READERS = ("sqlite3", "adbc")
 
 
-class SqliteFeedSource(SqliteControl, SqliteReader, SqliteHistory, SqliteSetup, SqliteCursors):
+class SqliteFeedSource(SqliteControl, SqliteReader, SqliteHistory, SqliteSetup, SqliteCursors, SqliteInspect):
     """
     Feeds in a SQLite file; implements :class:`~airflow_changefeed.sources.base.FeedSource`.
 

@@ -73,6 +73,8 @@ FEED = (
     "check_cursor.procedure",
     "outbox/waiting.procedure",
     "serialized/waiting.procedure",
+    "outbox/inspect_outbox.procedure",
+    "serialized/inspect_outbox.procedure",
     "outbox/order_page.procedure",
     "outbox/drain_shard.procedure",
     "serialized/drain_shard.procedure",

@@ -21,9 +21,9 @@ OUTBOX, SERIALIZED = "myservice.Outbox", "myservice.Serialized"
 READ = {
     ("EXECUTE", name)
     for name in (
-        "read_feed", "peek_feed", "shards", "shard_bounds", "count_feed", "split_feed", "stale_marks",
-        "next_attempt", "cursors", "begin_consumer", "take_lease", "release_lease", "move_cursor",
-        "drop_consumer",
+        "read_feed", "peek_feed", "shards", "inspect_outbox", "shard_bounds", "count_feed", "split_feed",
+        "stale_marks", "next_attempt", "cursors", "begin_consumer", "take_lease", "release_lease",
+        "move_cursor", "drop_consumer",
     )
 } | {("SELECT", "feed")}  # fmt: skip
 OPERATE = READ | {("EXECUTE", name) for name in ("drain_feed", "seal_feed", "purge_feed", "insert_history")}

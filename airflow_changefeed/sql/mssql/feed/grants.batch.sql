@@ -5,6 +5,7 @@ grant select on <<schema>>.[feed:<<name>>] to [<<schema_name>>.readers:<<name>>]
 grant execute on <<schema>>.[read_feed:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[peek_feed:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[shards:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[inspect_outbox:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[shard_bounds:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[count_feed:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[split_feed:<<name>>] to [<<schema_name>>.readers:<<name>>];

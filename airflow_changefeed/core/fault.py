@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be wrong with an installation, a feed or a consumer, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from enum import Enum
+
+from airflow_changefeed.exceptions import InvalidArgumentError
+
+#: Roles of a feed that a connection may be looked at as; operators are readers, too.
+ROLES = ("readers", "operators")
+
+
+class Severity(str, Enum):
+    """How bad a fault is: an error stops or endangers something, a warning will, a note is good to know."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+_ERROR, _WARNING, _NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
+
+
+class FaultKind(Enum):
+    """What can be wrong; see docs/how-to/doctor.md. Its code is for programs and stays as it is."""
+
+    NOT_LOOKED_AT = ("not-looked-at", _NOTE)
+    # The installation and the objects of a feed.
+    NOT_INSTALLED = ("not-installed", _ERROR)
+    OBJECT_MISSING = ("object-missing", _ERROR)
+    TABLE_MISSING = ("table-missing", _ERROR)
+    EVENT_TABLE_MISSING = ("event-table-missing", _ERROR)
+    PERMISSION_MISSING = ("permission-missing", _ERROR)
+    VERSION_DIFFERS = ("version-differs", _WARNING)
+    FEED_VERSION_DIFFERS = ("feed-version-differs", _WARNING)
+    MODULE_SETTINGS = ("module-settings", _ERROR)
+    PAGE_LOCKS = ("page-locks", _ERROR)
+    LOCK_ESCALATION = ("lock-escalation", _WARNING)
+    EXTRA_INDEX = ("extra-index", _ERROR)
+    SEQUENCE_CYCLES = ("sequence-cycles", _ERROR)
+    SEQUENCE_NOT_CACHED = ("sequence-not-cached", _NOTE)
+    DELAYED_DURABILITY = ("delayed-durability", _NOTE)
+    NOT_WAL = ("not-wal", _WARNING)
+    NOT_WRITABLE = ("not-writable", _ERROR)
+    # What goes through a feed.
+    CLOCK_AHEAD = ("clock-ahead", _ERROR)
+    OUTBOX_NOT_DRAINED = ("outbox-not-drained", _WARNING)
+    OUTBOX_HANGS = ("outbox-hangs", _ERROR)
+    OPEN_TRANSACTION = ("open-transaction", _WARNING)
+    # Consumers, their cursors and Variables.
+    CONSUMER_UNKNOWN = ("consumer-unknown", _ERROR)
+    CONSUMER_IDLE = ("consumer-idle", _WARNING)
+    CURSOR_BEYOND_FEED = ("cursor-beyond-feed", _ERROR)
+    CURSOR_PURGED = ("cursor-purged", _ERROR)
+    LEASE_EXPIRED = ("lease-expired", _NOTE)
+    LEASE_STUCK = ("lease-stuck", _WARNING)
+    VARIABLE_EDITED = ("variable-edited", _ERROR)
+    VARIABLE_UNREADABLE = ("variable-unreadable", _ERROR)
+    VARIABLE_ORPHANED = ("variable-orphaned", _ERROR)
+    VARIABLE_OF_NO_FEED = ("variable-of-no-feed", _NOTE)
+    VARIABLE_MISSING = ("variable-missing", _NOTE)
+    VARIABLE_BEHIND = ("variable-behind", _NOTE)
+    # The output.
+    WINDOW_MISSING = ("window-missing", _WARNING)
+    WINDOW_STALE = ("window-stale", _WARNING)
+    EXPORT_MISSING = ("export-missing", _ERROR)
+
+    def __init__(self, code: str, severity: Severity) -> None:
+        self.code = code
+        self.severity = severity
+
+
+@dataclass(frozen=True)
+class Fault:
+    """
+    One thing that is wrong, or that could not be looked at.
+
+    :param where: the object, feed, shard, consumer or Variable that it is about.
+    :param what: one sentence, with the facts.
+    :param remedy: what a person does about it.
+    """
+
+    kind: FaultKind
+    where: str
+    what: str
+    remedy: str
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is."""
+        return self.kind.severity
+
+    def __str__(self) -> str:
+        return f"{self.severity.value} {self.kind.code}: {self.where}: {self.what}. {self.remedy}"
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the fault as JSON values."""
+        return {
+            "severity": self.severity.value,
+            "code": self.kind.code,
+            "where": self.where,
+            "what": self.what,
+            "remedy": self.remedy,
+        }
+
+
+@dataclass(frozen=True)
+class Limits:
+    """
+    From when on something is a fault.
+
+    :param clock_ahead: of a shard's clock before the database's.
+    :param outbox_age: of the first committed row in the outbox, by its ``time_hint``.
+    :param open_transaction: for which a transaction that writes has been open.
+    :param idle_consumer: since a consumer that holds back retention, or a lease, has moved.
+    :param role: whose rights the connection should have: one of ``ROLES``.
+    :raises InvalidArgumentError: a time that is not positive, or another role.
+    """
+
+    clock_ahead: timedelta = timedelta(minutes=10)
+    outbox_age: timedelta = timedelta(hours=6)
+    open_transaction: timedelta = timedelta(hours=1)
+    idle_consumer: timedelta = timedelta(days=7)
+    role: str = "operators"
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{each.name} must be longer than nothing, not {value}"
+            for each in fields(self)
+            if isinstance(value := getattr(self, each.name), timedelta) and value <= timedelta(0)
+        ]
+        if self.role not in ROLES:
+            problems.append(f"role must be one of {', '.join(ROLES)}, not {self.role!r}")
+        InvalidArgumentError.collect("limits", problems)
+
+
+@dataclass(frozen=True)
+class Examination:
+    """
+    What was found.
+
+    :param faults: errors first.
+    :param facts: of the server and installation, for people.
+    """
+
+    faults: tuple[Fault, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, faults: list[Fault], facts: Mapping[str, str]) -> Examination:
+        """Return faults in the order of their severity; what one cause has hidden is told together."""
+        hidden: dict[tuple[str, str], list[str]] = {}
+        for fault in faults:
+            if fault.kind is FaultKind.NOT_LOOKED_AT:
+                hidden.setdefault((fault.what, fault.remedy), []).append(fault.where)
+        told = [fault for fault in faults if fault.kind is not FaultKind.NOT_LOOKED_AT]
+        told += [not_looked_at("; ".join(places), *cause) for cause, places in hidden.items()]
+        order = list(Severity)
+        return cls(tuple(sorted(told, key=lambda fault: order.index(fault.severity))), dict(facts))
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether there is nothing but notes."""
+        return all(fault.severity is Severity.NOTE for fault in self.faults)
+
+    @property
+    def summary(self) -> str:
+        """One line for people."""
+        counts = ", ".join(
+            f"{severity.value}s: {sum(fault.severity is severity for fault in self.faults)}"
+            for severity in Severity
+        )
+        return f"{counts}{''.join(f'; {name}: {value}' for name, value in self.facts.items())}"
+
+
+def not_looked_at(where: str, what: str, remedy: str) -> Fault:
+    """Return the fault for a check that could not be made."""
+    return Fault(FaultKind.NOT_LOOKED_AT, where, what, remedy)

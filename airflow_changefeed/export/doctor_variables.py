@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with the Airflow Variables that publish cursors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from airflow_changefeed.core.cursor import KEY_PREFIX, CursorDocument, CursorRow, variable_key
+from airflow_changefeed.core.fault import Fault, FaultKind
+from airflow_changefeed.exceptions import CursorEditedError, CursorFormatError, UnsupportedVersionError
+from airflow_changefeed.export.cursors import VariableStore, compare
+from airflow_changefeed.sources.base import FeedSource
+
+_SETTLE = "overwrite it with what the database says (publish), or take over what it says (adopt)"
+
+
+class VariableLister(VariableStore, Protocol):
+    """Airflow's Variables, with a list of them."""
+
+    def keys(self, prefix: str) -> list[str]:
+        """Return the names of the Variables that begin so."""
+
+
+def variable_faults(
+    source: FeedSource,
+    variables: VariableLister,
+    feed: str,
+    rows: Sequence[CursorRow],
+    consumer: str | None,
+) -> list[Fault]:
+    """
+    Find what is wrong with the Variables of a feed's consumers, also of those without rows.
+
+    :param rows: of the consumers in the database.
+    :param consumer: None for all.
+    """
+    consumers = dict.fromkeys(row.consumer for row in rows)
+    if consumer is not None:
+        consumers[consumer] = None
+    else:
+        consumers |= dict.fromkeys(name for name, of in published(variables).values() if of == feed)
+    faults = []
+    for each in consumers:
+        fault = _variable(source, variables, feed, each)
+        faults += [fault] if fault is not None else []
+    return faults
+
+
+def unknown_feeds(variables: VariableLister, feeds: Collection[str]) -> list[Fault]:
+    """Find Variables of feeds that the database has not."""
+    return [
+        Fault(
+            FaultKind.VARIABLE_OF_NO_FEED,
+            f"Variable {key}",
+            f"it is of consumer {consumer!r} and feed {feed!r}, which this database has not",
+            "Delete it, if no other connection has that feed",
+        )
+        for key, (consumer, feed) in published(variables).items()
+        if feed not in feeds
+    ]
+
+
+def published(variables: VariableLister) -> dict[str, tuple[str, str]]:
+    """Return consumer and feed that each Variable is of, as far as it can be told."""
+    found = {}
+    for key in variables.keys(f"{KEY_PREFIX}:"):
+        named = _named(key, variables.get(key))
+        if named is not None:
+            found[key] = named
+    return found
+
+
+def _named(key: str, text: str | None) -> tuple[str, str] | None:
+    """Return consumer and feed of a Variable: by its content, or where that is damaged by its name."""
+    _, _, rest = key.partition(":")
+    consumer, _, feed = rest.partition(":")
+    try:
+        content = json.loads(text or "")
+        said = str(content["consumer"]), str(content["feed"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        said = consumer, feed
+    # An edit may have put another consumer there; the name says whose it is, unless it is a hash.
+    for each in (said, (consumer, feed)):
+        if all(each) and variable_key(*each) == key:
+            return each
+    return None
+
+
+def _variable(source: FeedSource, variables: VariableLister, feed: str, consumer: str) -> Fault | None:
+    key = variable_key(consumer, feed)
+    where = f"Variable {key}"
+    try:
+        _, is_current = compare(source, variables, consumer, feed)
+    except CursorEditedError as problem:
+        return _edited(source, variables, feed, consumer, problem)
+    except (CursorFormatError, UnsupportedVersionError) as problem:
+        remedy = (
+            "Upgrade this package, or finish with the newer one"
+            if isinstance(problem, UnsupportedVersionError)
+            else "Overwrite it with what the database says (publish)"
+        )
+        return Fault(FaultKind.VARIABLE_UNREADABLE, where, problem.message, remedy)
+    if is_current:
+        return None
+    remedy = "Nothing: the next run of the consumer's export publishes it again. At once: publish"
+    if variables.get(key) is None:
+        what = "the database has cursors of this consumer, and there is no such Variable"
+        return Fault(FaultKind.VARIABLE_MISSING, where, what, remedy)
+    return Fault(FaultKind.VARIABLE_BEHIND, where, "it is older than the cursors in the database", remedy)
+
+
+def _edited(
+    source: FeedSource, variables: VariableLister, feed: str, consumer: str, problem: CursorEditedError
+) -> Fault:
+    key = variable_key(consumer, feed)
+    if source.cursors(feed, consumer):
+        what = "; ".join(problem.facts["problems"])
+        remedy = f"Nothing moves until you decide: {_SETTLE}"
+        return Fault(FaultKind.VARIABLE_EDITED, f"Variable {key}", what, remedy)
+    shards = CursorDocument.from_json(variables.get(key) or "", key=key).shards
+    return Fault(
+        FaultKind.VARIABLE_ORPHANED,
+        f"Variable {key}",
+        f"it has cursors of {len(shards)} shards, and the database has none of consumer {consumer!r}",
+        "If the consumer was dropped, delete the Variable. If its rows are lost, make them again: from the "
+        "Variable (adopt) or from the manifests (rebuild)",
+    )

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an installation and a feed consist of, and what each role may do with it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from airflow_changefeed.core.feed import FeedKind
+from airflow_changefeed.sources.mssql.names import quote
+from airflow_changefeed.sql import load_sql
+from airflow_changefeed.sql.mssql import INSTALL, feed_templates, install_tokens
+
+#: Made by a batch of ``install/``, each of its own name.
+_TABLES = ("feeds", "consumers", "stale_marks")
+_SEQUENCES = ("sequence", "lease_token")
+_GRANT = re.compile(
+    r"grant (\w+) on <<schema>>\.\[(\w+)(:<<name>>)?\] to \[<<schema_name>>\.(\w+):<<name>>\];"
+)
+
+
+@dataclass(frozen=True)
+class Right:
+    """
+    What a role may do with an object of a feed.
+
+    :param object: its name before the colon.
+    :param is_feed: whether the object is the feed's; else the installation's.
+    """
+
+    permission: str
+    object: str
+    is_feed: bool
+    role: str
+
+    def full(self, schema: str, feed: str) -> str:
+        """Return the object's quoted name."""
+        name = f"{self.object}:{feed}" if self.is_feed else self.object
+        return f"{quote(schema)}.{quote(name)}"
+
+
+def rights(role: str) -> list[Right]:
+    """Return what a role may do: as it is granted, operators being readers."""
+    wanted = ("readers",) if role == "readers" else ("readers", "operators")
+    found = _GRANT.findall(load_sql("mssql/feed/grants.batch.sql"))
+    return [Right(right.upper(), name, bool(feed), to) for right, name, feed, to in found if to in wanted]
+
+
+def installed_objects() -> dict[str, str]:
+    """Return the objects of an installation: name to type."""
+    found = dict.fromkeys(_TABLES, "table") | dict.fromkeys(_SEQUENCES, "sequence")
+    for name in INSTALL:
+        thing, _, kind = name.partition(".")
+        if kind in ("procedure", "function"):
+            found[thing] = kind
+    return found | {"templates": "function"}
+
+
+def feed_roles(schema: str, feed: str) -> list[str]:
+    """Return the roles of a feed."""
+    prefix = install_tokens(schema)["role_prefix_text"].replace("''", "'")
+    return [
+        *(f"{schema}.{role}:{feed}" for role in ("readers", "writers", "operators")),
+        f"{prefix}role:{feed}",
+    ]
+
+
+def feed_objects(feed: str, kind: FeedKind) -> dict[str, str]:
+    """Return the objects of a feed: name to type."""
+    return {
+        # A template of a type is named without what the type's own name begins with.
+        f"{'type:' if template.type == 'type' else ''}{template.object}:{feed}": template.type
+        for template in feed_templates()
+        if template.kind in (None, kind.value) and template.type != "batch"
+    }

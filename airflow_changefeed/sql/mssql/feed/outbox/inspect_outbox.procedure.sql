@@ -1,0 +1,46 @@
+-- What waits in the outbox of each shard, at a cost that grows with shards, not with rows. Rows of open transactions are
+-- passed over. Changes nothing but the sequence, of which it draws a number.
+-- result: shard_id, time_hint, age, hangs; shards that have committed rows. time_hint: of the first row. age: seconds since
+--     then, by the database's clock. hangs: the order_sequence of a row that no drain takes yet, as it was not drawn from
+--     the sequence but is at or above its present number; null without any.
+-- permission: readers
+create procedure <<schema>>.[inspect_outbox:<<name>>]
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    begin try
+        create table #waiting (shard_id <<shard_type>> not null primary key);
+        exec <<schema>>.[waiting:<<name>>];
+        declare @now datetime2(3) = <<schema>>.[now](), @bound bigint;
+        declare @seen table (shard_id <<shard_type>> not null primary key, time_hint datetime2(3) null, highest bigint null);
+        insert into @seen (shard_id, time_hint, highest)
+        select w.shard_id, l.time_hint, h.order_sequence
+        from #waiting as w
+        outer apply (
+            select top (1) o.time_hint
+            from <<schema>>.[outbox:<<name>>] as o with (readcommittedlock, rowlock, readpast)
+            where o.shard_id = w.shard_id
+            order by o.order_sequence
+        ) as l
+        outer apply (
+            select top (1) o.order_sequence
+            from <<schema>>.[outbox:<<name>>] as o with (readcommittedlock, rowlock, readpast)
+            where o.shard_id = w.shard_id
+            order by o.order_sequence desc
+        ) as h;
+        -- Drawn after the look: all that the sequence had given to the rows seen is below it.
+        set @bound = next value for <<sequence>>;
+        select
+            s.shard_id,
+            s.time_hint,
+            datediff_big(second, s.time_hint, @now) as age,
+            case when s.highest >= @bound then s.highest end as hangs
+        from @seen as s
+        where s.time_hint is not null
+        order by s.shard_id;
+    end try
+    begin catch
+        throw;
+    end catch;
+end

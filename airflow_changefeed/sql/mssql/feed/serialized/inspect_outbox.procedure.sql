@@ -1,0 +1,12 @@
+-- Serialized writers have no outbox, so nothing waits in it.
+-- result: shard_id, time_hint, age, hangs; no row.
+-- permission: readers
+create procedure <<schema>>.[inspect_outbox:<<name>>]
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    select convert(<<shard_type>>, null) as shard_id, convert(datetime2(3), null) as time_hint, convert(bigint, null) as age,
+        convert(bigint, null) as hangs
+    where 1 = 0;
+end

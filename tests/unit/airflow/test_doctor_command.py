@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``airflow changefeed doctor``, through Airflow's own parser, connections and Variables."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import yaml
+
+from airflow_changefeed.core.cursor import variable_key
+from airflow_changefeed.export import cursors
+from airflow_changefeed.export.read import unit_files
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.hooks.changefeed import AirflowVariables
+from tests.unit.airflow.test_cli import run
+from tests.unit.export.flights import CONSUMER, FEED, Flights, hours
+
+KEY = variable_key(CONSUMER, FEED)
+
+
+@pytest.fixture
+def store(server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ExportStore]:
+    """An export of three hours, its consumer, Variable and connection: all is well."""
+    from airflow.models import Variable
+
+    flights = Flights.create(tmp_path / "feeds.db")
+    flights.add(30, 0, shard=1, length=3)
+    connection = json.dumps({"conn_type": "sqlite", "host": str(flights.path)})
+    monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", connection)
+    store = ExportStore(str(tmp_path / "out"), FEED)
+    flights.export(store, hours(0, 3))
+    done = {1: [window.range for window in hours(0, 3)]}
+    cursors.advance(flights.source, AirflowVariables(), CONSUMER, FEED, done, by="test")
+    yield store
+    Variable.delete(KEY)
+
+
+def doctor(store: ExportStore, *more: str) -> int:
+    """Look at the feed and its export."""
+    return run("doctor", "--feed", FEED, "--consumer", CONSUMER, "--path", store.path, *more)
+
+
+def test_all_is_well_with_status_0(store: ExportStore, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing on standard output, a line for people on standard error."""
+    assert doctor(store) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "changefeed_default: errors: 0, warnings: 0, notes: 0; SQLite: " in err
+
+
+def test_faults_end_with_status_1_and_have_a_remedy(
+    store: ExportStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table for people: of the Variable that somebody edited, and of a window that is gone."""
+    variables = AirflowVariables()
+    variables.set(KEY, (variables.get(KEY) or "").replace("test", "me"))
+    (file, *_) = unit_files(store)
+    store.remove_manifest(file.manifest.unit, file.manifest.attempt)
+    assert doctor(store, "-o", "plain") == 1
+    out, err = capsys.readouterr()
+    assert out.split()[:5] == ["severity", "code", "where", "what", "remedy"]
+    for word in ("variable-edited", "adopt", "window-missing", "[2013-01-01T00:00:00Z,"):
+        assert word in out
+    assert "errors: 1, warnings: 1, notes: 0" in err
+
+
+def test_notes_alone_end_with_status_0(store: ExportStore, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are told nevertheless."""
+    from airflow.models import Variable
+
+    Variable.delete(KEY)
+    assert doctor(store) == 0
+    out, err = capsys.readouterr()
+    assert "variable-missing" in "".join(out.split())
+    assert "notes: 1" in err
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_programs_get_all_of_a_fault(
+    store: ExportStore, capsys: pytest.CaptureFixture[str], output: str
+) -> None:
+    """As a list, which is empty where nothing was found."""
+    load = json.loads if output == "json" else yaml.safe_load
+    assert doctor(store, "--output", output) == 0
+    assert load(capsys.readouterr().out) == []
+    assert doctor(store, "--output", output, "--path", f"{store.path}/[red]") == 1
+    (fault,) = load(capsys.readouterr().out)
+    assert set(fault) == {"severity", "code", "where", "what", "remedy"}
+    assert (fault["severity"], fault["code"], fault["where"]) == (
+        "error",
+        "export-missing",
+        f"{store.path}/[red]",
+    )
+
+
+def test_all_feeds_and_consumers_are_looked_at_by_default(
+    store: ExportStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Variables of feeds that are gone, too; those of nobody are not deleted by looking."""
+    from airflow.models import Variable
+
+    key = variable_key("lake", "nyc.Gone")
+    AirflowVariables().set(key, "{}")
+    try:
+        assert run("doctor", "-o", "json") == 0
+        (fault,) = json.loads(capsys.readouterr().out)
+        assert (fault["code"], fault["where"]) == ("variable-of-no-feed", f"Variable {key}")
+        assert AirflowVariables().get(key) == "{}"
+    finally:
+        Variable.delete(key)
+
+
+def test_limits_are_options(store: ExportStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A row that is an old one for the default is none for somebody else."""
+    eight_hours_ago = int((time.time() - 8 * 3600) * 1000)
+    with closing(sqlite3.connect(tmp_path / "feeds.db", isolation_level=None)) as connection:
+        connection.execute(
+            f'insert into "changefeed.outbox:{FEED}" (shard_id, time_hint, id) values (1, ?, 99)',
+            (eight_hours_ago,),
+        )
+    assert doctor(store) == 1
+    assert "outbox-not-drained" in "".join(capsys.readouterr().out.split())
+    assert doctor(store, "--outbox-age", "12") == 0
+
+
+def test_what_cannot_be_looked_at_ends_with_status_2(
+    store: ExportStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told apart from faults, and from a clean answer, in the source's own words."""
+    assert run("doctor", "--conn-id", "nowhere") == 2
+    assert "no connection 'nowhere'" in capsys.readouterr().err
+    assert run("doctor", "--feed", "nyc.Weather") == 2
+    assert f"it has {FEED}" in capsys.readouterr().err
+    gone = json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "gone.db")})
+    monkeypatch.setenv("AIRFLOW_CONN_GONE", gone)
+    assert run("doctor", "--changefeed-conn-id", "gone") == 2
+    assert "unable to open database file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--clock-ahead", "0"), "'0' is no length of time"),
+        (("--outbox-age", "nan"), "'nan' is no length of time"),
+        (("--open-transaction", "soon"), "'soon' is no length of time"),
+        (("--idle-consumer", "1e9"), "'1e9' is no length of time"),
+        (("--role", "owner"), "invalid choice: 'owner'"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_options_that_mean_nothing_are_refused(
+    store: ExportStore, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    """By the parser, with what is wrong."""
+    with pytest.raises(SystemExit) as caught:
+        doctor(store, *arguments)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_page_s_commands_are_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each option that the page names is one, with the default that it names."""
+    from airflow.cli.cli_parser import get_parser
+
+    from tests.examples import DOCS, examples
+
+    for line in "".join(examples("how-to/doctor.md", {}, "console")).splitlines():
+        words = line.removeprefix("$ airflow ").split()
+        assert get_parser().parse_args(words).conn_id
+    text = (DOCS / "how-to/doctor.md").read_text(encoding="utf-8")
+    for flag, default in re.findall(r"^\| `--([a-z-]+)` \| `?(\w+)`? \|", text, re.MULTILINE):
+        value = getattr(get_parser().parse_args(["changefeed", "doctor"]), flag.replace("-", "_"))
+        assert default == "all" or str(value).removesuffix(".0") == default

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A feed that is well in all, and how each fault that ``examine`` names is made."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from airflow_changefeed.core.cursor import CursorDocument, variable_key
+from airflow_changefeed.core.fault import Examination, FaultKind
+from airflow_changefeed.exceptions import (
+    SourceUnavailableError,
+)
+from airflow_changefeed.export import cursors
+from airflow_changefeed.export.doctor import examine
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.unit.export.consumers import Variables
+from tests.unit.export.flights import CONSUMER, FEED, START, Flights, hours
+
+KEY = variable_key(CONSUMER, FEED)
+LAST = 3
+
+
+class ListedVariables(Variables):
+    """Airflow's Variables, which can be listed, and can be out of reach."""
+
+    is_down = False
+
+    def keys(self, prefix: str) -> list[str]:
+        if self.is_down:
+            raise SourceUnavailableError("could not list Airflow Variables: no such table")
+        return sorted(key for key in self.values if key.startswith(prefix))
+
+
+@dataclass
+class Patient:
+    """A feed of three exported hours in two shards, its consumer, Variable and output: all is well."""
+
+    flights: Flights
+    store: ExportStore
+    variables: ListedVariables = field(default_factory=ListedVariables)
+
+    @property
+    def source(self) -> SqliteFeedSource:
+        return SqliteFeedSource(str(self.flights.path), lock_timeout=0.2)
+
+    def sql(self, *statements: str) -> None:
+        """Do what a person, or an older version, does to the file."""
+        with closing(sqlite3.connect(self.flights.path, isolation_level=None)) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def complete(self, *numbers: int, shards: tuple[int, ...] = (1, 2)) -> None:
+        """Say that hours are complete."""
+        done = {shard: [hours(number, number + 1)[0].range for number in numbers] for shard in shards}
+        cursors.advance(self.source, self.variables, CONSUMER, FEED, done, by="test")
+
+    def examine(self, **options: Any) -> Examination:
+        """Look at everything, as the command does."""
+        given = {"open_store": lambda feed: ExportStore(self.store.path, feed), **options}
+        return examine(self.source, self.variables, **given)
+
+    def edit(self, shard: int, **values: Any) -> None:
+        """Write other values into the Variable, with a digest that fits, as a program would."""
+        document = CursorDocument.from_json(self.variables.values[KEY], key=KEY)
+        text = document.to_json()
+        for name, value in values.items():
+            old = getattr(document.shards[shard], name)
+            text = text.replace(str(old), str(value))
+        self.variables.values[KEY] = text
+
+
+# ---- each fault, made
+
+
+def _drop_everything(patient: Patient) -> None:
+    patient.source.drop_feed(FEED)
+    names = ("registry", "consumer", "stale", "lease")
+    patient.sql(*(f'drop table "changefeed.{name}"' for name in names))
+    patient.variables.values.clear()
+
+
+def _older_outbox(patient: Patient) -> None:
+    """An outbox as an older version made it, without the check of its time hint."""
+    outbox = f'"changefeed.outbox:{FEED}"'
+    patient.sql(
+        f"drop table {outbox}",
+        f"create table {outbox} (order_sequence integer primary key autoincrement, shard_id integer not null "
+        "default 0, time_hint not null, id integer not null)",
+        f'create index "changefeed.outbox_shard:{FEED}" on {outbox} (shard_id)',
+    )
+
+
+def make_read_only(patient: Patient) -> None:
+    """A file whose header says that only newer versions of SQLite may write it."""
+    patient.sql("pragma journal_mode = delete")
+    with open(patient.flights.path, "r+b") as file:
+        file.seek(18)
+        file.write(b"\x03")
+
+
+def _hint_ahead(patient: Patient) -> None:
+    """A writer whose clock is two hours ahead, in a feed that lets him."""
+    patient.source.set_up_feed(FEED, time_tolerance=timedelta(days=1))
+    ahead = int((datetime.now(timezone.utc) + timedelta(hours=2)).timestamp() * 1000)
+    patient.sql(
+        f'insert into "{FEED}" (id) values (999)',
+        f'insert into "changefeed.outbox:{FEED}" (shard_id, time_hint, id) values (2, {ahead}, 999)',
+    )
+    patient.source.drain(FEED)
+
+
+def rest_undrained(patient: Patient) -> None:
+    """A row of 2024 waits in the outbox."""
+    patient.sql(
+        f'insert into "changefeed.outbox:{FEED}" (shard_id, time_hint, id) '
+        "values (2, '2024-05-06T07:08:09Z', 998)"
+    )
+
+
+def leave_idle(patient: Patient) -> None:
+    """A second consumer that read one hour, eight days ago."""
+    patient.source.begin_consumer("lake", FEED, {1: hours(0, 1)[0].range.after}, by="test")
+    cursors.advance(patient.source, patient.variables, "lake", FEED, {1: [hours(0, 1)[0].range]}, by="test")
+    patient.sql(
+        "update \"changefeed.consumer\" set moved_at_ms = moved_at_ms - 691200000 where consumer = 'lake'"
+    )
+
+
+def _restored(patient: Patient) -> None:
+    """The file of before the last seal."""
+    patient.sql(
+        f'update "changefeed.state:{FEED}" set time_ms = time_ms - 3600000 where shard_id = 1',
+        'update "changefeed.registry" set floor_ms = floor_ms - 3600000',
+    )
+
+
+def _purged(patient: Patient) -> None:
+    """A consumer that begins at the start of a feed whose first hour is gone."""
+    patient.source.purge(FEED, START + timedelta(hours=1))
+    patient.sql("delete from \"changefeed.consumer\" where consumer = 'lake'")
+    patient.source.begin_consumer("lake", FEED, {1: hours(0, 1)[0].range.after}, by="test")
+    cursors.publish_rows(
+        patient.source, patient.variables, "lake", FEED, patient.source.cursors(FEED, "lake")
+    )
+
+
+def die(patient: Patient) -> None:
+    """A process died with a lease."""
+    patient.source.take_lease(CONSUMER, FEED, [1], holder="dag/run/task/1", seconds=0.001)
+
+
+def _sleeps(patient: Patient) -> None:
+    patient.source.take_lease(CONSUMER, FEED, [1], holder="notebook", seconds=86_400)
+
+
+def edit_by_hand(patient: Patient) -> None:
+    """A person wrote into the Variable."""
+    patient.variables.values[KEY] = patient.variables.values[KEY].replace("test", "me")
+
+
+def _orphan(patient: Patient) -> None:
+    """A second consumer was dropped, its Variable stayed."""
+    patient.source.begin_consumer("lake", FEED, {1: hours(0, 1)[0].range.after}, by="test")
+    cursors.resolve(patient.source, patient.variables, "lake", FEED)
+    patient.source.drop_consumer("lake", FEED)
+
+
+def _of_no_feed(patient: Patient) -> None:
+    key = variable_key("lake", "nyc.Gone")
+    patient.variables.values[key] = CursorDocument("lake", "nyc.Gone", {}).to_json()
+
+
+def _behind(patient: Patient) -> None:
+    """A process died after it moved the cursor, before it published."""
+    old = patient.variables.values[KEY]
+    patient.source.seal(FEED, START + timedelta(hours=LAST + 1))
+    patient.flights.export(patient.store, hours(LAST, LAST + 1))
+    patient.complete(LAST)
+    patient.variables.values[KEY] = old
+
+
+def leave_hole(patient: Patient) -> None:
+    """A window in the middle is not exported."""
+    patient.source.seal(FEED, START + timedelta(hours=LAST + 2))
+    patient.flights.export(patient.store, hours(LAST + 1, LAST + 2))
+    patient.complete(LAST + 1, shards=(1,))
+
+
+def insert_history(patient: Patient) -> None:
+    """History comes into an hour that was exported."""
+    patient.sql(f'insert into "{FEED}" (id) values (1000)')
+    patient.source.insert_history(FEED, 1, [(START + timedelta(minutes=5), (1000,))], reason="imported")
+
+
+def _export_moved(patient: Patient) -> None:
+    Path(patient.store.path).rename(f"{patient.store.path}.moved")
+
+
+Break = Callable[[Patient], None]
+#: Of each fault how it is made, what else is asked for, and what its text has.
+FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
+    FaultKind.NOT_INSTALLED: (_drop_everything, {}, "it holds no feeds"),
+    FaultKind.OBJECT_MISSING: (
+        lambda patient: patient.sql(f'drop index "changefeed.outbox_shard:{FEED}"'),
+        {},
+        f"index changefeed.outbox_shard:{FEED}: feed {FEED} has lost",
+    ),
+    FaultKind.TABLE_MISSING: (
+        lambda patient: patient.sql('drop table "changefeed.lease"'),
+        {},
+        "table changefeed.lease: the file has lost this table",
+    ),
+    FaultKind.VERSION_DIFFERS: (
+        lambda patient: patient.sql('alter table "changefeed.consumer" add column note text'),
+        {},
+        "table changefeed.consumer: it was made by another version",
+    ),
+    FaultKind.FEED_VERSION_DIFFERS: (
+        _older_outbox,
+        {},
+        f"table changefeed.outbox:{FEED}: it was made by another version",
+    ),
+    FaultKind.NOT_WAL: (
+        lambda patient: patient.sql("pragma journal_mode = delete"),
+        {},
+        "its journal mode is delete",
+    ),
+    FaultKind.CLOCK_AHEAD: (_hint_ahead, {"open_store": None}, f"feed {FEED}, shard 2: its clock is at"),
+    FaultKind.OUTBOX_NOT_DRAINED: (
+        rest_undrained,
+        {},
+        f"feed {FEED}, shard 2: the first row in its outbox has the time_hint 2024-05-06T07:08:09Z",
+    ),
+    FaultKind.CONSUMER_UNKNOWN: (
+        lambda patient: None,
+        {"consumer": "warhouse"},
+        f"consumer warhouse: the database has no cursor of it; there are {CONSUMER}",
+    ),
+    FaultKind.CONSUMER_IDLE: (
+        leave_idle,
+        {},
+        "keeps events from being purged: shard 1 from 2013-01-01T00:59:59.999Z on, shard 2 from 1970",
+    ),
+    FaultKind.CURSOR_BEYOND_FEED: (
+        _restored,
+        {},
+        f"feed {FEED}, shard 1, consumer {CONSUMER}: its cursor",
+    ),
+    FaultKind.CURSOR_PURGED: (_purged, {}, f"feed {FEED}, shard 1, consumer lake: its cursor"),
+    FaultKind.LEASE_EXPIRED: (die, {}, "dag/run/task/1 held the lease and has not given it back"),
+    FaultKind.LEASE_STUCK: (_sleeps, {}, "notebook holds the lease until"),
+    FaultKind.VARIABLE_EDITED: (
+        edit_by_hand,
+        {},
+        f"Variable {KEY}: its digest does not fit, so it was edited",
+    ),
+    FaultKind.VARIABLE_UNREADABLE: (
+        lambda patient: patient.variables.set(KEY, "42"),
+        {},
+        "its JSON says something else. Overwrite it",
+    ),
+    FaultKind.VARIABLE_ORPHANED: (
+        _orphan,
+        {},
+        "the database has none of consumer 'lake'. If the consumer was dropped, delete the Variable",
+    ),
+    FaultKind.VARIABLE_OF_NO_FEED: (
+        _of_no_feed,
+        {},
+        "it is of consumer 'lake' and feed 'nyc.Gone', which this database has not",
+    ),
+    FaultKind.VARIABLE_MISSING: (
+        lambda patient: patient.variables.values.clear(),
+        {},
+        f"Variable {KEY}: the database has cursors of this consumer, and there is no such Variable",
+    ),
+    FaultKind.VARIABLE_BEHIND: (_behind, {}, f"Variable {KEY}: it is older than the cursors"),
+    FaultKind.WINDOW_MISSING: (
+        leave_hole,
+        {"open_store": None},
+        f"feed {FEED}, shard 1, consumer {CONSUMER}: nothing complete in shard 1 "
+        "[2013-01-01T03:00:00Z, 2013-01-01T04:00:00Z), though later windows are complete",
+    ),
+    FaultKind.WINDOW_STALE: (
+        insert_history,
+        {},
+        "shard 1 [2013-01-01T00:00:00Z, 2013-01-01T01:00:00Z): history was inserted after it was exported "
+        "(imported)",
+    ),
+    FaultKind.EXPORT_MISSING: (_export_moved, {}, f"holds no export of feed '{FEED}'"),
+    FaultKind.NOT_LOOKED_AT: (
+        insert_history,
+        {"open_store": None},
+        f"feed {FEED}: whether windows with inserted history (1 marks) were exported again. Name the export",
+    ),
+}
+#: Faults that bring others with them, or need somebody else; each has a test of its own below.
+APART = {FaultKind.EVENT_TABLE_MISSING, FaultKind.NOT_WRITABLE, FaultKind.OPEN_TRANSACTION}

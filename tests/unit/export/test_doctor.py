@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``examine``: each fault that a file, its consumers or an export can have is found alone."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from airflow_changefeed.core.cursor import CursorDocument, variable_key
+from airflow_changefeed.core.fault import FaultKind, Limits, Severity
+from airflow_changefeed.core.feed import FeedKind
+from airflow_changefeed.exceptions import (
+    ConnectionNotUsableError,
+    FeedNotFoundError,
+    InvalidArgumentError,
+)
+from airflow_changefeed.export.doctor import examine
+from airflow_changefeed.export.read import unit_files
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.unit.export.ailments import (
+    FAULTS,
+    KEY,
+    LAST,
+    Patient,
+    die,
+    edit_by_hand,
+    insert_history,
+    leave_hole,
+    leave_idle,
+    make_read_only,
+    rest_undrained,
+)
+from tests.unit.export.flights import CONSUMER, FEED, Flights, hours
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Patient:
+    """All is well."""
+    flights = Flights.create(tmp_path / "feeds.db")
+    flights.add(30, 0, shard=1, length=LAST)
+    flights.add(6, 1, shard=2)
+    patient = Patient(flights, ExportStore(str(tmp_path / "out"), FEED))
+    flights.export(patient.store, hours(0, LAST))
+    patient.complete(*range(LAST))
+    return patient
+
+
+def test_a_healthy_feed_has_no_fault_at_all(patient: Patient) -> None:
+    """Not even a note."""
+    found = patient.examine(consumer=CONSUMER)
+    assert found.faults == ()
+    assert found.is_clean
+    assert found.facts["journal mode"] == "wal"
+    assert found.summary.startswith("errors: 0, warnings: 0, notes: 0; SQLite: ")
+    assert patient.examine().faults == ()
+
+
+def test_a_healthy_feed_of_serialized_writers_has_none(patient: Patient) -> None:
+    """Also not, once it has events."""
+    patient.sql('create table "nyc.Reading" (shard integer, ulid blob, primary key (shard, ulid))')
+    patient.source.set_up_feed("nyc.Reading", kind=FeedKind.SERIALIZED)
+    assert patient.examine(feed="nyc.Reading", open_store=None).faults == ()
+
+
+def test_looking_changes_nothing(patient: Patient) -> None:
+    """Neither the file, nor the output, nor the Variables."""
+    patient.sql(f'insert into "changefeed.outbox:{FEED}" (shard_id, time_hint, id) values (1, 0, 999)')
+    before = (
+        _dump(patient),
+        dict(patient.variables.values),
+        sorted(map(str, Path(patient.store.path).rglob("*"))),
+    )
+    patient.examine(consumer=CONSUMER)
+    assert before == (
+        _dump(patient),
+        dict(patient.variables.values),
+        sorted(map(str, Path(patient.store.path).rglob("*"))),
+    )
+
+
+def _dump(patient: Patient) -> list[str]:
+    with closing(sqlite3.connect(patient.flights.path)) as connection:
+        return list(connection.iterdump())
+
+
+@pytest.mark.parametrize("kind", FAULTS, ids=lambda kind: kind.code)
+def test_a_fault_is_found_alone_and_has_a_remedy(patient: Patient, kind: FaultKind) -> None:
+    """What is broken is named, nothing else is, and it says what to do."""
+    make, options, text = FAULTS[kind]
+    make(patient)
+    (fault,) = patient.examine(**options).faults
+    assert fault.kind is kind
+    assert text in str(fault)
+    assert fault.remedy
+    assert patient.examine(**options).is_clean == (kind.severity is Severity.NOTE)
+
+
+def test_a_lost_event_table_is_told_with_what_it_hides(patient: Patient) -> None:
+    """What could not be looked at for that reason is one note, not many."""
+    patient.sql(f'alter table "{FEED}" rename to "nyc.Elsewhere"')
+    lost, hidden = patient.examine(open_store=None).faults
+    assert lost.kind is FaultKind.EVENT_TABLE_MISSING
+    assert hidden.kind is FaultKind.NOT_LOOKED_AT
+    assert hidden.where == "; ".join(
+        f"{what} of feed {FEED}" for what in ("shards", "cursors", "stale marks", "Variables")
+    )
+
+
+def test_a_lost_table_of_ours_hides_only_what_it_held(patient: Patient) -> None:
+    """The other checks go on, whatever the driver says."""
+    patient.sql(f'drop table "changefeed.state:{FEED}"')
+    found = patient.examine().faults
+    assert {fault.kind for fault in found} >= {FaultKind.TABLE_MISSING, FaultKind.NOT_LOOKED_AT}
+    (hidden,) = (fault for fault in found if fault.kind is FaultKind.NOT_LOOKED_AT)
+    assert hidden.where == f"shards of feed {FEED}"
+    assert "no such table" in hidden.what
+
+
+def test_a_file_that_must_not_be_written_is_told(patient: Patient) -> None:
+    """Reading goes on."""
+    make_read_only(patient)
+    kinds = {fault.kind for fault in patient.examine().faults}
+    assert kinds == {FaultKind.NOT_WRITABLE, FaultKind.NOT_WAL}
+
+
+@contextmanager
+def _writer(patient: Patient) -> Iterator[None]:
+    with closing(sqlite3.connect(patient.flights.path, isolation_level=None)) as connection:
+        connection.execute("begin immediate")
+        yield
+        connection.execute("rollback")
+
+
+def test_a_transaction_that_stays_open_is_told(patient: Patient) -> None:
+    """There is one writer at a time, and all others wait for it."""
+    with _writer(patient):
+        (fault,) = patient.examine().faults
+    assert fault.kind is FaultKind.OPEN_TRANSACTION
+    assert "0.2 s" in fault.what
+    assert patient.examine().faults == ()
+
+
+# ---- windows and Variables in more detail
+
+
+def test_a_window_missing_in_the_output_is_found_without_the_consumer(patient: Patient) -> None:
+    """By the names of manifests; once, though the cursor is held back by it, too."""
+    leave_hole(patient)
+    found = patient.examine(consumer=CONSUMER).faults
+    assert [(fault.kind, fault.what.partition(" in ")[2][:7]) for fault in found] == [
+        (FaultKind.WINDOW_MISSING, "shard 1"),
+        (FaultKind.WINDOW_MISSING, "shard 2"),
+    ]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_manifest_that_the_consumer_had_and_is_gone_is_found(patient: Patient, number: int) -> None:
+    """The first and last one, too, of a consumer that is named."""
+    window = hours(number, number + 1)[0]
+    for file in unit_files(patient.store, window.start, window.end, [1]):
+        patient.store.remove_manifest(file.manifest.unit, file.manifest.attempt)
+    (fault,) = patient.examine(consumer=CONSUMER).faults
+    assert fault.kind is FaultKind.WINDOW_MISSING
+    assert f"nothing complete in shard 1 {window}" in fault.what
+
+
+def test_a_stale_window_that_was_exported_again_is_well(patient: Patient) -> None:
+    """The manifest says which marks its read has seen."""
+    insert_history(patient)
+    patient.flights.export(patient.store, hours(0, 1))
+    assert patient.examine().faults == ()
+
+
+def test_variables_out_of_reach_are_told(patient: Patient) -> None:
+    """The rest is looked at nevertheless."""
+    patient.variables.is_down = True
+    die(patient)
+    lease, hidden = patient.examine().faults
+    assert lease.kind is FaultKind.LEASE_EXPIRED
+    assert hidden.where == f"Variables of feed {FEED}; Variables of other feeds"
+
+
+def test_a_person_s_own_variables_are_left_alone(patient: Patient) -> None:
+    """Only names of ours count, hashed ones too."""
+    patient.variables.values |= {"changefeed:": "{}", "changefeed:~": "x", "changefeeds": "42"}
+    feed = "a/b" + "c" * 300
+    key = variable_key("lake", feed)
+    patient.variables.values[key] = CursorDocument("lake", feed, {}).to_json()
+    (fault,) = patient.examine().faults
+    assert fault.where == f"Variable {key}"
+    assert feed in fault.what
+
+
+# ---- what cannot be looked at
+
+
+def test_a_feed_that_is_not_there_is_refused(patient: Patient) -> None:
+    """Instead of a clean answer."""
+    with pytest.raises(FeedNotFoundError, match=r"'nyc.Weather' in this database; it has nyc.Flight"):
+        patient.examine(feed="nyc.Weather")
+    patient.source.drop_feed(FEED)
+    with pytest.raises(FeedNotFoundError, match="it has none"):
+        patient.examine(feed=FEED)
+
+
+def test_a_file_that_is_not_there_is_refused(patient: Patient, tmp_path: Path) -> None:
+    """With the source's own words."""
+    with pytest.raises(ConnectionNotUsableError, match="check the path"):
+        examine(SqliteFeedSource(str(tmp_path / "nothing.db")))
+
+
+def test_limits_that_mean_nothing_are_refused() -> None:
+    """All of them at once."""
+    with pytest.raises(InvalidArgumentError, match=r"clock_ahead must be .*; role must be one of readers"):
+        Limits(clock_ahead=timedelta(0), role="owner")
+
+
+def test_limits_are_heeded(patient: Patient) -> None:
+    """What is a fault for one is none for another."""
+    rest_undrained(patient)
+    leave_idle(patient)
+    wide = Limits(outbox_age=timedelta(days=36_500), idle_consumer=timedelta(days=9))
+    assert patient.examine(limits=wide).faults == ()
+
+
+def test_errors_come_first(patient: Patient) -> None:
+    """Then warnings, then notes."""
+    die(patient)
+    rest_undrained(patient)
+    edit_by_hand(patient)
+    found = patient.examine()
+    assert [fault.severity for fault in found.faults] == list(Severity)
+    assert found.summary.startswith("errors: 1, warnings: 1, notes: 1; ")
+    assert found.faults[0].to_dict() == {
+        "severity": "error",
+        "code": "variable-edited",
+        "where": f"Variable {KEY}",
+        "what": found.faults[0].what,
+        "remedy": found.faults[0].remedy,
+    }

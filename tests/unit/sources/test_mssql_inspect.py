@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What ``doctor`` makes of a catalog: rows as SQL Server's documentation describes them.
+
+Below the driver, for what a stand-in's catalog does not have; what it has is made and found in
+``tests/integration/mssql/test_doctor.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_changefeed.core.fault import Fault, FaultKind
+from airflow_changefeed.core.feed import FeedInfo, FeedKind
+from airflow_changefeed.sources.mssql import inspect_faults as told
+from airflow_changefeed.sources.mssql.names import MssqlFeed
+from airflow_changefeed.sources.mssql.objects import feed_objects, feed_roles, installed_objects, rights
+from airflow_changefeed.sql import load_sql
+from tests.examples import DOCS
+from tests.unit.export.ailments import APART, FAULTS
+
+FEED, SCHEMA = "myservice.MyEvent", "changefeed"
+OUTBOX = f"outbox:{FEED}"
+
+# ---- rows of a healthy installation, and what may differ in them
+
+
+def module(**other: Any) -> dict[str, Any]:
+    """A row of sys.objects with sys.sql_modules."""
+    return {"name": f"shards:{FEED}", "uses_quoted_identifier": 1, "uses_ansi_nulls": 1, **other}
+
+
+def table(**other: Any) -> dict[str, Any]:
+    """A row of sys.tables; 1 is DISABLE, 0 TABLE, 2 AUTO."""
+    return {"name": OUTBOX, "lock_escalation": 1, **other}
+
+
+def index(**other: Any) -> dict[str, Any]:
+    """A row of sys.indexes; a clustered index has the id 1."""
+    return {
+        "table_name": OUTBOX,
+        "name": f"pk:{OUTBOX}",
+        "index_id": 1,
+        "allow_page_locks": 0,
+        "is_primary_key": 1,
+        **other,
+    }
+
+
+def sequence(**other: Any) -> dict[str, Any]:
+    """A row of sys.sequences."""
+    return {"name": "sequence", "is_cycling": 0, "is_cached": 1, **other}
+
+
+def modules(*rows: dict[str, Any]) -> list[Fault]:
+    """Judge modules."""
+    return list(told.module_faults(SCHEMA, rows))
+
+
+def locks(*rows: dict[str, Any]) -> list[Fault]:
+    """Judge tables and indexes."""
+    tables = [row for row in rows if "lock_escalation" in row]
+    return list(told.lock_faults(SCHEMA, [FEED], tables, [row for row in rows if "index_id" in row]))
+
+
+def sequences(*rows: dict[str, Any]) -> list[Fault]:
+    """Judge sequences."""
+    return list(told.sequence_faults(SCHEMA, rows))
+
+
+def session(**other: Any) -> dict[str, Any]:
+    """A row of the question for open transactions."""
+    return {
+        "session_id": 57,
+        "login_name": "shoe_service",
+        "host_name": "app1",
+        "program_name": "ShoeService",
+        "age": 7300,
+        **other,
+    }
+
+
+Make = Callable[[], list[Fault]]
+BROKEN: dict[str, tuple[FaultKind, Make, str]] = {
+    "quoted_identifier": (
+        FaultKind.MODULE_SETTINGS,
+        lambda: modules(module(uses_quoted_identifier=0)),
+        f"changefeed.shards:{FEED}: it was made with quoted_identifier off, and keeps that",
+    ),
+    "both settings": (
+        FaultKind.MODULE_SETTINGS,
+        lambda: modules(module(uses_quoted_identifier=0, uses_ansi_nulls=0)),
+        "it was made with quoted_identifier and ansi_nulls off",
+    ),
+    "page locks": (
+        FaultKind.PAGE_LOCKS,
+        lambda: locks(index(allow_page_locks=1)),
+        f"alter index [pk:outbox:{FEED}] on [changefeed].[outbox:{FEED}] set (allow_page_locks = off)",
+    ),
+    "second index": (
+        FaultKind.EXTRA_INDEX,
+        lambda: locks(index(name="by]time", index_id=2, is_primary_key=0)),
+        f"drop index [by]]time] on [changefeed].[outbox:{FEED}]",
+    ),
+    "escalation of the outbox": (
+        FaultKind.LOCK_ESCALATION,
+        lambda: locks(table(lock_escalation=0)),
+        f"alter table [changefeed].[outbox:{FEED}] set (lock_escalation = disable)",
+    ),
+    "escalation of the feed": (
+        FaultKind.LOCK_ESCALATION,
+        lambda: locks(table(name=f"feed:{FEED}", lock_escalation=2)),
+        f"table changefeed.feed:{FEED}: row locks may escalate",
+    ),
+    "cycling sequence": (
+        FaultKind.SEQUENCE_CYCLES,
+        lambda: sequences(sequence(is_cycling=1)),
+        "alter sequence [changefeed].[sequence] no cycle",
+    ),
+    "sequence without cache": (
+        FaultKind.SEQUENCE_NOT_CACHED,
+        lambda: sequences(sequence(is_cached=0)),
+        "sequence changefeed.sequence: each number that it gives is written to disk",
+    ),
+    "allowed durability": (
+        FaultKind.DELAYED_DURABILITY,
+        lambda: list(told.durability_faults("shop", 1)),
+        "database shop: it allows delayed durability",
+    ),
+    "forced durability": (
+        FaultKind.DELAYED_DURABILITY,
+        lambda: list(told.durability_faults("shop", 2)),
+        "database shop: it forces delayed durability",
+    ),
+    "open transaction": (
+        FaultKind.OPEN_TRANSACTION,
+        lambda: told.open_transaction_faults([session()]),
+        "session 57: it has written, and is open for 2 hours (login shoe_service, host app1, program "
+        "ShoeService)",
+    ),
+    "transaction without a session": (
+        FaultKind.OPEN_TRANSACTION,
+        lambda: told.open_transaction_faults(
+            [session(session_id=None, login_name=None, host_name=None, program_name=None)]
+        ),
+        "a transaction: it has written",
+    ),
+    "denied right": (
+        FaultKind.PERMISSION_MISSING,
+        lambda: [told.no_right("me", FEED, ["execute a"], f"changefeed.readers:{FEED}", "exec upgrade")],
+        "Take the deny back, or: exec upgrade",
+    ),
+    "hanging row": (
+        FaultKind.OUTBOX_HANGS,
+        lambda: [told.hanging(FEED, "0", 7, f"[changefeed].[{OUTBOX}]")],
+        f"Delete the row from [changefeed].[outbox:{FEED}]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_fault_in_the_catalog_is_told_with_its_remedy(name: str) -> None:
+    """One fault of one kind for one thing that is wrong."""
+    kind, make, text = BROKEN[name]
+    (fault,) = make()
+    assert fault.kind is kind
+    assert text in str(fault)
+
+
+def test_a_healthy_catalog_has_no_fault() -> None:
+    """Nor have objects of other feeds, heaps, and what is no module."""
+    foreign = index(table_name="outbox:other.Table", allow_page_locks=1)
+    assert modules(module(), module(name="state", uses_quoted_identifier=None, uses_ansi_nulls=None)) == []
+    assert locks(table(), index(), foreign, index(name=None, index_id=0, allow_page_locks=1)) == []
+    assert sequences(sequence()) == []
+    assert list(told.durability_faults("shop", 0)) == []
+    assert told.open_transaction_faults([]) == []
+
+
+def test_a_primary_key_that_a_server_counts_as_second_is_no_extra_index() -> None:
+    """Not every server has clustered indexes."""
+    assert locks(index(index_id=2, allow_page_locks=1)) == []
+
+
+# ---- what is expected to be there
+
+
+def test_the_objects_of_a_feed_are_those_of_its_kind() -> None:
+    """As the templates make them."""
+    outbox, serialized = feed_objects(FEED, FeedKind.OUTBOX), feed_objects(FEED, FeedKind.SERIALIZED)
+    assert outbox[f"outbox:{FEED}"] == "table"
+    assert outbox[f"type:read:{FEED}"] == "type"
+    assert outbox[f"inspect_outbox:{FEED}"] == serialized[f"inspect_outbox:{FEED}"] == "procedure"
+    assert serialized[f"feed:{FEED}"] == "view"
+    assert serialized[f"lock:{FEED}"] == "procedure"
+    assert not any("options" in name or "grants" in name for name in (*outbox, *serialized))
+
+
+def test_the_objects_of_an_installation_are_those_of_its_script() -> None:
+    """Those that batches make, too."""
+    found = installed_objects()
+    assert found["setup_feed"] == "procedure"
+    assert found["templates"] == found["version"] == "function"
+    assert {name for name, kind in found.items() if kind == "table"} == {"feeds", "consumers", "stale_marks"}
+    assert {name for name, kind in found.items() if kind == "sequence"} == {"sequence", "lease_token"}
+
+
+def test_the_rights_of_a_role_are_those_that_are_granted() -> None:
+    """Read from the grants themselves, of which none to these roles is overlooked."""
+    text = load_sql("mssql/feed/grants.batch.sql")
+    granted = re.findall(r"^grant .* to \[<<schema_name>>\.", text, re.MULTILINE)
+    assert len(rights("operators")) == len(granted)
+    assert {right.role for right in rights("operators")} == {"readers", "operators"}
+    assert {right.role for right in rights("readers")} == {"readers"}
+    (feeds,) = (right for right in rights("readers") if not right.is_feed)
+    assert (feeds.permission, feeds.full(SCHEMA, FEED)) == ("SELECT", "[changefeed].[feeds]")
+    names = {right.full("my]s", FEED) for right in rights("operators")}
+    assert f"[my]]s].[seal_feed:{FEED}]" in names
+
+
+def test_names_are_compared_without_their_case() -> None:
+    """Some servers fold it."""
+    there = [f"OUTBOX:{FEED.lower()}"]
+    assert told.missing_objects(SCHEMA, {OUTBOX: "table"}, there, "do something") == []
+    (fault,) = told.missing_objects(SCHEMA, {"a": "procedure"}, there, "do something")
+    assert (fault.kind, fault.remedy) == (FaultKind.OBJECT_MISSING, "do something")
+
+
+@pytest.mark.parametrize(("schema", "last"), [("changefeed", "role:"), ("my's", "my's.role:")])
+def test_a_role_that_is_gone_is_told(schema: str, last: str) -> None:
+    """There are four for each feed."""
+    expected = feed_roles(schema, FEED)
+    assert expected[-1] == f"{last}{FEED}"
+    assert told.missing_roles(expected, expected, "do something") == []
+    (fault,) = told.missing_roles(expected, expected[1:], "do something")
+    assert (fault.kind, fault.where) == (FaultKind.OBJECT_MISSING, f"role {schema}.readers:{FEED}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "table_name", "statement"),
+    [
+        (FeedKind.OUTBOX, "[my'service].[MyEvent]", "@table_name = N'[my''service].[MyEvent]', @outbox = 1"),
+        (FeedKind.SERIALIZED, None, f"@table_name = N'{FEED}', @blocking = 1"),
+    ],
+)
+def test_the_upgrade_of_a_feed_is_a_statement(kind: FeedKind, table_name: str | None, statement: str) -> None:
+    """Which can be run as it is."""
+    info = FeedInfo(FEED, kind, "int", (), ())
+    feed = MssqlFeed(SCHEMA, 1, FEED, kind, "int", table_name, None, None, info, {})
+    assert told.upgrade(SCHEMA, feed) == f"exec [changefeed].[upgrade_feed] {statement}"
+
+
+# ---- nothing is left out
+
+
+def test_each_fault_that_is_named_is_tried() -> None:
+    """Made on a file, in an export, or here; those of a server are in ``tests/integration/mssql``, too."""
+    assert {*FAULTS, *APART, *(kind for kind, _, _ in BROKEN.values())} == set(FaultKind)
+
+
+def test_the_page_has_each_fault_with_its_severity() -> None:
+    """So that a person finds it by its code."""
+    text = (DOCS / "how-to/doctor.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z][a-z-]+)` \| (error|warning|note) \|", text, re.MULTILINE)
+    assert sorted(rows) == sorted((kind.code, kind.severity.value) for kind in FaultKind)
