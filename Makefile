@@ -24,10 +24,10 @@ unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 # Some dozen processes of Airflow and Spark are started, each of which would compile a thousand modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java demo ui test soak tsql bench lint format constraints build clean
+.PHONY: help setup java demo demo-mssql ui test soak tsql bench lint format constraints build clean
 
 help: ## Show the targets
-	@grep -hE '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 setup: $(STAMP) ## Make .venv with the exact versions of constraints.txt
 
@@ -59,6 +59,9 @@ java: ## Check that Java 17 or later is there for Spark
 
 demo: setup java ## Backfill real flights through Airflow and Spark, with proof (under 6 minutes)
 	@$(BIN)/python -m tests.system.demo
+
+demo-mssql: setup java ## The same on the SQL Server named by CHANGEFEED_TEST_MSSQL
+	@$(BIN)/python -m tests.system.demo --mssql
 
 ui: setup java ## Open Airflow's UI with a loaded feed and a week of hourly windows (PORT=8080)
 	@exec $(BIN)/python -m tests.system.ui --port "$(PORT)"

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
+from urllib.parse import quote, quote_plus
 
 from airflow_changefeed.exceptions import ChangefeedError, OutputNotWritableError, TransientError
 
@@ -46,9 +48,15 @@ def secrets_of(value: object) -> Iterator[str]:
         yield value
 
 
+def _forms(secret: str) -> set[str]:
+    """Return how a secret may be written: as it is, in a URL, in JSON, or in Python's own text."""
+    in_url = {quote(secret), quote(secret, safe=""), quote_plus(secret)}
+    return {secret, *in_url, json.dumps(secret)[1:-1], repr(secret)[1:-1]}
+
+
 def _harmless(text: str, secrets: Sequence[str]) -> str:
     """Return an error's text without secrets: those of the options, and what signs or names one in a URL."""
-    for secret in sorted(secrets, key=len, reverse=True):
+    for secret in sorted({form for each in secrets for form in _forms(each)}, key=len, reverse=True):
         text = text.replace(secret, "***")
     return _QUERY.sub(r"\1?***", _LOGIN.sub("://***@", text))
 

@@ -15,6 +15,7 @@ from airflow_changefeed.exceptions import (
     SourceUnavailableError,
 )
 from airflow_changefeed.hooks.changefeed_connection import DESCRIBE
+from airflow_changefeed.hooks.changefeed_secrets import hide_secrets
 from airflow_changefeed.sources import SOURCES, open_source
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class ChangefeedHook(BaseHook):
         from airflow.sdk.exceptions import AirflowNotFoundException
 
         try:
-            return self.get_connection(self.changefeed_conn_id)
+            connection = self.get_connection(self.changefeed_conn_id)
         except AirflowNotFoundException:
             raise ConnectionNotUsableError(
                 f"Airflow has no connection {self.changefeed_conn_id!r}: create it (airflow connections add "
@@ -127,6 +128,8 @@ class ChangefeedHook(BaseHook):
                 "another one by changefeed_conn_id",
                 conn_id=self.changefeed_conn_id,
             ) from None
+        hide_secrets(connection.extra_dejson)
+        return connection
 
     def _lock_timeout(self, connection: Connection) -> float:
         if self.lock_timeout is not None:

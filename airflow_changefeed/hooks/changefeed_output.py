@@ -8,6 +8,7 @@ from typing import Any
 from airflow.sdk import BaseHook
 
 from airflow_changefeed.exceptions import ConnectionNotUsableError
+from airflow_changefeed.hooks.changefeed_secrets import hide_secrets
 
 
 def storage_options(path: str, path_conn_id: str | None) -> dict[str, Any]:
@@ -30,4 +31,5 @@ def storage_options(path: str, path_conn_id: str | None) -> dict[str, Any]:
             f"of {path} as its extra, or leave out path_conn_id",
             conn_id=path_conn_id,
         ) from None
+    hide_secrets(extra)
     return extra

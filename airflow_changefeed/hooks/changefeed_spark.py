@@ -13,7 +13,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 LEAST_JAVA = 17
 _PR_SET_PDEATHSIG = 1
 _JAVA_SECONDS = 60
+_DRIVER_PYTHON = "spark.pyspark.driver.python"
 # The driver of a local job does little in Java, for seconds: its second compiler would use more processor
 # time than the rest of the job (measured: 14 instead of 24 s for the least job there is). Goes before what
 # anybody else says, so theirs wins; other makes of Java pass over what they do not know.
@@ -89,6 +91,11 @@ class ChangefeedSparkSubmitHook(SparkSubmitHook):
         args: list[str] = super()._build_spark_common_args()
         # Not by env_vars: on YARN and Kubernetes those become properties for other machines.
         self._env = driver_environment(self._env_vars)
+        driver = {**os.environ, **self._env}.get("PYSPARK_DRIVER_PYTHON")
+        if driver and not self.is_local and _DRIVER_PYTHON not in self._conf:
+            # Else the driver would take spark.pyspark.python, which names a Python of the executors, and
+            # goes before all variables.
+            args += ["--conf", f"{_DRIVER_PYTHON}={driver}"]
         return args
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
@@ -117,6 +124,24 @@ def check_connection(connection: Callable[[str], Connection], conn_id: str) -> N
             "instead. Create "
             'it as JSON, since a URI cannot say local[*]: {"conn_type": "spark", "host": "local[*]"}',
             conn_id=conn_id,
+        ) from None
+
+
+@contextmanager
+def kubernetes_named() -> Iterator[None]:
+    """
+    Name the package that Spark's provider needs for Kubernetes; it only knows that a name is not defined.
+
+    :raises SparkEnvironmentError: it is missing; terminal.
+    """
+    try:
+        yield
+    except NameError as error:
+        if error.name != "kube_client":
+            raise
+        raise SparkEnvironmentError(
+            "Spark on Kubernetes needs Airflow's provider of Kubernetes, which is missing: install it with: "
+            "pip install apache-airflow-providers-cncf-kubernetes"
         ) from None
 
 

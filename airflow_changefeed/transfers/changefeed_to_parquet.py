@@ -33,9 +33,11 @@ from airflow_changefeed.hooks.changefeed_context import (
 )
 from airflow_changefeed.hooks.changefeed_job import job_folder, pids_to_watch
 from airflow_changefeed.hooks.changefeed_output import storage_options
+from airflow_changefeed.hooks.changefeed_secrets import private_files
 from airflow_changefeed.hooks.changefeed_spark import (
     ChangefeedSparkSubmitHook,
     check_connection,
+    kubernetes_named,
     local_environment,
 )
 
@@ -315,7 +317,8 @@ class ChangefeedToParquetOperator(SparkSubmitOperator):
         self._get_hook().check()
 
     def _get_hook(self) -> ChangefeedSparkSubmitHook:
-        return ChangefeedSparkSubmitHook.of(super()._get_hook())
+        with private_files(), kubernetes_named():
+            return ChangefeedSparkSubmitHook.of(super()._get_hook())
 
     def on_kill(self) -> None:
         """Stop the Spark job, if one runs."""

@@ -7,11 +7,10 @@ import os
 import re
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
@@ -27,8 +26,7 @@ from airflow_changefeed.sources import open_source
 from tests.examples import examples, run_example
 from tests.system.airflow_api import AirflowApi
 from tests.system.airflow_settings import PROJECT
-from tests.system.demo.flights import COLUMNS, FEED, SHARDS, events_of
-from tests.system.demo.load import create_feed
+from tests.system.demo.flights import FEED, SHARDS, events_of
 from tests.system.demo.surroundings import DAILY, Surroundings
 from tests.system.processes import (
     FileLock,
@@ -115,20 +113,14 @@ def test_the_query_of_the_page_counts_the_flights_of_the_seventh_day(
 ) -> None:
     """docs/tutorial/look-around.md reads what hourly windows of the real flights hold."""
     surroundings = Surroundings(tmp_path)
-    create_feed(surroundings.database)
-    marks = ", ".join("?" * len(COLUMNS))
-    expected = {}
-    with closing(sqlite3.connect(surroundings.database)) as connection:
+    engine, expected = surroundings.engine, {}
+    with engine.made():
         for origin, shard in SHARDS.items():
             day = [event for event in events_of(origin) if event[1][1].startswith("2013-01-07")]
             expected[origin] = len(day)
-            connection.executemany(f'insert into "{FEED}" values ({marks})', [row for _, row in day])
-            connection.executemany(
-                f'insert into "changefeed.outbox:{FEED}" (shard_id, time_hint, "FlightID") values (?, ?, ?)',
-                [(shard, hint, row[0]) for hint, row in day],
-            )
-        connection.commit()
-    source = open_source({"type": "sqlite", "path": str(surroundings.database)})
+            with engine.writer(shard) as write:
+                write(day)
+    source = open_source(engine.description)
     Flights(surroundings.database, source).export(
         ExportStore(str(surroundings.export), FEED), hours(6 * 24, 7 * 24)
     )

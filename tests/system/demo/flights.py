@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from datetime import datetime, timezone
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.times import to_milliseconds
+from tests.system.demo.engine import Event
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,24 +22,26 @@ if TYPE_CHECKING:
 FEED = "nyc.Flight"
 #: Shard of each airport of origin.
 SHARDS = {"EWR": 0, "JFK": 1, "LGA": 2}
-#: Column and declared type of the event table; the primary key comes first.
-COLUMNS = {
-    "FlightID": "integer",
-    "time_hour": "datetime",
-    "carrier": "text",
-    "flight": "integer",
-    "tailnum": "text",
-    "origin": "text",
-    "dest": "text",
-    "sched_dep_time": "integer",
-    "dep_time": "integer",
-    "dep_delay": "real",
-    "sched_arr_time": "integer",
-    "arr_time": "integer",
-    "arr_delay": "real",
-    "air_time": "real",
-    "distance": "real",
-}
+#: Of the event table; the primary key comes first.
+COLUMNS = (
+    "FlightID",
+    "time_hour",
+    "carrier",
+    "flight",
+    "tailnum",
+    "origin",
+    "dest",
+    "sched_dep_time",
+    "dep_time",
+    "dep_delay",
+    "sched_arr_time",
+    "arr_time",
+    "arr_delay",
+    "air_time",
+    "distance",
+)
+KEY = COLUMNS[0]
+HOUR_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @cache
@@ -55,15 +58,11 @@ def data_set() -> pd.DataFrame:
 
 def scheduled_hour(text: str) -> datetime:
     """Return the hour that the data set writes as ``2013-01-01T10:00:00Z``."""
-    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
+    return datetime.strptime(text, HOUR_FORMAT).replace(tzinfo=timezone.utc)
 
 
-def events_of(origin: str) -> list[tuple[int, tuple[Any, ...]]]:
-    """
-    Return an airport's flights as events, by scheduled hour.
-
-    :return: ``time_hint`` in milliseconds since 1970 UTC, and the values of the event table's row.
-    """
+def events_of(origin: str) -> list[Event]:
+    """Return an airport's flights as events, by scheduled hour."""
     frame = data_set()
     frame = frame[frame["origin"] == origin]
     values = frame.astype(object).where(frame.notna(), None)

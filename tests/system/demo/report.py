@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -14,10 +14,10 @@ from airflow_changefeed.core.window import Window
 from airflow_changefeed.export.read import unit_files
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.export.verify import verify
-from tests.system.demo.flights import COLUMNS, SHARDS, data_set, flights_by_hour, scheduled_hour
+from tests.system.demo.flights import HOUR_FORMAT, KEY, SHARDS, data_set, flights_by_hour, scheduled_hour
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class WindowResult:
     :param expected: rows of the data set in the window.
     :param exported: rows that the manifests name; None when a shard's unit is not complete.
     :param is_verified: whether counts and checksums were computed again from the files and agree.
-    :param is_equal: whether the exported rows are those of the data set, value by value.
+    :param is_equal: whether the exported rows are those of the data set, value by value, and of its types.
     """
 
     window: Window
@@ -43,8 +43,12 @@ class WindowResult:
         return self.expected == self.exported and self.is_verified and self.is_equal
 
 
-def check(store: ExportStore, windows: list[Window]) -> list[WindowResult]:
-    """Compare the export of some windows with the data set."""
+def check(store: ExportStore, windows: list[Window], schema: pa.Schema) -> list[WindowResult]:
+    """
+    Compare the export of some windows with the data set.
+
+    :param schema: columns and types that the event table must have in the export.
+    """
     start, end = windows[0].start, windows[-1].end
     damaged = {finding.unit for finding in verify(store, start=start, end=end) if finding.unit is not None}
     manifests = {manifest.unit: manifest for manifest in store.list(start=start, end=end)}
@@ -60,36 +64,58 @@ def check(store: ExportStore, windows: list[Window]) -> list[WindowResult]:
                 expected=sum(flights_by_hour()[unit.shard, window.start] for unit in units),
                 exported=sum(manifest.rows for manifest in found) if is_complete else None,
                 is_verified=is_complete and damaged.isdisjoint(units),
-                is_equal=_rows(_flights_in(window)) == _rows(exported[window]),
+                is_equal=are_equal(flights_in(window, schema), exported[window]),
             )
         )
     return results
 
 
-def _exported(store: ExportStore, windows: list[Window]) -> dict[Window, pd.DataFrame]:
-    import pandas as pd
+def _exported(store: ExportStore, windows: list[Window]) -> dict[Window, list[pa.Table]]:
     import pyarrow.parquet as pq
 
-    tables: dict[Window, list[Any]] = {window: [] for window in windows}
+    tables: dict[Window, list[pa.Table]] = {window: [] for window in windows}
     for file in unit_files(store, windows[0].start, windows[-1].end):
         if file.manifest.unit.window in tables:
-            tables[file.manifest.unit.window].append(pq.read_table(file.path, partitioning=None).to_pandas())
-    empty = pd.DataFrame(columns=list(COLUMNS))
-    return {window: pd.concat(frames) if frames else empty for window, frames in tables.items()}
+            tables[file.manifest.unit.window].append(pq.read_table(file.path, partitioning=None))
+    return tables
 
 
-def _flights_in(window: Window) -> pd.DataFrame:
+def flights_in(window: Window, schema: pa.Schema) -> pa.Table:
+    """Return a window's flights of the data set by their key, with these types."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     frame = data_set()
     hours = [
         hour for hour in frame["time_hour"].unique() if window.start <= scheduled_hour(hour) < window.end
     ]
-    return frame[frame["time_hour"].isin(hours)]
+    frame = frame[frame["time_hour"].isin(hours)]
+    columns = []
+    for field in schema:
+        values = pa.array(frame[field.name], from_pandas=True)
+        if pa.types.is_timestamp(field.type):
+            values = pc.strptime(values.cast(pa.string()), format=HOUR_FORMAT, unit=field.type.unit)
+        # What does not fit fails here: a smaller type than the data set needs is a mistake of the demo.
+        columns.append(values.cast(field.type))
+    return pa.table(columns, schema=schema)
 
 
-def _rows(frame: pd.DataFrame) -> list[tuple[Any, ...]]:
-    """Return rows that can be compared, null for null, in the order of their key."""
-    values = frame[list(COLUMNS)].astype(object)
-    return sorted(values.where(values.notna(), None).itertuples(index=False, name=None))
+def are_equal(expected: pa.Table, tables: list[pa.Table]) -> bool:
+    """
+    Whether an export has the expected rows: each once, in the same types, value for value and null for null.
+
+    :param expected: by ascending key.
+    :param tables: the files, in any order.
+    """
+    import pyarrow as pa
+
+    names, schema = expected.column_names, expected.schema
+    for table in tables:
+        if not set(names) <= set(table.column_names) or table.select(names).schema.types != schema.types:
+            return False
+    # Without the files' own words on what may be null; and of no files Arrow makes no table.
+    found = [expected.slice(0, 0), *(table.select(names).cast(schema) for table in tables)]
+    return bool(pa.concat_tables(found).sort_by(KEY).equals(expected))
 
 
 def show(console: Console, results: list[WindowResult]) -> None:

@@ -21,16 +21,18 @@ from airflow_changefeed.export.store import ExportStore
 from tests.system.airflow_api import DagRun
 from tests.system.airflow_settings import PROJECT
 from tests.system.demo import report
+from tests.system.demo.engine import Engine
 from tests.system.demo.flights import FEED, SHARDS
-from tests.system.demo.load import Loaded, create_feed, load
+from tests.system.demo.load import Loaded, load
 from tests.system.demo.surroundings import CONSUMER, DAILY, HOURLY, Surroundings
+from tests.system.processes import FileLock
 
-FOLDER = PROJECT / ".airflow" / "demo"
+FOLDERS = PROJECT / ".airflow"
 TASK = "export"
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 BEGIN = datetime(2013, 1, 1, tzinfo=timezone.utc)
 DAYS = 3
-PATIENCE_SECONDS = 300.0
+PATIENCE_SECONDS = 900.0
 
 
 class Demo:
@@ -38,12 +40,13 @@ class Demo:
     One run of the demo.
 
     :param folder: for all that it writes; emptied first.
+    :param server: where the feed is, if not in this folder.
     """
 
-    def __init__(self, folder: Path = FOLDER, console: Console | None = None) -> None:
-        surroundings = Surroundings(folder)
+    def __init__(self, folder: Path, server: Engine | None = None, console: Console | None = None) -> None:
+        surroundings = Surroundings(folder, server)
         self.folder = folder
-        self.database = surroundings.database
+        self.engine = surroundings.engine
         self.export = surroundings.export
         # A pipe has no width of its own, and the default would break the table's lines.
         self.console = console or Console(width=None if sys.stdout.isatty() else 120)
@@ -55,10 +58,25 @@ class Demo:
         )
 
     def run(self) -> bool:
-        """Run all steps; whether every window is complete and equal to the data set."""
+        """
+        Run all steps; whether every window is complete and equal to the data set.
+
+        :raises HomeError: another one runs in this folder.
+        :raises DemoError: the feed cannot be made where it should be.
+        """
         begun = time.monotonic()
-        for left in (self.folder / "data", self.export):
-            shutil.rmtree(left, ignore_errors=True)
+        lock = FileLock(self.folder.with_name(f"{self.folder.name}.lock"))
+        lock.acquire()
+        try:
+            for left in (self.folder / "data", self.export):
+                shutil.rmtree(left, ignore_errors=True)
+            self._tell(f"Making a new feed: {self.engine.place} (that of an earlier demo is dropped)")
+            with self.engine.made():
+                return self._run(begun)
+        finally:
+            lock.release()
+
+    def _run(self, begun: float) -> bool:
         loaded = self._load()
         with self.home:
             self.console.print(
@@ -81,8 +99,7 @@ class Demo:
         self.console.print(
             "Loading 336,776 flights: three writer processes, one for each airport, and a reader"
         )
-        create_feed(self.database)
-        loaded = load(self.database)
+        loaded = load(self.engine)
         self.console.print(
             f"  {loaded.rows:,} events, each with its outbox row, in {loaded.seconds:.1f} s "
             f"({loaded.rows / loaded.seconds:,.0f} rows/s); the reader saw {loaded.read:,}, each once "
@@ -112,6 +129,10 @@ class Demo:
         with self._progress() as progress:
             bar = progress.add_task("export units", total=(24 * DAYS + 1) * len(SHARDS))
             return [*runs, *self._wait(progress, bar, HOURLY, 1)] if run else runs
+
+    def _tell(self, text: str) -> None:
+        """Print a text that may have brackets, and may be copied."""
+        self.console.print(text, markup=False, soft_wrap=True)
 
     def _progress(self) -> Progress:
         columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -144,7 +165,7 @@ class Demo:
 
     def _compare(self, loaded: Loaded, runs: list[DagRun], seconds: float, cursors: str | None) -> bool:
         windows = Window(BEGIN, BEGIN + DAYS * DAY + HOUR).cut(HOUR)
-        results = report.check(ExportStore(str(self.export), FEED), windows)
+        results = report.check(ExportStore(str(self.export), FEED), windows, self.engine.schema)
         report.show(self.console, results)
         rows = sum(result.exported or 0 for result in results)
         for run in runs:
@@ -155,6 +176,7 @@ class Demo:
         )
         is_moved = self._show_cursors(cursors, windows[-1])
         self.console.print(f"Files: {self.export}")
+        self._tell(f"To remove the feed and the files: {self.engine.removal}")
         self._query()
         is_good = (
             is_moved
@@ -189,5 +211,5 @@ class Demo:
             env=environment,
             check=True,
             stderr=subprocess.DEVNULL,
-            timeout=120,
+            timeout=PATIENCE_SECONDS,
         )

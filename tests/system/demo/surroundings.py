@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the flights, their export and their Airflow lie, for ``make demo`` and for ``make ui``."""
+"""Where the flights, their export and their Airflow lie, for the demos and for ``make ui``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 from tests.system.airflow_home import AirflowHome
 from tests.system.airflow_settings import PROJECT
+from tests.system.demo.embedded import EmbeddedEngine
+from tests.system.demo.engine import Engine
 from tests.system.demo.flights import FEED
 
 DAILY, HOURLY, FOLLOW = "changefeed_quickstart", "changefeed_hourly", "changefeed_follow"
@@ -21,15 +23,22 @@ class Surroundings:
     """
     All that the example DAGs need around them, below one folder.
 
-    :param folder: of everything; made when something is written.
+    :param folder: of everything but a server's database; made when something is written.
+    :param server: where the feed is, if not in this folder.
     """
 
     folder: Path
+    server: Engine | None = None
 
     @property
     def database(self) -> Path:
-        """The feed's database; alone in its folder but for what SQLite puts beside it."""
+        """The embedded source's file; alone in its folder but for what SQLite puts beside it."""
         return self.folder / "data" / "flights.db"
+
+    @property
+    def engine(self) -> Engine:
+        """Where the feed is."""
+        return self.server or EmbeddedEngine(self.database)
 
     @property
     def export(self) -> Path:
@@ -40,7 +49,7 @@ class Surroundings:
     def connections(self) -> dict[str, dict[str, Any]]:
         """The Airflow connections that the DAGs name, as Airflow's connection JSON."""
         return {
-            "changefeed_default": {"conn_type": "sqlite", "host": str(self.database)},
+            self.engine.conn_id: self.engine.connection,
             "spark_default": {"conn_type": "spark", "host": "local[2]"},
         }
 
@@ -52,6 +61,7 @@ class Surroundings:
         :param options: further arguments of :class:`AirflowHome`.
         """
         own = {
+            "CHANGEFEED_CONN_ID": self.engine.conn_id,
             "CHANGEFEED_FEED": FEED,
             "CHANGEFEED_EXPORT_PATH": str(self.export),
             # Seconds; Airflow's own default of five minutes is for people who have them.

@@ -18,7 +18,7 @@ from airflow_changefeed.export.store import ExportStore
 from tests.system.airflow_home import AirflowHome
 from tests.system.airflow_settings import PROJECT
 from tests.system.demo.flights import FEED, SHARDS
-from tests.system.demo.load import create_feed, load
+from tests.system.demo.load import load
 from tests.system.demo.surroundings import DAILY, FOLLOW, HOURLY, Surroundings
 from tests.system.processes import FileLock, HomeError, is_hung_up
 from tests.system.ui.port import check_free
@@ -136,8 +136,8 @@ class Ui:
         unfinished = Surroundings(data.with_name("loading"))
         shutil.rmtree(unfinished.folder, ignore_errors=True)
         self.console.print("Loading 336,776 flights into a feed (only the first time)")
-        create_feed(unfinished.database)
-        loaded = load(unfinished.database)
+        with unfinished.engine.made():
+            loaded = load(unfinished.engine)
         unfinished.database.parent.rename(data)
         unfinished.folder.rmdir()
         self.console.print(f"  {loaded.rows:,} events in {loaded.seconds:.1f} s")

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -73,6 +75,23 @@ def test_every_refusal_is_ours_and_tells_no_secret(error: Exception, kind: type[
         assert type(caught.value) is kind
         assert SECRET not in str(caught.value)
         assert caught.value.__suppress_context__
+
+
+def test_a_secret_is_not_told_however_it_is_written() -> None:
+    """Stores repeat a request: there a secret stands as a URL, JSON or Python writes it."""
+    secret = "a/b+c=&'\"\\d e"
+    forms = [
+        secret,
+        quote(secret),
+        quote(secret, safe=""),
+        quote_plus(secret),
+        json.dumps(secret),
+        repr(secret),
+    ]
+    for form in forms:
+        files = RemoteFiles(Refusing(ClientError(f"refused: <{form}>")), "b", (secret,))
+        with pytest.raises(OutputNotWritableError, match=r"""refused: <['"]?\*\*\*['"]?>"""):
+            files.read("b/x")
 
 
 def test_a_file_that_cannot_be_written_on_is_ours_and_other_errors_stay() -> None:

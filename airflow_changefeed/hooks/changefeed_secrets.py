@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is secret in the extra of a connection, and how Airflow learns of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+_SECRET_NAME = re.compile(
+    "auth(?!entication)|cookie|credential|connection_string|header|key|pass|proxy|pwd|sas|secret|sign|token",
+    re.IGNORECASE,
+)
+# Masked, they would be missing everywhere.
+_NO_SECRETS = ("true", "false")
+# As Airflow: shorter ones stand in every other word.
+_LEAST_SECRET = 5
+_PRIVATE = 0o077
+
+
+class _Cleaning(logging.Filter):
+    """Takes secrets out of what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.secrets: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let all pass, without secrets."""
+        try:
+            said = record.getMessage()
+        except (TypeError, ValueError):
+            return True  # whose arguments do not fit; the handler says so
+        text = said
+        for secret in sorted(self.secrets.copy(), key=len, reverse=True):
+            text = text.replace(secret, "***")
+        if text != said:
+            record.msg, record.args = text, None
+        return True
+
+
+_CLEANING = _Cleaning()
+
+
+def hide_secrets(extra: Mapping[str, Any]) -> None:
+    """
+    Let Airflow mask what is secret in an extra wherever it logs.
+
+    Airflow itself masks a connection's password, and its extra as a whole. Libraries that log at debug level
+    tell single values of it: a token in the URL of a request, a key in a header. Airflow's masks hold for the
+    log of a task, and not for the copy of it that executors write to their own output; so what libraries log
+    is also cleaned in this process.
+
+    :param extra: of a connection; values below a secret's name are secret, at whatever depth.
+    """
+    from airflow.sdk.log import mask_secret
+
+    for secret in _secrets(extra, is_secret=False):
+        # A URL writes it in its own way.
+        for text in sorted({secret, quote(secret), quote(secret, safe=""), quote_plus(secret)}):
+            mask_secret(text)
+            if len(text) >= _LEAST_SECRET:
+                _CLEANING.secrets.add(text)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_CLEANING)
+
+
+def _secrets(value: object, *, is_secret: bool) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _secrets(each, is_secret=is_secret or bool(_SECRET_NAME.search(str(name))))
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _secrets(each, is_secret=is_secret)
+    elif isinstance(value, str) and is_secret and value.lower() not in _NO_SECRETS:
+        yield value
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """
+    Let files that are made meanwhile be for their owner alone.
+
+    Spark's provider writes the keytab of a connection's extra into the temporary folder, for all to read.
+    """
+    before = os.umask(_PRIVATE)
+    try:
+        yield
+    finally:
+        os.umask(before)
