@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from statistics import median
 
 from tests.benchmarks import orders
-from tests.benchmarks.figures import Chapter, Figure, Target
-from tests.benchmarks.watch import watch
+from tests.benchmarks.figures import Chapter, Figure, Target, figure_of
+from tests.benchmarks.watch import Reading, watch
 
 SIZES = (200_000, 2_000_000)
 ROUNDS = 3
@@ -28,36 +27,26 @@ def run(folder: Path) -> Chapter:
         database = folder / f"{rows}.db"
         loads.append(Figure("load: event and outbox, by 10,000", rows, orders.load(database, rows)))
         # The loop takes minutes, and is far from where a round more would count.
-        rounds = [_measure(way, database, rows) for _ in range(ROUNDS) for way in ("floor", "export")]
-        rounds.append(_measure("pandas", database, rows))
+        rounds = [(way, _measure(way, database, rows)) for _ in range(ROUNDS) for way in ("floor", "export")]
+        rounds.append(("pandas", _measure("pandas", database, rows)))
         for way in ("floor", "pandas", "export"):
-            figures[way, rows] = _middle([figure for name, figure in rounds if name == way])
+            own = [reading for name, reading in rounds if name == way]
+            figures[way, rows] = figure_of(_WHAT[way], rows, own)
     small, large = SIZES
     database = folder / f"{large}.db"
-    figures["hourly", large] = _middle([_measure("hourly", database, large)[1] for _ in range(ROUNDS)])
+    hourly = [_measure("hourly", database, large) for _ in range(ROUNDS)]
+    figures["hourly", large] = figure_of(_WHAT["hourly"], large, hourly)
     return Chapter(
         "Windows of the embedded source", [*loads, *figures.values()], _targets(loads, figures, small, large)
     )
 
 
-def _measure(way: str, database: Path, rows: int) -> tuple[str, Figure]:
+def _measure(way: str, database: Path, rows: int) -> Reading:
     with tempfile.TemporaryDirectory(dir=database.parent) as output:
         reading = watch("tests.benchmarks.export_child", [way, str(database), output])[way]
     if reading.result["rows"] != rows:
         raise RuntimeError(f"{way} wrote {reading.result['rows']} rows, not {rows}")
-    return way, Figure(_WHAT[way], rows, reading.seconds, reading.cpu_seconds, reading.megabytes)
-
-
-def _middle(figures: list[Figure]) -> Figure:
-    """Return the median of each quantity."""
-    first = figures[0]
-    return Figure(
-        first.what,
-        first.rows,
-        median(figure.seconds for figure in figures),
-        median(figure.cpu_seconds or 0 for figure in figures),
-        median(figure.megabytes or 0 for figure in figures),
-    )
+    return reading
 
 
 def _targets(
@@ -66,11 +55,11 @@ def _targets(
     floor, ours, loop = (figures[way, large] for way in ("floor", "export", "pandas"))
     return [
         Target("export, rows/s of the floor's", floor.seconds / ours.seconds, 0.9, at_least=True),
-        Target("export, CPU of the floor's", (ours.cpu_seconds or 0) / (floor.cpu_seconds or 1), 1.25),
+        Target("export, CPU of the floor's", ours.cpu / floor.cpu, 1.25),
         Target("export, rows/s of the pandas loop's", loop.seconds / ours.seconds, 5, at_least=True),
         Target(
             "export, memory of that at a tenth of the rows",
-            (ours.megabytes or 0) / (figures["export", small].megabytes or 1),
+            ours.memory / figures["export", small].memory,
             1.2,
         ),
         Target("720 hourly units, time of one unit's", figures["hourly", large].seconds / ours.seconds, 3),

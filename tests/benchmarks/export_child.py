@@ -7,7 +7,6 @@ One way to export the month, in a process of its own.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import sys
 from collections.abc import Callable
@@ -15,16 +14,15 @@ from contextlib import closing
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
 from tests.benchmarks.orders import COLUMNS, FEED, SHARD, month
-from tests.benchmarks.watch import PROJECT, measured
+from tests.benchmarks.spark_ways import export, spark_session, warm_up
+from tests.benchmarks.watch import measured
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from airflow_changefeed.core.window import Window
 
 BATCH_ROWS = 65_536
@@ -73,43 +71,13 @@ def pandas(database: str, output: Path, window: Window) -> int:
             cursor, rows = frame["ulid"].iloc[-1], rows + len(frame)
 
 
-def spark_session() -> SparkSession:
-    """Return a session on two cores, as the operator's job has it."""
-    from pyspark.sql import SparkSession
-
-    from airflow_changefeed.hooks.changefeed_spark import local_environment
-
-    os.environ.update(local_environment(None), PYTHONPATH=str(PROJECT))
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    for name in ("spark.driver.host", "spark.driver.bindAddress"):
-        builder = builder.config(name, "127.0.0.1")
-    return builder.config("spark.log.level", "WARN").getOrCreate()
-
-
-def warm_up() -> None:
-    """Run one small ``mapInArrow``: a session's first one costs seconds, whatever it does."""
-    spark_session().range(0, 2, 1, 2).mapInArrow(_same, "id long").collect()
-
-
-def _same(batches: Any) -> Any:
-    yield from batches
-
-
-def export(unit: timedelta | None) -> Callable[[str, Path, Window], int]:
-    """Return our export: seal, plan, job and commit, in units of a length."""
+def exported(unit: timedelta | None) -> Callable[[str, Path, Window], int]:
+    """Return our export, in units of a length."""
 
     def run(database: str, output: Path, window: Window) -> int:
-        from airflow_changefeed.export.connection import JobConnection
-        from airflow_changefeed.export.planner import ExportRequest, make_plan
-        from airflow_changefeed.export.store import ExportStore
         from airflow_changefeed.sources.sqlite import SqliteFeedSource
-        from airflow_changefeed.spark.job import run_plan
 
-        source, store = SqliteFeedSource(database), ExportStore(str(output), FEED)
-        request = ExportRequest(FEED, str(output), "benchmark", "benchmark", windows=window.cut(unit))
-        plan = make_plan(source, store, request)
-        connection = JobConnection(source.describe(), {})
-        return run_plan(spark_session, store, plan, connection).rows
+        return export(SqliteFeedSource(database), FEED, output, window, unit)
 
     return run
 
@@ -117,8 +85,8 @@ def export(unit: timedelta | None) -> Callable[[str, Path, Window], int]:
 WAYS: dict[str, Callable[[str, Path, Window], int]] = {
     "floor": floor,
     "pandas": pandas,
-    "export": export(None),
-    "hourly": export(timedelta(hours=1)),
+    "export": exported(None),
+    "hourly": exported(timedelta(hours=1)),
 }
 
 
@@ -129,7 +97,7 @@ def main(way: str, database: str, output: str) -> None:
 
     window = month()
     if way in ("export", "hourly"):
-        warm_up()
+        warm_up(spark_session())
     with measured(way) as result:
         result["rows"] = WAYS[way](database, Path(output), window)
     if way in ("export", "hourly"):

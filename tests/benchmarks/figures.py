@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
+
+from tests.benchmarks.watch import Reading
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Figure:
     :param seconds: wall time.
     :param cpu_seconds: of all processes that took part; None where the work is also done in a server.
     :param megabytes: highest sum of the processes' memory, pages they share counted once; None likewise.
+    :param span: seconds of the fastest and of the slowest run, where they are told.
     """
 
     what: str
@@ -54,6 +58,19 @@ class Figure:
     seconds: float
     cpu_seconds: float | None = None
     megabytes: float | None = None
+    span: tuple[float, float] | None = None
+
+    @property
+    def cpu(self) -> float:
+        """CPU seconds, where they were measured."""
+        assert self.cpu_seconds is not None
+        return self.cpu_seconds
+
+    @property
+    def memory(self) -> float:
+        """Megabytes, where they were measured."""
+        assert self.megabytes is not None
+        return self.megabytes
 
     @property
     def rows_per_second(self) -> float:
@@ -66,7 +83,7 @@ class Figure:
         cells = [
             self.what,
             f"{self.rows:,}" if self.rows else "",
-            f"{self.seconds:.3f}" if self.seconds < 1 else f"{self.seconds:.1f}",
+            _seconds(self.seconds) + (f" ({' to '.join(map(_seconds, self.span))})" if self.span else ""),
             f"{self.rows_per_second:,.0f}" if self.rows else "",
             f"{self.cpu_seconds:.1f}" if self.cpu_seconds is not None else "",
             f"{self.megabytes:,.0f}" if self.megabytes is not None else "",
@@ -76,22 +93,49 @@ class Figure:
 
 @dataclass(frozen=True)
 class Chapter:
-    """The figures of one benchmark, and what is asked of them."""
+    """
+    The figures of one benchmark, and what is asked of them.
+
+    :param note: what must be known of them, or why there are none.
+    """
 
     title: str
-    figures: Sequence[Figure]
+    figures: Sequence[Figure] = ()
     targets: Sequence[Target] = ()
+    note: str = ""
 
     @property
     def text(self) -> str:
         """Tables in Markdown."""
         lines = [f"## {self.title}", ""]
-        lines += ["| | rows | s | rows/s | CPU s | MB |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
-        lines += [figure.text for figure in self.figures]
+        if self.note:
+            lines += [self.note, ""]
+        if self.figures:
+            lines += ["| | rows | s | rows/s | CPU s | MB |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
+            lines += [figure.text for figure in self.figures]
+            lines += [""]
         if self.targets:
-            lines += ["", "| asked | measured | limit | met |", "| --- | ---: | ---: | --- |"]
+            lines += ["| asked | measured | limit | met |", "| --- | ---: | ---: | --- |"]
             lines += [target.text for target in self.targets]
-        return "\n".join([*lines, ""])
+            lines += [""]
+        return "\n".join(lines)
+
+
+def figure_of(what: str, rows: int, readings: Sequence[Reading], *, has_span: bool = False) -> Figure:
+    """Return the median of each quantity of several runs."""
+    seconds = [reading.seconds for reading in readings]
+    return Figure(
+        what,
+        rows,
+        median(seconds),
+        median(reading.cpu_seconds for reading in readings),
+        median(reading.megabytes for reading in readings),
+        (min(seconds), max(seconds)) if has_span and len(seconds) > 1 else None,
+    )
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3f}" if value < 1 else f"{value:.1f}"
 
 
 def _number(value: float) -> str:

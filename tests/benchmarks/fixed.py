@@ -5,21 +5,18 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 
-from airflow_changefeed.export.news import look
+from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.benchmarks import orders
-from tests.benchmarks.figures import Chapter, Figure, Target
+from tests.benchmarks.figures import Chapter, Figure, Target, figure_of
+from tests.benchmarks.looks import look_figures
 from tests.benchmarks.watch import Reading, watch
 from tests.system.airflow_settings import AirflowSettings
 
 ROUNDS = 3
 PARSES = 7
-LOOKS = 500
 FEEDS = (2_000, 2_000_000)
 _EMPTY = """
 from airflow.sdk import DAG
@@ -76,7 +73,7 @@ def _jobs(folder: Path) -> dict[str, Figure]:
         "local": "task: one row, local_below",
         "empty": "task: empty window",
     }
-    return {way: _figure(what[way], own) for way, own in readings.items()}
+    return {way: figure_of(what[way], 0, own) for way, own in readings.items()}
 
 
 def _environment(home: Path, database: Path) -> dict[str, str]:
@@ -93,28 +90,14 @@ def _environment(home: Path, database: Path) -> dict[str, str]:
     ).environment()
 
 
-def _looks(folder: Path) -> tuple[Figure, Figure]:
-    sources = []
+def _looks(folder: Path) -> list[Figure]:
+    feeds: list[tuple[FeedSource, str, int]] = []
     for rows in FEEDS:
         database = folder / f"{rows}.db"
         if not database.exists():
             orders.load(database, rows)
-        sources.append(SqliteFeedSource(str(database)))
-    taken: list[list[float]] = [[], []]
-    for _ in range(LOOKS):
-        for number, source in enumerate(sources):
-            taken[number].append(_time(lambda source=source: look(source, orders.FEED, "reader")))
-    short, long = (
-        Figure(f"look at a feed of {rows:,} rows", 0, median(seconds))
-        for rows, seconds in zip(FEEDS, taken, strict=True)
-    )
-    return short, long
-
-
-def _time(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
+        feeds.append((SqliteFeedSource(str(database)), orders.FEED, rows))
+    return look_figures(feeds)
 
 
 def _parses(folder: Path) -> tuple[Figure, Figure]:
@@ -130,16 +113,6 @@ def _parses(folder: Path) -> tuple[Figure, Figure]:
                 raise RuntimeError(f"{name}: {json.dumps(reading.result)}")
             readings[name].append(reading)
     return (
-        _figure("DAG file: empty", readings["empty"]),
-        _figure("DAG file: sensor and operator", readings["full"]),
-    )
-
-
-def _figure(what: str, readings: list[Reading]) -> Figure:
-    return Figure(
-        what,
-        0,
-        median(reading.seconds for reading in readings),
-        median(reading.cpu_seconds for reading in readings),
-        median(reading.megabytes for reading in readings),
+        figure_of("DAG file: empty", 0, readings["empty"]),
+        figure_of("DAG file: sensor and operator", 0, readings["full"]),
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A feed of made-up orders, one month of them, in one shard: what the benchmarks export."""
+"""A feed of made-up orders, one month of them, in one shard: what the benchmarks export, and in SQLite."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COLUMNS = {
     "note": "text",
 }
 BATCH_ROWS = 10_000
-_KINDS = 100_000
+KINDS = 100_000
 
 
 def month() -> Window:
@@ -47,13 +47,13 @@ def load(path: Path, rows: int) -> float:
     :return: seconds that the writing took, without the making of the rows.
     """
     _create(path)
-    source, kinds, seconds = SqliteFeedSource(str(path)), _kinds(), 0.0
+    source, made, seconds = SqliteFeedSource(str(path)), kinds(), 0.0
     first, span = to_milliseconds(START), HOURS * 3_600_000
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         marks = ", ".join("?" * len(COLUMNS))
         for begin in range(0, rows, BATCH_ROWS):
             numbers = range(begin, min(begin + BATCH_ROWS, rows))
-            events = [(number, *kinds[number % _KINDS]) for number in numbers]
+            events = [(number, *made[number % KINDS]) for number in numbers]
             places = [(SHARD, first + number * span // rows, number) for number in numbers]
             started = time.perf_counter()
             connection.execute("begin immediate")
@@ -76,7 +76,7 @@ def _create(path: Path) -> None:
     SqliteFeedSource(str(path)).set_up_feed(FEED)
 
 
-def _kinds() -> list[tuple[Any, ...]]:
+def kinds() -> list[tuple[Any, ...]]:
     """Return what rows hold besides their id; they are many enough that files do not shrink to nothing."""
     generator = random.Random(2013)
     return [
@@ -91,5 +91,5 @@ def _kinds() -> list[tuple[Any, ...]]:
             generator.choice(("DE", "NO", "SE", "US", "GB", "FR", "NL")),
             "".join(generator.choices("abcdefghijklmnopqrstuvwxyz ", k=24)),
         )
-        for _ in range(_KINDS)
+        for _ in range(KINDS)
     ]

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.figures import Chapter, Figure, Target
-from tests.benchmarks.watch import watch
+from tests.benchmarks import mssql, mssql_orders, orders
+from tests.benchmarks.figures import Chapter, Figure, Target, figure_of
+from tests.benchmarks.watch import Reading, watch
+from tests.integration.contract.engines import MSSQL_VARIABLE
 
 CHILD = """
 import sys
@@ -77,3 +79,31 @@ def test_a_chapter_is_two_tables() -> None:
         "| --- | ---: | ---: | --- |",
         "| export, of the floor | 1.00 | at least 0.90 | yes |",
     ]
+
+
+def test_a_figure_of_several_runs_is_their_median() -> None:
+    """Of each quantity by itself; the fastest and the slowest run are told where that was asked for."""
+    readings = [Reading(4.0, 9.0, 300.0, {}), Reading(0.5, 7.0, 100.0, {}), Reading(3.0, 8.0, 200.0, {})]
+    assert figure_of("export", 6_000, readings) == Figure("export", 6_000, 3.0, 8.0, 200.0)
+    spread = figure_of("export", 6_000, readings, has_span=True)
+    assert spread.text == "| export | 6,000 | 3.0 (0.500 to 4.0) | 2,000 | 8.0 | 200 |"
+    assert figure_of("export", 6_000, readings[:1], has_span=True).span is None
+
+
+def test_without_a_server_its_chapter_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instead of being left out without a word."""
+    monkeypatch.delenv(MSSQL_VARIABLE, raising=False)
+    assert mssql.run(tmp_path).text.splitlines() == [
+        "## Windows of SQL Server",
+        "",
+        "Not measured: `CHANGEFEED_TEST_MSSQL` names no server.",
+    ]
+
+
+def test_orders_are_the_same_on_both_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The columns by name and order; the database of SQL Server is never the one that the tests empty."""
+    assert list(mssql_orders.COLUMNS) == list(orders.COLUMNS)
+    monkeypatch.setenv(MSSQL_VARIABLE, "mssql://me:secret@server.example/mine?encrypt=no")
+    description = mssql_orders.described()
+    assert description["host"] == "server.example"
+    assert description["database"].startswith("changefeed_benchmark_")

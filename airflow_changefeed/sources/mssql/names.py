@@ -45,6 +45,7 @@ _TYPES = {
     "parts": "int",
     "ranges": "varbinary(max)",
     "reason": "nvarchar(1000)",
+    "rows": "bigint",
     "seconds": "float",
     "start_ulid": "binary(16)",
     "ulid": "binary(16)",

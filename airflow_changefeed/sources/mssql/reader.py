@@ -122,7 +122,7 @@ class MssqlReader:
     def split(
         self, feed: str, shard: Shard, range_: UlidRange, parts: int, *, rows: int | None = None
     ) -> list[RangePart]:
-        """See the protocol; the procedure counts itself, whatever ``rows`` says."""
+        """See the protocol."""
         if not 1 <= parts <= MAX_PARTS:
             raise InvalidArgumentError(f"parts must be 1 to {MAX_PARTS}, not {parts}")
         with self._feed(feed, shard) as (session, found):
@@ -133,6 +133,7 @@ class MssqlReader:
                     "after": range_.after.bytes,
                     "upto": range_.upto.bytes,
                     "parts": parts,
+                    "rows": rows,
                 },
             )
             pieces, start = [], range_.after

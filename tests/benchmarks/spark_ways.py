@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the ways through Spark need, whatever the engine: a warm session, and our export."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from tests.benchmarks.watch import PROJECT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_changefeed.core.window import Window
+    from airflow_changefeed.sources.base import FeedSource
+
+
+def spark_session(
+    settings: Mapping[str, str] = MappingProxyType({}), *, is_javas_work: bool = False
+) -> SparkSession:
+    """
+    Return a session on two cores, as the operator's job has it.
+
+    :param settings: of Spark, besides; they count for the first session of the process, as the next one does.
+    :param is_javas_work: leave Java both of its compilers, where the rows go through it.
+    """
+    from pyspark.sql import SparkSession
+
+    from airflow_changefeed.hooks.changefeed_spark import local_environment
+
+    environment = local_environment(None)
+    if is_javas_work:
+        environment.pop("SPARK_SUBMIT_OPTS")
+    os.environ.update(environment, PYTHONPATH=str(PROJECT))
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    for name in ("spark.driver.host", "spark.driver.bindAddress"):
+        builder = builder.config(name, "127.0.0.1")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.config("spark.log.level", "WARN").getOrCreate()
+
+
+def warm_up(session: SparkSession) -> None:
+    """Run one small ``mapInArrow``: a session's first one costs seconds, whatever it does."""
+    session.range(0, 2, 1, 2).mapInArrow(_same, "id long").collect()
+
+
+def _same(batches: Any) -> Any:
+    yield from batches
+
+
+def export(source: FeedSource, feed: str, output: Path, window: Window, unit: timedelta | None = None) -> int:
+    """
+    Run our export: seal, plan, job and commit.
+
+    :param unit: length of the units; None for one.
+    :return: rows.
+    """
+    from airflow_changefeed.export.connection import JobConnection
+    from airflow_changefeed.export.planner import ExportRequest, make_plan
+    from airflow_changefeed.export.store import ExportStore
+    from airflow_changefeed.spark.job import run_plan
+
+    with closing(source):
+        store = ExportStore(str(output), feed)
+        request = ExportRequest(feed, str(output), "benchmark", "benchmark", windows=window.cut(unit))
+        plan = make_plan(source, store, request)
+        return run_plan(spark_session, store, plan, JobConnection(source.describe(), {})).rows
