@@ -141,8 +141,9 @@ def load_feed(
         if known.name == feed:
             if is_whole and not known.info.key_columns:
                 raise FeedSetupError(
-                    f"feed {feed!r} has lost its event table, or this login must not select it: bring the "
-                    "table back under its name, ask for the permission, or drop the feed",
+                    f"feed {feed!r} has lost its event table, or this login must not see it: ask a DBA to "
+                    f"`grant select on {feed}` to the login's user (no role of the feed has that), bring the "
+                    "table back under its name, or drop the feed",
                     feed=feed,
                 )
             return known

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_changefeed.core.cursor import check_consumer
 from airflow_changefeed.core.event import Event, Page
@@ -23,6 +22,8 @@ from airflow_changefeed.sources.mssql.types import stored_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Answer = TypeVar("Answer")
 
 MAX_PARTS = 10_000
 MAX_BATCH_ROWS = 1_000_000
@@ -45,37 +46,32 @@ class MssqlReader:
 
     def feeds(self) -> list[FeedInfo]:
         """See the protocol."""
-        with self.database.connect() as session:
-            return [feed.info for feed in load_feeds(session, self.database.schema) or []]
+        found = self.database.ask(lambda session: load_feeds(session, self.database.schema))
+        return [feed.info for feed in found or []]
 
     def feed(self, feed: str) -> FeedInfo:
         """See the protocol."""
-        with self._feed(feed, is_fresh=True) as (_, found):
-            return found.info
+        return self._ask(feed, lambda session, found: found.info, is_fresh=True)
 
-    @contextmanager
-    def _feed(
-        self, feed: str, shard: Shard | None = None, *, is_fresh: bool = False
-    ) -> Iterator[tuple[Session, MssqlFeed]]:
-        """Lend a connection, with the feed that the call is about."""
-        facts = {"feed": feed} if shard is None else {"feed": feed, "shard": shard}
-        with self.database.connect(**facts) as session:
-            yield session, load_feed(session, self.database.schema, feed, is_fresh=is_fresh)
+    def _ask(
+        self,
+        feed: str,
+        question: Callable[[Session, MssqlFeed], Answer],
+        shard: Shard | None = None,
+        *,
+        is_fresh: bool = False,
+    ) -> Answer:
+        """Have a question about a feed answered that may be put twice, where a connection was lost."""
+        return self.database.ask(
+            lambda session: question(
+                session, load_feed(session, self.database.schema, feed, is_fresh=is_fresh)
+            ),
+            **({"feed": feed} if shard is None else {"feed": feed, "shard": shard}),
+        )
 
     def shards(self, feed: str) -> list[ShardStatus]:
         """See the protocol."""
-        with self._feed(feed) as (session, found):
-            return [
-                ShardStatus(
-                    shard=found.from_sql(row["shard_id"]),
-                    clock=as_time(row["time"]),
-                    head=as_ulid(row["head"]),
-                    sealed_until=None if row["sealed_until"] is None else as_time(row["sealed_until"]),
-                    purged_upto=Ulid.of_bytes(row["purged_upto"]),
-                    has_outbox=bool(row["has_outbox"]),
-                )
-                for row in by_shard(session.records(found.call("shards", {})[0]))
-            ]
+        return self._ask(feed, _shards)
 
     def peek(self, feed: str, consumer: str) -> Peek:
         """See the protocol."""
@@ -88,16 +84,15 @@ class MssqlReader:
         """See the protocol."""
         if not 1 <= page_size <= MAX_PAGE_SIZE:
             raise InvalidArgumentError(f"page_size must be 1 to {MAX_PAGE_SIZE} rows, not {page_size}")
-        with self._feed(feed, shard) as (session, found):
-            call, values = found.call(
-                "read_feed",
-                {
-                    "shard_id": found.to_sql(shard),
-                    "cursor": after.bytes,
-                    "pagesize": page_size,
-                    "lock_timeout": self.database.lock_timeout_ms,
-                },
-            )
+
+        def page(session: Session, found: MssqlFeed) -> Page:
+            arguments = {
+                "shard_id": found.to_sql(shard),
+                "cursor": after.bytes,
+                "pagesize": page_size,
+                "lock_timeout": self.database.lock_timeout_ms,
+            }
+            call, values = found.call("read_feed", arguments)
             names = ", ".join(["ulid", *(quote(column.name) for column in found.fed_keys)])
             columns = key_definitions(found, "ulid binary(16)")
             # Dropped first, as a batch that failed left it behind.
@@ -108,9 +103,13 @@ class MssqlReader:
             )
             return Page(shard, tuple(_event(found, shard, row) for row in rows))
 
+        # What a page orders stays ordered, and the same cursor gives it again.
+        return self._ask(feed, page, shard)
+
     def count(self, feed: str, shard: Shard, ranges: Sequence[UlidRange]) -> list[int]:
         """See the protocol."""
-        with self._feed(feed, shard) as (session, found):
+
+        def count(session: Session, found: MssqlFeed) -> list[int]:
             value = found.to_sql(shard)
             if not ranges:
                 return []
@@ -119,23 +118,24 @@ class MssqlReader:
             rows = session.records(sql, *values)
             return [int(row["rows"]) for row in sorted(rows, key=lambda row: int(row["place"]))]
 
+        return self._ask(feed, count, shard)
+
     def split(
         self, feed: str, shard: Shard, range_: UlidRange, parts: int, *, rows: int | None = None
     ) -> list[RangePart]:
         """See the protocol."""
         if not 1 <= parts <= MAX_PARTS:
             raise InvalidArgumentError(f"parts must be 1 to {MAX_PARTS}, not {parts}")
-        with self._feed(feed, shard) as (session, found):
-            sql, values = found.call(
-                "split_feed",
-                {
-                    "shard_id": found.to_sql(shard),
-                    "after": range_.after.bytes,
-                    "upto": range_.upto.bytes,
-                    "parts": parts,
-                    "rows": rows,
-                },
-            )
+
+        def split(session: Session, found: MssqlFeed) -> list[RangePart]:
+            arguments = {
+                "shard_id": found.to_sql(shard),
+                "after": range_.after.bytes,
+                "upto": range_.upto.bytes,
+                "parts": parts,
+                "rows": rows,
+            }
+            sql, values = found.call("split_feed", arguments)
             pieces, start = [], range_.after
             for row in session.records(sql, *values):
                 end = Ulid.of_bytes(row["upto"])
@@ -143,12 +143,13 @@ class MssqlReader:
                 start = end
             return pieces
 
+        return self._ask(feed, split, shard)
+
     def schema(self, feed: str) -> pa.Schema:
         """See the protocol."""
         from airflow_changefeed.sources.mssql.mapping import feed_schema
 
-        with self._feed(feed, is_fresh=True) as (_, found):
-            return feed_schema(found)
+        return self._ask(feed, lambda session, found: feed_schema(found), is_fresh=True)
 
     def stream(
         self,
@@ -167,8 +168,25 @@ class MssqlReader:
 
     def stale_marks(self, feed: str) -> list[StaleMark]:
         """See the protocol."""
-        with self._feed(feed) as (session, found):
+
+        def marks(session: Session, found: MssqlFeed) -> list[StaleMark]:
             return [stale_mark(row) for row in session.records(found.call("stale_marks", {})[0])]
+
+        return self._ask(feed, marks)
+
+
+def _shards(session: Session, found: MssqlFeed) -> list[ShardStatus]:
+    return [
+        ShardStatus(
+            shard=found.from_sql(row["shard_id"]),
+            clock=as_time(row["time"]),
+            head=as_ulid(row["head"]),
+            sealed_until=None if row["sealed_until"] is None else as_time(row["sealed_until"]),
+            purged_upto=Ulid.of_bytes(row["purged_upto"]),
+            has_outbox=bool(row["has_outbox"]),
+        )
+        for row in by_shard(session.records(found.call("shards", {})[0]))
+    ]
 
 
 def _check_stream_options(batch_rows: int, on_missing: str) -> None:
