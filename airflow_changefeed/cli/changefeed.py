@@ -207,7 +207,12 @@ def _doctor() -> ActionCommand:
         "Looks for faults of the installation, the feeds, their consumers, Variables and exports, and names "
         "the remedy of each; changes nothing. Ends with status 0 when there are none but notes, 1 when there "
         "are errors or warnings, 2 when it cannot look.",
-        *_conn_id(),
+        _option(
+            "--conn-id",
+            "--changefeed-conn-id",
+            help="Airflow connection of the feeds' database (default: changefeed_default)",
+            default="changefeed_default",
+        ),
         _option("--feed", help="Name of the feed, for example myservice.MyEvent (default: all)"),
         _option("--consumer", help="Name of the consumer (default: all)"),
         _option("--path", help="Root of the export, to look for missing and stale windows"),

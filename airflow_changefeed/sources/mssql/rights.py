@@ -11,6 +11,7 @@ from airflow_changefeed.sources.mssql.names import quote
 
 _READERS = (
     *("read_feed", "peek_feed", "shards", "shard_bounds", "count_feed", "split_feed", "stale_marks"),
+    "inspect_outbox",
     *("next_attempt", "cursors", "begin_consumer", "take_lease", "release_lease", "move_cursor"),
     *("drop_consumer", "feed"),
 )

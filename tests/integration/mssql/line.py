@@ -133,8 +133,9 @@ class _End:
                         sink.sendall(data)
                     self._cut()
                     return False
-            sink.sendall(data)
-            return True
+        # Not under the lock: who does not read holds up this thread alone, and it can be cut meanwhile.
+        sink.sendall(data)
+        return True
 
 
 @contextmanager
