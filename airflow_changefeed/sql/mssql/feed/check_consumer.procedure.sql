@@ -10,7 +10,10 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     declare @message nvarchar(2048), @version bigint, @owner nvarchar(128);
-    select @version = c.resource_version, @owner = c.owner from <<schema>>.[consumers] as c with (updlock, rowlock)
+    -- Locked by an update that changes nothing, and then read: what is read is what the last one to have it committed.
+    update <<schema>>.[consumers] set resource_version = resource_version
+    where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard;
+    select @version = c.resource_version, @owner = c.owner from <<schema>>.[consumers] as c
     where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = @shard;
     if @version is null
     begin
