@@ -19,6 +19,7 @@ from rich.markup import escape
 
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import ChangefeedError
+from airflow_changefeed.sources.mssql.errors import is_driver_error
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -33,7 +34,7 @@ Row = dict[str, Any]
 
 
 def command(run: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
-    """Let a function be a command: logs are silent unless asked for, and an error of ours is one line."""
+    """Let a function be a command: logs are silent unless asked for; what a person can act on is one line."""
 
     @suppress_logs_and_warning
     @providers_configuration_loaded
@@ -41,7 +42,10 @@ def command(run: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
     def wrapped(args: Namespace) -> None:
         try:
             run(args)
-        except (ChangefeedError, OSError) as problem:
+        except Exception as problem:
+            # What a server says may have no name of ours; a traceback would end with the status of a finding.
+            if not isinstance(problem, (ChangefeedError, OSError)) and not is_driver_error(problem):
+                raise
             tell(problem)
             raise SystemExit(FAILED) from None
 

@@ -23,21 +23,27 @@ def check_not_restored(store: ExportStore, statuses: Sequence[ShardStatus]) -> N
     :raises SealLostError: a complete unit lies beyond; terminal.
     """
     sealed = max((status.sealed_until for status in statuses if status.sealed_until), default=None)
-    for shard in store.shards():
-        for unit in store.units(shard, start=sealed):
-            end = _sealed_for(store, unit)
-            if end is not None and (sealed is None or end > sealed):
-                now = f"until {format_time(sealed)} only" if sealed else "nowhere"
-                raise SealLostError(
-                    f"feed {store.feed!r}, {unit} is exported, for which the feed was sealed until "
-                    f"{format_time(end)}; now it is sealed {now}: its database was restored to an earlier "
-                    "state, failed over with loss, or the feed was dropped. Events that were exported may be "
-                    "gone, and others may come into exported windows: seal the feed until then, and run the "
-                    "windows since the restored state as a backfill (docs/how-to/recover.md)",
-                    feed=store.feed,
-                    unit=unit,
-                    sealed_until=sealed,
-                )
+    beyond = [
+        (end, unit)
+        for shard in store.shards()
+        for unit in store.units(shard, start=sealed)
+        if (end := _sealed_for(store, unit)) is not None and (sealed is None or end > sealed)
+    ]
+    if not beyond:
+        return
+    # The furthest, as whoever seals until then has done so for all.
+    end, unit = max(beyond, key=lambda one: one[0])
+    now = f"until {format_time(sealed)} only" if sealed else "nowhere"
+    raise SealLostError(
+        f"feed {store.feed!r}, {unit} is exported, for which the feed was sealed until {format_time(end)}; "
+        f"now it is sealed {now}: its database was restored to an earlier state, failed over with loss, or "
+        "the feed was dropped. Events that were exported may be gone, and others may come into exported "
+        "windows: seal the feed until then, and run the windows since the restored state as a backfill "
+        "(docs/how-to/recover.md)",
+        feed=store.feed,
+        unit=unit,
+        sealed_until=sealed,
+    )
 
 
 def _sealed_for(store: ExportStore, unit: ExportUnit) -> datetime | None:

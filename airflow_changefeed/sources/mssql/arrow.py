@@ -144,9 +144,7 @@ def _check_text(query: RangeQuery, number: int, column: pa.Array, raw: np.ndarra
     offsets = np.frombuffer(offset_buffer, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
     text = data.to_pybytes()[: int(offsets[-1])] if data is not None else b""
     mark = _REPLACEMENT.encode()
-    if mark not in text:
-        return
-    doubtful, at = {}, text.find(mark)
+    doubtful, at = {}, text.find(mark, int(offsets[0]))
     while at >= 0:
         row = int(np.searchsorted(offsets, at, side="right")) - 1
         first, last = int(offsets[row]), int(offsets[row + 1])

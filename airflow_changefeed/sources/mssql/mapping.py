@@ -177,7 +177,9 @@ def _widened(found: Declared) -> Part:
     """Let the server read its code pages, by cast: some servers take ten times as long for convert."""
     if found.length is None or found.length > _MAX_WIDE_CHARACTERS:
         return _text("cast({c} as nvarchar(max))")
-    return _text(f"cast({{c}} as {'nchar' if found.name == 'char' else 'nvarchar'}({found.length}))")
+    # Never to nchar: in a code page of several bytes a char has fewer characters than bytes, and nchar would
+    # fill them up with more blanks than are stored.
+    return _text(f"cast({{c}} as nvarchar({found.length}))")
 
 
 _BY_LENGTH: dict[str, Callable[[Declared], Part]] = {
@@ -225,7 +227,8 @@ def exported_columns(feed: MssqlFeed) -> list[Exported]:
         name of another one; names all of them.
     """
     found, refused, problems = [], [], []
-    names = {column.name for column in feed.info.columns}
+    # Spark takes names that differ in case alone for one.
+    names = {column.name.casefold() for column in feed.info.columns}
     for column in feed.info.columns:
         reason = feed.refusals.get(column.name)
         own = () if reason else parts(parse(column))
@@ -233,7 +236,7 @@ def exported_columns(feed: MssqlFeed) -> list[Exported]:
             refused.append(column.name)
             problems.append(f"column {column.name!r} of type {column.type} {reason or _UNKNOWN}")
         for part in own:
-            if part.suffix and column.name + part.suffix in names:
+            if part.suffix and (column.name + part.suffix).casefold() in names:
                 refused.append(column.name)
                 problems.append(
                     f"column {column.name!r} of type {column.type} is exported with a second column "

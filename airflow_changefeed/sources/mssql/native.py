@@ -144,7 +144,7 @@ NATIVE = (
         "",
     ),
     Native(
-        (40197, 40501, 40613, 49918, 10928, 10929, 17809, 233, 10053, 10054),
+        (40197, 40501, 40613, 49918, 10928, 10929, 17809, 233, 10053, 10054, 596, 1219, 0),
         r"communication link failure|unable to establish connection|connection not open|"
         r"connection failure|connection was lost|connection is (broken|no longer usable)|"
         r"connection has been closed|timeout expired|unable to complete login|prelogin|"
@@ -152,7 +152,8 @@ NATIVE = (
         r"is not currently available|is currently (too )?busy|maximum number of .* connections|"
         r"please try again|not enough resources|limit .* has been reached|server rejected the connection|"
         r"tcp provider|network interfaces|protocol error|shutdown is in progress|terminating connection|"
-        r"in recovery mode|is starting up",
+        r"in recovery mode|is starting up|session is in the kill state|session has been disconnected|"
+        r"severe error occurred on the current command",
         SourceUnavailableError,
         "retry, or look whether the server runs and can be reached",
     ),

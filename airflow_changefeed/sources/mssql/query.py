@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,8 @@ BATCH_BYTES = 64 * 1024 * 1024
 MAX_VALUE_BYTES = 1024 * 1024 * 1024
 #: Rows of a batch where nothing is known of their length.
 _CAREFUL_ROWS = 64
+#: Types that the server keeps in a form that may be far shorter than their text.
+_STORED_SHORTER = ("xml", "json")
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,9 @@ class RangeQuery:
             f"{self._declarations}select {ulid} as u, {value} as v {source} and exists (select 1 from "
             f"(values {given}) g (u, t) where g.u = {ulid} and {value} <> convert(varbinary(max), g.t))"
         )
-        return sql, (*self.values, *(part for one, text in texts.items() for part in (one.bytes, text)))
+        # Of the range only where they lie: a text may be asked for in every row of it.
+        between = replace(self, range=UlidRange(min(texts).previous(), max(texts))).values
+        return sql, (*between, *(part for one, text in texts.items() for part in (one.bytes, text)))
 
     @cached_property
     def large_objects(self) -> list[Column]:
@@ -133,17 +137,20 @@ class RangeQuery:
             most_bytes(parse(column)) for column in self.feed.info.columns if column not in self.large_objects
         )
 
+    def _size(self, column: Column) -> str:
+        """Say how many bytes a large object has, which the server mostly knows without reading it."""
+        value = self._column(column)
+        if parse(column).name in _STORED_SHORTER:
+            value = f"cast({value} as nvarchar(max))"
+        return f"convert(bigint, datalength({value}))"
+
     @property
     def sizes_sql(self) -> str:
-        """
-        Gives the rows that fill one batch after the other, and the longest value of each large object there.
-
-        The length of a value is known to the server without reading it.
-        """
+        """Gives the rows that fill one batch after the other, and the longest of each large object there."""
         ulid, _, source = self._source
-        sizes = [f"isnull(datalength({self._column(column)}), 0)" for column in self.large_objects]
+        sizes = [f"isnull({self._size(column)}, 0)" for column in self.large_objects]
         named = ", ".join(f"{size} as s{number}" for number, size in enumerate(sizes))
-        running = f"sum(convert(bigint, {' + '.join(sizes)})) over (order by {ulid} rows unbounded preceding)"
+        running = f"sum({' + '.join(sizes)}) over (order by {ulid} rows unbounded preceding)"
         longest = ", ".join(f"max(s{number})" for number in range(len(sizes)))
         return (
             f"{self._declarations}select count_big(*), {longest} from "
@@ -163,26 +170,25 @@ class BatchRows:
 
     def __init__(self, most: int, known: Sequence[int] = (), row_bytes: int = 0) -> None:
         self._most = most
-        self._known = _cut(known, most)
+        self._known = iter(known)
         self._is_measured = bool(known)
+        self._left = 0
         self._least = max(1, min(most, BATCH_BYTES // max(row_bytes, 1)))
         self._rows = self._least
 
     def next(self) -> int:
         """Return the rows of the next batch."""
-        if self._is_measured:
+        if not self._is_measured:
+            return self._rows
+        if not self._left:
             # Rows that were deleted or changed meanwhile may shift the sizes: nothing is known any more.
-            return next(self._known, min(self._most, _CAREFUL_ROWS))
-        return self._rows
+            self._left = next(self._known, min(self._most, _CAREFUL_ROWS))
+        # What was measured are the large objects alone.
+        rows = min(self._left, self._rows)
+        self._left -= rows
+        return rows
 
     def learn(self, rows: int, size: int) -> None:
         """Learn from a batch how long rows really are; most declared lengths are never reached."""
         usual = 2 * size // max(rows, 1) + 1
         self._rows = max(self._least, min(self._most, BATCH_BYTES // usual))
-
-
-def _cut(batches: Sequence[int], most: int) -> Iterator[int]:
-    for rows in batches:
-        yield from [most] * (rows // most)
-        if rows % most:
-            yield rows % most

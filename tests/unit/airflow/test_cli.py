@@ -7,12 +7,16 @@ import json
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import yaml
+from mssql_python.exceptions import DataError
 
 from airflow_changefeed.cli.changefeed import get_cli_commands
+from airflow_changefeed.cli.changefeed_command import FAILED
+from airflow_changefeed.cli.changefeed_command import command as as_command
 from airflow_changefeed.export.read import unit_files
 from airflow_changefeed.export.store import ExportStore
 from tests.unit.airflow.commands import run
@@ -205,3 +209,20 @@ def test_options_that_mean_nothing_are_refused(
         verify(store, *arguments)
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_what_a_server_says_without_a_name_of_ours_is_one_line_too(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A traceback would end with status 1, as what was found does; a bug of ours still has one."""
+
+    @as_command
+    def fail(args: Namespace) -> None:
+        raise args.error
+
+    with pytest.raises(SystemExit) as caught:
+        fail(Namespace(verbose=False, error=DataError("Numeric value out of range", "Overflow")))
+    assert caught.value.code == FAILED
+    assert capsys.readouterr().err.count("\n") == 1
+    with pytest.raises(KeyError):
+        fail(Namespace(verbose=False, error=KeyError("x")))

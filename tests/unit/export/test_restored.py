@@ -49,10 +49,12 @@ def test_an_output_beyond_the_seal_stops_the_next_export(
 def test_a_seal_until_the_exported_end_lets_exports_go_on(
     flights: Flights, tmp_path: Path, restore: Callable[[], None]
 ) -> None:
-    """It is a person's decision that the windows between are what they are."""
+    """It is a person's decision that the windows between are what they are; the error names that end."""
     store = ExportStore(str(tmp_path / "out"), FEED)
     flights.export(store, hours(0, 2))
     restore()
+    with pytest.raises(SealLostError, match="sealed until 2013-01-01T02:00:00Z; now it is sealed nowhere"):
+        flights.plan(store, hours(0, 2))
     flights.source.seal(FEED, hours(0, 1)[0].end)
     with pytest.raises(SealLostError, match="until 2013-01-01T01:00:00Z only"):
         flights.plan(store, hours(0, 2))

@@ -110,12 +110,17 @@ def test_a_column_that_the_login_sees_otherwise_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "taken"),
-    [("datetime2(7)", "at_100ns"), ("datetimeoffset(3)", "at_offset_minutes"), ("sql_variant", "at_type")],
+    [
+        ("datetime2(7)", "at_100ns"),
+        ("datetime2(7)", "AT_100NS"),
+        ("datetimeoffset(3)", "at_offset_minutes"),
+        ("sql_variant", "at_type"),
+    ],
 )
 def test_a_second_column_does_not_take_anothers_name(kind: str, taken: str) -> None:
-    """Neither would be lost without a word."""
+    """Neither would be lost without a word; Spark takes names that differ in case alone for one."""
     columns = (Column("k", "int"), Column("at", kind), Column(taken, "int"))
-    with pytest.raises(ColumnTypeError, match=f"{taken!r}.*rename"):
+    with pytest.raises(ColumnTypeError, match=f"'{taken.lower()}'.*rename"):
         feed_schema(make_feed(columns=columns))
 
 
@@ -203,6 +208,34 @@ def test_batches_of_wide_rows_grow_with_what_is_learnt() -> None:
     assert rows.next() == 65_536
     rows.learn(65_536, 65_536 * 10_000)
     assert first <= rows.next() <= BATCH_BYTES // 10_000
+
+
+def test_measured_batches_are_as_careful_with_the_other_columns() -> None:
+    """What was measured are the large objects; no batch is longer than they or the others allow."""
+    rows = BatchRows(65_536, [3, 200_000], row_bytes=100_000)
+    careful = BATCH_BYTES // 100_000
+    assert [rows.next(), rows.next()] == [3, careful]
+    rows.learn(careful, careful * 50)
+    assert [rows.next() for _ in range(4)] == [65_536, 65_536, 65_536, 200_000 - careful - 3 * 65_536]
+
+
+def test_doubtful_texts_are_asked_for_where_they_lie() -> None:
+    """Not in the whole range for each hundred of them."""
+    texts = {Ulid.of_int(5): "a", Ulid.of_int(9): "b"}
+    _, values = _query(Column("t", "nvarchar(5)")).differing_sql(1, texts)
+    assert values[:2] == (Ulid.of_int(4).bytes, Ulid.of_int(9).bytes)
+
+
+def test_char_is_not_filled_up_to_as_many_characters_as_it_has_bytes() -> None:
+    """In UTF-8, or a code page of Japan, say, ``char(10)`` holds fewer than ten; the server keeps blanks."""
+    assert "cast(e.[c] as nvarchar(10)) as c1" in _query(Column("c", "char(10)")).sql
+
+
+def test_xml_is_measured_as_the_text_that_it_becomes() -> None:
+    """The server keeps it in a form that may be far shorter."""
+    sizes = _query(Column("x", "xml"), Column("b", "varbinary(max)")).sizes_sql
+    assert "datalength(cast(e.[x] as nvarchar(max)))" in sizes
+    assert "datalength(e.[b])" in sizes
 
 
 def test_narrow_rows_come_as_many_as_asked_for() -> None:
