@@ -40,7 +40,7 @@ class FaultKind(Enum):
     MODULE_SETTINGS = ("module-settings", _ERROR)
     PAGE_LOCKS = ("page-locks", _ERROR)
     LOCK_ESCALATION = ("lock-escalation", _WARNING)
-    EXTRA_INDEX = ("extra-index", _ERROR)
+    OUTBOX_INDEX = ("outbox-index", _ERROR)
     SEQUENCE_CYCLES = ("sequence-cycles", _ERROR)
     SEQUENCE_NOT_CACHED = ("sequence-not-cached", _NOTE)
     DELAYED_DURABILITY = ("delayed-durability", _NOTE)

@@ -122,7 +122,7 @@ def _index_faults(schema: str, outbox: str, indexes: Sequence[Row]) -> Iterator[
             )
         if row["index_id"] > 1 and not row["is_primary_key"]:
             yield Fault(
-                FaultKind.EXTRA_INDEX,
+                FaultKind.OUTBOX_INDEX,
                 f"index {row['name']} on {schema}.{outbox}",
                 "locks on a second index hide or stall committed rows: events could come in the wrong order",
                 f"drop index {quote(row['name'])} on {table}",

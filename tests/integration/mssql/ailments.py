@@ -183,7 +183,7 @@ FAULTS: dict[str, tuple[FaultKind, Callable[[Patient], None], Undo, str]] = {
         f"feed {FEED}: it has version 0.0.1, the installation has",
     ),
     "second index on an outbox": (
-        FaultKind.EXTRA_INDEX,
+        FaultKind.OUTBOX_INDEX,
         _sql(f"create index extra on {OUTBOX} (time_hint)"),
         _sql(f"drop index extra on {OUTBOX}"),
         f"on changefeed.outbox:{FEED}: locks on a second index",

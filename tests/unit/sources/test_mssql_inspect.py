@@ -102,7 +102,7 @@ BROKEN: dict[str, tuple[FaultKind, Make, str]] = {
         f"alter index [pk:outbox:{FEED}] on [changefeed].[outbox:{FEED}] set (allow_page_locks = off)",
     ),
     "second index": (
-        FaultKind.EXTRA_INDEX,
+        FaultKind.OUTBOX_INDEX,
         lambda: locks(index(name="by]time", index_id=2, is_primary_key=0)),
         f"drop index [by]]time] on [changefeed].[outbox:{FEED}]",
     ),
