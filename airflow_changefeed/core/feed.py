@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 
@@ -48,6 +48,7 @@ class FeedInfo:
     :param shard_key_type: one of ``SHARD_KEY_TYPES``.
     :param key_columns: the table's primary key, in its order.
     :param columns: all columns of the event table, in its order.
+    :param sealed_until: for all shards, also those that do not exist yet; None before the first seal.
     """
 
     name: str
@@ -55,6 +56,7 @@ class FeedInfo:
     shard_key_type: str
     key_columns: tuple[Column, ...]
     columns: tuple[Column, ...]
+    sealed_until: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

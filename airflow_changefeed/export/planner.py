@@ -122,9 +122,10 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
     made_at = source.now()
     ordered = sorted(request.windows) if request.windows is not None else None
     # Before the seal, which changes the database; the seal may bring new shards, but none that was named.
-    statuses = source.shards(request.feed)
-    check_known_shards(request.feed, request.shards, [status.shard for status in statuses], "export")
-    check_not_restored(store, statuses)
+    if request.shards is not None:
+        known = [status.shard for status in source.shards(request.feed)]
+        check_known_shards(request.feed, request.shards, known, "export")
+    check_not_restored(store, info.sealed_until)
     seals = source.seal(request.feed, ordered[-1].end if ordered is not None else made_at)
     shards = list(request.shards) if request.shards is not None else sorted(seals, key=shard_text)
     # Marks first: history that comes in from here on makes a unit stale, or its count wrong, but never goes

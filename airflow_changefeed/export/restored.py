@@ -3,26 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
-from airflow_changefeed.core.feed import ShardStatus
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import SealLostError
 from airflow_changefeed.export.store import ExportStore
 
 
-def check_not_restored(store: ExportStore, statuses: Sequence[ShardStatus]) -> None:
+def check_not_restored(store: ExportStore, sealed: datetime | None) -> None:
     """
     Refuse to go on where the output reaches beyond what the feed is sealed until (ADR 0005, R11).
 
     To be called before the feed is sealed again, which hides that anything was lost.
 
-    :param statuses: of all shards of the feed.
+    :param sealed: until when the feed is sealed now; None before its first seal.
     :raises SealLostError: a complete unit lies beyond; terminal.
     """
-    sealed = max((status.sealed_until for status in statuses if status.sealed_until), default=None)
     beyond = [
         (end, unit)
         for shard in store.shards()

@@ -9,9 +9,12 @@ from typing import Any
 from airflow_changefeed.core.feed import Column, FeedInfo, FeedKind
 from airflow_changefeed.exceptions import FeedNotFoundError, FeedSetupError
 from airflow_changefeed.sources.mssql.errors import name_error
-from airflow_changefeed.sources.mssql.names import MssqlFeed, quote
+from airflow_changefeed.sources.mssql.names import MssqlFeed, as_time, quote
 from airflow_changefeed.sources.mssql.session import Session
 from airflow_changefeed.sources.mssql.types import declared
+
+#: Year of the floor of a feed that was never sealed.
+_NEVER_SEALED = 1970
 
 
 def load_feeds(
@@ -27,7 +30,7 @@ def load_feeds(
         rows = session.records(
             # Apart, so that one feed is found by its key: another may be being set up, and locked.
             "declare @feed nvarchar(128) = ?; select feed_id, name, kind, shard_key_type, ulid_column, "
-            "shard_column, object_schema_name(object_id) as table_schema, "
+            "shard_column, floor_time, object_schema_name(object_id) as table_schema, "
             f"object_name(object_id) as table_name from {quote(schema)}.[feeds] "
             f"{'where name = @feed' if feed else ''}",
             feed or "",
@@ -54,6 +57,7 @@ def _feed(schema: str, row: Mapping[str, Any], columns: list[dict[str, Any]]) ->
         row["shard_key_type"],
         tuple(typed[column["name"]] for column in keys),
         tuple(typed.values()),
+        as_time(row["floor_time"]) if row["floor_time"].year > _NEVER_SEALED else None,
     )
     has_table = row["table_schema"] is not None and row["table_name"] is not None
     return MssqlFeed(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -120,9 +120,22 @@ class RangeQuery:
             f"{self._declarations}select {ulid} as u, {value} as v {source} and exists (select 1 from "
             f"(values {given}) g (u, t) where g.u = {ulid} and {value} <> convert(varbinary(max), g.t))"
         )
-        # Of the range only where they lie: a text may be asked for in every row of it.
-        between = replace(self, range=UlidRange(min(texts).previous(), max(texts))).values
-        return sql, (*between, *(part for one, text in texts.items() for part in (one.bytes, text)))
+        return sql, (
+            *self._between(texts),
+            *(part for one, text in texts.items() for part in (one.bytes, text)),
+        )
+
+    def present_sql(self, number: int, ulids: Collection[Ulid]) -> tuple[str, tuple[Any, ...]]:
+        """Return a statement, with its parameters, for how many of some events have a value in a column."""
+        ulid, _, source = self._source
+        marks = ", ".join(["convert(binary(16), ?)"] * len(ulids))
+        value = self._column(self.columns[number].column)
+        sql = f"{self._declarations}select count(*) {source} and {ulid} in ({marks}) and {value} is not null"
+        return sql, (*self._between(ulids), *(one.bytes for one in ulids))
+
+    def _between(self, ulids: Collection[Ulid]) -> tuple[Any, ...]:
+        """Return the parameters of the part of the range where some events lie."""
+        return replace(self, range=UlidRange(min(ulids).previous(), max(ulids))).values
 
     @cached_property
     def large_objects(self) -> list[Column]:

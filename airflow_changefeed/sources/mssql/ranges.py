@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.exceptions import ReplicaBehindError
+from airflow_changefeed.exceptions import IncompleteReadError, ReplicaBehindError
 from airflow_changefeed.sources.arrow import check_schema
 from airflow_changefeed.sources.base import ULID_COLUMN
 from airflow_changefeed.sources.mssql.arrow import Recheck, plan_batches, stream
@@ -81,10 +81,11 @@ class RangeStream:
     def _bound(self, session: Session, feed: MssqlFeed) -> None:
         """Take the bound below which everything is committed; what comes while this reads stays out of it."""
         last = check_purged(session, feed, self.shard, self.range.after).previous()
-        # A secondary that has seen the seal has seen all that was committed before it (ADR 0005, R10).
-        if self._bulk is not self.database and last < self.range.upto:
+        # A secondary that has seen the seal has seen all that was committed before it (ADR 0005, R10). A
+        # primary that went back since the bound was taken is one that lost what it had.
+        if (self._bulk is not self.database or self._is_bounded) and last < self.range.upto:
             raise ReplicaBehindError(
-                f"feed {feed.name!r} shard {shard_text(self.shard)}: the readable secondary has seen the "
+                f"feed {feed.name!r} shard {shard_text(self.shard)}: the server has seen the "
                 f"feed up to {last} only, not to {self.range.upto}. Retry; if it stays behind, look at "
                 "its redo queue, or read at the primary. What is not sealed yet can be read there only",
                 feed=feed.name,
@@ -97,10 +98,20 @@ class RangeStream:
 
     def _recheck(self, query: RangeQuery) -> Recheck:
         def ask(number: int, texts: Mapping[Ulid, str]) -> dict[Ulid, bytes]:
-            sql, values = query.differing_sql(number, texts)
-            rows = self._bulk.ask(
-                lambda session: session.rows(sql, *values), feed=self.feed, shard=self.shard
-            )
-            return {Ulid.of_bytes(ulid): value for ulid, value in rows}
+            def compare(session: Session) -> dict[Ulid, bytes]:
+                sql, values = query.differing_sql(number, texts)
+                different = {Ulid.of_bytes(ulid): value for ulid, value in session.rows(sql, *values)}
+                sql, values = query.present_sql(number, texts)
+                ((present,),) = session.rows(sql, *values)
+                if present != len(texts):
+                    raise IncompleteReadError(
+                        f"feed {self.feed!r} shard {shard_text(self.shard)}: rows were deleted or changed "
+                        "while they were read, and what they held cannot be looked at again; retry",
+                        feed=self.feed,
+                        shard=self.shard,
+                    )
+                return different
+
+            return self._bulk.ask(compare, feed=self.feed, shard=self.shard)
 
         return ask

@@ -17,6 +17,7 @@ from airflow_changefeed.core.feed import (
     parse_shard,
     shard_text,
 )
+from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import FeedNotFoundError, FeedSetupError, InvalidArgumentError
 
 _SHARD_COLUMNS = ("shard", "shard_id")
@@ -176,7 +177,10 @@ def _tables(
 ) -> FeedTables:
     columns = columns_of(connection, feed)
     keys = tuple(column for column, place in sorted(columns, key=lambda pair: pair[1]) if place)
-    info = FeedInfo(feed, FeedKind(kind), shard_key_type, keys, tuple(column for column, _ in columns))
+    sealed = from_milliseconds(floor_ms) if floor_ms else None
+    info = FeedInfo(
+        feed, FeedKind(kind), shard_key_type, keys, tuple(column for column, _ in columns), sealed
+    )
     return FeedTables(info, floor_ms, tolerance_ms)
 
 

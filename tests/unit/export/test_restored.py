@@ -62,6 +62,20 @@ def test_a_seal_until_the_exported_end_lets_exports_go_on(
     assert flights.plan(store, hours(0, 3)).rows > 0
 
 
+def test_a_feed_that_was_set_up_again_is_sealed_before_its_first_event(
+    flights: Flights, tmp_path: Path
+) -> None:
+    """The seal is the feed's, so it is seen without any shard."""
+    store = ExportStore(str(tmp_path / "out"), FEED)
+    flights.export(store, hours(0, 2))
+    flights.source.drop_feed(FEED)
+    flights.source.set_up_feed(FEED)
+    with pytest.raises(SealLostError, match="sealed nowhere"):
+        flights.plan(store, hours(2, 3))
+    flights.source.seal(FEED, hours(0, 2)[-1].end)
+    assert flights.plan(store, hours(2, 3)).rows == 0
+
+
 def test_windows_that_were_exported_out_of_order_are_no_sign_of_it(flights: Flights, tmp_path: Path) -> None:
     """A backfill of earlier windows, and the same window again, go on as ever."""
     store = ExportStore(str(tmp_path / "out"), FEED)
