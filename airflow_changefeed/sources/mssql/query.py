@@ -25,8 +25,8 @@ BATCH_BYTES = 64 * 1024 * 1024
 MAX_VALUE_BYTES = 1024 * 1024 * 1024
 #: Rows of a batch where nothing is known of their length.
 _CAREFUL_ROWS = 64
-#: Lets the server plan for this very range: for variables it would guess that a tenth of the feed is read, and
-#: scan the whole event table for an hour of it.
+#: Lets the server plan for this very range: for variables it would guess that a tenth of the feed is read,
+#: and scan the whole event table for an hour of it.
 _FRESH = "option (recompile)"
 #: Types that the server keeps in a form that may be far shorter than their text.
 _STORED_SHORTER = ("xml", "json")
