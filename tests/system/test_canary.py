@@ -52,7 +52,7 @@ CONNECTIONS = ("CANARY_FEED", "CANARY_SQL", "CANARY_STORE", "CANARY_HDFS", "CANA
 def test_the_search_finds_a_canary_however_it_is_written(tmp_path: Path, written: object) -> None:
     """In a text and in a file, also where something else stands around it."""
     secret = canary("here")
-    text = f"before {written(secret)} after"  # type: ignore[operator] # one of the above
+    text = f"before {written(secret)} after"  # one of the above
     search = Search({"here": secret, "there": canary("there")})
     search.look("text", text, "before")
     (tmp_path / "file").write_text(text)

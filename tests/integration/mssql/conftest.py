@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
+from airflow_changefeed.sources.mssql import MssqlFeedSource
 from tests.integration.contract.engines import MSSQL_VARIABLE
+from tests.integration.mssql.line import Line, line_to
 from tests.integration.mssql.server import Client, Database, new_database
 
 collect_ignore_glob = [] if os.environ.get(MSSQL_VARIABLE) else ["test_*.py"]
@@ -27,10 +30,26 @@ def empty_database() -> Iterator[Database]:
 
 
 @pytest.fixture(scope="module")
-def database(empty_database: Database) -> Database:
-    """Give a database with changefeed."""
+def database(empty_database: Database) -> Iterator[Database]:
+    """Give a database with changefeed; nothing is kept for a next call, so that it can be dropped."""
     empty_database.install()
-    return empty_database
+    yield empty_database
+    MssqlFeedSource(**empty_database.description).close()
+
+
+@pytest.fixture
+def line(database: Database) -> Iterator[Line]:
+    """Lay a line to the server."""
+    with line_to((database.description["host"], database.description["port"] or 1433)) as line:
+        yield line
+
+
+@pytest.fixture
+def distant(database: Database, line: Line) -> Iterator[MssqlFeedSource]:
+    """Give a source at the other end of the line."""
+    description = database.description | {"host": "127.0.0.1", "port": line.port}
+    with closing(MssqlFeedSource(**description, lock_timeout=20)) as source:
+        yield source
 
 
 @pytest.fixture

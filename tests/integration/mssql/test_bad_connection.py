@@ -21,26 +21,12 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.sources.mssql.retry import RetryPolicy
-from tests.integration.mssql.line import Line, line_to
+from tests.integration.mssql.line import Line
 from tests.integration.mssql.server import Client, Database
 
 FEED = "myservice.Guarded"
 PASSWORD = "hunter2}{;PWD=x"
 UNTIL = datetime(2020, 1, 1, tzinfo=timezone.utc)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _nothing_is_kept(database: Database) -> Iterator[None]:
-    """Close what was kept for the next call, so that the database can be dropped."""
-    yield
-    MssqlFeedSource(**database.description).close()
-
-
-@pytest.fixture
-def line(database: Database) -> Iterator[Line]:
-    """Lay a line to the server."""
-    with line_to((database.description["host"], database.description["port"] or 1433)) as line:
-        yield line
 
 
 def _unused_port() -> int:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -15,7 +14,7 @@ from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import PurgedError, SourceUnavailableError
 from airflow_changefeed.sources.mssql import MssqlFeedSource, connection
 from airflow_changefeed.sources.mssql.retry import RetryPolicy
-from tests.integration.mssql.line import Line, cut_everywhere, line_to
+from tests.integration.mssql.line import Line, cut_everywhere
 from tests.integration.mssql.server import Client, Database
 
 _DAY = timedelta(days=1)
@@ -94,28 +93,6 @@ def _purge(source: MssqlFeedSource, feed: str, end: datetime) -> None:
 
 
 CALLS = {"page": _read, "range": _stream, "drain": _drain, "seal": _seal}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _nothing_is_kept(database: Database) -> Iterator[None]:
-    """Close what was kept for the next call, so that the database can be dropped."""
-    yield
-    MssqlFeedSource(**database.description).close()
-
-
-@pytest.fixture
-def line(database: Database) -> Iterator[Line]:
-    """Lay a line to the server."""
-    with line_to((database.description["host"], database.description["port"] or 1433)) as line:
-        yield line
-
-
-@pytest.fixture
-def distant(database: Database, line: Line) -> Iterator[MssqlFeedSource]:
-    """Give a source at the other end of the line."""
-    description = database.description | {"host": "127.0.0.1", "port": line.port}
-    with closing(MssqlFeedSource(**description, lock_timeout=20)) as source:
-        yield source
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -17,7 +17,7 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.sources.mssql.retry import RetryPolicy
-from tests.integration.mssql.line import Line, line_to
+from tests.integration.mssql.line import Line
 from tests.integration.mssql.server import Client, Database
 
 ALL = UlidRange(Ulid.MIN, Ulid.MAX)
@@ -53,20 +53,10 @@ def sealed(database: Database) -> Iterator[MssqlFeedSource]:
         yield source
 
 
-@pytest.fixture
-def line(database: Database) -> Iterator[Line]:
-    """Lay a line to the server."""
-    with line_to((database.description["host"], database.description["port"] or 1433)) as line:
-        yield line
-
-
-@pytest.fixture
-def distant(database: Database, line: Line) -> Iterator[MssqlFeedSource]:
-    """Give a source at the other end of the line, that tries again without pauses."""
-    description = database.description | {"host": "127.0.0.1", "port": line.port}
-    with closing(MssqlFeedSource(**description, lock_timeout=20)) as source:
-        source.database.retry = AT_ONCE
-        yield source
+@pytest.fixture(autouse=True)
+def _no_pauses(distant: MssqlFeedSource) -> None:
+    """Let the distant source try again at once."""
+    distant.database.retry = AT_ONCE
 
 
 def _ulids(source: MssqlFeedSource) -> list[str]:

@@ -39,7 +39,7 @@ class _Repeating(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         body = f"refused: {self.command} {self.path} {self.headers}".encode()
-        self.server.requests.append(body)  # type: ignore[attr-defined] # ours, below
+        self.server.requests.append(body)  # ours, below
         self.send_response(403, f"refused {self.path}")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -55,11 +55,11 @@ class _Repeating(BaseHTTPRequestHandler):
 def repeating_server() -> Iterator[tuple[int, list[bytes]]]:
     """Refuse all HTTP requests, and repeat them in the refusal; gives the port, and what was asked."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Repeating)
-    server.requests = []  # type: ignore[attr-defined] # for the handler
+    server.requests = []  # for the handler
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield server.server_address[1], server.requests  # type: ignore[attr-defined] # as above
+        yield server.server_address[1], server.requests  # as above
     finally:
         server.shutdown()
         server.server_close()
