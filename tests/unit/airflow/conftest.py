@@ -16,6 +16,7 @@ import pytest
 
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.unit.airflow.commands import Commands
 
 FEED, CONSUMER = "nyc.Flight", "warehouse"
 START = datetime(2013, 1, 1, tzinfo=timezone.utc)
@@ -69,3 +70,16 @@ def insert(path: str, numbers: range, start: datetime) -> None:
                 (number % 2, hint, number),
             )
         connection.commit()
+
+
+@pytest.fixture
+def commands(database: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """Give the commands on a feed with 36 events in two shards, all of them in the outbox."""
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
+    return Commands(capsys)
+
+
+@pytest.fixture
+def source(database: str) -> SqliteFeedSource:
+    """Give the source beneath the commands."""
+    return SqliteFeedSource(database)
