@@ -14,6 +14,9 @@ Every error of airflow_changefeed, in one tree.
     │   ├── ConnectionNotUsableError  no such connection, or of a type that holds no feeds
     │   ├── PermissionDeniedError     the login may not do this
     │   ├── FeedSetupError            a table cannot become a feed, or is one of another kind
+    │   ├── CaptureNotFoundError      the database has no such capture
+    │   ├── CaptureGapError           changes passed a capture unseen, and nobody settled it yet
+    │   ├── FoldError                 events from which a table's state cannot be told
     │   ├── FutureTimeError           a seal or window that ends in the future
     │   ├── HistoryError              history that cannot be inserted where it was asked
     │   ├── PurgedError               events below this bound are gone
@@ -128,6 +131,18 @@ class PermissionDeniedError(TerminalError):
 
 class FeedSetupError(TerminalError):
     """A table cannot become a feed, or already is one of another kind."""
+
+
+class CaptureNotFoundError(TerminalError):
+    """The database has no capture of that name."""
+
+
+class CaptureGapError(TerminalError):
+    """Changes of a captured table passed unseen, or may have; a person must settle it."""
+
+
+class FoldError(TerminalError):
+    """A table's state cannot be told from these events."""
 
 
 class FutureTimeError(TerminalError):

@@ -38,7 +38,9 @@ class MssqlReader:
     @property
     def capabilities(self) -> Capabilities:
         """See :class:`~airflow_changefeed.sources.base.FeedReader`, also for all that follows."""
-        return Capabilities(parallel_writers=True, needs_install=True)
+        return Capabilities(
+            parallel_writers=True, needs_install=True, set_triggers=True, transaction_ids=True
+        )
 
     def now(self) -> datetime:
         """See the protocol."""

@@ -39,7 +39,9 @@ class SqliteReader:
     @property
     def capabilities(self) -> Capabilities:
         """See :class:`~airflow_changefeed.sources.base.FeedReader`, also for all that follows."""
-        return Capabilities(parallel_writers=False, needs_install=False)
+        return Capabilities(
+            parallel_writers=False, needs_install=False, set_triggers=False, transaction_ids=False
+        )
 
     def now(self) -> datetime:
         """See the protocol."""

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A capture: which changes of which tables are recorded, in the transaction that makes them, and how.
+
+The rules of updates and keys are those of Hasura's event triggers for SQL Server; column lists for each
+operation, captures over several tables and sequences those of Comdb2's Lua triggers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from airflow_changefeed.core.feed import SHARD_KEY_TYPES
+from airflow_changefeed.exceptions import InvalidArgumentError
+
+#: Key of the metadata that the Arrow schema of a capture's events carries: JSON of :class:`CaptureShape`.
+METADATA_KEY = b"changefeed.capture"
+#: Session variable that holds the W3C trace context of a request.
+TRACE_KEY = "traceparent"
+MAX_SESSION_KEYS = 32
+
+
+class Operation(str, Enum):
+    """What was done to a row."""
+
+    INSERT = "insert"
+    UPDATE = "update"
+    DELETE = "delete"
+
+
+class KeyChange(str, Enum):
+    """
+    What is recorded of an update that gives a row another key.
+
+    ``NEW_ONLY``: where the new key was not among the changed rows, the new row alone; its old key is lost
+    (Hasura's rule). ``DELETE_INSERT``: the old key as deleted, the new one as inserted, so that whoever folds
+    changes into a table loses nothing. A key that was among the changed rows is updated in both.
+    """
+
+    NEW_ONLY = "new_only"
+    DELETE_INSERT = "delete_insert"
+
+
+@dataclass(frozen=True)
+class TableCapture:
+    """
+    A table of a capture.
+
+    :param table: as the database names it: ``schema.table``.
+    :param insert: columns that an insert records; empty takes all there are now, None records no inserts.
+    :param update: the same of an update, for the old and the new row. An update that changes none of them is
+        left out, unless the capture keeps them.
+    :param delete: the same of a delete.
+    :param shard: a whole number, or SQL over the table's key columns alone that gives one (or a UUID, where
+        the feed's shards are UUIDs): a column that can change would lose the order of a key.
+    """
+
+    table: str
+    insert: tuple[str, ...] | None = ()
+    update: tuple[str, ...] | None = ()
+    delete: tuple[str, ...] | None = ()
+    shard: str = "0"
+
+    @property
+    def operations(self) -> Mapping[Operation, tuple[str, ...]]:
+        """The operations that are recorded, and the columns of each; empty for all."""
+        given = {Operation.INSERT: self.insert, Operation.UPDATE: self.update, Operation.DELETE: self.delete}
+        return {operation: columns for operation, columns in given.items() if columns is not None}
+
+
+@dataclass(frozen=True)
+class CaptureSpec:
+    """
+    A capture as a migration declares it; ``FeedControl.enable_capture`` makes it so.
+
+    :param tables: one, or several whose changes are ordered among each other.
+    :param name: of the capture, its feed and its table of events; empty for ``<table>_changes``, where there
+        is one table.
+    :param shard_key_type: of the feed; one of ``SHARD_KEY_TYPES``.
+    :param keep_unchanged: whether updates are recorded that change no chosen column.
+    :param session_keys: names of the session variables whose values are recorded with each event. They
+        outlive the transaction: whoever sets them clears them, as ``session_variables`` does.
+    :param trace_key: of the session variable with the trace context; None records none.
+    :param with_sequence: whether events carry a number that counts each shard's events without a gap.
+    :param guard_table: whether `truncate` and `switch` are refused, by an empty table with a foreign key;
+        not for a table without a primary key.
+    :param guard_schema: whether changes of the table's columns that would make its writers fail are refused,
+        by a trigger on the database's DDL. A database that has such guards by nature ignores it.
+    :raises InvalidArgumentError: all that is wrong, by itself.
+    """
+
+    tables: tuple[TableCapture, ...]
+    name: str = ""
+    shard_key_type: str = "int"
+    key_change: KeyChange = KeyChange.NEW_ONLY
+    keep_unchanged: bool = False
+    session_keys: tuple[str, ...] = ()
+    trace_key: str | None = TRACE_KEY
+    with_sequence: bool = False
+    guard_table: bool = True
+    guard_schema: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tables", tuple(self.tables))
+        problems = []
+        if not self.tables:
+            problems.append("a capture needs at least one table")
+        names = [table.table for table in self.tables]
+        problems += [
+            f"table {name!r} is named twice" for name in sorted({n for n in names if names.count(n) > 1})
+        ]
+        problems += [
+            f"table {table.table!r}: name at least one of insert, update and delete"
+            for table in self.tables
+            if not table.operations
+        ]
+        if len(self.tables) > 1 and not self.name:
+            problems.append("a capture of several tables needs a name")
+        if self.shard_key_type not in SHARD_KEY_TYPES:
+            problems.append(
+                f"shard_key_type must be one of {', '.join(SHARD_KEY_TYPES)}, not {self.shard_key_type!r}"
+            )
+        if self.key_change not in tuple(KeyChange):
+            known = ", ".join(KeyChange)
+            problems.append(f"key_change must be one of {known}, not {self.key_change!r}")
+        keys = self.session_keys
+        if (
+            len(keys) > MAX_SESSION_KEYS
+            or len(set(keys)) < len(keys)
+            or not all(0 < len(k) <= 128 for k in keys)
+        ):
+            problems.append(
+                f"session_keys are at most {MAX_SESSION_KEYS} different names of 1 to 128 characters each"
+            )
+        InvalidArgumentError.collect(f"capture {self.name or ', '.join(names)!r}", problems)
+        object.__setattr__(self, "key_change", KeyChange(self.key_change))
+
+    @property
+    def full_name(self) -> str:
+        """The capture's name, also where none was given."""
+        return self.name or f"{self.tables[0].table}_changes"
+
+
+@dataclass(frozen=True)
+class CapturedTable:
+    """
+    A table of a capture, as readers of its events see it.
+
+    :param key_columns: the table's primary key; empty where it has none.
+    :param columns: for each operation the captured columns and the field of ``old`` and ``new`` that holds
+        each; the field has another name than its column only where two tables disagree about its type.
+    :param is_whole: whether the events tell all rows the table ever had: it was empty when the capture was
+        enabled, or its rows were recorded then, and all operations are captured.
+    """
+
+    key_columns: tuple[str, ...]
+    columns: Mapping[Operation, Mapping[str, str]]
+    is_whole: bool
+
+
+@dataclass(frozen=True)
+class CaptureShape:
+    """What readers of a capture's events know of it; travels with the Arrow schema and in Parquet files."""
+
+    name: str
+    key_change: KeyChange
+    with_sequence: bool
+    tables: Mapping[str, CapturedTable]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "name": self.name,
+            "key_change": self.key_change.value,
+            "with_sequence": self.with_sequence,
+            "tables": {
+                name: {
+                    "key_columns": list(table.key_columns),
+                    "columns": {one.value: dict(columns) for one, columns in table.columns.items()},
+                    "is_whole": table.is_whole,
+                }
+                for name, table in self.tables.items()
+            },
+        }
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> CaptureShape:
+        """Read what :meth:`to_dict` wrote."""
+        return cls(
+            value["name"],
+            KeyChange(value["key_change"]),
+            value["with_sequence"],
+            {
+                name: CapturedTable(
+                    tuple(table["key_columns"]),
+                    {Operation(one): dict(columns) for one, columns in table["columns"].items()},
+                    table["is_whole"],
+                )
+                for name, table in value["tables"].items()
+            },
+        )
+
+
+@dataclass(frozen=True)
+class CaptureGap:
+    """
+    Changes that passed a capture unseen, or may have.
+
+    While a gap is open, its feed cannot be sealed, so that no window it touches is taken for complete.
+
+    :param number: grows with each gap of a database.
+    :param reason: what was found.
+    :param after: until when the feed was sealed when it was found: the changes are later; None before the
+        first seal.
+    :param settled_at: when a person settled it; None while it is open.
+    """
+
+    number: int
+    capture: str
+    table: str
+    reason: str
+    found_at: datetime
+    after: datetime | None
+    settled_at: datetime | None = None
+    settled_by: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class CaptureInfo:
+    """
+    A capture as its database describes it.
+
+    :param spec: with its full name and the columns that are captured now.
+    :param is_enabled: whether its triggers record; a disabled capture keeps its feed and events.
+    :param drift: what differs between the tables and what is captured of them, in words; ``refresh_capture``
+        takes the present columns.
+    :param gaps: those that are open.
+    """
+
+    spec: CaptureSpec
+    shape: CaptureShape
+    is_enabled: bool
+    enabled_at: datetime
+    drift: tuple[str, ...] = ()
+    gaps: tuple[CaptureGap, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        """Of the capture, its feed and its table of events."""
+        return self.shape.name
+
+
+def spec_to_dict(spec: CaptureSpec) -> dict[str, Any]:
+    """Return a spec as JSON values, as the embedded source keeps it and the command line reads it."""
+    return {**asdict(spec), "key_change": spec.key_change.value}
+
+
+def spec_from_dict(value: Mapping[str, Any]) -> CaptureSpec:
+    """
+    Read what :func:`spec_to_dict` wrote.
+
+    :raises InvalidArgumentError: an unknown or missing name, or a value that is wrong by itself.
+    """
+
+    def columns(given: Any) -> Any:
+        return None if given is None else tuple(given)
+
+    try:
+        tables = tuple(
+            TableCapture(
+                **{key: columns(one) if key in tuple(Operation) else one for key, one in table.items()}
+            )
+            for table in value["tables"]
+        )
+        rest = {key: one for key, one in value.items() if key != "tables"}
+        spec = CaptureSpec(tables=tables, **rest)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise InvalidArgumentError(f"this is no capture: {error}") from None
+    return replace(spec, session_keys=tuple(spec.session_keys))
