@@ -30,6 +30,7 @@ INSTALL = (
     "feeds.batch",
     "consumers.batch",
     "stale_marks.batch",
+    "captures.batch",
     "now.function",
     "floor_ulid.function",
     "below_ulid.function",
@@ -42,7 +43,11 @@ INSTALL = (
     "flush_log.procedure",
     "drop_functions.batch",
     "key_columns.function",
+    "captured_columns.function",
     "templates",
+    "feed_templates.function",
+    "capture_templates",
+    "fill_template.procedure",
     "check_table.procedure",
     "check_feed.procedure",
     "find_columns.procedure",
@@ -51,17 +56,29 @@ INSTALL = (
     "setup_feed.procedure",
     "upgrade_feed.procedure",
     "upgrade_feeds.procedure",
+    "check_captured.procedure",
+    "check_captured_tables.procedure",
+    "set_capture_columns.procedure",
+    "create_capture_objects.procedure",
+    "enable_capture.procedure",
+    "refresh_capture.procedure",
+    "disable_capture.procedure",
     "drop_feed.procedure",
     "upgrade.batch",
 )
 
-#: Files of ``feed/`` in the order in which they need each other; two folders are of one kind.
+#: Files of ``feed/`` in the order in which they need each other; two folders are of one kind, the third has
+#: what the feed of a capture gets beside or instead of what an outbox has.
 FEED = (
     "state.table",
     "state_options.batch",
     "outbox/feed.table",
+    "capture/feed.table",
     "outbox/feed_options.batch",
     "outbox/outbox.table",
+    "capture/outbox.table",
+    "capture/balance.table",
+    "capture/events.batch",
     "outbox/outbox_options.batch",
     "outbox/read.type",
     "serialized/feed.view",
@@ -76,11 +93,18 @@ FEED = (
     "outbox/inspect_outbox.procedure",
     "serialized/inspect_outbox.procedure",
     "outbox/order_page.procedure",
+    "capture/order_page.procedure",
+    "capture/capture_unordered.procedure",
+    "capture/capture_gained.procedure",
+    "capture/capture_settings.procedure",
+    "capture/check_capture.procedure",
+    "capture/settle_capture.procedure",
     "outbox/drain_shard.procedure",
     "serialized/drain_shard.procedure",
     "outbox/seal_shard.procedure",
     "serialized/seal_shard.procedure",
     "outbox/purge_shard.procedure",
+    "capture/purge_shard.procedure",
     "serialized/purge_shard.procedure",
     "read_feed.procedure",
     "drain_feed.procedure",
@@ -94,6 +118,7 @@ FEED = (
     "next_attempt.procedure",
     "purge_feed.procedure",
     "outbox/insert_history.procedure",
+    "capture/insert_history.procedure",
     "serialized/insert_history.procedure",
     "cursors.procedure",
     "check_owner.procedure",
@@ -110,7 +135,20 @@ FEED = (
     "roles.batch",
     "grants.batch",
     "outbox/writer_grants.batch",
+    "capture/writer_grants.batch",
+    "capture/capture_grants.batch",
     "serialized/writer_grants.batch",
+)
+
+#: Files of ``capture/``, of which each table of a capture gets what it needs.
+CAPTURE = (
+    "capture_rows.procedure",
+    "capture_snapshot.procedure",
+    "capture_table.procedure",
+    "capture_insert.trigger",
+    "capture_update.trigger",
+    "capture_delete.trigger",
+    "guard.table",
 )
 
 
@@ -140,6 +178,15 @@ def feed_templates() -> list[Template]:
     return found
 
 
+def capture_templates() -> list[Template]:
+    """Return the templates of what each captured table gets, in the order in which they are executed."""
+    found = []
+    for name in CAPTURE:
+        thing, _, type_ = name.partition(".")
+        found.append(Template(thing, type_, None, load_sql(f"mssql/capture/{name}.sql")))
+    return found
+
+
 def install_script(schema: str = DEFAULT_SCHEMA, *, sequence_cache: int = SEQUENCE_CACHE) -> list[str]:
     """
     Return the batches that install changefeeds, or bring them to this version; harmless to repeat.
@@ -161,8 +208,8 @@ def install_script(schema: str = DEFAULT_SCHEMA, *, sequence_cache: int = SEQUEN
     batches = ["set quoted_identifier on;\nset ansi_nulls on;\n"]
     for name in INSTALL:
         text = (
-            _templates_function(tokens)
-            if name == "templates"
+            _templates_function(name, _TEMPLATES[name](), tokens)
+            if name in _TEMPLATES
             else fill(load_sql(f"mssql/install/{name}.sql"), tokens)
         )
         for kind in ("procedure", "function"):
@@ -210,21 +257,25 @@ def script(schema: str = DEFAULT_SCHEMA, *, sequence_cache: int = SEQUENCE_CACHE
     )
 
 
-def _templates_function(tokens: dict[str, str]) -> str:
+def _templates_function(name: str, templates: list[Template], tokens: dict[str, str]) -> str:
     rows = [
         f"    ({place}, '{template.object}', '{template.type}', "
         f"{'null' if template.kind is None else repr(template.kind)}, N'{_in_text(template.body)}')"
-        for place, template in enumerate(feed_templates(), 1)
+        for place, template in enumerate(templates, 1)
     ]
     return (
-        "-- What setup_feed fills and executes for each feed, in this order.\n"
+        "-- What a set-up fills and executes, in this order.\n"
         "-- result: place, object, type, kind (of the feeds that get it; null for all), body.\n"
-        f"create or alter function {tokens['schema']}.[templates]() returns table\n"
+        f"create or alter function {tokens['schema']}.[{name}]() returns table\n"
         "as\n"
         "return\n"
         "select t.place, t.object, t.type, t.kind, t.body\n"
         "from (values\n" + ",\n".join(rows) + "\n) as t (place, object, type, kind, body);\n"
     )
+
+
+#: What is made of the templates: a function that returns them.
+_TEMPLATES = {"templates": feed_templates, "capture_templates": capture_templates}
 
 
 def _in_text(value: str) -> str:

@@ -15,7 +15,15 @@ import pytest
 from airflow_changefeed import __version__
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sql import load_sql
-from airflow_changefeed.sql.mssql import FEED, INSTALL, feed_templates, install_script, script
+from airflow_changefeed.sql.mssql import (
+    CAPTURE,
+    FEED,
+    INSTALL,
+    capture_templates,
+    feed_templates,
+    install_script,
+    script,
+)
 
 FOLDER = Path(str(files("airflow_changefeed.sql"))) / "mssql"
 TOKEN = re.compile(r"<<\w+>>")
@@ -23,31 +31,36 @@ TOKEN = re.compile(r"<<\w+>>")
 
 def test_every_file_is_installed() -> None:
     """A file that nobody lists would be an object that nobody has."""
-    listed = {f"install/{name}.sql" for name in INSTALL if name != "templates"} | {
-        f"feed/{name}.sql" for name in FEED
-    }
+    made = ("templates", "capture_templates")
+    listed = {f"install/{name}.sql" for name in INSTALL if name not in made}
+    listed |= {f"feed/{name}.sql" for name in FEED} | {f"capture/{name}.sql" for name in CAPTURE}
     assert {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.sql")} == listed
     assert len(set(INSTALL)) == len(INSTALL)
     assert len(set(FEED)) == len(FEED)
+    assert len(set(CAPTURE)) == len(CAPTURE)
 
 
 def test_tokens_are_filled_except_in_the_templates() -> None:
     """Those are filled on the server, by the table they are for."""
     batches = install_script()
     templates = _templates(batches)
-    assert len(templates) == 1
-    assert TOKEN.search(templates[0])
+    assert len(templates) == 2
+    assert all(TOKEN.search(template) for template in templates)
     assert not [batch for batch in batches if batch not in templates and TOKEN.search(batch)]
 
 
 def test_a_template_is_a_text_that_gives_the_file_back() -> None:
     """Quotes are doubled in the literal, and nothing else is changed."""
-    (function,) = _templates(install_script())
-    for template, name in zip(feed_templates(), FEED, strict=True):
-        body = load_sql(f"mssql/feed/{name}.sql")
-        assert template.body == body
-        assert f"'{template.type}'" in function
-        assert "N'" + body.replace("'", "''") + "')" in function
+    feed, capture = _templates(install_script())
+    for function, folder, templates, names in (
+        (feed, "feed", feed_templates(), FEED),
+        (capture, "capture", capture_templates(), CAPTURE),
+    ):
+        for template, name in zip(templates, names, strict=True):
+            body = load_sql(f"mssql/{folder}/{name}.sql")
+            assert template.body == body
+            assert f"'{template.type}'" in function
+            assert "N'" + body.replace("'", "''") + "')" in function
 
 
 def test_a_template_begins_its_line_where_the_verb_is_exchanged() -> None:
@@ -161,4 +174,9 @@ def _code(text: str) -> str:
 
 
 def _templates(batches: list[str]) -> list[str]:
-    return [batch for batch in batches if "function [changefeed].[templates]()" in batch]
+    functions = ("[templates]()", "[capture_templates]()")
+    return [
+        batch
+        for batch in batches
+        if any(f"function [changefeed].{name} returns" in batch for name in functions)
+    ]

@@ -4,7 +4,7 @@
 -- result: shard_id, until, head; for each shard that ever had an event. until is at least what was asked for; head is the
 --     last event below it, null without any.
 -- errors: 77100 in a transaction. 77101 no lock; transient, sealing again goes on. 77102 less than a minute in the future;
---     transient. 77103 further in the future
+--     transient. 77103 further in the future. 77142 changes passed a capture unseen
 -- permission: operators
 create procedure <<schema>>.[seal_feed:<<name>>] (
     @until datetime2(3),
@@ -38,6 +38,7 @@ begin
             throw 77103, @message, 1;
         end;
 
+        <<check_capture>>
         -- Most of the outbox first, also that of new shards, while the floor still lets their events have their own time.
         create table #waiting (shard_id <<shard_type>> not null primary key);
         exec <<schema>>.[waiting:<<name>>];

@@ -45,7 +45,8 @@ begin
         throw 77114, @message, 1;
     end;
     select @found = string_agg(convert(nvarchar(128), c.name), N', ') from sys.columns as c
-    where c.object_id = @object_id and c.name collate Latin1_General_CI_AS like N'changefeed[_]%';
+    where c.object_id = @object_id and c.name collate Latin1_General_CI_AS like N'changefeed[_]%'
+        and not exists (select 1 from <<schema>>.[captures] as k where k.name = @name);
     if @found is not null
     begin
         set @message = concat(N'changefeed 77115: table "', @name, N'": column ', @found, N' begins with "changefeed_", which is ours: rename it');

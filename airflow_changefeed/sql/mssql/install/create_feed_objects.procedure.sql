@@ -8,13 +8,13 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     begin try
-        declare @tokens table (token varchar(30) not null primary key, value nvarchar(max) not null);
+        create table #tokens (token varchar(30) not null primary key, value nvarchar(max) not null);
         declare @keys table (place int not null primary key, name nvarchar(128) not null, definition nvarchar(max) not null);
         declare @read_keys table (place int not null primary key, name nvarchar(128) not null);
         declare @name nvarchar(128), @object_id int, @kind varchar(10), @shard_type varchar(16), @sequence nvarchar(300);
         declare @ulid_column nvarchar(128), @shard_column nvarchar(128);
         declare @table_schema nvarchar(128), @table_name nvarchar(128);
-        declare @place int, @object varchar(40), @type varchar(10), @body nvarchar(max), @sql nvarchar(max), @at int, @end int, @token varchar(30);
+        declare @place int, @object varchar(40), @type varchar(10), @body nvarchar(max), @sql nvarchar(max), @at int, @is_capture bit = 0;
         declare @full nvarchar(300), @breath nvarchar(5) = N',' + nchar(10) + N'    ';
 
         select
@@ -22,13 +22,16 @@ begin
             @ulid_column = f.ulid_column, @shard_column = f.shard_column
         from <<schema>>.[feeds] as f where f.feed_id = @feed_id;
         select @table_schema = object_schema_name(@object_id), @table_name = object_name(@object_id);
+        if exists (select 1 from <<schema>>.[captures] as c where c.name = @name) set @is_capture = 1;
+        -- Two images of a row are one event.
         insert into @keys (place, name, definition)
-        select k.place, k.name, k.definition from <<schema>>.[key_columns](@object_id) as k;
+        select k.place, k.name, k.definition from <<schema>>.[key_columns](@object_id) as k
+        where @is_capture = 0 or k.name <> N'changefeed_image';
         -- Serialized writers may have the ULID and the shard in their key; a page has them under names of its own.
         insert into @read_keys (place, name)
         select k.place, k.name from @keys as k where @kind = 'outbox' or k.name collate Latin1_General_CI_AS not in (N'ulid', N'shard_id');
 
-        insert into @tokens (token, value)
+        insert into #tokens (token, value)
         values
             ('schema', N'<<schema_in_text>>'),
             ('schema_text', N'<<schema_text_in_text>>'),
@@ -48,6 +51,8 @@ begin
             ('shard_default', case when @shard_type = 'uniqueidentifier' then N''
                 else concat(N'constraint [def:outbox.shard_id:', replace(@name, N']', N']]'), N'] default 0') end),
             ('shard_parameter_default', case when @shard_type = 'uniqueidentifier' then N'' else N'= 0' end),
+            ('check_capture', case when @is_capture = 0 then N'' else concat(
+                N'exec <<schema_in_text>>.[check_capture:', replace(@name, N']', N']]'), N'] @lock_timeout = @lock_timeout;') end),
             ('sequence', isnull(@sequence, N'<<schema_in_text>>.[sequence]')),
             ('shard_expression', case
                 when @shard_column is null then concat(N'convert(', @shard_type, N', ',
@@ -57,7 +62,7 @@ begin
                 when @ulid_column is null
                     then N'convert(binary(16), convert(int, ''changefeed 77122: name the ULID column of the table with @ulid_column of setup_feed''))'
                 else N't.' + <<schema>>.[quoted](@ulid_column) end);
-        insert into @tokens (token, value)
+        insert into #tokens (token, value)
         select 'key_definitions', string_agg(k.definition, @breath) within group (order by k.place) from @keys as k
         union all
         select 'keys', string_agg(convert(nvarchar(max), <<schema>>.[quoted](k.name)), N', ') within group (order by k.place) from @keys as k
@@ -88,33 +93,23 @@ begin
         union all
         select 'view_keys', isnull(string_agg(convert(nvarchar(max), concat(@breath, N't.', <<schema>>.[quoted](k.name))), N'') within group (order by k.place), N'') from @read_keys as k;
 
-        select top (1) @place = t.place from <<schema>>.[templates]() as t where t.kind is null or t.kind = @kind order by t.place;
+        select top (1) @place = t.place from <<schema>>.[feed_templates](@kind, @is_capture) as t order by t.place;
         while @place is not null
         begin
             select @object = t.object, @type = t.type, @body = t.body from <<schema>>.[templates]() as t where t.place = @place;
             set @full = concat(N'<<schema_in_text>>.[', @object, N':', replace(@name, N']', N']]'), N']');
             if not (@type = 'table' and object_id(@full) is not null) and not (@type = 'type' and type_id(replace(@full, N'.[read:', N'.[type:read:')) is not null)
             begin
-                -- One pass: a value that looks like a token is not looked at again.
-                set @sql = N'';
-                set @at = charindex(N'<' + N'<', @body);
-                while @at > 0
-                begin
-                    set @end = charindex(N'>' + N'>', @body, @at);
-                    set @token = substring(@body, @at + 2, @end - @at - 2);
-                    set @sql = @sql + substring(@body, 1, @at - 1) + (select k.value from @tokens as k where k.token = @token);
-                    set @body = substring(@body, @end + 2, 2147483647);
-                    set @at = charindex(N'<' + N'<', @body);
-                end;
-                set @sql = @sql + @body;
+                exec <<schema>>.[fill_template] @body = @body;
+                select @sql = k.value from #tokens as k where k.token = '';
                 if @type in ('procedure', 'function', 'view') and object_id(@full) is not null
                     set @sql = stuff(@sql, charindex(nchar(10) + N'create ', @sql) + 1, 6, N'create or alter');
                 exec sys.sp_executesql @sql;
             end;
             set @at = @place;
             set @place = null;
-            select top (1) @place = t.place from <<schema>>.[templates]() as t
-            where (t.kind is null or t.kind = @kind) and t.place > @at
+            select top (1) @place = t.place from <<schema>>.[feed_templates](@kind, @is_capture) as t
+            where t.place > @at
             order by t.place;
         end;
         update <<schema>>.[feeds] set version = <<schema>>.[version]() where feed_id = @feed_id;

@@ -1,4 +1,5 @@
--- Drops a feed with its order, cursors and marks. The event table stays. Also one whose table is gone.
+-- Drops a feed with its order, cursors and marks. The event table stays, but that of a capture, which is ours and goes with
+-- its triggers. Also one whose table is gone.
 -- @table_name, or @table: the event table, or the feed's name (schema.table without quotes).
 -- errors: 77106 there is no such feed. 77101 another set-up goes on
 -- permission: as of setup_feed
@@ -25,6 +26,8 @@ begin
             set @message = concat(N'changefeed 77106: there is no feed "', left(@given, 300), N'" in this database');
             throw 77106, @message, 1;
         end;
+        if exists (select 1 from <<schema>>.[captures] as c where c.name = @name)
+            exec <<schema>>.[disable_capture] @capture = @name;
         begin transaction;
         exec @result = sp_getapplock
             @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 60000;
@@ -38,12 +41,31 @@ begin
         from <<schema>>.[templates]() as t
         where t.type in ('table', 'view', 'procedure', 'function')
             and object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(t.object, N':', @name)))) is not null
-            and (t.kind is null or t.kind = (select f.kind from <<schema>>.[feeds] as f where f.feed_id = @feed_id))
+            and (t.kind is null or t.kind = (select f.kind from <<schema>>.[feeds] as f where f.feed_id = @feed_id) or t.kind = 'capture')
         order by t.place desc;
         insert into @drops (sql)
         select concat(N'drop type <<schema_in_text>>.', <<schema>>.[quoted](concat(N'type:read:', @name)))
         where type_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'type:read:', @name)))) is not null;
         insert into @drops (sql) select concat(N'drop sequence ', @sequence) where @sequence is not null;
+        -- Of a capture: what each of its tables has, and what was recorded.
+        insert into @drops (sql)
+        select concat(N'drop procedure <<schema_in_text>>.', <<schema>>.[quoted](concat(k.object, N'.', t.table_no, N':', @name)))
+        from <<schema>>.[capture_tables] as t
+        inner join <<schema>>.[captures] as c on c.capture_id = t.capture_id
+        cross join (select x.object from <<schema>>.[capture_templates]() as x where x.type = 'procedure' and x.object <> 'capture_table') as k
+        where c.name = @name and object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(k.object, N'.', t.table_no, N':', @name)))) is not null;
+        insert into @drops (sql)
+        select concat(N'drop procedure <<schema_in_text>>.', <<schema>>.[quoted](concat(N'capture_table:', @name)))
+        where object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'capture_table:', @name)))) is not null;
+        insert into @drops (sql)
+        select concat(N'drop table ', <<schema>>.[quoted](object_schema_name(f.object_id)), N'.', <<schema>>.[quoted](object_name(f.object_id)))
+        from <<schema>>.[feeds] as f
+        where f.feed_id = @feed_id and object_name(f.object_id) is not null and exists (select 1 from <<schema>>.[captures] as c where c.name = @name);
+        insert into @drops (sql)
+        select concat(N'revoke select on <<schema_in_text>>.', r.object, N' from ', <<schema>>.[quoted](p.name))
+        from sys.database_principals as p
+        cross join (values (N'[captures]'), (N'[capture_tables]'), (N'[capture_columns]'), (N'[capture_gaps]')) as r (object)
+        where p.name = N'<<schema_text>>.readers:' + @name and exists (select 1 from <<schema>>.[captures] as c where c.name = @name);
         -- A role must be empty before it goes, and hold nothing on what stays.
         insert into @drops (sql)
         select concat(N'revoke select on <<schema_in_text>>.[feeds] from ', <<schema>>.[quoted](p.name))
@@ -74,6 +96,10 @@ begin
             select top (1) @place = d.place, @sql = d.sql from @drops as d order by d.place;
         end;
         delete from <<schema>>.[consumers] where feed_id = @feed_id;
+        delete from <<schema>>.[capture_gaps] where capture_id in (select c.capture_id from <<schema>>.[captures] as c where c.name = @name);
+        delete from <<schema>>.[capture_columns] where capture_id in (select c.capture_id from <<schema>>.[captures] as c where c.name = @name);
+        delete from <<schema>>.[capture_tables] where capture_id in (select c.capture_id from <<schema>>.[captures] as c where c.name = @name);
+        delete from <<schema>>.[captures] where name = @name;
         delete from <<schema>>.[stale_marks] where feed_id = @feed_id;
         delete from <<schema>>.[feeds] where feed_id = @feed_id;
         commit;

@@ -15,7 +15,7 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     begin try
-        declare @count int, @bound bigint;
+        declare @count int, @bound bigint, @more bit;
         set @rows = 0;
         if not exists (
             select 1 from <<schema>>.[outbox:<<name>>] as o with (readcommittedlock, rowlock, readpast)
@@ -27,10 +27,10 @@ begin
             begin transaction;
             exec <<schema>>.[lock_shard:<<name>>] @shard_id = @shard_id, @lock_timeout = @lock_timeout;
             exec <<schema>>.[order_page:<<name>>]
-                @shard_id = @shard_id, @bound = @bound, @pagesize = @pagesize, @count = @count output;
+                @shard_id = @shard_id, @bound = @bound, @pagesize = @pagesize, @count = @count output, @more = @more output;
             commit;
             set @rows = @rows + @count;
-            if @count < @pagesize or @rows >= @limit break;
+            if @more = 0 or @rows >= @limit break;
         end;
         exec <<schema>>.[flush_log];
     end try

@@ -1,13 +1,14 @@
 -- Orders one page of a shard: moves rows from the outbox to the feed, with ULIDs. In the caller's transaction, under the
 -- shard's lock (lock_shard:T).
 -- @bound: a number drawn from the outbox's sequence; only rows below it are taken, so that scans come to an end (R1).
--- @pagesize: rows at most. @count: rows moved; fewer than @pagesize when no more are committed below the bound.
+-- @pagesize: rows at most. @count: rows moved. @more: 1 when others may be committed below the bound.
 -- permission: internal
 create procedure <<schema>>.[order_page:<<name>>] (
     @shard_id <<shard_type>>,
     @bound bigint,
     @pagesize int,
-    @count int output
+    @count int output,
+    @more bit = null output
 )
 as
 begin
@@ -50,6 +51,7 @@ begin
             set @seen_highest = @highest;
             delete from @page;
         end;
+        set @more = case when @count < @pagesize then 0 else 1 end;
         if @count = 0 return;
 
         declare @now datetime2(3) = <<schema>>.[now](), @tolerance bigint;

@@ -1,0 +1,32 @@
+-- Records deleted rows for capture <<name_shown>>, in the writer's transaction. Made by changefeed; changes are lost.
+create trigger <<trigger_schema>>.[capture_delete.<<table_no>>:<<name>>] on <<table>> after delete
+as
+begin
+    set nocount on;
+    -- A limit of the writer's would cut what is recorded.
+    set rowcount 0;
+    -- A merge fires this also where it deleted nothing.
+    if not exists (select 1 from deleted) return;
+    declare @tid bigint = current_transaction_id(), @at datetime2(3) = dateadd(microsecond, -500, sysutcdatetime());
+    declare @statement bigint = next value for <<sequence>>, @rows int, @session nvarchar(max), @trace nvarchar(512);
+    <<session>>
+    insert into <<events>> (
+        changefeed_statement, changefeed_row, changefeed_image, changefeed_shard, changefeed_table, changefeed_op,
+        changefeed_tid, changefeed_at, changefeed_session, changefeed_trace<<delete_stored>>)
+    select
+        @statement, row_number() over (order by <<row_order>>), 0, i.changefeed_shard, <<table_no>>, 'd',
+        @tid, @at, @session, @trace<<delete_values>>
+    from (select s.*, convert(<<shard_type>>, <<shard>>) as changefeed_shard from deleted as s) as i;
+    set @rows = @@rowcount;
+    if <<is_one_shard>> = 1
+        insert into <<outbox>> (
+            shard_id, order_sequence, time_hint, changefeed_tid, changefeed_first, changefeed_rows, changefeed_table, changefeed_balance)
+        select convert(<<shard_type>>, <<constant_shard>>), @statement, @at, @tid, 1, @rows, <<table_no>>, -@rows;
+    else
+        insert into <<outbox>> (
+            shard_id, order_sequence, time_hint, changefeed_tid, changefeed_first, changefeed_rows, changefeed_table, changefeed_balance)
+        select e.changefeed_shard, @statement, @at, @tid, min(e.changefeed_row), count(*), <<table_no>>, -count(*)
+        from <<events>> as e
+        where e.changefeed_statement = @statement
+        group by e.changefeed_shard;
+end

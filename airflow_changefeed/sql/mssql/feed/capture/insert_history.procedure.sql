@@ -1,0 +1,14 @@
+-- A capture has no history but what its triggers recorded.
+-- errors: 77120 always
+-- permission: operators
+create procedure <<schema>>.[insert_history:<<name>>] (
+    @shard_id <<shard_type>>,
+    @reason nvarchar(1000),
+    @lock_timeout int = 60000
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    throw 77120, N'changefeed 77120: feed "<<name_text>>" is a capture, whose events come of its triggers alone: make a feed over a table of your own for history', 1;
+end

@@ -1,0 +1,178 @@
+-- Orders one page of a shard of a capture: expands what the outbox has of each statement into the feed, with ULIDs. In the
+-- caller's transaction, under the shard's lock (lock_shard:T).
+-- A transaction is ordered whole, all its events at one time of feed, so that no seal lies within it; transactions in the order
+-- of the last number that each drew, which respects the order in which they locked their rows (R6).
+-- @bound: a number drawn from the sequence; a transaction with a row at or above it stays for a later drain (R1, R6).
+-- @pagesize: events, about; a transaction of more is taken whole. @count: events ordered. @more: 1 when others wait below.
+-- errors: 77142 a captured event is gone from the capture's table
+-- permission: internal
+create procedure <<schema>>.[order_page:<<name>>] (
+    @shard_id <<shard_type>>,
+    @bound bigint,
+    @pagesize int,
+    @count int output,
+    @more bit = null output
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    begin try
+        if @@trancount = 0
+            throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure inside a transaction (order_page)', 0;
+
+        -- The state row before any row leaves the outbox: a seal that lists shards finds this one in one of both (R7).
+        exec <<schema>>.[update_state:<<name>>] @shard_id = @shard_id, @time_hint = '1970-01-01', @count = 0;
+
+        declare @page table (
+            order_sequence bigint not null primary key,
+            time_hint datetime2(3) not null,
+            tid bigint not null,
+            first_row int not null,
+            row_count int not null,
+            table_no smallint not null,
+            balance int not null
+        );
+        declare @seen int, @seen_highest bigint, @highest bigint, @found int, @limit bigint;
+        declare @take int = @pagesize, @events bigint = @pagesize, @rows bigint, @message nvarchar(2048);
+        set @count = 0;
+        while 1 = 1
+        begin
+            -- Two scans in a row that give the same rows: no transaction ended halfway (R6, as in a plain outbox).
+            set @seen = -1;
+            while 1 = 1
+            begin
+                delete from @page;
+                insert into @page (order_sequence, time_hint, tid, first_row, row_count, table_no, balance)
+                select top (@take) o.order_sequence, o.time_hint, o.changefeed_tid, o.changefeed_first, o.changefeed_rows, o.changefeed_table, o.changefeed_balance
+                from <<schema>>.[outbox:<<name>>] as o with (updlock, rowlock, readpast, readcommittedlock)
+                where o.shard_id = @shard_id and o.order_sequence < @bound
+                order by o.order_sequence;
+                select @found = count(*), @highest = max(p.order_sequence) from @page as p;
+                if @found = @seen and isnull(@highest, -1) = isnull(@seen_highest, -1) break;
+                set @seen = @found;
+                set @seen_highest = @highest;
+            end;
+            if @found = 0
+            begin
+                set @more = 0;
+                return;
+            end;
+            set @more = case when @found < @take then 0 else 1 end;
+            set @limit = case when @more = 0 then @bound else @highest + 1 end;
+            -- No more events than were asked for, as they all stay locked.
+            set @highest = null;
+            select @highest = min(r.order_sequence)
+            from (
+                select p.order_sequence,
+                    sum(convert(bigint, p.row_count)) over (order by p.order_sequence rows unbounded preceding) - p.row_count as before
+                from @page as p
+            ) as r
+            where r.before >= @events;
+            if @highest is not null
+            begin
+                delete from @page where order_sequence >= @highest;
+                set @limit = @highest;
+                set @more = 1;
+            end;
+            -- Whoever goes on at or above the limit is ordered with its last row. All its rows are there to be seen, as those
+            -- below were committed when they were scanned.
+            delete from @page where tid in (
+                select o.changefeed_tid from <<schema>>.[outbox:<<name>>] as o with (readcommittedlock, rowlock, readpast)
+                where o.shard_id = @shard_id and o.order_sequence >= @limit);
+            if @more = 0 or exists (select 1 from @page as p) break;
+            -- A transaction that is larger than the page.
+            set @take = case when @take > 100000000 then @take else @take * 8 end;
+            set @events = @events * 8;
+        end;
+        select @rows = sum(convert(bigint, p.row_count)) from @page as p;
+        if @rows is null return;
+        set @count = @rows;
+
+        declare @now datetime2(3) = <<schema>>.[now](), @tolerance bigint;
+        select @tolerance = f.tolerance_ms from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
+        declare @latest datetime2(3) = dateadd(minute, @tolerance / 60000, dateadd(millisecond, @tolerance % 60000, @now));
+        update @page set time_hint = @now where time_hint > @latest;
+        declare @max_time datetime2(3), @before bigint;
+        declare @previous_time datetime2(3), @previous_high binary(8), @previous_low bigint;
+        declare @next_high binary(8), @next_low bigint;
+        select @max_time = max(p.time_hint) from @page as p;
+        exec <<schema>>.[update_state:<<name>>]
+            @shard_id = @shard_id,
+            @time_hint = @max_time,
+            @count = @rows,
+            @previous_time = @previous_time output,
+            @previous_ulid_high = @previous_high output,
+            @previous_ulid_low = @previous_low output,
+            @next_ulid_high = @next_high output,
+            @next_ulid_low = @next_low output;
+        select @before = s.events from <<schema>>.[state:<<name>>] as s where s.shard_id = @shard_id;
+        update <<schema>>.[state:<<name>>] set events = events + @rows where shard_id = @shard_id;
+
+        -- Before a row leaves the outbox: whoever adds both up waits for this row, and sees what left and what came together.
+        insert into <<schema>>.[balance:<<name>>] (shard_id, table_no, rows)
+        select distinct @shard_id, p.table_no, 0
+        from @page as p
+        where not exists (select 1 from <<schema>>.[balance:<<name>>] as b where b.shard_id = @shard_id and b.table_no = p.table_no);
+        update b
+        set rows = b.rows + g.balance
+        from <<schema>>.[balance:<<name>>] as b
+        inner join (select p.table_no, sum(convert(bigint, p.balance)) as balance from @page as p group by p.table_no) as g
+            on g.table_no = b.table_no
+        where b.shard_id = @shard_id;
+
+        -- The time of a ULID is the running maximum of the hints, never below the clock (R3). Those at the clock count on
+        -- from its last number; the others count through from one random number, whatever their times are.
+        insert into <<schema>>.[feed:<<name>>] (shard_id, ulid, <<keys>>, changefeed_sequence)
+        select
+            @shard_id,
+            convert(binary(16), convert(binary(8), case
+                when n.changefeed_time > @previous_time
+                    then convert(binary(8), convert(binary(6), datediff_big(millisecond, '1970-01-01', n.changefeed_time)) + substring(@next_high, 7, 2))
+                else @previous_high
+            end) + convert(binary(8), case
+                when n.changefeed_time > @previous_time then @next_low + n.changefeed_place - 1
+                else @previous_low + n.changefeed_place - 1
+            end)),
+            <<numbered_keys>>,
+            @before + n.changefeed_place
+        from (
+            select
+                e.changefeed_statement,
+                e.changefeed_row,
+                row_number() over (order by t.changefeed_highest, t.order_sequence, e.changefeed_row) as changefeed_place,
+                max(t.changefeed_hint) over (order by t.changefeed_highest, t.order_sequence, e.changefeed_row
+                    rows between unbounded preceding and current row) as changefeed_time
+            from (
+                select
+                    p.order_sequence,
+                    p.first_row,
+                    p.row_count,
+                    max(p.order_sequence) over (partition by p.tid) as changefeed_highest,
+                    max(p.time_hint) over (partition by p.tid) as changefeed_hint
+                from @page as p
+            ) as t
+            inner join <<table>> as e
+                on e.changefeed_statement = t.order_sequence
+                and e.changefeed_row >= t.first_row
+                and e.changefeed_row < t.first_row + t.row_count
+                and (e.changefeed_image = 1 or e.changefeed_op = 'd')
+        ) as n;
+        if @@rowcount <> @rows
+        begin
+            set @message = concat(N'changefeed 77142: feed "<<name_text>>" shard ', <<schema>>.[shard_text](@shard_id),
+                N': events that were captured are gone from its table, so they cannot be ordered. Put them back, or drop the feed and enable the capture anew');
+            throw 77142, @message, 1;
+        end;
+
+        -- Past what others hold, whatever plan is chosen: one that scans the shard would wait for open writers. Our own locks hide nothing from us.
+        delete o
+        from <<schema>>.[outbox:<<name>>] as o with (rowlock, readpast, readcommittedlock)
+        inner join @page as p on p.order_sequence = o.order_sequence
+        where o.shard_id = @shard_id;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

@@ -1,0 +1,49 @@
+-- Removes the events of a shard up to a bound, with what was captured of them, in batches, each in a transaction of its own;
+-- or counts them.
+-- permission: internal
+create procedure <<schema>>.[purge_shard:<<name>>] (
+    @shard_id <<shard_type>>,
+    @upto binary(16),
+    @batch_rows int,
+    @dry_run bit,
+    @rows bigint output
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    begin try
+        declare @removed bigint = @batch_rows, @end binary(16);
+        set @rows = 0;
+        if @dry_run = 1
+        begin
+            select @rows = count_big(*) from <<schema>>.[feed:<<name>>] as f where f.shard_id = @shard_id and f.ulid <= @upto;
+            return;
+        end;
+        while @removed = @batch_rows
+        begin
+            set @end = null;
+            select @end = max(b.ulid)
+            from (
+                select top (@batch_rows) f.ulid
+                from <<schema>>.[feed:<<name>>] as f
+                where f.shard_id = @shard_id and f.ulid <= @upto
+                order by f.ulid
+            ) as b;
+            if @end is null break;
+            begin transaction;
+            delete e
+            from <<table>> as e with (rowlock)
+            inner join <<schema>>.[feed:<<name>>] as f on f.changefeed_statement = e.changefeed_statement and f.changefeed_row = e.changefeed_row
+            where f.shard_id = @shard_id and f.ulid <= @end;
+            delete from <<schema>>.[feed:<<name>>] where shard_id = @shard_id and ulid <= @end;
+            set @removed = @@rowcount;
+            commit;
+            set @rows = @rows + @removed;
+        end;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

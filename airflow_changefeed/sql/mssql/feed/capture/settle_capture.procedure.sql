@@ -1,0 +1,68 @@
+-- Closes the open gaps of a capture: a person has seen them. What the tables hold now is right from here on.
+-- @note: what was done about them. @by: who. @resync: 1 records a reset and all rows that each table with a gap has now, in this
+--     transaction, so that whoever folds the events has the right state again.
+-- errors: 77100 in a transaction. 77101 no lock; transient. 77143 a trigger is still missing, disabled or altered
+-- permission: operators
+create procedure <<schema>>.[settle_capture:<<name>>] (
+    @note nvarchar(2000),
+    @by nvarchar(256),
+    @resync bit = 0,
+    @lock_timeout int = 60000
+)
+as
+begin
+    set xact_abort, nocount on;
+    set implicit_transactions off;
+    set transaction isolation level read committed;
+    begin try
+        declare @tables table (table_no smallint not null primary key);
+        declare @id int, @is_enabled bit, @no smallint, @base bigint, @rows bigint, @gained bigint, @reason nvarchar(2000), @message nvarchar(2048);
+        if @@trancount > 0
+            throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (settle_capture)', 0;
+        if isnull(@note, N'') = N'' or isnull(@by, N'') = N''
+            throw 77108, N'changefeed 77108: feed "<<name_text>>": @note and @by are missing: say who settles the gaps and what was done about them', 1;
+        select @id = c.capture_id, @is_enabled = c.is_enabled from <<schema>>.[captures] as c where c.name = N'<<name_text>>';
+        begin transaction;
+        insert into @tables (table_no)
+        select distinct g.table_no from <<schema>>.[capture_gaps] as g where g.capture_id = @id and g.settled_at is null and @is_enabled = 1;
+        select top (1) @no = t.table_no from @tables as t order by t.table_no;
+        while @no is not null
+        begin
+            -- Altered is settled by looking; what is missing must come back first.
+            update <<schema>>.[capture_tables]
+            set trigger_modified = (
+                select max(t.modify_date) from sys.triggers as t
+                where t.parent_id = capture_tables.object_id and t.name collate Latin1_General_CI_AS like concat(N'capture[_]%.', @no, N':%'))
+            where capture_id = @id and table_no = @no;
+            exec <<schema>>.[capture_settings:<<name>>] @table_no = @no, @reason = @reason output;
+            if @reason is not null
+            begin
+                set @message = concat(N'changefeed 77143: feed "<<name_text>>": the gap cannot be settled while it goes on: ', @reason,
+                    N'. Make the triggers anew with refresh_capture, or disable the capture');
+                throw 77143, @message, 1;
+            end;
+            select @base = t.base_rows from <<schema>>.[capture_tables] as t where t.capture_id = @id and t.table_no = @no;
+            exec <<schema>>.[capture_gained:<<name>>] @table_no = @no, @rows = @rows output, @gained = @gained output;
+            if @base is not null
+                update <<schema>>.[capture_tables] set base_rows = @rows - @gained where capture_id = @id and table_no = @no;
+            if @resync = 1
+            begin
+                exec <<schema>>.[capture_table:<<name>>] @table_no = @no, @what = 'snapshot';
+                update <<schema>>.[capture_tables]
+                set is_whole = case when insert_columns is null or update_columns is null or delete_columns is null then 0 else 1 end
+                where capture_id = @id and table_no = @no;
+            end;
+            delete from @tables where table_no = @no;
+            set @no = null;
+            select top (1) @no = t.table_no from @tables as t order by t.table_no;
+        end;
+        update <<schema>>.[capture_gaps]
+        set settled_at = <<schema>>.[now](), settled_by = @by, note = @note
+        where capture_id = @id and settled_at is null;
+        commit;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

@@ -1,0 +1,75 @@
+-- All captures of this database: what is recorded of which tables. A capture is the feed of its name.
+-- key_change: new_only or delete_insert. session_keys: JSON array of names. is_changing: its own procedures are at work, so
+-- the guard of the schema looks away; never committed as 1.
+if object_id(N'<<schema_in_text>>.[captures]') is null
+    create table <<schema>>.[captures] (
+        capture_id int not null identity(1, 1),
+        feed_id int null,
+        name nvarchar(128) not null,
+        key_change varchar(15) not null,
+        keep_unchanged bit not null,
+        session_keys nvarchar(max) not null,
+        trace_key nvarchar(128) null,
+        with_sequence bit not null,
+        guard_table bit not null,
+        guard_schema bit not null,
+        is_enabled bit not null,
+        is_changing bit not null,
+        enabled_at datetime2(3) not null,
+        constraint [pk:captures] primary key (capture_id),
+        constraint [unique:captures.name] unique (name),
+        constraint [check:captures.key_change] check (key_change in ('new_only', 'delete_insert'))
+    );
+-- insert_columns, update_columns, delete_columns: as asked; null does not capture the operation, '[]' takes all columns, else
+-- a JSON array. shard: T-SQL over the key columns. is_whole: the events tell all rows that the table ever had. base_rows:
+-- rows the table had less what was recorded since; null where they cannot be told. trigger_count and trigger_modified: what
+-- was made, to see whether somebody changed it.
+if object_id(N'<<schema_in_text>>.[capture_tables]') is null
+    create table <<schema>>.[capture_tables] (
+        capture_id int not null,
+        table_no smallint not null,
+        object_id int not null,
+        table_schema nvarchar(128) not null,
+        table_name nvarchar(128) not null,
+        shard nvarchar(max) not null,
+        insert_columns nvarchar(max) null,
+        update_columns nvarchar(max) null,
+        delete_columns nvarchar(max) null,
+        is_whole bit not null,
+        base_rows bigint null,
+        guard_name nvarchar(128) null,
+        trigger_count int not null,
+        trigger_modified datetime null,
+        constraint [pk:capture_tables] primary key (capture_id, table_no)
+    );
+-- stored_name: of the column in the capture's table; another than its own where two tables disagree about its type. definition:
+-- its type as it is recorded. key_place: in the primary key, from 1.
+if object_id(N'<<schema_in_text>>.[capture_columns]') is null
+    create table <<schema>>.[capture_columns] (
+        capture_id int not null,
+        table_no smallint not null,
+        place int not null,
+        name nvarchar(128) not null,
+        stored_name nvarchar(128) not null,
+        definition nvarchar(300) not null,
+        key_place int null,
+        on_insert bit not null,
+        on_update bit not null,
+        on_delete bit not null,
+        constraint [pk:capture_columns] primary key (capture_id, table_no, place)
+    );
+-- Changes that passed unseen, or may have. after_time: until when the feed was sealed then. One that is not settled keeps the
+-- feed from being sealed.
+if object_id(N'<<schema_in_text>>.[capture_gaps]') is null
+    create table <<schema>>.[capture_gaps] (
+        number bigint not null identity(1, 1),
+        capture_id int not null,
+        table_no smallint not null,
+        reason nvarchar(2000) not null,
+        found_at datetime2(3) not null,
+        after_time datetime2(3) null,
+        settled_at datetime2(3) null,
+        settled_by nvarchar(256) null,
+        note nvarchar(2000) null,
+        constraint [pk:capture_gaps] primary key (capture_id, number)
+    );

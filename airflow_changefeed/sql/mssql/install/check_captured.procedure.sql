@@ -1,0 +1,101 @@
+-- Refuses a table that cannot be captured as asked, with all that is wrong with it.
+-- @insert_columns, @update_columns, @delete_columns: as in capture_tables. @shard: the expression. @name: of the capture.
+-- errors: 77140
+-- permission: internal
+create procedure <<schema>>.[check_captured] (
+    @object_id int,
+    @name nvarchar(128),
+    @insert_columns nvarchar(max),
+    @update_columns nvarchar(max),
+    @delete_columns nvarchar(max),
+    @shard nvarchar(max),
+    @shard_key_type sysname
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    declare @table nvarchar(300) = concat(object_schema_name(@object_id), N'.', object_name(@object_id));
+    declare @problems nvarchar(max) = N'', @found nvarchar(max), @message nvarchar(2048), @sql nvarchar(max), @keys nvarchar(max);
+    declare @asked table (operation varchar(10) not null, name nvarchar(128) not null);
+    declare @columns table (name nvarchar(128) not null primary key, problem nvarchar(300) null, is_key bit not null, is_asked bit not null);
+
+    insert into @asked (operation, name)
+    select 'insert', j.value from openjson(isnull(@insert_columns, N'[]')) as j
+    union all
+    select 'update', j.value from openjson(isnull(@update_columns, N'[]')) as j
+    union all
+    select 'delete', j.value from openjson(isnull(@delete_columns, N'[]')) as j;
+    insert into @columns (name, problem, is_key, is_asked)
+    select
+        c.name, c.problem, case when c.key_place is null then 0 else 1 end,
+        case when @insert_columns = N'[]' or @update_columns = N'[]' or @delete_columns = N'[]'
+            or exists (select 1 from @asked as a where a.name = c.name collate database_default) then 1 else 0 end
+    from <<schema>>.[captured_columns](@object_id) as c;
+
+    if @insert_columns is null and @update_columns is null and @delete_columns is null
+        set @problems = concat(@problems, N'; capture at least one of insert, update and delete');
+    set @found = null;
+    select @found = string_agg(a.name, N', ') from (select distinct s.name from @asked as s) as a
+    where not exists (select 1 from @columns as c where c.name = a.name);
+    if @found is not null set @problems = concat(@problems, N'; it has no column ', @found);
+    set @found = null;
+    select @found = string_agg(a.name, N', ') from (select s.name from @asked as s group by s.operation, s.name having count(*) > 1) as a;
+    if @found is not null set @problems = concat(@problems, N'; column ', @found, N' is named twice');
+    set @found = null;
+    select @found = string_agg(convert(nvarchar(max), concat(N'column ', c.name, N' ', c.problem)), N'; ')
+    from @columns as c where c.is_asked = 1 and c.problem is not null;
+    if @found is not null set @problems = concat(@problems, N'; ', @found, N' (or choose columns without it)');
+    if @update_columns is not null and not exists (select 1 from @columns as c where c.is_key = 1)
+        set @problems = concat(@problems, N'; it has no primary key, by which the old and the new row of an update could be paired: give it one, or capture inserts and deletes only');
+    if (select count(*) from @columns as c where c.is_asked = 1) > 1014
+        set @problems = concat(@problems, N'; ', (select count(*) from @columns as c where c.is_asked = 1), N' columns are ',
+            (select count(*) from @columns as c where c.is_asked = 1) - 1014, N' more than fit into the capture''s table beside its own ten: choose columns');
+    if exists (select 1 from sys.tables as t where t.object_id = @object_id and t.is_memory_optimized = 1)
+        set @problems = concat(@problems, N'; it is memory-optimised, whose triggers cannot do this');
+    if exists (select 1 from sys.tables as t where t.object_id = @object_id and t.is_filetable = 1)
+        set @problems = concat(@problems, N'; it is a file table');
+    if object_schema_name(@object_id) = N'<<schema_text>>' or exists (select 1 from <<schema>>.[captures] as c where c.name = @table)
+        set @problems = concat(@problems, N'; it is one of changefeed''s own');
+    if len(@name + N'.') - 1 > 102
+        set @problems = concat(@problems, N'; the capture''s name "', @name, N'" has ', len(@name + N'.') - 1 - 102, N' characters more than the 102 that names made of it leave');
+    set @found = null;
+    select @found = string_agg(convert(nvarchar(max), t.name), N', ')
+    from sys.trigger_events as e
+    inner join sys.triggers as t on t.object_id = e.object_id
+    where t.parent_id = @object_id and e.is_first = 1 and t.name collate Latin1_General_CI_AS not like N'capture[_]%'
+        and ((e.type_desc = N'INSERT' and @insert_columns is not null)
+            or (e.type_desc = N'UPDATE' and @update_columns is not null)
+            or (e.type_desc = N'DELETE' and @delete_columns is not null));
+    if @found is not null
+        set @problems = concat(@problems, N'; trigger ', @found, N' is set to fire first, but a capture must, as what other triggers change would be recorded before what made them: take it off with sp_settriggerorder');
+    if exists (select 1 from sys.configurations as o where o.name = N'nested triggers' and convert(int, o.value_in_use) = 0)
+        set @problems = concat(@problems, N'; the server''s option "nested triggers" is off, so what other triggers change would pass unseen: turn it on');
+    if user_name(objectproperty(@object_id, 'OwnerId')) <> user_name(objectproperty(object_id(N'<<schema_in_text>>.[feeds]'), 'OwnerId'))
+        and (user_name(objectproperty(@object_id, 'OwnerId')) not in (N'dbo', N'db_owner')
+            or user_name(objectproperty(object_id(N'<<schema_in_text>>.[feeds]'), 'OwnerId')) not in (N'dbo', N'db_owner'))
+        set @problems = concat(@problems, N'; it is owned by ', user_name(objectproperty(@object_id, 'OwnerId')), N' and changefeed by ',
+            user_name(objectproperty(object_id(N'<<schema_in_text>>.[feeds]'), 'OwnerId')),
+            N', so its writers could not record: give both schemas one owner with alter authorization');
+    if @problems = N'' and try_convert(bigint, @shard) is null
+    begin
+        -- The server's own rules for a computed column that is kept: only these columns, no subquery, the same whenever asked.
+        select @keys = string_agg(k.definition, N', ') within group (order by k.place) from <<schema>>.[key_columns](@object_id) as k;
+        begin try
+            set @sql = concat(N'create table <<schema_in_text>>.[check.capture] (', isnull(@keys, N'changefeed_nothing int'),
+                N', changefeed_shard as (convert(', @shard_key_type, N', (', @shard, N'))) persisted)');
+            exec sys.sp_executesql @sql;
+            exec sys.sp_executesql N'drop table <<schema_in_text>>.[check.capture]';
+        end try
+        begin catch
+            set @message = concat(N'changefeed 77140: table "', @table, N'" cannot be captured: the shard "', left(@shard, 300),
+                N'" must be a number, or an expression of ', @shard_key_type, N' over columns of its primary key alone, the same whenever it is asked: ', left(error_message(), 500));
+            throw 77140, @message, 1;
+        end catch;
+    end;
+    if @problems <> N''
+    begin
+        set @message = concat(N'changefeed 77140: table "', @table, N'" cannot be captured: ', substring(@problems, 3, 1700));
+        throw 77140, @message, 1;
+    end;
+end

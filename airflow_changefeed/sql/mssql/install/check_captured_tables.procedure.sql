@@ -1,0 +1,44 @@
+-- Called by the guard of the schema after somebody changed a table or trigger, in that transaction: refuses the change where
+-- writers of a captured table would fail from now on, or would no longer be recorded.
+-- errors: 77144
+-- permission: internal
+create procedure <<schema>>.[check_captured_tables]
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    declare @found nvarchar(max), @message nvarchar(2048);
+    declare @tables table (
+        capture nvarchar(128) not null, capture_id int not null, table_no smallint not null, object_id int not null, name nvarchar(300) not null, triggers int not null);
+    insert into @tables (capture, capture_id, table_no, object_id, name, triggers)
+    select c.name, c.capture_id, t.table_no, t.object_id, concat(t.table_schema, N'.', t.table_name), t.trigger_count
+    from <<schema>>.[captures] as c
+    inner join <<schema>>.[capture_tables] as t on t.capture_id = c.capture_id
+    where c.is_enabled = 1 and c.is_changing = 0;
+    select @found = string_agg(convert(nvarchar(max), p.problem), N'; ')
+    from (
+        select concat(N'table ', t.name, N' is captured by "', t.capture, N'": disable the capture first') as problem
+        from @tables as t
+        where object_name(t.object_id) is null or concat(object_schema_name(t.object_id), N'.', object_name(t.object_id)) <> t.name
+        union all
+        select concat(N'column "', k.name, N'" of table ', t.name, N' (', k.definition, N') is captured by "', t.capture,
+            N'": take it out first (refresh_capture, @without = N''["', string_escape(k.name, 'json'), N'"]''), then change it, then refresh again to take it back')
+        from @tables as t
+        inner join <<schema>>.[capture_columns] as k on k.capture_id = t.capture_id and k.table_no = t.table_no
+        where object_name(t.object_id) is not null and not exists (
+            select 1 from <<schema>>.[captured_columns](t.object_id) as s
+            where s.name = k.name and s.definition = k.definition and isnull(s.key_place, 0) = isnull(k.key_place, 0))
+        union all
+        select concat(N'a trigger of table ', t.name, N' belongs to capture "', t.capture, N'", which would record nothing without it: disable the capture instead')
+        from @tables as t
+        where object_name(t.object_id) is not null and t.triggers > (
+            select count(*) from sys.triggers as r
+            where r.parent_id = t.object_id and r.is_disabled = 0 and r.name collate Latin1_General_CI_AS like concat(N'capture[_]%.', t.table_no, N':%')
+                and right(r.name, len(t.capture)) = t.capture collate database_default)
+    ) as p;
+    if @found is not null
+    begin
+        set @message = concat(N'changefeed 77144: nothing was changed: ', left(@found, 1800));
+        throw 77144, @message, 1;
+    end;
+end

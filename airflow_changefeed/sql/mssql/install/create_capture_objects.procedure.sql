@@ -1,0 +1,165 @@
+-- Makes the objects of one captured table anew: what counts and records its rows, its triggers, and its guard. Fills the
+-- templates from the catalog. In the caller's transaction.
+-- permission: internal; needs the right to alter the table and to create procedures
+create procedure <<schema>>.[create_capture_objects] (
+    @capture_id int,
+    @table_no smallint
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    declare @name nvarchar(128), @object_id int, @feed_object int, @shard_type sysname, @sequence nvarchar(300), @shard nvarchar(max), @key_change varchar(15);
+    declare @keep bit, @session_keys nvarchar(max), @trace_key nvarchar(128), @guard bit, @guard_name nvarchar(128), @session nvarchar(max) = N'';
+    declare @has_insert bit, @has_update bit, @has_delete bit, @table_schema nvarchar(128), @table_name nvarchar(128), @first nvarchar(300);
+    declare @place int, @object varchar(40), @type varchar(10), @body nvarchar(max), @sql nvarchar(max), @full nvarchar(600), @operation nvarchar(10), @last int;
+    create table #tokens (token varchar(30) not null primary key, value nvarchar(max) not null);
+    declare @keys table (place int not null primary key, name nvarchar(300) not null, definition nvarchar(max) not null);
+    declare @columns table (
+        place int not null primary key, name nvarchar(300) not null, stored nvarchar(300) not null, bytes nvarchar(300) not null,
+        on_insert bit not null, on_update bit not null, on_delete bit not null);
+
+    select
+        @name = c.name, @object_id = t.object_id, @feed_object = f.object_id, @shard_type = f.shard_key_type,
+        @sequence = isnull(f.sequence_name, N'<<schema_in_text>>.[sequence]'), @shard = t.shard, @key_change = c.key_change, @keep = c.keep_unchanged,
+        @session_keys = c.session_keys, @trace_key = c.trace_key, @guard = c.guard_table, @guard_name = t.guard_name,
+        @has_insert = case when t.insert_columns is null then 0 else 1 end,
+        @has_update = case when t.update_columns is null then 0 else 1 end,
+        @has_delete = case when t.delete_columns is null then 0 else 1 end,
+        @table_schema = t.table_schema, @table_name = t.table_name
+    from <<schema>>.[captures] as c
+    inner join <<schema>>.[feeds] as f on f.name = c.name
+    inner join <<schema>>.[capture_tables] as t on t.capture_id = c.capture_id
+    where c.capture_id = @capture_id and t.table_no = @table_no;
+    insert into @keys (place, name, definition)
+    select k.place, <<schema>>.[quoted](k.name), k.definition from <<schema>>.[key_columns](@object_id) as k;
+    select @first = k.name from @keys as k where k.place = 1;
+    insert into @columns (place, name, stored, bytes, on_insert, on_update, on_delete)
+    select c.place, <<schema>>.[quoted](c.name), <<schema>>.[quoted](c.stored_name), s.bytes, c.on_insert, c.on_update, c.on_delete
+    from <<schema>>.[capture_columns] as c
+    inner join <<schema>>.[captured_columns](@object_id) as s on s.name = c.name
+    where c.capture_id = @capture_id and c.table_no = @table_no;
+
+    -- Values are told as text, in a JSON object; what is not set is left out.
+    select @session = string_agg(convert(nvarchar(max), concat(
+        N'    if session_context(N''', replace(j.value, N'''', N''''''), N''') is not null', nchar(10),
+        N'        set @session = concat(@session, case when @session is null then N''{'' else N'','' end, N''"',
+        replace(string_escape(j.value, 'json'), N'''', N''''''), N'":"'', string_escape(convert(nvarchar(4000), session_context(N''',
+        replace(j.value, N'''', N''''''), N''')), ''json''), N''"'');', nchar(10))), N'') within group (order by convert(int, j.[key]))
+    from openjson(@session_keys) as j;
+    set @session = concat(
+        case when @session is not null then concat(nchar(10), @session, N'    if @session is not null set @session = concat(@session, N''}'');', nchar(10)) end,
+        case when @trace_key is not null then concat(N'    set @trace = left(convert(nvarchar(4000), session_context(N''', replace(@trace_key, N'''', N''''''), N''')), 512);') end);
+
+    insert into #tokens (token, value)
+    values
+        ('schema', N'<<schema_in_text>>'),
+        ('schema_in_text', N'<<schema_in_text_in_text>>'),
+        ('name', replace(@name, N']', N']]')),
+        -- For a comment of one line.
+        ('name_shown', replace(replace(@name, nchar(10), N' '), nchar(13), N' ')),
+        ('table_no', convert(nvarchar(10), @table_no)),
+        ('object_id', convert(nvarchar(20), @object_id)),
+        ('table', concat(<<schema>>.[quoted](@table_schema), N'.', <<schema>>.[quoted](@table_name))),
+        ('trigger_schema', <<schema>>.[quoted](@table_schema)),
+        ('events', concat(<<schema>>.[quoted](object_schema_name(@feed_object)), N'.', <<schema>>.[quoted](object_name(@feed_object)))),
+        ('outbox', concat(N'<<schema_in_text>>.[outbox:', replace(@name, N']', N']]'), N']')),
+        ('sequence', @sequence),
+        ('shard_type', @shard_type),
+        ('shard', @shard),
+        ('is_one_shard', case when try_convert(bigint, @shard) is null then N'0' else N'1' end),
+        ('constant_shard', case when try_convert(bigint, @shard) is null then N'null' else @shard end),
+        ('session', @session),
+        ('keep_unchanged', convert(nvarchar(1), @keep)),
+        ('is_paired', case @key_change when 'new_only' then N'1' else N'0' end),
+        ('pair_join', case @key_change when 'new_only' then N'left' else N'full' end),
+        ('first_key', isnull(@first, N'changefeed_shard'));
+    insert into #tokens (token, value)
+    select 'pair_op', case @key_change when 'new_only' then N'''u'''
+        else concat(N'case when d.', @first, N' is null then ''i'' when i.', @first, N' is null then ''d'' else ''u'' end') end
+    where @first is not null
+    union all
+    select 'calls', string_agg(convert(nvarchar(max), concat(
+        N'    if @table_no = ', t.table_no, N' and @what = ''rows''', nchar(10),
+        N'        exec <<schema_in_text>>.[capture_rows.', t.table_no, N':', replace(@name, N']', N']]'), N'] @is_exact = @is_exact, @rows = @rows output;', nchar(10),
+        N'    if @table_no = ', t.table_no, N' and @what = ''snapshot''', nchar(10),
+        N'        exec <<schema_in_text>>.[capture_snapshot.', t.table_no, N':', replace(@name, N']', N']]'), N'] @is_reset = 1;')), nchar(10)) within group (order by t.table_no)
+    from <<schema>>.[capture_tables] as t where t.capture_id = @capture_id
+    union all
+    select 'row_order', concat(N'i.changefeed_shard', string_agg(convert(nvarchar(max), concat(N', i.', k.name)), N'') within group (order by k.place)) from @keys as k
+    union all
+    select 'pair_order', concat(N'isnull(i.changefeed_shard, d.changefeed_shard)',
+        string_agg(convert(nvarchar(max), concat(N', isnull(i.', k.name, N', d.', k.name, N')')), N'') within group (order by k.place)) from @keys as k
+    union all
+    select 'same_key', isnull(string_agg(convert(nvarchar(max), concat(N'd.', k.name, N' = i.', k.name)), N' and ') within group (order by k.place), N'1 = 0') from @keys as k
+    union all
+    select 'keys', isnull(string_agg(convert(nvarchar(max), k.name), N', ') within group (order by k.place), N'') from @keys as k
+    union all
+    select 'key_definitions', isnull(string_agg(k.definition, N', ') within group (order by k.place), N'') from @keys as k
+    union all
+    select 'insert_stored', isnull(string_agg(convert(nvarchar(max), concat(N', ', c.stored)), N'') within group (order by c.place), N'') from @columns as c where c.on_insert = 1
+    union all
+    select 'insert_values', isnull(string_agg(convert(nvarchar(max), concat(N', i.', c.name)), N'') within group (order by c.place), N'') from @columns as c where c.on_insert = 1
+    union all
+    select 'delete_stored', isnull(string_agg(convert(nvarchar(max), concat(N', ', c.stored)), N'') within group (order by c.place), N'') from @columns as c where c.on_delete = 1
+    union all
+    select 'delete_values', isnull(string_agg(convert(nvarchar(max), concat(N', i.', c.name)), N'') within group (order by c.place), N'') from @columns as c where c.on_delete = 1
+    union all
+    select 'update_stored', isnull(string_agg(convert(nvarchar(max), concat(N', ', c.stored)), N'') within group (order by c.place), N'') from @columns as c where c.on_update = 1
+    union all
+    select 'pair_values', isnull(string_agg(convert(nvarchar(max), concat(N', i.', c.name, N' as n', c.place, N', d.', c.name, N' as o', c.place)), N'') within group (order by c.place), N'')
+    from @columns as c where c.on_update = 1
+    union all
+    select 'image_values', isnull(string_agg(convert(nvarchar(max), concat(N', v.c', c.place)), N'') within group (order by c.place), N'') from @columns as c where c.on_update = 1
+    union all
+    select 'new_image', isnull(string_agg(convert(nvarchar(max), concat(N', p.n', c.place, N' as c', c.place)), N'') within group (order by c.place), N'') from @columns as c where c.on_update = 1
+    union all
+    select 'old_image', isnull(string_agg(convert(nvarchar(max), concat(N', p.o', c.place)), N'') within group (order by c.place), N'') from @columns as c where c.on_update = 1
+    union all
+    select 'new_bytes', isnull(string_agg(convert(nvarchar(max), replace(c.bytes, N'~', N'i.' + c.name)), N', ') within group (order by c.place), N'1') from @columns as c where c.on_update = 1
+    union all
+    select 'old_bytes', isnull(string_agg(convert(nvarchar(max), replace(c.bytes, N'~', N'd.' + c.name)), N', ') within group (order by c.place), N'1') from @columns as c where c.on_update = 1;
+
+    select top (1) @place = t.place from <<schema>>.[capture_templates]() as t order by t.place;
+    while @place is not null
+    begin
+        select @object = t.object, @type = t.type, @body = t.body from <<schema>>.[capture_templates]() as t where t.place = @place;
+        set @full = concat(case @type when 'trigger' then <<schema>>.[quoted](@table_schema) else N'<<schema_in_text>>' end,
+            N'.[', @object, case @object when 'capture_table' then N'' else concat(N'.', @table_no) end, N':', replace(@name, N']', N']]'), N']');
+        if (@type = 'procedure')
+            or (@object = 'capture_insert' and @has_insert = 1)
+            or (@object = 'capture_update' and @has_update = 1)
+            or (@object = 'capture_delete' and @has_delete = 1)
+            or (@type = 'table' and @guard = 1 and @first is not null and @guard_name is null)
+        begin
+            if @type <> 'table' and object_id(@full) is not null
+            begin
+                set @sql = concat(N'drop ', @type, N' ', @full);
+                exec sys.sp_executesql @sql;
+            end;
+            exec <<schema>>.[fill_template] @body = @body;
+            select @sql = k.value from #tokens as k where k.token = '';
+            exec sys.sp_executesql @sql;
+            if @type = 'table'
+                update <<schema>>.[capture_tables]
+                set guard_name = concat(N'guard.', @table_no, N':', @name)
+                where capture_id = @capture_id and table_no = @table_no;
+            -- What other triggers change would be recorded before what made them.
+            if @type = 'trigger' and object_id(N'sys.sp_settriggerorder') is not null
+            begin
+                set @operation = upper(substring(@object, 9, 10));
+                exec sys.sp_executesql N'exec sp_settriggerorder @triggername = @trigger, @order = ''First'', @stmttype = @operation;',
+                    N'@trigger nvarchar(517), @operation nvarchar(10)', @trigger = @full, @operation = @operation;
+            end;
+        end;
+        set @last = @place;
+        set @place = null;
+        select top (1) @place = t.place from <<schema>>.[capture_templates]() as t where t.place > @last order by t.place;
+    end;
+    update <<schema>>.[capture_tables]
+    set trigger_count = convert(int, @has_insert) + convert(int, @has_update) + convert(int, @has_delete),
+        trigger_modified = (
+            select max(t.modify_date) from sys.triggers as t
+            where t.parent_id = @object_id and t.name collate Latin1_General_CI_AS like concat(N'capture[_]%.', @table_no, N':%'))
+    where capture_id = @capture_id and table_no = @table_no;
+end

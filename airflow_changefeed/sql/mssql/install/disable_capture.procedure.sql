@@ -1,0 +1,54 @@
+-- Stops recording. The feed stays, to be read to its end; drop_feed drops it with all that was recorded.
+-- @capture: its name. Harmless to repeat.
+-- errors: 77141 there is no such capture. 77101 another set-up goes on; transient
+-- permission: as of enable_capture
+create procedure <<schema>>.[disable_capture] (@capture nvarchar(128))
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    set rowcount 0;
+    begin try
+        declare @id int, @message nvarchar(2048), @result int, @place int, @sql nvarchar(max);
+        declare @drops table (place int not null identity(1, 1) primary key, sql nvarchar(max) not null);
+        begin transaction;
+        exec @result = sp_getapplock
+            @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 60000;
+        if @result < 0
+            throw 77101, N'changefeed 77101: another set-up or upgrade is going on in this database; retry when it has ended', 1;
+        select @id = c.capture_id from <<schema>>.[captures] as c where c.name = @capture;
+        if @id is null
+        begin
+            set @message = concat(N'changefeed 77141: there is no capture "', @capture, N'" in this database');
+            throw 77141, @message, 1;
+        end;
+        update <<schema>>.[captures] set is_changing = 1, is_enabled = 0 where capture_id = @id;
+        insert into @drops (sql)
+        select concat(N'drop trigger ', <<schema>>.[quoted](t.table_schema), N'.', <<schema>>.[quoted](r.name))
+        from <<schema>>.[capture_tables] as t
+        inner join sys.triggers as r on r.parent_id = t.object_id
+        where t.capture_id = @id and r.name collate Latin1_General_CI_AS in (
+            concat(N'capture_insert.', t.table_no, N':', @capture),
+            concat(N'capture_update.', t.table_no, N':', @capture),
+            concat(N'capture_delete.', t.table_no, N':', @capture))
+        union all
+        select concat(N'drop table <<schema_in_text>>.', <<schema>>.[quoted](t.guard_name))
+        from <<schema>>.[capture_tables] as t
+        where t.capture_id = @id and t.guard_name is not null and object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](t.guard_name))) is not null;
+        select top (1) @place = d.place, @sql = d.sql from @drops as d order by d.place;
+        while @place is not null
+        begin
+            exec sys.sp_executesql @sql;
+            delete from @drops where place = @place;
+            set @place = null;
+            select top (1) @place = d.place, @sql = d.sql from @drops as d order by d.place;
+        end;
+        update <<schema>>.[capture_tables] set guard_name = null, trigger_count = 0 where capture_id = @id;
+        update <<schema>>.[captures] set is_changing = 0 where capture_id = @id;
+        commit;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

@@ -1,0 +1,200 @@
+-- Records the changes of a table from now on, in the transaction that makes them, as events of a feed of the capture's name.
+-- Called again for another table with the same @capture it adds that one; called again for the same it changes nothing, or
+-- enables a capture that was disabled. What happened meanwhile is a gap, which somebody has to settle.
+-- @table: with its schema. @capture: schema.name of the capture, its feed and its table; <table>_changes without.
+-- @insert_columns, @update_columns, @delete_columns: null captures all columns there are now, N'none' not that operation, else
+--     a JSON array of columns. @shard: a number, or T-SQL over columns of the primary key alone.
+-- @key_change: new_only or delete_insert, of updates that give a row another key. @keep_unchanged: 1 also records updates that
+--     change no chosen column. @session_keys: JSON array of keys of session_context that are recorded. @trace_key: the one of
+--     the trace context; N'' for none. @with_sequence: 1 shows readers the number of each event in its shard.
+-- @guard_table: 1 makes the server refuse truncate and switch. @guard_schema: 1 makes it refuse changes of the table by which
+--     its writers would fail. @snapshot: 1 also records the rows that are there.
+-- errors: 77140 all that is wrong with it; nothing was changed. 77101 another set-up goes on; transient. 55000, 71000
+-- permission: to alter the table, and as of setup_feed
+create procedure <<schema>>.[enable_capture] (
+    @table nvarchar(max),
+    @capture nvarchar(128) = null,
+    @insert_columns nvarchar(max) = null,
+    @update_columns nvarchar(max) = null,
+    @delete_columns nvarchar(max) = null,
+    @shard nvarchar(max) = N'0',
+    @shard_key_type sysname = N'int',
+    @key_change varchar(15) = 'new_only',
+    @keep_unchanged bit = 0,
+    @session_keys nvarchar(max) = N'[]',
+    @trace_key nvarchar(128) = N'traceparent',
+    @with_sequence bit = 0,
+    @guard_table bit = 1,
+    @guard_schema bit = 1,
+    @snapshot bit = 0
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    set rowcount 0;
+    begin try
+        declare @object_id int = object_id(@table, N'U'), @message nvarchar(2048), @result int, @sql nvarchar(max);
+        declare @table_schema nvarchar(128), @table_name nvarchar(128), @capture_id int, @no smallint, @is_enabled bit, @problem nvarchar(200);
+        declare @events nvarchar(300), @event_schema nvarchar(128), @event_name nvarchar(128), @rows bigint;
+        if @object_id is null
+        begin
+            set @message = concat(N'changefeed 71000: Could not find table "', left(@table, 300), N'" in this database, or you may not see it: name it with its schema');
+            throw 71000, @message, 0;
+        end;
+        select @table_schema = object_schema_name(@object_id), @table_name = object_name(@object_id);
+        -- As it was declared: some servers fold what object_name gives.
+        select @table_schema = i.TABLE_SCHEMA, @table_name = i.TABLE_NAME from INFORMATION_SCHEMA.TABLES as i
+        where i.TABLE_SCHEMA = object_schema_name(@object_id) and i.TABLE_NAME = object_name(@object_id);
+        set @capture = isnull(@capture, concat(@table_schema, N'.', @table_name, N'_changes'));
+        set @insert_columns = case when @insert_columns is null then N'[]' when @insert_columns = N'none' then null else @insert_columns end;
+        set @update_columns = case when @update_columns is null then N'[]' when @update_columns = N'none' then null else @update_columns end;
+        set @delete_columns = case when @delete_columns is null then N'[]' when @delete_columns = N'none' then null else @delete_columns end;
+        set @trace_key = nullif(@trace_key, N'');
+        if charindex(N'.', @capture) < 2
+        begin
+            set @message = concat(N'changefeed 55000: @capture "', @capture, N'" must be schema.name');
+            throw 55000, @message, 1;
+        end;
+        set @event_schema = left(@capture, charindex(N'.', @capture) - 1);
+        set @event_name = substring(@capture, charindex(N'.', @capture) + 1, 128);
+        set @events = concat(<<schema>>.[quoted](@event_schema), N'.', <<schema>>.[quoted](@event_name));
+        if isnull(@key_change, '') not in ('new_only', 'delete_insert')
+            throw 55000, N'changefeed 55000: @key_change must be new_only or delete_insert', 1;
+        if isjson(isnull(@insert_columns, N'[]')) = 0 or isjson(isnull(@update_columns, N'[]')) = 0 or isjson(isnull(@delete_columns, N'[]')) = 0
+            or isnull(isjson(@session_keys), 0) = 0
+            throw 55000, N'changefeed 55000: columns and @session_keys are given as JSON arrays, for example N''["id", "name"]''', 1;
+
+        begin transaction;
+        exec @result = sp_getapplock
+            @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 60000;
+        if @result < 0
+            throw 77101, N'changefeed 77101: another set-up or upgrade is going on in this database; retry when it has ended', 1;
+        select @capture_id = c.capture_id, @is_enabled = c.is_enabled from <<schema>>.[captures] as c where c.name = @capture;
+        if @capture_id is not null
+        begin
+            if exists (
+                select 1 from <<schema>>.[captures] as c
+                inner join <<schema>>.[feeds] as f on f.name = c.name
+                where c.capture_id = @capture_id and (
+                    c.key_change <> @key_change or c.keep_unchanged <> @keep_unchanged or c.session_keys <> @session_keys
+                    or isnull(c.trace_key, N'') <> isnull(@trace_key, N'') or c.with_sequence <> @with_sequence
+                    or c.guard_table <> @guard_table or c.guard_schema <> @guard_schema or f.shard_key_type <> @shard_key_type))
+                set @problem = N'with other settings';
+            select @no = t.table_no from <<schema>>.[capture_tables] as t where t.capture_id = @capture_id and t.object_id = @object_id;
+            if @no is not null and exists (
+                select 1 from <<schema>>.[capture_tables] as t
+                where t.capture_id = @capture_id and t.table_no = @no and (
+                    isnull(t.insert_columns, N'') <> isnull(@insert_columns, N'') or isnull(t.update_columns, N'') <> isnull(@update_columns, N'')
+                    or isnull(t.delete_columns, N'') <> isnull(@delete_columns, N'') or t.shard <> @shard))
+                set @problem = N'with other columns or another shard';
+            if @problem is not null
+            begin
+                set @message = concat(N'changefeed 77140: capture "', @capture, N'" of this table is there already, ', @problem,
+                    N': choose another name, or disable it, export it to its end and drop its feed first');
+                throw 77140, @message, 1;
+            end;
+            if @no is not null and @is_enabled = 1
+            begin
+                commit;
+                return;
+            end;
+        end
+        else if object_id(@events) is not null
+        begin
+            set @message = concat(N'changefeed 77140: there is a table "', @capture, N'" already, which is no capture: choose another name with @capture');
+            throw 77140, @message, 1;
+        end
+        else if schema_id(@event_schema) is null
+        begin
+            set @message = concat(N'changefeed 77140: there is no schema "', @event_schema, N'" for the capture "', @capture, N'": make it, or choose another name with @capture');
+            throw 77140, @message, 1;
+        end;
+        exec <<schema>>.[check_captured]
+            @object_id = @object_id, @name = @capture, @insert_columns = @insert_columns, @update_columns = @update_columns,
+            @delete_columns = @delete_columns, @shard = @shard, @shard_key_type = @shard_key_type;
+
+        if @capture_id is null
+        begin
+            insert into <<schema>>.[captures] (
+                name, key_change, keep_unchanged, session_keys, trace_key, with_sequence, guard_table, guard_schema, is_enabled, is_changing, enabled_at)
+            values (
+                @capture, @key_change, @keep_unchanged, @session_keys, @trace_key, @with_sequence, @guard_table, @guard_schema, 1, 1, <<schema>>.[now]());
+            set @capture_id = scope_identity();
+            set @sql = concat(N'create table ', @events, N' (
+    changefeed_statement bigint not null,
+    changefeed_row int not null,
+    changefeed_image tinyint not null,
+    changefeed_shard ', @shard_key_type, N' not null,
+    changefeed_table smallint not null,
+    changefeed_op char(1) not null,
+    changefeed_tid bigint null,
+    changefeed_at datetime2(3) not null,
+    changefeed_session nvarchar(max) null,
+    changefeed_trace nvarchar(512) null,
+    constraint ', <<schema>>.[quoted](concat(N'pk:', @capture)), N' primary key (changefeed_statement, changefeed_row, changefeed_image)
+)');
+            exec sys.sp_executesql @sql;
+            exec <<schema>>.[set_up]
+                @table_name = @events, @outbox = 1, @serialized = 0, @shard_key_type = @shard_key_type, @must_exist = 0;
+            update <<schema>>.[captures]
+            set feed_id = (select f.feed_id from <<schema>>.[feeds] as f where f.name = @capture)
+            where capture_id = @capture_id;
+        end
+        else
+            update <<schema>>.[captures] set is_changing = 1 where capture_id = @capture_id;
+
+        if @no is null
+        begin
+            select @no = count(*) from <<schema>>.[capture_tables] as t where t.capture_id = @capture_id;
+            insert into <<schema>>.[capture_tables] (
+                capture_id, table_no, object_id, table_schema, table_name, shard, insert_columns, update_columns, delete_columns,
+                is_whole, base_rows, trigger_count)
+            values (
+                @capture_id, @no, @object_id, @table_schema, @table_name, @shard, @insert_columns, @update_columns, @delete_columns, 0, null, 0);
+            exec <<schema>>.[set_capture_columns] @capture_id = @capture_id, @table_no = @no;
+            exec <<schema>>.[create_capture_objects] @capture_id = @capture_id, @table_no = @no;
+            -- Making the triggers has locked the table to the end of this transaction.
+            set @sql = concat(N'exec <<schema_in_text>>.[capture_rows.', @no, N':', replace(@capture, N']', N']]'), N'] @is_exact = 1, @rows = @rows output');
+            exec sys.sp_executesql @sql, N'@rows bigint output', @rows = @rows output;
+            if @snapshot = 1
+            begin
+                set @sql = concat(N'exec <<schema_in_text>>.[capture_snapshot.', @no, N':', replace(@capture, N']', N']]'), N'] @is_reset = 0');
+                exec sys.sp_executesql @sql;
+            end;
+            update <<schema>>.[capture_tables]
+            set base_rows = case when insert_columns is null or delete_columns is null then null else @rows end,
+                is_whole = case when (@rows = 0 or @snapshot = 1) and insert_columns is not null and update_columns is not null and delete_columns is not null
+                    then 1 else 0 end
+            where capture_id = @capture_id and table_no = @no;
+        end
+        else
+        begin
+            exec <<schema>>.[set_capture_columns] @capture_id = @capture_id, @table_no = @no;
+            exec <<schema>>.[create_capture_objects] @capture_id = @capture_id, @table_no = @no;
+            insert into <<schema>>.[capture_gaps] (capture_id, table_no, reason, found_at, after_time)
+            select @capture_id, @no, N'the capture was disabled, and what changed meanwhile was not recorded', <<schema>>.[now](), f.floor_time
+            from <<schema>>.[feeds] as f where f.name = @capture;
+        end;
+        update <<schema>>.[captures]
+        set is_changing = 0,
+            is_enabled = case when exists (
+                select 1 from <<schema>>.[capture_tables] as t
+                where t.capture_id = @capture_id and t.trigger_count = 0) then is_enabled else 1 end
+        where capture_id = @capture_id;
+        if @guard_schema = 1 and not exists (select 1 from sys.triggers as t where t.parent_class = 0 and t.name = N'<<schema_text>>_captures')
+            exec sys.sp_executesql N'-- Refuses what would make the writers of captured tables fail, or pass their captures. Made by changefeed.
+create trigger [<<schema_name_in_text>>_captures] on database with execute as ''dbo''
+for alter_table, drop_table, rename, alter_trigger, drop_trigger
+as
+begin
+    set nocount on;
+    exec <<schema_in_text>>.[check_captured_tables];
+end';
+        commit;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

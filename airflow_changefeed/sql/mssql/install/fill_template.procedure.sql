@@ -1,0 +1,22 @@
+-- Fills the tokens of a template from the caller's #tokens (token, value). One pass: a value that looks like a token is not
+-- looked at again.
+-- @body: the template. What comes of it goes into #tokens, under the token ''; not every server gives back long texts otherwise.
+-- permission: internal
+create procedure <<schema>>.[fill_template] (@body nvarchar(max))
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    declare @at int, @end int, @token varchar(30), @sql nvarchar(max) = N'';
+    set @at = charindex(N'<' + N'<', @body);
+    while @at > 0
+    begin
+        set @end = charindex(N'>' + N'>', @body, @at);
+        set @token = substring(@body, @at + 2, @end - @at - 2);
+        set @sql = @sql + substring(@body, 1, @at - 1) + (select k.value from #tokens as k where k.token = @token);
+        set @body = substring(@body, @end + 2, 2147483647);
+        set @at = charindex(N'<' + N'<', @body);
+    end;
+    delete from #tokens where token = '';
+    insert into #tokens (token, value) values ('', @sql + @body);
+end

@@ -1,0 +1,65 @@
+-- Captures the present columns of a capture's tables, and makes its triggers anew. What is recorded already stays.
+-- @capture: its name. @without: JSON array of columns to capture no longer, so that they may be dropped or given another type.
+-- errors: 77141 there is no such capture. 77143 a column's type does not fit what was recorded; nothing was changed. 77140
+-- permission: as of enable_capture
+create procedure <<schema>>.[refresh_capture] (
+    @capture nvarchar(128),
+    @without nvarchar(max) = N'[]'
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    set rowcount 0;
+    begin try
+        declare @id int, @no smallint, @last smallint, @object_id int, @message nvarchar(2048), @result int, @is_enabled bit;
+        declare @columns nvarchar(max), @found nvarchar(max);
+        if isnull(isjson(@without), 0) = 0
+            throw 55000, N'changefeed 55000: @without is given as a JSON array, for example N''["name"]''', 1;
+        begin transaction;
+        exec @result = sp_getapplock
+            @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 60000;
+        if @result < 0
+            throw 77101, N'changefeed 77101: another set-up or upgrade is going on in this database; retry when it has ended', 1;
+        select @id = c.capture_id, @is_enabled = c.is_enabled from <<schema>>.[captures] as c where c.name = @capture;
+        if @id is null
+        begin
+            set @message = concat(N'changefeed 77141: there is no capture "', @capture, N'" in this database');
+            throw 77141, @message, 1;
+        end;
+        if @is_enabled = 0
+        begin
+            set @message = concat(N'changefeed 77140: capture "', @capture, N'" is disabled; enable it, which takes the present columns, too');
+            throw 77140, @message, 1;
+        end;
+        select @found = string_agg(convert(nvarchar(max), j.value), N', ') from openjson(@without) as j
+        where not exists (select 1 from <<schema>>.[capture_columns] as k where k.capture_id = @id and k.name = j.value collate database_default);
+        if @found is not null
+        begin
+            set @message = concat(N'changefeed 55000: capture "', @capture, N'" has no column ', left(@found, 500), N' to leave out');
+            throw 55000, @message, 1;
+        end;
+        update <<schema>>.[captures] set is_changing = 1 where capture_id = @id;
+        select top (1) @no = t.table_no from <<schema>>.[capture_tables] as t where t.capture_id = @id order by t.table_no;
+        while @no is not null
+        begin
+            select @object_id = t.object_id from <<schema>>.[capture_tables] as t where t.capture_id = @id and t.table_no = @no;
+            if object_name(@object_id) is null
+            begin
+                set @message = concat(N'changefeed 77143: a table of capture "', @capture, N'" is gone: disable the capture');
+                throw 77143, @message, 1;
+            end;
+            exec <<schema>>.[set_capture_columns] @capture_id = @id, @table_no = @no, @without = @without;
+            exec <<schema>>.[create_capture_objects] @capture_id = @id, @table_no = @no;
+            set @last = @no;
+            set @no = null;
+            select top (1) @no = t.table_no from <<schema>>.[capture_tables] as t where t.capture_id = @id and t.table_no > @last order by t.table_no;
+        end;
+        update <<schema>>.[captures] set is_changing = 0 where capture_id = @id;
+        commit;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

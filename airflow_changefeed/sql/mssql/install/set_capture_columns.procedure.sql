@@ -1,0 +1,76 @@
+-- Takes the present columns of a captured table into the capture, and gives the capture's table what it lacks. Columns of
+-- which something was recorded stay in that table.
+-- @without: JSON array of columns to capture no longer.
+-- errors: 77143 a column was given a type that the recorded values do not fit
+-- permission: internal
+create procedure <<schema>>.[set_capture_columns] (
+    @capture_id int,
+    @table_no smallint,
+    @without nvarchar(max) = N'[]'
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    declare @object_id int, @insert nvarchar(max), @update nvarchar(max), @delete nvarchar(max), @events nvarchar(300), @table nvarchar(300), @message nvarchar(2048);
+    declare @place int, @column nvarchar(128), @stored nvarchar(128), @definition nvarchar(300), @present nvarchar(300), @sql nvarchar(max);
+    declare @wanted table (
+        place int not null primary key, name nvarchar(128) not null, stored_name nvarchar(128) not null, definition nvarchar(300) not null,
+        key_place int null, on_insert bit not null, on_update bit not null, on_delete bit not null, is_done bit not null);
+    declare @dropped table (name nvarchar(128) not null);
+    select
+        @object_id = t.object_id, @insert = t.insert_columns, @update = t.update_columns, @delete = t.delete_columns,
+        @table = concat(t.table_schema, N'.', t.table_name)
+    from <<schema>>.[capture_tables] as t where t.capture_id = @capture_id and t.table_no = @table_no;
+    select @events = concat(<<schema>>.[quoted](object_schema_name(f.object_id)), N'.', <<schema>>.[quoted](object_name(f.object_id)))
+    from <<schema>>.[feeds] as f
+    inner join <<schema>>.[captures] as c on c.name = f.name
+    where c.capture_id = @capture_id;
+    insert into @dropped (name) select j.value from openjson(@without) as j;
+    insert into @wanted (place, name, stored_name, definition, key_place, on_insert, on_update, on_delete, is_done)
+    select c.place, c.name, c.name, c.definition, c.key_place,
+        case when @insert = N'[]' or c.name collate database_default in (select j.value collate database_default from openjson(isnull(@insert, N'[]')) as j) then 1 else 0 end,
+        case when @update = N'[]' or c.name collate database_default in (select j.value collate database_default from openjson(isnull(@update, N'[]')) as j) then 1 else 0 end,
+        case when @delete = N'[]' or c.name collate database_default in (select j.value collate database_default from openjson(isnull(@delete, N'[]')) as j) then 1 else 0 end,
+        0
+    from <<schema>>.[captured_columns](@object_id) as c
+    where c.problem is null and not exists (select 1 from @dropped as d where d.name = c.name collate database_default);
+    delete from @wanted where on_insert = 0 and on_update = 0 and on_delete = 0;
+    -- Two tables that disagree about a column keep it apart.
+    update w
+    set stored_name = left(concat(@table, N'.', w.name), 128)
+    from @wanted as w
+    where exists (
+        select 1 from <<schema>>.[capture_columns] as o
+        where o.capture_id = @capture_id and o.table_no <> @table_no and o.stored_name = w.name and o.definition <> w.definition);
+    select top (1) @place = w.place, @column = w.name, @stored = w.stored_name, @definition = w.definition from @wanted as w where w.is_done = 0 order by w.place;
+    while @place is not null
+    begin
+        set @present = null;
+        select @present = e.definition from <<schema>>.[captured_columns](object_id(@events)) as e where e.name = @stored;
+        set @sql = null;
+        if @present is null
+            set @sql = concat(N'alter table ', @events, N' add ', <<schema>>.[quoted](@stored), N' ', @definition, N' null');
+        else if @present <> @definition
+            set @sql = concat(N'alter table ', @events, N' alter column ', <<schema>>.[quoted](@stored), N' ', @definition, N' null');
+        if @sql is not null
+        begin
+            begin try
+                exec sys.sp_executesql @sql;
+            end try
+            begin catch
+                set @message = concat(N'changefeed 77143: column "', @column, N'" of table "', @table, N'" is now ', @definition, N', which what was recorded of it as ', @present,
+                    N' does not fit: ', left(error_message(), 500), N'. Export and purge the feed first, or disable the capture and enable one of another name');
+                throw 77143, @message, 1;
+            end catch;
+        end;
+        update @wanted set is_done = 1 where place = @place;
+        set @place = null;
+        select top (1) @place = w.place, @column = w.name, @stored = w.stored_name, @definition = w.definition from @wanted as w where w.is_done = 0 order by w.place;
+    end;
+    delete from <<schema>>.[capture_columns] where capture_id = @capture_id and table_no = @table_no;
+    insert into <<schema>>.[capture_columns] (
+        capture_id, table_no, place, name, stored_name, definition, key_place, on_insert, on_update, on_delete)
+    select @capture_id, @table_no, w.place, w.name, w.stored_name, w.definition, w.key_place, w.on_insert, w.on_update, w.on_delete
+    from @wanted as w;
+end
