@@ -146,6 +146,7 @@ CAPTURE = (
     "capture_snapshot.procedure",
     "capture_table.procedure",
     "capture_insert.trigger",
+    "update_pairs.fragment",
     "capture_update.trigger",
     "capture_delete.trigger",
     "guard.table",

@@ -10,35 +10,21 @@ begin
     -- A merge fires this also where it updated nothing.
     if not exists (select 1 from inserted) return;
     declare @tid bigint = current_transaction_id(), @at datetime2(3) = dateadd(microsecond, -500, sysutcdatetime());
-    declare @statement bigint = next value for <<sequence>>, @rows int, @session nvarchar(max), @trace nvarchar(512);
+    declare @statement bigint = next value for <<sequence>>, @rows int, @recorded int, @session nvarchar(max), @trace nvarchar(512);
     <<session>>
-    insert into <<events>> (
-        changefeed_statement, changefeed_row, changefeed_image, changefeed_shard, changefeed_table, changefeed_op,
-        changefeed_tid, changefeed_at, changefeed_session, changefeed_trace<<update_stored>>)
-    select
-        @statement, p.changefeed_row, v.changefeed_image, p.changefeed_shard, <<table_no>>, p.changefeed_op,
-        @tid, @at, @session, @trace<<image_values>>
-    from (
-        select
-            row_number() over (order by <<pair_order>>) as changefeed_row,
-            isnull(i.changefeed_shard, d.changefeed_shard) as changefeed_shard,
-            <<pair_op>> as changefeed_op,
-            case when i.<<first_key>> is null then 0 else 1 end as changefeed_has_new,
-            case when d.<<first_key>> is null then 0 else 1 end as changefeed_has_old<<pair_values>>
-        from (select s.*, convert(<<shard_type>>, <<shard>>) as changefeed_shard from inserted as s) as i
-        <<pair_join>> join (select s.*, convert(<<shard_type>>, <<shard>>) as changefeed_shard from deleted as s) as d on <<same_key>>
-        where <<keep_unchanged>> = 1
-            or i.<<first_key>> is null
-            or d.<<first_key>> is null
-            -- By bytes and lengths, null for null: collations and blanks hide no change.
-            or exists (select <<new_bytes>> except select <<old_bytes>>)
-    ) as p
-    cross apply (
-        select 1 as changefeed_image<<new_image>> where p.changefeed_has_new = 1
-        union all
-        select 0<<old_image>> where p.changefeed_has_old = 1
-    ) as v;
-    if @@rowcount = 0 return;
+    -- A plan that was made for one row would pair many by looking through all of them for each.
+    if (select count(*) from (select top (201) 1 as n from inserted) as s) <= 200
+    begin
+<<update_pairs>>;
+        set @recorded = @@rowcount;
+    end
+    else
+    begin
+<<update_pairs>>
+        option (recompile);
+        set @recorded = @@rowcount;
+    end;
+    if @recorded = 0 return;
     if <<is_one_shard>> = 1 and <<is_paired>> = 1
     begin
         select top (1) @rows = e.changefeed_row from <<events>> as e where e.changefeed_statement = @statement order by e.changefeed_row desc;

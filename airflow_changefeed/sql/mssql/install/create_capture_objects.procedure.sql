@@ -126,7 +126,13 @@ begin
         select @object = t.object, @type = t.type, @body = t.body from <<schema>>.[capture_templates]() as t where t.place = @place;
         set @full = concat(case @type when 'trigger' then <<schema>>.[quoted](@table_schema) else N'<<schema_in_text>>' end,
             N'.[', @object, case @object when 'capture_table' then N'' else concat(N'.', @table_no) end, N':', replace(@name, N']', N']]'), N']');
-        if (@type = 'procedure')
+        if @type = 'fragment' and @has_update = 1
+        begin
+            -- A part of what follows.
+            exec <<schema>>.[fill_template] @body = @body;
+            insert into #tokens (token, value) select @object, k.value from #tokens as k where k.token = '';
+        end
+        else if (@type = 'procedure')
             or (@object = 'capture_insert' and @has_insert = 1)
             or (@object = 'capture_update' and @has_update = 1)
             or (@object = 'capture_delete' and @has_delete = 1)
