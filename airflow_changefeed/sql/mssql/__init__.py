@@ -62,6 +62,7 @@ INSTALL = (
     "create_capture_objects.procedure",
     "enable_capture.procedure",
     "refresh_capture.procedure",
+    "upgrade_captures.procedure",
     "disable_capture.procedure",
     "drop_feed.procedure",
     "upgrade.batch",

@@ -1,6 +1,6 @@
 -- All captures of this database: what is recorded of which tables. A capture is the feed of its name.
 -- key_change: new_only or delete_insert. session_keys: JSON array of names. is_changing: its own procedures are at work, so
--- the guard of the schema looks away; never committed as 1.
+-- the guard of the schema looks away; never committed as 1. version: that made its triggers.
 if object_id(N'<<schema_in_text>>.[captures]') is null
     create table <<schema>>.[captures] (
         capture_id int not null identity(1, 1),
@@ -16,6 +16,7 @@ if object_id(N'<<schema_in_text>>.[captures]') is null
         is_enabled bit not null,
         is_changing bit not null,
         enabled_at datetime2(3) not null,
+        version varchar(20) not null constraint [def:captures.version] default '',
         constraint [pk:captures] primary key (capture_id),
         constraint [unique:captures.name] unique (name),
         constraint [check:captures.key_change] check (key_change in ('new_only', 'delete_insert'))

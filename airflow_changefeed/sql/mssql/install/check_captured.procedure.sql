@@ -77,7 +77,7 @@ begin
         set @problems = concat(@problems, N'; it is owned by ', user_name(objectproperty(@object_id, 'OwnerId')), N' and changefeed by ',
             user_name(objectproperty(object_id(N'<<schema_in_text>>.[feeds]'), 'OwnerId')),
             N', so its writers could not record: give both schemas one owner with alter authorization');
-    if @problems = N'' and try_convert(bigint, @shard) is null
+    if @problems = N''
     begin
         -- The server's own rules for a computed column that is kept: only these columns, no subquery, the same whenever asked.
         select @keys = string_agg(k.definition, N', ') within group (order by k.place) from <<schema>>.[key_columns](@object_id) as k;
@@ -86,6 +86,11 @@ begin
                 N', changefeed_shard as (convert(', @shard_key_type, N', (', @shard, N'))) persisted)');
             exec sys.sp_executesql @sql;
             exec sys.sp_executesql N'drop table <<schema_in_text>>.[check.capture]';
+            if try_convert(bigint, @shard) is not null
+            begin
+                set @sql = concat(N'declare @shard ', @shard_key_type, N' = convert(', @shard_key_type, N', ', @shard, N');');
+                exec sys.sp_executesql @sql;
+            end;
         end try
         begin catch
             set @message = concat(N'changefeed 77140: table "', @table, N'" cannot be captured: the shard "', left(@shard, 300),

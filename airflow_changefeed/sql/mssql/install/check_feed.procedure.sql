@@ -20,7 +20,8 @@ begin
         throw 77111, @message, 1;
     end;
     set @feed = object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'feed:', @name))));
-    if @kind = 'outbox' and @feed is not null and (
+    -- The table of a capture is ours.
+    if @kind = 'outbox' and @feed is not null and not exists (select 1 from <<schema>>.[captures] as c where c.name = @name) and (
         exists (
             select k.name from <<schema>>.[key_columns](@object_id) as k
             except

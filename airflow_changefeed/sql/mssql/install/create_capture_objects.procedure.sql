@@ -162,6 +162,7 @@ begin
         set @place = null;
         select top (1) @place = t.place from <<schema>>.[capture_templates]() as t where t.place > @last order by t.place;
     end;
+    update <<schema>>.[captures] set version = <<schema>>.[version]() where capture_id = @capture_id;
     update <<schema>>.[capture_tables]
     set trigger_count = convert(int, @has_insert) + convert(int, @has_update) + convert(int, @has_delete),
         trigger_modified = (

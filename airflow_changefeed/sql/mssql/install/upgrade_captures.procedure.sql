@@ -1,0 +1,36 @@
+-- Makes the triggers of captures anew that another version made. Each waits for open transactions of its tables, and holds up
+-- their writers until it is done; the captured columns stay as they are.
+-- permission: as of enable_capture
+create procedure <<schema>>.[upgrade_captures]
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    begin try
+        declare @found table (capture_id int not null, table_no smallint not null, is_present bit not null, primary key (capture_id, table_no));
+        declare @id int, @no smallint;
+        insert into @found (capture_id, table_no, is_present)
+        select t.capture_id, t.table_no, case when object_name(t.object_id) is null then 0 else 1 end
+        from <<schema>>.[capture_tables] as t
+        inner join <<schema>>.[captures] as c on c.capture_id = t.capture_id
+        where c.is_enabled = 1 and c.version <> <<schema>>.[version]();
+        -- A table that is gone is a gap for the next seal.
+        delete from @found where is_present = 0;
+        select top (1) @id = f.capture_id, @no = f.table_no from @found as f order by f.capture_id, f.table_no;
+        while @id is not null
+        begin
+            begin transaction;
+            update <<schema>>.[captures] set is_changing = 1 where capture_id = @id;
+            exec <<schema>>.[create_capture_objects] @capture_id = @id, @table_no = @no;
+            update <<schema>>.[captures] set is_changing = 0 where capture_id = @id;
+            commit;
+            delete from @found where capture_id = @id and table_no = @no;
+            set @id = null;
+            select top (1) @id = f.capture_id, @no = f.table_no from @found as f order by f.capture_id, f.table_no;
+        end;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end
