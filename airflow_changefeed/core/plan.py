@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from enum import Enum
 from typing import Any
 
 from airflow_changefeed.core import documents
@@ -21,6 +22,23 @@ COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 ON_MISSING = ("fail", "keys_only")
 
 
+class Shape(str, Enum):
+    """
+    The columns in which the events of a capture are written.
+
+    ``TYPED``: as the source gives them, ``old`` and ``new`` as structs. The others hold them as JSON:
+    ``ENVELOPE`` as Comdb2's consumers have events, ``HASURA`` and ``DEBEZIUM`` as those two deliver them.
+    """
+
+    TYPED = "typed"
+    ENVELOPE = "envelope"
+    HASURA = "hasura"
+    DEBEZIUM = "debezium"
+
+
+SHAPES = tuple(shape.value for shape in Shape)
+
+
 @dataclass(frozen=True)
 class ExportOptions:
     """
@@ -33,6 +51,8 @@ class ExportOptions:
     :param batch_rows: rows read and held at once by a task, 1 to 1_000_000.
     :param on_missing: when an event's row was deleted after it was fed: ``fail`` (default), or ``keys_only``,
         which exports its keys with null in all other columns.
+    :param shape: one of ``typed``, ``envelope``, ``hasura``, ``debezium``; another than ``typed`` is for the
+        events of a capture only. An output keeps the shape that it was begun with.
     :raises InvalidArgumentError: one or more are out of range; all are named.
     """
 
@@ -42,11 +62,13 @@ class ExportOptions:
     partitions: int | None = None
     batch_rows: int = 65_536
     on_missing: str = "fail"
+    shape: Shape = Shape.TYPED
 
     def __post_init__(self) -> None:
         problems = [
             *_outside("compression", self.compression, COMPRESSIONS),
             *_outside("on_missing", self.on_missing, ON_MISSING),
+            *_outside("shape", self.shape, SHAPES),
             *_beyond("target_file_rows", self.target_file_rows, 1, 100_000_000),
             *_beyond("batch_rows", self.batch_rows, 1, 1_000_000),
         ]
@@ -55,6 +77,7 @@ class ExportOptions:
         if self.partitions is not None:
             problems += _beyond("partitions", self.partitions, 1, 10_000)
         InvalidArgumentError.collect("export options", problems)
+        object.__setattr__(self, "shape", Shape(self.shape))
 
 
 def _outside(name: str, value: object, allowed: tuple[str, ...]) -> list[str]:

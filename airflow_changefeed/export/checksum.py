@@ -8,11 +8,15 @@ forgery.
 
 A cell's two 64-bit lanes come from splitmix64's finaliser (Sebastiano Vigna, https://prng.di.unimi.it/splitmix64.c)
 over its bits and a seed of the column's name and type; a row's are finalised sums of its cells' lanes.
+
+A struct has a cell of its own, which says whether it is null, and one for each of its fields, with the names
+and types on the way to it in their seeds. Fields of a null struct count for nothing, whatever they hold.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -39,7 +43,7 @@ def checksum(rows: pa.RecordBatch | pa.Table) -> int:
     Return the checksum of rows, 0 to 2**128 - 1; that of no rows is 0, and those of parts add up modulo
     2**128.
 
-    :raises ColumnTypeError: a column of a nested type.
+    :raises ColumnTypeError: a column of a nested type that is no struct.
     """
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
     return sum(_batch(batch) for batch in table.to_batches(_CHUNK_ROWS)) % (1 << 128)
@@ -51,18 +55,58 @@ def _batch(batch: pa.RecordBatch) -> int:
         return 0
     low, high = np.zeros(count, dtype=U64), np.zeros(count, dtype=U64)
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        # One pass makes the first lane from all of a cell's bits; the second one is another function of the
-        # same.
-        lane = _column(name, column)
-        low += lane
-        lane ^= lane >> U64(29)
-        lane *= _LANE
-        lane ^= lane >> U64(32)
-        high += lane
+        for lane in _lanes(name, column):
+            low += lane
+            high += _second(lane)
     _finalise(low)
     high ^= low
     _finalise(high)
     return _sum(low) + (_sum(high) << 64)
+
+
+def _second(lane: Any) -> Any:
+    """
+    Turn the first lane of cells into their second one, in place.
+
+    One pass makes the first from all of a cell's bits; this is another function of the same.
+    """
+    lane ^= lane >> U64(29)
+    lane *= _LANE
+    lane ^= lane >> U64(32)
+    return lane
+
+
+def _lanes(name: str, column: pa.Array, way: str = "", absent: Any = None) -> Iterator[Any]:
+    """
+    Yield the first lane of each cell of a column, and of those within it.
+
+    :param way: names and types of the structs that the column is in.
+    :param absent: rows in which one of them is null; None for none.
+    """
+    is_struct = pa.types.is_struct(column.type)
+    lane = _validity(name, column, way) if is_struct else _column(name, column, way)
+    if absent is not None:
+        # The other lane of nothing is nothing, too.
+        lane[absent] = 0
+    yield lane
+    if not is_struct:
+        return
+    way = _way(name, "struct", way)
+    if column.null_count:
+        nulls = _nulls(column)
+        absent = nulls if absent is None else absent | nulls
+    for number in range(column.type.num_fields):
+        # Not by flatten, which copies each field where the struct has nulls.
+        yield from _lanes(column.type.field(number).name, column.field(number), way, absent)
+
+
+def _validity(name: str, column: pa.Array, way: str) -> Any:
+    """Return the first lane of the structs themselves: only whether they are null."""
+    seed = _seed(name, "struct", way)
+    lane = np.full(len(column), _finalise(np.array([seed], dtype=U64))[0], dtype=U64)
+    if column.null_count:
+        lane[_nulls(column)] = _finalise(np.array([seed ^ _NULL], dtype=U64))[0]
+    return lane
 
 
 def _sum(values: Any) -> int:
@@ -82,16 +126,20 @@ def _finalise(values: Any) -> Any:
     return values
 
 
+def _way(name: str, type_class: str, way: str) -> str:
+    return f"{way}{len(name)}:{name}:{type_class}"
+
+
 @lru_cache(maxsize=4096)
-def _seed(name: str, type_class: str) -> Any:
-    digest = hashlib.blake2b(f"{len(name)}:{name}:{type_class}".encode(), digest_size=8).digest()
+def _seed(name: str, type_class: str, way: str) -> Any:
+    digest = hashlib.blake2b(_way(name, type_class, way).encode(), digest_size=8).digest()
     return U64(int.from_bytes(digest, "little"))
 
 
-def _column(name: str, column: pa.Array) -> Any:
+def _column(name: str, column: pa.Array, way: str) -> Any:
     """Return the first lane of each cell."""
     column, type_class = _plain(name, column)
-    seed = _seed(name, type_class)
+    seed = _seed(name, type_class, way)
     null = _finalise(np.array([seed ^ _NULL], dtype=U64))[0]
     if column.null_count == len(column):
         return np.full(len(column), null, dtype=U64)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ColumnTypeError
 from airflow_changefeed.export.files import Files
+from airflow_changefeed.export.nested import struct_fields
 from airflow_changefeed.export.read import SHARD_COLUMN, Selection, UnitFile, select
 from airflow_changefeed.export.remote import RemoteFiles
 from airflow_changefeed.export.store import ExportStore
@@ -123,6 +124,9 @@ def arrow_type(name: str, kind: str) -> pa.DataType:
     """
     import pyarrow as pa
 
+    fields = struct_fields(kind)
+    if fields is not None:
+        return pa.struct([(field, arrow_type(f"{name}.{field}", inner)) for field, inner in fields.items()])
     if zoned := _ZONED.fullmatch(kind):
         return pa.timestamp(zoned[1], zoned[2])
     if decimal := _DECIMAL.fullmatch(kind):

@@ -15,6 +15,7 @@ from airflow_changefeed.exceptions import IncompleteReadError, SchemaChangedErro
 from airflow_changefeed.export.commit import StagedFile
 from airflow_changefeed.export.files import Files
 from airflow_changefeed.export.layout import Layout, unit_key
+from airflow_changefeed.export.nested import schema_texts
 from airflow_changefeed.export.progress import TaskProgress
 from airflow_changefeed.sources.base import FeedReader
 
@@ -73,12 +74,13 @@ def write_parts(
     :param parts: the contents of :func:`plan_parts`.
     :raises ChangefeedError: a part cannot be read or written.
     """
+    from airflow_changefeed.capture.shapes import shaped_schema
     from airflow_changefeed.export.range_writer import write_part
 
     home = f"{Layout(files.root, feed).writing(attempt)}/{task}"
     progress = TaskProgress(files, f"{home}/progress.json")
     schema = source.schema(feed)
-    yield {"schema": {column.name: str(column.type) for column in schema}}
+    yield {"schema": schema_texts(shaped_schema(schema, options.shape, feed=feed))}
     for part in parts:
         for facts in write_part(
             source,

@@ -21,7 +21,7 @@ from airflow_changefeed.core.feed import (
     check_shards,
     shard_text,
 )
-from airflow_changefeed.core.plan import ExportOptions, Plan, PlannedUnit
+from airflow_changefeed.core.plan import ExportOptions, Plan, PlannedUnit, Shape
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.unit import ExportUnit
@@ -32,9 +32,10 @@ from airflow_changefeed.exceptions import (
     MissingEventError,
     OutputError,
 )
+from airflow_changefeed.export.nested import schema_texts
 from airflow_changefeed.export.restored import check_not_restored
 from airflow_changefeed.export.store import ExportStore
-from airflow_changefeed.sources.base import FeedSource
+from airflow_changefeed.sources.base import FeedReader, FeedSource
 
 #: Rows of one part, where the options do not say into how many parts a unit is split: a few seconds of a
 #: task.
@@ -100,7 +101,9 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
     attempt
     token. Only then the output is claimed; a refused request changes neither the output nor the database.
 
-    :raises InvalidArgumentError: names everything that is wrong with the request.
+    :raises InvalidArgumentError: names everything that is wrong with the request; or a shape was asked of a
+        feed that is no capture's.
+    :raises ColumnTypeError: a column cannot be exported, or not in the shape.
     :raises FeedNotFoundError: the database has no such feed.
     :raises ShardNotFoundError: a shard that never had an event was named.
     :raises NotYetError: the last window ends less than a minute in the future of the database's clock;
@@ -116,7 +119,7 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
     """
     request.check()
     info = source.feed(request.feed)
-    source.schema(request.feed)
+    check_shape(source, request.feed, request.options.shape)
     check_shards(info, request.shards)
     store.check()
     made_at = source.now()
@@ -158,6 +161,19 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
         seals={shard: seals[shard].until for shard in shards},
         options=request.options,
     )
+
+
+def check_shape(source: FeedReader, feed: str, shape: Shape) -> Mapping[str, str]:
+    """
+    Check that a feed's events can be written in a shape.
+
+    :return: the columns that they are written in: name to Arrow type.
+    :raises InvalidArgumentError: another shape than typed for a feed that is no capture's.
+    :raises ColumnTypeError: a column cannot be exported, or has no form in JSON.
+    """
+    from airflow_changefeed.capture.shapes import shaped_schema
+
+    return schema_texts(shaped_schema(source.schema(feed), shape, feed=feed))
 
 
 def _stale(source: FeedSource, feed: str) -> dict[Shard, int]:

@@ -6,19 +6,21 @@ way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_changefeed.capture.shapes import shaped_batch, shaped_schema
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.manifest import FileFacts, combine_checksums
-from airflow_changefeed.core.plan import ExportOptions
+from airflow_changefeed.core.plan import ExportOptions, Shape
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.export.checksum import checksum
 from airflow_changefeed.export.files import Files
+from airflow_changefeed.export.nested import leaves
 from airflow_changefeed.export.order import check_order
 from airflow_changefeed.sources.arrow import check_schema
 from airflow_changefeed.sources.base import ULID_COLUMN, FeedReader
@@ -56,14 +58,8 @@ class _OpenFile:
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Add rows, in row groups of bounded bytes; a row that is larger has one of its own."""
-        waiting = [rows]
-        while waiting:
-            batch = waiting.pop()
-            if batch.num_rows > 1 and batch.nbytes > ROW_GROUP_BYTES:
-                half = batch.num_rows // 2
-                waiting += [batch.slice(half), batch.slice(0, half)]
-            else:
-                self._write_group(batch)
+        for batch in _bounded(rows):
+            self._write_group(batch)
 
     def _write_group(self, batch: pa.RecordBatch) -> None:
         self._parquet.write_batch(batch)
@@ -95,18 +91,32 @@ class _OpenFile:
             self._opened.__exit__(type(error), error, error.__traceback__)
 
 
+def _bounded(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut rows into batches of bounded bytes; a row that is larger is one of its own."""
+    waiting = [rows]
+    while waiting:
+        batch = waiting.pop()
+        if batch.num_rows > 1 and batch.nbytes > ROW_GROUP_BYTES:
+            half = batch.num_rows // 2
+            waiting += [batch.slice(half), batch.slice(0, half)]
+        else:
+            yield batch
+
+
 def _repeating(batch: pa.RecordBatch) -> list[str]:
     """
-    Return the columns whose values repeat, by the first rows.
+    Return the columns, and the leaves of structs, whose values repeat, by the first rows.
 
     A dictionary of values that do not repeat makes files larger, and looking for repetitions that are not
     there took a third of the writing.
     """
     rows = batch.slice(0, batch.num_rows // _SAMPLE_PART)
+    columns = zip(rows.schema.names, rows.columns, strict=True)
     return [
-        name
-        for name, column in zip(rows.schema.names, rows.columns, strict=True)
-        if len(column.unique()) <= rows.num_rows / 2
+        path
+        for name, column in columns
+        for path, values in leaves(name, column)
+        if len(values.unique()) <= rows.num_rows / 2
     ]
 
 
@@ -127,25 +137,25 @@ def write_part(
     Write the events of a range to Parquet files, and yield the facts of each as it is finished.
 
     :param folder: where the files go; this task's own.
-    :param schema: that of ``source.schema(feed)``, asked once for many parts.
+    :param schema: that of ``source.schema(feed)``, asked once for many parts; the files have its columns in
+        the shape of the options.
     :param part: number of the range within its unit, from 0; part of the files' names.
     :param progress: called with the rows and bytes of each finished batch.
     :raises IncompleteReadError: the source gave events out of order or outside the range.
     :raises SchemaChangedError: it gives other columns than ``schema``.
+    :raises InvalidArgumentError: a shape that the feed's events cannot have.
     """
+    written = shaped_schema(schema, options.shape, feed=feed)
     stream = source.stream(feed, shard, range_, batch_rows=options.batch_rows, on_missing=options.on_missing)
     file: _OpenFile | None = None
     number, before = 0, 0
-    last = str(range_.after)
     try:
-        for batch in stream:
-            check_schema(batch.schema, schema, feed)
-            last = check_order(batch, last, range_, feed, shard)
+        for batch in _shaped(_checked(stream, schema, feed, shard, range_), options.shape, feed):
             offset = 0
             while offset < batch.num_rows:
                 if file is None:
                     name = f"part-{part:05d}-{number:05d}.parquet"
-                    file = _open(files, f"{folder}/{name}", schema, options, batch.slice(offset))
+                    file = _open(files, f"{folder}/{name}", written, options, batch.slice(offset))
                     number, before = number + 1, 0
                 piece = batch.slice(offset, options.target_file_rows - file.rows)
                 file.write(piece)
@@ -170,6 +180,30 @@ def write_part(
         close = getattr(stream, "close", None)
         if close is not None:
             close()
+
+
+def _checked(
+    stream: Iterable[pa.RecordBatch], schema: pa.Schema, feed: str, shard: Shard, range_: UlidRange
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches that have the right columns, and rows in order."""
+    last = str(range_.after)
+    for batch in stream:
+        check_schema(batch.schema, schema, feed)
+        last = check_order(batch, last, range_, feed, shard)
+        yield batch
+        del batch
+
+
+def _shaped(batches: Iterator[pa.RecordBatch], shape: Shape, feed: str) -> Iterator[pa.RecordBatch]:
+    """Bring rows into a shape; JSON takes more room, and no more than Arrow's texts have at once."""
+    if shape is Shape.TYPED:
+        yield from batches
+        return
+    for batch in batches:
+        pieces = _bounded(batch)
+        del batch
+        for rows in pieces:
+            yield shaped_batch(rows, shape, feed=feed)
 
 
 def _open(

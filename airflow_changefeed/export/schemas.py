@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.exceptions import ColumnTypeError
+from airflow_changefeed.export.nested import ordered_text, struct_fields, struct_text
 
 _MOST_NAMED = 10
 _ABSENT = None
@@ -57,7 +58,9 @@ def common_schema(manifests: Iterable[Manifest], *, unify: bool = False) -> Mapp
 
 
 def _fits(kinds: Mapping[str | None, Manifest], unify: bool) -> bool:
-    return len(kinds) == 1 or (unify and _widest(kinds) is not None)
+    if unify:
+        return _widest(kinds) is not None
+    return len({kind if kind is None else ordered_text(kind) for kind in kinds}) == 1
 
 
 def _widest(kinds: Iterable[str | None]) -> str | None:
@@ -77,10 +80,14 @@ def wider_type(one: str, other: str) -> str | None:
     Return the narrowest Arrow type that holds every value of two, unchanged.
 
     :return: None where there is none that Arrow and Spark both read: whole numbers and fractions, text and
-        numbers, decimals of different scales, times of different units.
+        numbers, decimals of different scales, times of different units. Structs have the fields of both,
+        those of the first before, each as wide as both need it.
     """
     if one == other:
         return one
+    structs = struct_fields(one), struct_fields(other)
+    if structs[0] is not None and structs[1] is not None:
+        return _wider_struct(structs[0], structs[1])
     decimals = _DECIMAL.fullmatch(one), _DECIMAL.fullmatch(other)
     if decimals[0] and decimals[1]:
         return max(one, other, key=_precision) if decimals[0][2] == decimals[1][2] else None
@@ -96,14 +103,43 @@ def wider_type(one: str, other: str) -> str | None:
     return next((kind for up in ladders[0] for kind in up if any(kind in each for each in ladders[1])), None)
 
 
+def _wider_struct(one: Mapping[str, str], other: Mapping[str, str]) -> str | None:
+    fields = {}
+    for name in {**one, **other}:
+        kind = wider_type(one.get(name, other.get(name, "")), other.get(name, one.get(name, "")))
+        if kind is None:
+            return None
+        fields[name] = kind
+    return struct_text(fields)
+
+
 def _precision(kind: str) -> int:
     match = _DECIMAL.fullmatch(kind)
     return int(match[1]) if match else 0
 
 
+def _apart(
+    name: str, kinds: Mapping[str | None, Manifest], unify: bool
+) -> Iterator[tuple[str, Mapping[str | None, Manifest]]]:
+    """Yield what differs of a column: itself, or the fields of a struct by their paths."""
+    structs = {kind: struct_fields(kind) if kind is not None else None for kind in kinds}
+    if any(fields is None for fields in structs.values()):
+        yield name, kinds
+        return
+    for field in dict.fromkeys(field for fields in structs.values() for field in fields or ()):
+        found: dict[str | None, Manifest] = {}
+        for kind, manifest in kinds.items():
+            found.setdefault((structs[kind] or {}).get(field, _ABSENT), manifest)
+        if not _fits(found, unify):
+            yield from _apart(f"{name}.{field}", found, unify)
+
+
 def _refuse(different: Mapping[str, Mapping[str | None, Manifest]], unify: bool) -> None:
     if not different:
         return
+    different = {
+        path: found for name, kinds in different.items() for path, found in _apart(name, kinds, unify)
+    }
     texts = []
     for name, kinds in list(different.items())[:_MOST_NAMED]:
         where = [f"{kind or 'missing'} in {manifest.unit}" for kind, manifest in kinds.items()]

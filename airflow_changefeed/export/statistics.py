@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from airflow_changefeed.export.nested import leaves
+
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -21,24 +23,30 @@ class MisleadingFooterError(ValueError):
 
 
 class Extent:
-    """What a row group really holds: its rows, and of each column the least and greatest value and nulls."""
+    """
+    What a row group really holds: its rows, and of each leaf the least and greatest value and nulls.
+
+    Leaves are known by their number: ``a.b`` may be a column's name as well as the way to a field.
+    """
 
     def __init__(self) -> None:
         self._rows = 0
-        self._nulls: dict[str, int] = {}
-        self._ends: dict[str, tuple[Any, Any]] = {}
+        self._nulls: dict[int, int] = {}
+        self._ends: dict[int, tuple[Any, Any]] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows of the group."""
         import pyarrow.compute as pc
 
         self._rows += batch.num_rows
-        for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            self._nulls[name] = self._nulls.get(name, 0) + column.null_count
-            ends = pc.min_max(column).as_py()
+        columns = zip(batch.schema.names, batch.columns, strict=True)
+        found = [values for name, column in columns for _, values in leaves(name, column)]
+        for number, values in enumerate(found):
+            self._nulls[number] = self._nulls.get(number, 0) + values.null_count
+            ends = pc.min_max(values).as_py()
             if ends["min"] is not None:
-                least, greatest = self._ends.get(name, (ends["min"], ends["max"]))
-                self._ends[name] = (min(least, ends["min"]), max(greatest, ends["max"]))
+                least, greatest = self._ends.get(number, (ends["min"], ends["max"]))
+                self._ends[number] = (min(least, ends["min"]), max(greatest, ends["max"]))
 
     def check(self, group: pq.RowGroupMetaData) -> None:
         """
@@ -55,11 +63,11 @@ class Extent:
             yield "rows"
         for number in range(group.num_columns):
             column = group.column(number)
-            name, said = column.path_in_schema, column.statistics
+            said = column.statistics
             if said is None:
                 continue
-            least, greatest = self._ends.get(name, (None, None))
+            least, greatest = self._ends.get(number, (None, None))
             # Bounds that are wider than the values lose nothing.
             is_cut = least is not None and said.has_min_max and (least < said.min or greatest > said.max)
-            if is_cut or (said.has_null_count and said.null_count != self._nulls.get(name)):
-                yield repr(name)
+            if is_cut or (said.has_null_count and said.null_count != self._nulls.get(number)):
+                yield repr(column.path_in_schema)

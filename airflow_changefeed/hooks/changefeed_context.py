@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.feed import Shard, parse_shard
-from airflow_changefeed.core.plan import ExportOptions
+from airflow_changefeed.core.plan import ExportOptions, Shape
 from airflow_changefeed.core.times import format_time, parse_time
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import (
@@ -195,6 +196,26 @@ def option_problems(options: object) -> list[str]:
     except InvalidArgumentError as problem:
         return list(problem.facts.get("problems", [problem.message]))
     return []
+
+
+def shape_problems(options: object, shape: object) -> list[str]:
+    """List what is wrong with a shape that was given beside the options."""
+    if shape is None or options is None:
+        return []
+    if isinstance(options, ExportOptions):
+        options = {} if options.shape is Shape.TYPED else {"shape": options.shape.value}
+    if not isinstance(options, Mapping):
+        return ["shape: options are known only when the task runs, so give the shape within them"]
+    given = options.get("shape", shape)
+    return [] if given == shape else [f"shape is {shape!r}, but options say {given!r}: give one of them"]
+
+
+def with_shape(options: object, shape: object) -> object:
+    """Put a shape that was given beside the options into them, where they can hold it."""
+    if shape is None or shape_problems(options, shape):
+        return options
+    known = asdict(options) if isinstance(options, ExportOptions) else options
+    return {**(known if isinstance(known, Mapping) else {}), "shape": shape}
 
 
 def parse_options(options: object) -> ExportOptions:

@@ -9,7 +9,7 @@ hands them on pickled: to plan, and to each task. A streaming read can be made o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, cast
 
@@ -18,9 +18,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from airflow_changefeed.capture.shapes import shaped_batch
 from airflow_changefeed.core.feed import INTEGER_SHARD_BITS, shard_text
+from airflow_changefeed.core.plan import Shape
 from airflow_changefeed.exceptions import ColumnTypeError, IncompleteReadError
+from airflow_changefeed.export.nested import struct_fields
 from airflow_changefeed.export.order import check_order
+from airflow_changefeed.export.planner import check_shape
 from airflow_changefeed.export.read import SHARD_COLUMN
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.base import FeedReader, FeedSource
@@ -82,7 +86,7 @@ class ChangefeedDataSource(DataSource):
         """
         options = parse_options(self.options)
         with closing(open_source(options.connection)) as source:
-            columns = _columns(source, options.feed)
+            columns = _columns(source, options.feed, options.shape)
             self._ranges = resolve(source, options)
         return columns
 
@@ -95,7 +99,7 @@ class ChangefeedDataSource(DataSource):
         """
         options = parse_options(self.options)
         with closing(open_source(options.connection)) as source:
-            _check_columns(schema, _columns(source, options.feed), options.feed)
+            _check_columns(schema, _columns(source, options.feed, options.shape), options.feed)
             # Spark asks for no schema where the user gives one.
             ranges = resolve(source, options) if self._ranges is None else self._ranges
         return self._make_reader(options, ranges, schema)
@@ -185,7 +189,7 @@ def read_pieces(
             for batch in stream:
                 last = check_order(batch, last, piece.range, options.feed, piece.shard)
                 rows += batch.num_rows
-                yield _converted(batch, piece, columns, options.feed)
+                yield _converted(batch, piece, columns, options)
         finally:
             # A generator that is left behind would keep its connection until it is collected.
             getattr(stream, "close", lambda: None)()
@@ -199,7 +203,11 @@ def read_pieces(
             )
 
 
-def _converted(batch: pa.RecordBatch, piece: Piece, columns: pa.Schema, feed: str) -> pa.RecordBatch:
+def _converted(
+    batch: pa.RecordBatch, piece: Piece, columns: pa.Schema, options: ReadOptions
+) -> pa.RecordBatch:
+    feed = options.feed
+    batch = shaped_batch(batch, options.shape, feed=feed)
     shard = piece.shard if isinstance(piece.shard, int) else shard_text(piece.shard)
     arrays = []
     for column in columns:
@@ -219,25 +227,36 @@ def _converted(batch: pa.RecordBatch, piece: Piece, columns: pa.Schema, feed: st
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
-def _columns(source: FeedSource, feed: str) -> StructType:
+def _columns(source: FeedSource, feed: str, shape: Shape) -> StructType:
     """
     Return the columns and their types in Spark: those of the feed as exported, and the shard.
 
+    :raises InvalidArgumentError: another shape than typed for a feed that is no capture's.
     :raises ColumnTypeError: Spark has no such type.
     """
-    columns = StructType()
-    for column in source.schema(feed):
-        kind = spark_type(column.name, str(column.type))
-        if kind.startswith("time("):
-            raise ColumnTypeError(
-                f"feed {feed!r}: column {column.name!r} holds a time of the day, which Spark takes from no "
-                "data source in Python: export the feed, and read the export",
-                feed=feed,
-                column=column.name,
-            )
-        columns.add(column.name, _TYPE_NAMES.get(kind, kind))
+    columns = _struct(feed, "", check_shape(source, feed, shape))
     is_number = source.feed(feed).shard_key_type in INTEGER_SHARD_BITS
     return columns.add(SHARD_COLUMN, "long" if is_number else "string")
+
+
+def _struct(feed: str, way: str, fields: Mapping[str, str]) -> StructType:
+    """Return columns, or the fields of a struct; without Spark's parser, which a worker does not have."""
+    found = StructType()
+    for name, kind in fields.items():
+        inner = struct_fields(kind)
+        if inner is not None:
+            found.add(name, _struct(feed, f"{way}{name}.", inner))
+            continue
+        word = spark_type(way + name, kind)
+        if word.startswith("time("):
+            raise ColumnTypeError(
+                f"feed {feed!r}: column {way + name!r} holds a time of the day, which Spark takes from no "
+                "data source in Python: export the feed, and read the export",
+                feed=feed,
+                column=way + name,
+            )
+        found.add(name, _TYPE_NAMES.get(word, word))
+    return found
 
 
 def _check_columns(wanted: StructType, columns: StructType, feed: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from airflow_changefeed.core.feed import Shard, parse_shard
-from airflow_changefeed.core.plan import ON_MISSING
+from airflow_changefeed.core.plan import ON_MISSING, SHAPES, Shape
 from airflow_changefeed.core.times import parse_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError
@@ -28,7 +28,7 @@ OPTIONAL = {
 #: Options of what is read, whatever the connection.
 READING = (
     *("feed", "shards", "after", "upto", "start", "end", "unsealed", "seal"),
-    *("partitions", "batch_rows", "on_missing", "lock_timeout"),
+    *("partitions", "batch_rows", "on_missing", "lock_timeout", "shape"),
 )
 UNSEALED = ("fail", "read")
 _FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
@@ -52,6 +52,7 @@ class ReadOptions:
     :param seal: whether to seal first.
     :param partitions: of Spark, at most; None lets the number of rows decide.
     :param batch_rows: rows that a task holds at once, at most.
+    :param shape: of a capture's events.
     """
 
     connection: Mapping[str, Any] = field(repr=False)
@@ -64,6 +65,7 @@ class ReadOptions:
     partitions: int | None = None
     batch_rows: int = 65_536
     on_missing: str = "fail"
+    shape: Shape = Shape.TYPED
 
 
 class _Reader:
@@ -114,6 +116,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         partitions=reader.take("partitions", _whole(1, 10_000), None),
         batch_rows=reader.take("batch_rows", _whole(1, 1_000_000), 65_536),
         on_missing=reader.take("on_missing", _one_of(ON_MISSING), "fail"),
+        shape=Shape(reader.take("shape", _one_of(SHAPES), Shape.TYPED)),
     )
     if found.seal and found.unsealed == "read":
         reader.problems.append(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ColumnTypeError
+from airflow_changefeed.export.nested import leaf_types, struct_fields
 from airflow_changefeed.export.read import SHARD_COLUMN, UnitFile, select
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.sources.base import ULID_COLUMN
@@ -77,9 +78,7 @@ def read_export(
     store = ExportStore(path, feed, storage_options)
     chosen = select(store, start, end, shards, incomplete=incomplete, unify_schemas=unify_schemas)
     check_times(spark, chosen.schema)
-    columns = ", ".join(
-        f"`{name.replace('`', '``')}` {spark_type(name, kind)}" for name, kind in chosen.schema.items()
-    )
+    columns = ", ".join(f"{quoted(name)} {spark_type(name, kind)}" for name, kind in chosen.schema.items())
     kind = "bigint" if chosen.has_integer_shards else "string"
     frames = [
         _frame(spark, store, columns, shard, kind, own) for shard, own in _by_shard(chosen.files).items()
@@ -133,7 +132,8 @@ def check_times(spark: SparkSession, schema: Mapping[str, str]) -> None:
     :param schema: column name to Arrow type.
     :raises ColumnTypeError: it does not; names the columns and the setting.
     """
-    times = [name for name, kind in schema.items() if spark_type(name, kind).startswith("time(")]
+    leaves = [leaf for name, kind in schema.items() for leaf in leaf_types(name, kind)]
+    times = [name for name, kind in leaves if spark_type(name, kind).startswith("time(")]
     if times and spark.conf.get(_TIME_TYPE, "false") != "true":
         raise ColumnTypeError(
             f"columns {', '.join(map(repr, times))} hold times of the day, which Spark reads from 4.1 on and "
@@ -143,12 +143,21 @@ def check_times(spark: SparkSession, schema: Mapping[str, str]) -> None:
         )
 
 
+def quoted(name: str) -> str:
+    """Quote a column's name for Spark's SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def spark_type(name: str, kind: str) -> str:
     """
     Return Spark's name for the Arrow type of an exported column.
 
     :raises ColumnTypeError: Spark has no such type.
     """
+    fields = struct_fields(kind)
+    if fields is not None:
+        inner = (f"{quoted(field)}: {spark_type(f'{name}.{field}', its)}" for field, its in fields.items())
+        return f"struct<{', '.join(inner)}>"
     if kind in _SPARK_TYPES:
         return _SPARK_TYPES[kind]
     if kind.startswith("timestamp["):

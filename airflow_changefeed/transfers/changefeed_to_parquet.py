@@ -27,9 +27,11 @@ from airflow_changefeed.hooks.changefeed_context import (
     row_problems,
     run_name,
     run_window,
+    shape_problems,
     shard_problems,
     unit_problems,
     window_problems,
+    with_shape,
 )
 from airflow_changefeed.hooks.changefeed_job import job_folder, pids_to_watch
 from airflow_changefeed.hooks.changefeed_output import storage_options
@@ -87,10 +89,13 @@ class ChangefeedToParquetOperator(SparkSubmitOperator):
         unit. All runs into one output use the same. (templated)
     :param window_start: inclusive, ISO 8601 with a zone. (templated)
     :param window_end: exclusive, likewise. (templated)
-    :param options: how files are written: an ``ExportOptions``, or a dict of its arguments. (templated)
+    :param options: how files are written: an ``ExportOptions``, or a dict of its arguments, for example
+        ``{"compression": "gzip"}``. (templated)
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
     :param local_below: rows; a plan with fewer is written by this task itself, which then needs neither Java
         nor a Spark connection. 0 for never.
+    :param shape: in which the events of a capture are written: ``typed``, ``envelope``, ``hasura`` or
+        ``debezium``. Becomes one of ``options``, which a mapped task gives it in. (templated)
     :param kwargs: those of ``SparkSubmitOperator``; ``conn_id`` is the Spark connection, deploy mode client.
     """
 
@@ -123,6 +128,7 @@ class ChangefeedToParquetOperator(SparkSubmitOperator):
         local_below: int = 0,
         **kwargs: Any,
     ) -> None:
+        shape = kwargs.pop("shape", None)
         taken = [name for name in _OWN if kwargs.pop(name, None) is not None]
         if "name" not in (kwargs.get("default_args") or {}):
             kwargs.setdefault("name", JOB_NAME)
@@ -137,13 +143,14 @@ class ChangefeedToParquetOperator(SparkSubmitOperator):
         self.unit = unit
         self.window_start = window_start
         self.window_end = window_end
-        self.options = options
+        self.options = with_shape(options, shape)
         self.lock_timeout = lock_timeout
         self.local_below = local_below
         check_arguments(
             self,
             [
                 *self._problems(),
+                *shape_problems(options, shape),
                 *(f"{name} cannot be given: an export runs a job of its own" for name in taken),
             ],
         )
@@ -244,12 +251,13 @@ class ChangefeedToParquetOperator(SparkSubmitOperator):
         connection: JobConnection,
     ) -> ExportResult:
         from airflow_changefeed.export.commit import commit_empty
+        from airflow_changefeed.export.planner import check_shape
         from airflow_changefeed.export.result import ExportResult
         from airflow_changefeed.export.run import run_here
 
         if plan.is_empty:
             # Also an empty unit says what columns the feed has.
-            schema = {column.name: str(column.type) for column in source.schema(plan.feed)}
+            schema = check_shape(source, plan.feed, plan.options.shape)
             return ExportResult.of_manifests(store, commit_empty(store, plan, schema))
         if plan.rows < self.local_below:
             self.log.info(

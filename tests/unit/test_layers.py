@@ -28,10 +28,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "core": frozenset({"exceptions"}),
     "sources": frozenset({"core", "exceptions", "sql"}),
     "sql": frozenset({"exceptions"}),
-    "export": frozenset({"core", "exceptions", "sources"}),
+    "export": frozenset({"capture", "core", "exceptions", "sources"}),
     "capture": frozenset({"core", "exceptions", "sources"}),
     "consumers": frozenset({"core", "exceptions", "sources"}),
-    "spark": frozenset({"core", "exceptions", "sources", "export"}),
+    "spark": frozenset({"capture", "core", "exceptions", "sources", "export"}),
     "get_provider_info": frozenset(),
     "__init__": frozenset({"exceptions"}),
 }

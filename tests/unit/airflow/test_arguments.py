@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,7 @@ from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sensors.changefeed import ChangefeedSensor
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
+from tests.examples import examples, run_example
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.fakes import InProcessOperator, context
 
@@ -133,6 +136,59 @@ def test_options_and_units_pass_rendering_unchanged() -> None:
     )
     rendered(export, {})
     assert (export.unit, export.options, list(export.shards or ())) == (HOUR, options, [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("options", "put"),
+    [
+        (None, {"shape": "hasura"}),
+        ({"partitions": 3}, {"partitions": 3, "shape": "hasura"}),
+        ({"shape": "hasura"}, {"shape": "hasura"}),
+        (ExportOptions(partitions=3), {**asdict(ExportOptions(partitions=3)), "shape": "hasura"}),
+    ],
+)
+def test_a_shape_is_one_of_the_options(options: Any, put: dict[str, Any]) -> None:
+    """Given by itself, it says the same; without one, options stay the object they were."""
+    arguments = {"task_id": "export", "feed": FEED, "path": "/out", "consumer": CONSUMER, "options": options}
+    assert ChangefeedToParquetOperator(**arguments, shape="hasura").options == put
+    assert ChangefeedToParquetOperator(**arguments).options is options
+
+
+def test_the_reference_of_shapes_shows_an_operator() -> None:
+    """Its example is one that DAG files can have."""
+    made: list[Any] = []
+
+    def operator(**arguments: Any) -> None:
+        made.append(ChangefeedToParquetOperator(**arguments))
+
+    (code,) = examples("reference/event-shapes.md", {})
+    run_example(code, {"ChangefeedToParquetOperator": operator})
+    assert [export.options for export in made] == [{"shape": "debezium"}]
+
+
+def test_a_shape_may_be_a_template() -> None:
+    """It is rendered with the options."""
+    export = ChangefeedToParquetOperator(
+        task_id="export", feed=FEED, path="/out", consumer=CONSUMER, shape="{{ 'hasura' }}"
+    )
+    assert rendered(export, {}).options == {"shape": "hasura"}
+
+
+@pytest.mark.parametrize(
+    ("options", "shape", "words"),
+    [
+        (None, "avro", "shape must be one of typed, envelope, hasura, debezium, not 'avro'"),
+        ({"shape": "typed"}, "hasura", "shape is 'hasura', but options say 'typed'"),
+        (ExportOptions(shape="envelope"), "hasura", "options say 'envelope'"),
+        ("{{ params.options }}", "hasura", "give the shape within them"),
+    ],
+)
+def test_a_wrong_shape_is_named(options: Any, shape: str, words: str) -> None:
+    """Also one that the options contradict, or that they cannot hold yet."""
+    with pytest.raises(InvalidArgumentError, match=re.escape(words)):
+        ChangefeedToParquetOperator(
+            task_id="export", feed=FEED, path="/out", consumer=CONSUMER, options=options, shape=shape
+        )
 
 
 @pytest.mark.parametrize("kind", [ChangefeedToParquetOperator, ChangefeedSensor])

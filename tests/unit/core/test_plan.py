@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_changefeed.core import documents
-from airflow_changefeed.core.plan import COMPRESSIONS, KIND, ON_MISSING, ExportOptions, Plan, PlannedUnit
+from airflow_changefeed.core.plan import (
+    COMPRESSIONS,
+    KIND,
+    ON_MISSING,
+    ExportOptions,
+    Plan,
+    PlannedUnit,
+    Shape,
+)
 from airflow_changefeed.exceptions import InvalidArgumentError, TerminalError, UnsupportedVersionError
 from tests.unit.core.strategies import ranges, shards, texts, times, units
 
@@ -23,6 +31,7 @@ _options = st.builds(
     partitions=st.none() | st.integers(1, 10_000),
     batch_rows=st.integers(1, 1_000_000),
     on_missing=st.sampled_from(ON_MISSING),
+    shape=st.sampled_from(Shape),
 )
 _planned = st.builds(
     PlannedUnit, units, st.integers(0, 1 << 40), st.lists(ranges, max_size=3).map(tuple), st.integers(0, 99)
@@ -48,6 +57,24 @@ def test_a_plan_survives_json(plan: Plan) -> None:
 
 
 @given(_plans)
+def test_a_plan_of_before_there_were_shapes_is_typed(plan: Plan) -> None:
+    """An operator of one version and a job of the next understand each other."""
+    content = json.loads(plan.to_json())
+    for header in ("kind", "schema_version", "digest"):
+        del content[header]
+    del content["options"]["shape"]
+    found = Plan.from_json(documents.dump(KIND, 1, content))
+    assert found.options.shape is Shape.TYPED
+    assert found.units == plan.units
+
+
+def test_a_shape_may_be_given_by_its_name() -> None:
+    """As DAG files and plans have it."""
+    assert ExportOptions(shape="hasura").shape is Shape.HASURA
+    assert ExportOptions(shape="hasura") == ExportOptions(shape=Shape.HASURA)
+
+
+@given(_plans)
 def test_a_plan_is_empty_when_no_unit_has_rows(plan: Plan) -> None:
     """Units without rows are committed all the same, but need no Spark."""
     assert plan.is_empty == all(unit.rows == 0 for unit in plan.units)
@@ -64,9 +91,10 @@ def test_all_wrong_options_are_named_at_once() -> None:
             partitions=10_001,
             batch_rows=True,
             on_missing="skip",
+            shape="avro",
         )
     problems = caught.value.facts["problems"]
-    assert len(problems) == 6
+    assert len(problems) == 7
     for name in (
         "compression",
         "target_file_rows",
@@ -74,6 +102,7 @@ def test_all_wrong_options_are_named_at_once() -> None:
         "partitions",
         "batch_rows",
         "on_missing",
+        "shape",
     ):
         assert any(problem.startswith(name) for problem in problems)
 

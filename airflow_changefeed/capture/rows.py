@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of captured tables as JSON objects: of each event the columns that its operation captures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_changefeed.capture.values import as_json, check_json, joined, json_texts
+from airflow_changefeed.core.capture import CapturedTable, CaptureShape, Operation
+from airflow_changefeed.exceptions import SchemaChangedError
+from airflow_changefeed.sources.arrow import byte_strings
+
+#: Second columns that become part of the value they belong to (ADR 0006).
+TICKS, OFFSET = "_100ns", "_offset_minutes"
+#: The second column that stays one: the base type of a ``sql_variant``.
+BASE_TYPE = "_type"
+#: What events are called, by the number that they have here.
+EVENT_TYPES = ("add", "upd", "del", "reset")
+_OPERATIONS = (Operation.INSERT, Operation.UPDATE, Operation.DELETE)
+
+#: Column of a table, and the field of ``old`` and ``new`` that holds it.
+Columns = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Member:
+    """
+    A key of a JSON object and the fields its value is made of, by their numbers.
+
+    :param ticks: of the seventh digits of the seconds; None where there are none.
+    :param offsets: of the minutes ahead of UTC; None where there are none.
+    """
+
+    name: str
+    field: int
+    ticks: int | None = None
+    offsets: int | None = None
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What a capture says of its rows: for each table and kind of event the columns that they have."""
+
+    shape: CaptureShape
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The capture's tables, by the number that they have here."""
+        return tuple(self.shape.tables)
+
+    def columns(self, table: int, event: int) -> Columns:
+        """Return the columns of an event of a table; those of a reset do not matter."""
+        own = self.shape.tables[self.tables[table]]
+        operation = _OPERATIONS[event] if event < len(_OPERATIONS) else Operation.INSERT
+        return tuple(_columns_of(own, operation).items())
+
+    def keys(self, table: int, event: int) -> Columns:
+        """Return the key's columns of an event; none where one of them is not captured for it."""
+        own = self.shape.tables[self.tables[table]]
+        columns = dict(self.columns(table, event))
+        if not all(name in columns for name in own.key_columns):
+            return ()
+        return tuple((name, columns[name]) for name in own.key_columns)
+
+
+def _columns_of(table: CapturedTable, operation: Operation) -> Mapping[str, str]:
+    """Return the columns of an operation; all, where another one's is recorded as this: a changed key."""
+    if operation in table.columns:
+        return table.columns[operation]
+    return {name: field for columns in table.columns.values() for name, field in columns.items()}
+
+
+def members(row: pa.StructType, columns: Columns, own: frozenset[str]) -> tuple[Member, ...]:
+    """
+    Return the keys of the JSON objects of rows.
+
+    :param row: type of ``old`` and ``new``.
+    :param columns: that the objects have.
+    :param own: fields that are columns by themselves, so that none of them is a second one.
+    :raises SchemaChangedError: the rows lack a column.
+    """
+    return tuple(_members(row, columns, own))
+
+
+@lru_cache(maxsize=64)
+def _places(row: pa.StructType) -> Mapping[str, int]:
+    return {row.field(number).name: number for number in range(row.num_fields)}
+
+
+def _members(row: pa.StructType, columns: Columns, own: frozenset[str]) -> Iterator[Member]:
+    places = _places(row)
+    # As the table has them, not as JSON sorts names.
+    for name, field in sorted(columns, key=lambda column: places.get(column[1], -1)):
+        if field not in places:
+            raise SchemaChangedError(
+                f"the capture has a column {name!r}, but its rows have no field {field!r}: it was refreshed "
+                "while it was read; retry",
+                column=name,
+            )
+
+        def second(suffix: str, *kinds: Any, field: str = field) -> int | None:
+            place = places.get(field + suffix)
+            is_second = place is not None and field + suffix not in own
+            return place if is_second and row.field(place).type in kinds else None
+
+        kind = row.field(places[field]).type
+        is_instant = pa.types.is_timestamp(kind) and kind.unit == "us" and kind.tz is not None
+        is_time = is_instant or kind in (pa.timestamp("us"), pa.time64("us"))
+        yield Member(
+            name,
+            places[field],
+            second(TICKS, pa.uint8(), pa.int16()) if is_time else None,
+            second(OFFSET, pa.int16()) if is_instant else None,
+        )
+        base_type = second(BASE_TYPE, pa.string()) if pa.types.is_string(kind) else None
+        if base_type is not None:
+            yield Member(name + BASE_TYPE, base_type)
+
+
+def own_fields(shape: CaptureShape) -> frozenset[str]:
+    """Return the fields that hold a column of a table, not what another one could not hold."""
+    return frozenset(
+        field
+        for table in shape.tables.values()
+        for columns in table.columns.values()
+        for field in columns.values()
+    )
+
+
+def check_rows(shape: CaptureShape, row: pa.StructType) -> None:
+    """
+    Check that all captured columns have a form in JSON.
+
+    :raises ColumnTypeError: one has none.
+    """
+    own, captured = own_fields(shape), Captured(shape)
+    for table in range(len(captured.tables)):
+        for event in range(len(_OPERATIONS)):
+            for member in members(row, captured.columns(table, event), own):
+                check_json(member.name, row.field(member.field).type)
+
+
+@dataclass(frozen=True)
+class Events:
+    """
+    What the rows of a batch have to do with: their tables and kinds.
+
+    :param tables: number of each event's table; int64.
+    :param kinds: number of each event's type in ``EVENT_TYPES``; int64.
+    """
+
+    captured: Captured
+    tables: np.ndarray
+    kinds: np.ndarray
+
+    @classmethod
+    def of(cls, shape: CaptureShape, batch: pa.RecordBatch) -> Events:
+        """
+        Read them of a batch.
+
+        :raises SchemaChangedError: a table that the capture does not have.
+        """
+        captured = Captured(shape)
+        tables = _numbers(batch.column("name"), captured.tables)
+        kinds = _numbers(batch.column("type"), EVENT_TYPES)
+        for name, numbers in (("name", tables), ("type", kinds)):
+            if len(numbers) and int(numbers.min()) < 0:
+                unknown = batch.column(name)[int(numbers.argmin())].as_py()
+                raise SchemaChangedError(
+                    f"capture {shape.name!r} knows no {name} {unknown!r}: it was changed while it was read; "
+                    "retry"
+                )
+        return cls(captured, tables, kinds)
+
+    def groups(self, present: np.ndarray, *, is_key: bool) -> Iterator[tuple[Columns, np.ndarray]]:
+        """
+        Yield the rows that have the same columns; few groups, as operations mostly have the same.
+
+        :param present: rows that are wanted; bool.
+        """
+        codes = self.tables * len(EVENT_TYPES) + self.kinds
+        same: dict[Columns, list[int]] = {}
+        for code in np.unique(codes[present]).tolist():
+            table, event = divmod(code, len(EVENT_TYPES))
+            columns = self.captured.keys(table, event) if is_key else self.captured.columns(table, event)
+            same.setdefault(columns, []).append(code)
+        for columns, own in same.items():
+            if len(same) == 1:
+                yield columns, np.flatnonzero(present)
+            else:
+                yield columns, np.flatnonzero(present & np.isin(codes, own))
+
+
+def _numbers(column: pa.Array, names: Sequence[str]) -> np.ndarray:
+    """Return the place of each name, -1 for an unknown one."""
+    found = pc.fill_null(pc.index_in(column, value_set=byte_strings(names, pa.string())), _MINUS_ONE)
+    return np.frombuffer(found.buffers()[1], dtype=np.int32)[found.offset :][: len(found)].astype(np.int64)
+
+
+_MINUS_ONE = pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(np.array([-1], dtype=np.int32))])[0]
+
+
+def present_rows(image: pa.StructArray) -> np.ndarray:
+    """Return which events have an image; bool."""
+    if not image.null_count:
+        return np.ones(len(image), dtype=bool)
+    bits = np.frombuffer(image.buffers()[0], dtype=np.uint8)
+    return np.unpackbits(bits, bitorder="little")[image.offset :][: len(image)].astype(bool)
+
+
+def row_texts(
+    events: Events, image: pa.StructArray, present: np.ndarray, *, is_key: bool = False
+) -> pa.Array:
+    """
+    Write rows as JSON objects.
+
+    :param present: rows that are wanted, all of which have an image; bool.
+    :param is_key: only the key's columns.
+    :return: null where no row is wanted, or where there is no key.
+    """
+    own = own_fields(events.captured.shape)
+    texts, places = [], []
+    for columns, rows in events.groups(present, is_key=is_key):
+        if columns or not is_key:
+            texts.append(_objects(members(image.type, columns, own), image, rows))
+            places.append(rows)
+    if not texts:
+        return pa.nulls(len(image), pa.string())
+    if len(texts) == 1 and len(texts[0]) == len(image):
+        return texts[0]
+    return _scattered(texts, places, len(image))
+
+
+def _scattered(texts: Sequence[pa.Array], places: Sequence[np.ndarray], rows: int) -> pa.Array:
+    """Put texts at their places, and nulls elsewhere."""
+    place = np.concatenate(places)
+    indices, is_there = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=bool)
+    indices[place] = np.arange(len(place))
+    is_there[place] = True
+    bits = pa.py_buffer(np.packbits(is_there, bitorder="little"))
+    return pa.concat_arrays(texts).take(
+        pa.Array.from_buffers(pa.int64(), rows, [bits, pa.py_buffer(indices)])
+    )
+
+
+def _objects(keys: Sequence[Member], image: pa.StructArray, rows: np.ndarray) -> pa.Array:
+    """Write an object for each of some rows."""
+    wanted = None
+    if len(rows) < len(image):
+        wanted = pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows.astype(np.int64))])
+
+    def column(number: int | None) -> pa.Array | None:
+        if number is None:
+            return None
+        return image.field(number) if wanted is None else image.field(number).take(wanted)
+
+    pieces: list[pa.Array | str] = []
+    before = "{"
+    for key in keys:
+        found = json_texts(key.name, column(key.field), ticks=column(key.ticks), offsets=column(key.offsets))
+        before += f"{as_json(key.name)}:"
+        # Quotes between the values cost nothing; those of values that may be null come and go with them.
+        if found.is_quoted and found.texts.null_count:
+            pieces += [before, joined(['"', found.texts, '"'])]
+            before = ","
+        else:
+            quote = '"' if found.is_quoted else ""
+            pieces += [before + quote, found.texts]
+            before = f"{quote},"
+    if not pieces:
+        return byte_strings(["{}"] * len(rows), pa.string())
+    return joined([*pieces, before[:-1] + "}"], null="null")

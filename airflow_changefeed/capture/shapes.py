@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The shapes in which a capture's events are exported, beside the typed columns that sources give.
+
+Each is documented, with what differs from the real ones, in docs/reference/event-shapes.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_changefeed.capture.rows import EVENT_TYPES, Events, check_rows, present_rows, row_texts
+from airflow_changefeed.capture.values import as_json, joined, json_texts, text_scalar
+from airflow_changefeed.core.capture import METADATA_KEY, CaptureShape
+from airflow_changefeed.core.plan import Shape
+from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError
+from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD, byte_strings
+from airflow_changefeed.sources.mssql.names import split_name
+
+#: Key of the metadata that says in which shape a file's events are; typed ones have none.
+SHAPE_KEY = b"changefeed.shape"
+_TEXT = pa.string()
+_HASURA_OPS = ("INSERT", "UPDATE", "DELETE", "RESET")
+_DEBEZIUM_OPS = ("c", "u", "d", "t")
+#: Of this form of ``source``, not of the package: a window exported again gives the same texts.
+_DEBEZIUM_VERSION = "1"
+_SNAPSHOT = len(EVENT_TYPES)
+_TRACEPARENT = r"^[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})-[0-9a-f]{2}$"
+_FIELDS = {
+    Shape.HASURA: [pa.field("payload", _TEXT, nullable=False)],
+    Shape.DEBEZIUM: [pa.field("key", _TEXT), pa.field("value", _TEXT, nullable=False)],
+}
+
+
+def shaped_schema(schema: pa.Schema, shape: Shape | str, *, feed: str = "") -> pa.Schema:
+    """
+    Return the columns in which events are written.
+
+    :param schema: of a feed, as its source gives it.
+    :param feed: for errors.
+    :raises InvalidArgumentError: no such shape, or another one than typed for a feed that is no capture's.
+    :raises ColumnTypeError: a captured column has no form in JSON.
+    """
+    shape = known_shape(shape)
+    if shape is Shape.TYPED:
+        return schema
+    found = _captured(schema, shape, feed)
+    check_rows(found, schema.field("new").type)
+    fields = _FIELDS.get(shape) or _envelope_fields(schema)
+    return pa.schema(
+        [ULID_FIELD, TIME_FIELD, *fields],
+        metadata={METADATA_KEY: schema.metadata[METADATA_KEY], SHAPE_KEY: shape.value.encode()},
+    )
+
+
+def shaped_batch(batch: pa.RecordBatch, shape: Shape | str, *, feed: str = "") -> pa.RecordBatch:
+    """
+    Return events in a shape: the same number of rows, in the same order.
+
+    :param batch: as the feed's source gives it.
+    :param feed: for errors.
+    :raises InvalidArgumentError: as :func:`shaped_schema`.
+    :raises ColumnTypeError: a captured column has no form in JSON, or there is more JSON than Arrow holds.
+    :raises SchemaChangedError: the capture was changed while it was read; transient.
+    """
+    shape = known_shape(shape)
+    if shape is Shape.TYPED:
+        return batch
+    schema = shaped_schema(batch.schema, shape, feed=feed)
+    found = _captured(batch.schema, shape, feed)
+    make = {Shape.ENVELOPE: _envelope, Shape.HASURA: _hasura, Shape.DEBEZIUM: _debezium}[shape]
+    columns = {name: batch.column(name) for name in (ULID_FIELD.name, TIME_FIELD.name)}
+    try:
+        columns |= make(found, batch)
+    except pa.ArrowException as problem:
+        # Escapes can make a text that was short enough too long.
+        raise ColumnTypeError(
+            f"feed {feed!r}: {batch.num_rows} events cannot be written as JSON: {problem}. Lower batch_rows; "
+            "where a single event is too large, export with shape='typed'"
+        ) from problem
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def known_shape(shape: Shape | str) -> Shape:
+    """
+    Read the name of a shape.
+
+    :raises InvalidArgumentError: there is none of that name.
+    """
+    try:
+        return Shape(shape)
+    except ValueError:
+        known = ", ".join(each.value for each in Shape)
+        raise InvalidArgumentError(f"shape must be one of {known}, not {shape!r}", shape=str(shape)) from None
+
+
+@lru_cache(maxsize=16)
+def _read(metadata: bytes) -> CaptureShape:
+    return CaptureShape.from_dict(json.loads(metadata))
+
+
+def _captured(schema: pa.Schema, shape: Shape, feed: str) -> CaptureShape:
+    """Return what a schema says of its capture."""
+    metadata = schema.metadata or {}
+    if METADATA_KEY not in metadata or SHAPE_KEY in metadata:
+        raise InvalidArgumentError(
+            f"feed {feed!r} is not that of a capture, so its events have no old and new row to shape: leave "
+            f"out shape={shape.value!r}, or capture a table with enable_capture",
+            feed=feed,
+            shape=shape.value,
+        )
+    return _read(metadata[METADATA_KEY])
+
+
+def _envelope_fields(schema: pa.Schema) -> list[pa.Field]:
+    sequence = [schema.field("sequence")] if "sequence" in schema.names else []
+    return [
+        pa.field("id", _TEXT, nullable=False),
+        schema.field("name"),
+        schema.field("type"),
+        pa.field("old", _TEXT),
+        pa.field("new", _TEXT),
+        schema.field("tid"),
+        *sequence,
+        schema.field("epoch"),
+    ]
+
+
+def _images(events: Events, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
+    """Return the old and the new rows as JSON."""
+    old, new = batch.column("old"), batch.column("new")
+    return row_texts(events, old, present_rows(old)), row_texts(events, new, present_rows(new))
+
+
+def _envelope(shape: CaptureShape, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    old, new = _images(Events.of(shape, batch), batch)
+    same = {
+        name: batch.column(name)
+        for name in ("name", "type", "tid", "sequence", "epoch")
+        if name in batch.schema.names
+    }
+    return {"id": batch.column(ULID_FIELD.name), "old": old, "new": new, **same}
+
+
+def _hasura(shape: CaptureShape, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    events = Events.of(shape, batch)
+    old, new = _images(events, batch)
+    tables = [_table(name) for name in shape.tables]
+    heads = [
+        f'"table":{as_json({"schema": schema, "name": name})},'
+        f'"trigger":{as_json({"name": shape.name})},"event":{{"op":"'
+        for schema, name in tables
+    ]
+    created = json_texts("captured_at", batch.column("captured_at")).texts
+    payload = joined(
+        [
+            *('{"id":"', batch.column(ULID_FIELD.name), '","created_at":"', created, '",'),
+            *(_chosen(heads, events.tables), _chosen((*_HASURA_OPS, "MANUAL"), _kinds(events, batch))),
+            *('","data":{"old":', old, ',"new":', new, '},"session_variables":'),
+            *(batch.column("session_variables"), ',"trace_context":', _trace(batch.column("trace_context"))),
+            '},"delivery_info":{"max_retries":0,"current_retry":0}}',
+        ],
+        null="null",
+    )
+    return {"payload": payload}
+
+
+def _trace(texts: pa.Array) -> pa.Array:
+    """Return W3C trace contexts as Hasura has them, any other text as it is."""
+    found = pc.extract_regex(texts, _TRACEPARENT)
+    parts = found.flatten()
+    known = joined(['{"trace_id":"', parts[0], '","span_id":"', parts[1], '"}'])
+    return pc.coalesce(known, joined(['"', json_texts("trace_context", texts).texts, '"']))
+
+
+def _debezium(shape: CaptureShape, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    events = Events.of(shape, batch)
+    old, new = _images(events, batch)
+    has_old, has_new = (present_rows(batch.column(name)) for name in ("old", "new"))
+    key = pc.coalesce(
+        row_texts(events, batch.column("new"), has_new, is_key=True),
+        row_texts(events, batch.column("old"), has_old & ~has_new, is_key=True),
+    )
+    ops = _chosen((*_DEBEZIUM_OPS, "r"), _kinds(events, batch))
+    value = joined(
+        [
+            *('{"before":', old, ',"after":', new, ',"source":', _source(shape, events, batch)),
+            *(',"op":"', ops, '",', *_times(batch.column(TIME_FIELD.name))),
+            *(',"transaction":', _transactions(batch.column("tid")), "}"),
+        ],
+        null="null",
+    )
+    return {"key": key, "value": value}
+
+
+def _source(shape: CaptureShape, events: Events, batch: pa.RecordBatch) -> pa.Array:
+    about = {"version": _DEBEZIUM_VERSION, "connector": "changefeed", "name": shape.name}
+    places = []
+    for schema, name in map(_table, shape.tables):
+        places.append(as_json({"db": None, "schema": schema, "table": name})[1:-1])
+    sequence: list[pa.Array | str] = ["null"]
+    if "sequence" in batch.schema.names:
+        sequence = ['"', batch.column("sequence").cast(_TEXT), '"']
+    return joined(
+        [
+            *(as_json(about)[:-1] + ",", *_times(batch.column("captured_at")), ',"snapshot":"'),
+            *(batch.column("is_snapshot").cast(_TEXT), '",', _chosen(places, events.tables), ',"sequence":'),
+            *(*sequence, ',"change_lsn":null,"commit_lsn":null,"event_serial_no":null,"ulid":"'),
+            *(batch.column(ULID_FIELD.name), '"}'),
+        ]
+    )
+
+
+def _times(column: pa.Array) -> list[pa.Array | str]:
+    """Return a time in the units that Debezium gives it in."""
+    milliseconds = column.view(pa.int64()).cast(_TEXT)
+    # JSON has no number 000.
+    zeros = pc.if_else(pc.equal(milliseconds, text_scalar("0")), text_scalar(""), text_scalar("000"))
+    return [
+        *('"ts_ms":', milliseconds, ',"ts_us":', milliseconds, zeros),
+        *(',"ts_ns":', milliseconds, zeros, zeros),
+    ]
+
+
+def _transactions(tids: pa.Array) -> pa.Array:
+    """Return what is known of transactions: neither their ends nor where an event stands in them."""
+    return joined(['{"id":"', tids.cast(_TEXT), '","total_order":null,"data_collection_order":null}'])
+
+
+def _kinds(events: Events, batch: pa.RecordBatch) -> np.ndarray:
+    """Return the number of each event's type, that of rows which were there before being one of its own."""
+    is_snapshot = batch.column("is_snapshot")
+    bits = np.frombuffer(is_snapshot.buffers()[1], dtype=np.uint8)
+    flags = np.unpackbits(bits, bitorder="little")[is_snapshot.offset :][: len(is_snapshot)]
+    return np.where(flags == 1, _SNAPSHOT, events.kinds)
+
+
+def _chosen(texts: Sequence[str], numbers: np.ndarray) -> pa.Array:
+    """Return a text for each number."""
+    places = pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers.astype(np.int64))])
+    return byte_strings(texts, _TEXT).take(places)
+
+
+def _table(name: str) -> tuple[str | None, str]:
+    """Return a table's schema and name; a database without schemas has None."""
+    try:
+        return split_name(name) if "." in name else (None, name)
+    except InvalidArgumentError:
+        return None, name

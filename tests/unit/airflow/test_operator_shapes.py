@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operator's argument ``shape``: for a capture's events only, and in every unit of the run."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_changefeed.core.capture import CaptureSpec, TableCapture
+from airflow_changefeed.core.cursor import variable_key
+from airflow_changefeed.export.dataset import export_dataset
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.export.verify import verify
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.unit.airflow.conftest import CONSUMER, FEED, START
+from tests.unit.airflow.fakes import InProcessOperator, context
+from tests.unit.airflow.test_operator import HOUR
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("server")]
+NAME, READER = "orders_changes", "shapes"
+
+
+@pytest.fixture
+def no_cursor(server: None) -> Iterator[None]:
+    """Airflow's metadata outlive a test: no Variable of the capture's consumer, before and after."""
+    from airflow.models import Variable
+
+    Variable.delete(variable_key(READER, NAME))
+    yield
+    Variable.delete(variable_key(READER, NAME))
+
+
+def test_a_shape_of_a_plain_feed_fails_for_good(database: str, tmp_path: Path) -> None:
+    """Before anything is written or sealed, with the remedy."""
+    path = tmp_path / "out"
+    export = InProcessOperator(
+        task_id="export", feed=FEED, path=str(path), consumer=CONSUMER, unit=HOUR, shape="hasura"
+    )
+    with pytest.raises(AirflowFailException, match=r"InvalidArgumentError.*leave out shape='hasura'"):
+        export.execute(context(START, START + HOUR))
+    assert not path.exists()
+    assert SqliteFeedSource(database).feed(FEED).sealed_until is None
+
+
+@pytest.mark.usefixtures("no_cursor")
+@pytest.mark.parametrize("local_below", [0, 100])
+def test_a_capture_is_exported_in_its_shape(database: str, tmp_path: Path, local_below: int) -> None:
+    """Here and by the job; a window without events has the shape's columns, too."""
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute("create table orders (id integer primary key, note text)")
+        with closing(SqliteFeedSource(database)) as source:
+            source.enable_capture(CaptureSpec((TableCapture("orders"),), name=NAME))
+        connection.execute("insert into orders values (1, 'a'), (2, null)")
+        connection.execute("update orders set note = 'b' where id = 1")
+    store = ExportStore(str(tmp_path / "out"), NAME)
+    export = InProcessOperator(
+        task_id="export",
+        feed=NAME,
+        path=store.path,
+        consumer=READER,
+        shape="debezium",
+        local_below=local_below,
+    )
+    assert export.execute(context())["rows"] == 3
+    assert verify(store) == []
+    found = export_dataset(store.path, NAME).to_table().sort_by("changefeed_ulid").to_pylist()
+    assert [each["key"] for each in found] == ['{"id":1}', '{"id":2}', '{"id":1}']
+    values = [json.loads(each["value"]) for each in found]
+    assert [(each["op"], each["before"], each["after"]) for each in values] == [
+        ("c", None, {"id": 1, "note": "a"}),
+        ("c", None, {"id": 2, "note": None}),
+        ("u", {"id": 1, "note": "a"}, {"id": 1, "note": "b"}),
+    ]
+    idle = ExportStore(str(tmp_path / "idle"), NAME)
+    export.path = idle.path
+    assert export.execute(context(START, START + HOUR))["rows"] == 0
+    assert {tuple(manifest.schema) for each in (store, idle) for manifest in each.list()} == {
+        ("changefeed_ulid", "changefeed_time", "key", "value")
+    }

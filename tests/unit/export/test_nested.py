@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Structs in manifests, checksums, statistics and files."""
+
+from __future__ import annotations
+
+import io
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_changefeed.exceptions import ColumnTypeError
+from airflow_changefeed.export.checksum import checksum
+from airflow_changefeed.export.dataset import arrow_type
+from airflow_changefeed.export.files import LocalFiles
+from airflow_changefeed.export.nested import (
+    leaf_types,
+    leaves,
+    ordered_text,
+    schema_texts,
+    struct_fields,
+    struct_text,
+    type_text,
+)
+from airflow_changefeed.export.range_writer import _OpenFile
+from airflow_changefeed.export.schemas import wider_type
+from airflow_changefeed.export.statistics import Extent, MisleadingFooterError
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.export.verify import read_facts
+from tests.unit.export.test_checksum import VALUES
+
+ROW = pa.struct([("a", pa.int64()), ("b", pa.string()), ("inner", pa.struct([("c", pa.bool_())]))])
+
+_flat = st.sampled_from([*VALUES, pa.time64("us"), pa.timestamp("us", "UTC"), pa.uint8()])
+_kinds = st.recursive(
+    _flat,
+    lambda inner: st.lists(
+        st.tuples(st.text(min_size=1, max_size=6), inner),
+        min_size=1,
+        max_size=3,
+        unique_by=lambda one: one[0],
+    ).map(pa.struct),
+    max_leaves=6,
+)
+
+
+@given(_kinds)
+def test_a_type_is_read_back_from_its_text(kind: pa.DataType) -> None:
+    """Whatever the names of the fields; types that are no structs are written as Arrow does."""
+    assert arrow_type("c", type_text(kind)) == kind
+    if not pa.types.is_struct(kind):
+        assert type_text(kind) == str(kind)
+
+
+def test_names_of_fields_are_json() -> None:
+    """So that a name may hold what separates names."""
+    kind = pa.struct(
+        [("a, b", pa.decimal128(10, 2)), ('"c">', pa.struct([("d: e", pa.timestamp("us", "UTC"))]))]
+    )
+    text = 'struct<"a, b": decimal128(10, 2), "\\"c\\">": struct<"d: e": timestamp[us, tz=UTC]>>'
+    assert type_text(kind) == text
+    assert schema_texts(pa.schema([("s", kind), ("n", pa.int8())])) == {"s": text, "n": "int8"}
+    assert struct_fields(text) == {
+        "a, b": "decimal128(10, 2)",
+        '"c">': 'struct<"d: e": timestamp[us, tz=UTC]>',
+    }
+    assert list(leaf_types("s", text)) == [
+        ("s.a, b", "decimal128(10, 2)"),
+        ('s."c">.d: e', "timestamp[us, tz=UTC]"),
+    ]
+    assert struct_fields("int64") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "struct<",
+        "struct<a: int64>",
+        'struct<"a" int64>',
+        'struct<"a": int64>x',
+        'struct<"a": >',
+        'struct<"a": int64, >',
+    ],
+)
+def test_what_is_no_type_of_a_struct_is_refused(text: str) -> None:
+    """Arrow's own text of one among them: it does not say where a name ends."""
+    with pytest.raises(ColumnTypeError, match="no type of a struct"):
+        struct_fields(text)
+
+
+def test_the_order_of_fields_does_not_make_another_type() -> None:
+    """As that of columns does not."""
+    one = struct_text({"a": "int8", "b": struct_text({"c": "int8", "d": "bool"})})
+    other = struct_text({"b": struct_text({"d": "bool", "c": "int8"}), "a": "int8"})
+    assert ordered_text(one) == ordered_text(other)
+    assert ordered_text(one) != ordered_text(struct_text({"a": "int8"}))
+
+
+def test_structs_are_widened_by_the_names_of_fields() -> None:
+    """Fields of both, each as wide as both need; one that has no common type has none for the struct."""
+    one = struct_text({"a": "int32", "b": struct_text({"c": "string"}), "old": "bool"})
+    other = struct_text(
+        {"b": struct_text({"c": "string", "d": "binary"}), "a": "int64", "new": "date32[day]"}
+    )
+    assert wider_type(one, other) == struct_text(
+        {
+            "a": "int64",
+            "b": struct_text({"c": "string", "d": "binary"}),
+            "old": "bool",
+            "new": "date32[day]",
+        }
+    )
+    assert wider_type(one, struct_text({"a": "string"})) is None
+    assert wider_type(one, "string") is None
+
+
+@st.composite
+def structs(draw: st.DrawFn) -> pa.Array:
+    """Columns of structs with nulls at every level, part of larger ones."""
+    row = st.fixed_dictionaries(
+        {
+            "a": st.none() | st.integers(-9, 9),
+            "b": st.none() | st.text(max_size=3),
+            "inner": st.none() | st.fixed_dictionaries({"c": st.none() | st.booleans()}),
+        }
+    )
+    values = draw(st.lists(st.none() | row, min_size=1, max_size=12))
+    return pa.array(values, ROW).slice(draw(st.integers(0, len(values) - 1)))
+
+
+def _table(column: pa.Array) -> pa.Table:
+    return pa.table({"s": column, "n": pa.array(range(len(column)))})
+
+
+@given(structs(), st.randoms(use_true_random=False))
+def test_the_checksum_of_structs_depends_on_their_values_alone(
+    column: pa.Array, shuffle: random.Random
+) -> None:
+    """Not on the order of rows, columns and fields, on batches, nor on what a null struct holds."""
+    table = _table(column)
+    found = checksum(table)
+    order = list(range(len(table)))
+    shuffle.shuffle(order)
+    assert checksum(table.take(order).select(["n", "s"])) == found
+    # Arrow and Parquet do not say what the fields of a null struct hold.
+    garbage = {"b": "x", "inner": {"c": True}, "a": 5}
+    rows = [garbage if value is None else value for value in column.to_pylist()]
+    fields = [ROW.field(name) for name in garbage]
+    filled = pa.StructArray.from_arrays(
+        [pa.array([row[field.name] for row in rows], field.type) for field in fields],
+        fields=fields,
+        mask=pa.array([value is None for value in column.to_pylist()]),
+    )
+    assert checksum(_table(filled)) == found
+    half = len(table) // 2
+    assert (checksum(table[:half]) + checksum(table[half:])) % (1 << 128) == found
+
+
+@given(structs())
+def test_the_checksum_of_structs_survives_parquet(column: pa.Array) -> None:
+    """A file read back has the checksum of what was written."""
+    sink = io.BytesIO()
+    pq.write_table(_table(column), sink)
+    assert checksum(pq.read_table(sink)) == checksum(_table(column))
+
+
+def _one(value: Any, kind: pa.DataType = ROW, name: str = "s") -> int:
+    return checksum(pa.table({name: pa.array([value], kind)}))
+
+
+def test_different_structs_have_different_checksums() -> None:
+    """Null, all null, and values in another field, struct or column are told apart."""
+    full = {"a": 1, "b": "x", "inner": {"c": True}}
+    values = [
+        None,
+        {"a": None, "b": None, "inner": None},
+        {"a": None, "b": None, "inner": {"c": None}},
+        full,
+        {**full, "a": None},
+        {**full, "b": ""},
+        {**full, "inner": {"c": False}},
+        {**full, "inner": {"c": None}},
+        {**full, "inner": None},
+    ]
+    found = [_one(value) for value in values]
+    found += [_one(full, name="t"), _one(full, pa.struct([*ROW, pa.field("more", pa.int8())]))]
+    two = pa.struct([("a", pa.int64()), ("b", pa.int64())])
+    found += [
+        _one({"a": 1, "b": 2}, two),
+        _one({"a": 2, "b": 1}, two),
+        _one({"a": 1}, pa.struct([("a", pa.int64())])),
+    ]
+    flat = pa.table({"s": [1], "a": [1]})
+    found += [checksum(flat), checksum(flat.rename_columns(["s", "s.a"])), _one(1, pa.int64(), "s.a")]
+    assert len(set(found)) == len(found)
+
+
+def test_the_checksum_of_structs_is_for_ever() -> None:
+    """Manifests keep it; these numbers never change."""
+    table = pa.table(
+        {"n": [1, 2, 3], "s": pa.array([{"a": 1, "b": "x", "inner": {"c": True}}, None, {"a": None}], ROW)}
+    )
+    assert f"{checksum(table):032x}" == "86542460a8ba2dc454654f4563bc96ed"
+
+
+def test_other_nested_types_have_no_checksum() -> None:
+    """Also within a struct, and the error names the type."""
+    kind = pa.struct([("l", pa.list_(pa.int64()))])
+    with pytest.raises(ColumnTypeError, match="column 'l' has type list"):
+        _one({"l": [1]}, kind)
+
+
+def test_leaves_are_null_where_their_struct_is() -> None:
+    """As Parquet counts them."""
+    column = pa.array([{"a": 1, "inner": {"c": True}}, None, {"inner": None}], ROW)
+    found = {path: values.to_pylist() for path, values in leaves("s", column)}
+    assert found == {"s.a": [1, None, None], "s.b": [None] * 3, "s.inner.c": [True, None, None]}
+
+
+def _written(folder: Path, table: pa.Table) -> pq.ParquetFile:
+    (batch,) = table.combine_chunks().to_batches()
+    file = _OpenFile(LocalFiles(str(folder)), f"{folder}/a.parquet", table.schema, "zstd", batch)
+    file.write(batch)
+    facts = file.finish()
+    assert read_facts(ExportStore(str(folder), "f"), f"{folder}/a.parquet", "a.parquet") == facts
+    return pq.ParquetFile(folder / "a.parquet")
+
+
+def test_files_with_structs_are_verified(tmp_path: Path) -> None:
+    """Values that repeat get a dictionary, by leaf; the footer of each leaf is compared with its values."""
+    rows = [
+        None if number % 3 == 0 else {"a": number, "b": "same", "inner": {"c": True}} for number in range(160)
+    ]
+    ulids = [f"{number:026d}" for number in range(160)]
+    table = pa.table({"changefeed_ulid": ulids, "s": pa.array(rows, ROW), "s.a": list(range(160))})
+    group = _written(tmp_path, table).metadata.row_group(0)
+    found = {number: group.column(number) for number in range(group.num_columns)}
+    assert {column.path_in_schema for column in found.values()} == {
+        *("changefeed_ulid", "s.a", "s.b", "s.inner.c")
+    }
+    dictionaries = [column.has_dictionary_page for column in found.values()]
+    # Parquet has no dictionary of booleans.
+    assert dictionaries == [False, False, True, False, False]
+
+
+def test_a_footer_that_leaves_out_a_fields_values_is_found(tmp_path: Path) -> None:
+    """By the leaf, also where a column has the name of the way to it."""
+    ulids = [f"{number:026d}" for number in range(2)]
+    table = pa.table({"changefeed_ulid": ulids, "s": pa.array([{"a": 1}, None], ROW), "s.a": [1, 9]})
+    group = _written(tmp_path, table).metadata.row_group(0)
+    (batch,) = table.to_batches()
+    extent = Extent()
+    extent.add(batch)
+    extent.check(group)
+    more = batch.set_column(1, "s", pa.array([{"a": 7}, None], ROW))
+    extent = Extent()
+    extent.add(more)
+    with pytest.raises(MisleadingFooterError, match=r"leaves out values of 's\.a'$"):
+        extent.check(group)
+    fewer = batch.set_column(1, "s", pa.array([{"a": 1}, {"a": 1}], ROW))
+    extent = Extent()
+    extent.add(fewer)
+    with pytest.raises(MisleadingFooterError, match=r"'s\.a'"):
+        extent.check(group)
