@@ -51,6 +51,10 @@ class FaultKind(Enum):
     OUTBOX_NOT_DRAINED = ("outbox-not-drained", _WARNING)
     OUTBOX_HANGS = ("outbox-hangs", _ERROR)
     OPEN_TRANSACTION = ("open-transaction", _WARNING)
+    # Captures.
+    CAPTURE_GAP = ("capture-gap", _ERROR)
+    CAPTURE_TRIGGER = ("capture-trigger", _ERROR)
+    CAPTURE_DRIFT = ("capture-drift", _WARNING)
     # Consumers, their cursors and Variables.
     CONSUMER_UNKNOWN = ("consumer-unknown", _ERROR)
     CONSUMER_IDLE = ("consumer-idle", _WARNING)

@@ -22,8 +22,9 @@ from adbc_driver_manager import AdbcConnection, AdbcStatement
 
 from airflow_changefeed.core.feed import Column, shard_text
 from airflow_changefeed.exceptions import LockTimeoutError, SourceUnavailableError
-from airflow_changefeed.sources.arrow import one_value, ulid_bytes, ulid_texts, ulid_times, whole_numbers
+from airflow_changefeed.sources.arrow import one_value, ulid_bytes, whole_numbers
 from airflow_changefeed.sources.sqlite.arrow import (
+    ARROW,
     FIRST_COLUMNS,
     RangeQuery,
     check_rows,
@@ -52,11 +53,11 @@ def stream_adbc(
         with adbc_driver_sqlite.connect(uri) as database, AdbcConnection(database) as connection:
             _wait_for_locks(connection, lock_timeout)
             with closing(_Reading(connection, query.sql, query.parameters, batch_rows)) as reading:
-                if _misread(query, schema, reading.schema) is None:
+                if _misread(query, reading.schema) is None:
                     yield from _batches(query, schema, reading.reader, skip=0)
                     return
             with closing(_Reading(connection, _typed_sql(query), query.parameters, batch_rows)) as reading:
-                misread = _misread(query, schema, reading.schema)
+                misread = _misread(query, reading.schema)
                 if misread is not None:
                     column, found, declared = misread
                     raise column_error(query, column, f"it holds {found} besides {declared}")
@@ -110,12 +111,10 @@ def _typed_sql(query: RangeQuery) -> str:
     return f"select x'' as u, 0 as x, {literals} union all select * from ({query.sql}) order by 1"
 
 
-def _misread(
-    query: RangeQuery, schema: pa.Schema, read: pa.Schema
-) -> tuple[Column, pa.DataType, pa.DataType] | None:
+def _misread(query: RangeQuery, read: pa.Schema) -> tuple[Column, pa.DataType, pa.DataType] | None:
     """Return the first column that was not read as declared, its type, and the one declared."""
     found = [field.type for field in read][FIRST_COLUMNS:]
-    declared = [field.type for field in schema][-len(query.columns) :]
+    declared = [ARROW[storage_of(column)] for column in query.columns]
     for column, one, other in zip(query.columns, found, declared, strict=True):
         if one != other:
             return column, one, other
@@ -136,7 +135,7 @@ def _batches(
             if pa.types.is_string(array.type):
                 _check_text(query, column, array)
         raw = ulid_bytes(rows.column(0))
-        yield pa.RecordBatch.from_arrays([ulid_texts(raw), ulid_times(raw), *arrays], schema=schema)
+        yield query.batch(schema, raw, arrays)
 
 
 def _check_text(query: RangeQuery, column: Column, array: pa.Array) -> None:

@@ -20,7 +20,7 @@ from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD, ulid_texts,
 from airflow_changefeed.sources.sqlite.names import FeedTables, quote
 from airflow_changefeed.sources.sqlite.types import Storage, misfit_condition, storage_of
 
-_ARROW = {
+ARROW = {
     Storage.INTEGER: pa.int64(),
     Storage.REAL: pa.float64(),
     Storage.TEXT: pa.string(),
@@ -36,8 +36,12 @@ _NOT_UTF8 = re.compile(r"Could not decode to UTF-8 column 'c(\d+)'")
 
 
 def feed_schema(tables: FeedTables) -> pa.Schema:
-    """Return the columns of a stream: ULID, time, then those of the event table."""
-    fields = [pa.field(column.name, _ARROW[storage_of(column)]) for column in tables.info.columns]
+    """Return the columns of a stream: ULID, time, then those of the event table; a capture's have a form."""
+    if tables.capture is not None:
+        from airflow_changefeed.sources.sqlite.capture_stream import capture_schema
+
+        return capture_schema(tables.capture)
+    fields = [pa.field(column.name, ARROW[storage_of(column)]) for column in tables.info.columns]
     return pa.schema([ULID_FIELD, TIME_FIELD, *fields])
 
 
@@ -87,21 +91,31 @@ class RangeQuery:
             cases = [f"when e.{tables.keys[0]} is null then -1"] if self.on_missing == "fail" else []
             source = f"{tables.feed} f left join {tables.table} e on {joined}"
             ulid = "f.ulid"
-        cases += self._misfits(values)
+        cases += self.misfits(values)
         wrong = f"case {' '.join(cases)} else 0 end" if cases else "0"
         alias = "e" if tables.is_serialized else "f"
-        where = f"{_qualified(tables.shard_condition, alias)} and {ulid} > ? and {ulid} <= ?"
+        where = f"{qualified(tables.shard_condition, alias)} and {ulid} > ? and {ulid} <= ?"
         names = ", ".join(f"{value} as c{number}" for number, value in enumerate(values))
         return f"select {ulid} as u, {wrong} as x, {names} from {source} where {where} order by {ulid}"
 
-    def _misfits(self, values: Sequence[str]) -> list[str]:
-        """Return the cases of columns whose values would be changed."""
+    def misfits(self, values: Sequence[str], skip: int = 0) -> list[str]:
+        """
+        Return the cases of columns whose values would be changed.
+
+        :param skip: columns that are ours.
+        """
         cases = []
         for number, (column, value) in enumerate(zip(self.columns, values, strict=True)):
+            if number < skip:
+                continue
             condition = misfit_condition(column, value, cuts_fractions=self.cuts_fractions)
             if condition:
                 cases.append(f"when {condition} then {number + 1}")
         return cases
+
+    def batch(self, schema: pa.Schema, ulids: np.ndarray, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+        """Put a batch together from the columns of the statement."""
+        return pa.RecordBatch.from_arrays([ulid_texts(ulids), ulid_times(ulids), *columns], schema=schema)
 
     @property
     def size_sql(self) -> str | None:
@@ -117,6 +131,17 @@ class RangeQuery:
         return f"select max({total}) from ({self.sql} limit {_SAMPLE_ROWS})" if sizes else None
 
 
+def range_query(
+    tables: FeedTables, shard: Shard, range_: UlidRange, on_missing: str, *, cuts_fractions: bool
+) -> RangeQuery:
+    """Return the statement that reads a range of a feed."""
+    if tables.capture is not None:
+        from airflow_changefeed.sources.sqlite.capture_stream import CaptureQuery
+
+        return CaptureQuery(tables, shard, range_, on_missing, cuts_fractions)
+    return RangeQuery(tables, shard, range_, on_missing, cuts_fractions)
+
+
 def bounded_rows(connection: sqlite3.Connection, query: RangeQuery, batch_rows: int) -> int:
     """Return the rows of a batch: fewer than asked for where they are so long that memory would run out."""
     if query.size_sql is None:
@@ -125,7 +150,8 @@ def bounded_rows(connection: sqlite3.Connection, query: RangeQuery, batch_rows: 
     return max(1, min(batch_rows, _BATCH_BYTES // max(size or 0, 1)))
 
 
-def _qualified(condition: str, alias: str) -> str:
+def qualified(condition: str, alias: str) -> str:
+    """Return the condition of a shard for a table's alias."""
     return condition if condition.startswith("0 ") else f"{alias}.{condition}"
 
 
@@ -144,7 +170,7 @@ def stream_sqlite3(
                 for number, column in enumerate(query.columns)
             ]
             raw = np.frombuffer(b"".join(columns[0]), dtype=np.uint8).reshape(-1, 16)
-            yield pa.RecordBatch.from_arrays([ulid_texts(raw), ulid_times(raw), *arrays], schema=schema)
+            yield query.batch(schema, raw, arrays)
 
 
 def _fetch(query: RangeQuery, cursor: sqlite3.Cursor, rows: int) -> list[Any]:
@@ -160,7 +186,7 @@ def _fetch(query: RangeQuery, cursor: sqlite3.Cursor, rows: int) -> list[Any]:
 
 def _array(query: RangeQuery, column: Column, values: tuple[Any, ...]) -> pa.Array:
     try:
-        return pa.array(values, type=_ARROW[storage_of(column)])
+        return pa.array(values, type=ARROW[storage_of(column)])
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise column_error(query, column, str(error)) from None
 

@@ -97,6 +97,8 @@ def _problems(
     """Say all that is wrong with history, before anything is written."""
     if tables.is_serialized:
         return ["its writers keep the ULID in their own table: write the rows there with ULIDs of their time"]
+    if tables.capture is not None:
+        return ["its events are what the triggers of the capture recorded, and nothing else"]
     if not timed:
         return ["there are no events"]
     tables.to_sql(shard)

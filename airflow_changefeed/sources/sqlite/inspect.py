@@ -11,14 +11,17 @@ from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.times import format_time, from_milliseconds
 from airflow_changefeed.exceptions import ConnectionNotUsableError, LockTimeoutError
 from airflow_changefeed.sources.outbox import old_outbox
+from airflow_changefeed.sources.sqlite.capture import CAPTURE_INSTALL
+from airflow_changefeed.sources.sqlite.capture_drift import drift_of
+from airflow_changefeed.sources.sqlite.capture_gaps import altered, gaps
+from airflow_changefeed.sources.sqlite.capture_registry import REGISTRY, StoredCapture
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.control import HINT_MS, waiting_shards
 from airflow_changefeed.sources.sqlite.names import FeedTables, load_feeds, quote
-from airflow_changefeed.sources.sqlite.setup import INSTALL, create
-from airflow_changefeed.sql import load_sql
+from airflow_changefeed.sources.sqlite.setup import INSTALL, create, install
 
 _OURS = "name like 'changefeed.%' and name not like 'sqlite_%' and sql is not null"
-_REGISTRY = "changefeed.registry"
+_FEEDS = "changefeed.registry"
 
 
 class SqliteInspect:
@@ -33,9 +36,11 @@ class SqliteInspect:
             faults = self._file(connection, str(mode))
             found = _definitions(connection)
             facts = {"SQLite": sqlite3.sqlite_version, "journal mode": str(mode)}
-            if _REGISTRY not in found:
+            if _FEEDS not in found:
                 return Examination.of([*faults, _not_installed(self.database.path)], facts)
-            faults += _differences(found, _installed(), "the file")
+            faults += _differences(found, _installed(INSTALL), "the file")
+            if REGISTRY in found:
+                faults += _differences(found, _installed(CAPTURE_INSTALL), "the file")
             for tables in load_feeds(connection, feed):
                 faults += self._feed(connection, tables, found, limits)
         return Examination.of(faults, facts)
@@ -96,6 +101,8 @@ class SqliteInspect:
             for shard, hint in _first_hints(connection, tables):
                 text, age = format_time(from_milliseconds(hint)), (now - hint) / 1000
                 faults += old_outbox(tables.info.name, shard_text(shard), text, age, limits)
+        if tables.capture is not None:
+            faults += _capture(connection, tables.capture)
         return faults
 
 
@@ -124,11 +131,10 @@ def _definitions(connection: sqlite3.Connection) -> dict[str, str]:
     return dict(connection.execute(f"select name, sql from sqlite_master where {_OURS}").fetchall())
 
 
-def _installed() -> dict[str, str]:
+def _installed(names: tuple[str, ...]) -> dict[str, str]:
     """Return what this version makes once in a file."""
     with closing(sqlite3.connect(":memory:")) as model:
-        for name in INSTALL:
-            model.execute(load_sql(f"sqlite/install/{name}.sql"))
+        install(model, names)
         return _definitions(model)
 
 
@@ -175,6 +181,44 @@ def _differences(found: dict[str, str], expected: dict[str, str], where: str) ->
                 )
             )
     return faults
+
+
+def _capture(connection: sqlite3.Connection, capture: StoredCapture) -> list[Fault]:
+    """Find what keeps a capture from recording all that happens, or from being exported."""
+    where = f"capture {capture.name}"
+    open_gaps = gaps(connection, capture.name, is_open=True)
+    faults = [
+        Fault(
+            FaultKind.CAPTURE_GAP,
+            where,
+            f"gap {gap.number} of table {gap.table} is open, so nothing is sealed: {gap.reason}",
+            "Find out what is missing, then settle it, if need be with the rows that the table has now: "
+            f"airflow changefeed capture settle {capture.name}",
+        )
+        for gap in open_gaps
+    ]
+    if capture.is_enabled:
+        faults += [
+            Fault(
+                FaultKind.CAPTURE_TRIGGER,
+                where,
+                f"table {capture.tables[number].name}: {reason}",
+                "The next seal or check finds it, too, and makes a gap of it. Settle that, which makes the "
+                f"triggers anew: airflow changefeed capture settle {capture.name}",
+            )
+            for number, _, reason in altered(connection, capture)
+        ]
+    return faults + [
+        Fault(
+            FaultKind.CAPTURE_DRIFT,
+            where,
+            f"its tables have other columns than those that are captured: {'; '.join(drift)}",
+            "Take the columns that there are now, or leave it: airflow changefeed capture refresh "
+            f"{capture.name}",
+        )
+        for drift in [drift_of(connection, capture)]
+        if drift
+    ]
 
 
 def _first_hints(connection: sqlite3.Connection, tables: FeedTables) -> list[tuple[Shard, int]]:

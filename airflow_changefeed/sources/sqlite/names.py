@@ -19,6 +19,7 @@ from airflow_changefeed.core.feed import (
 )
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import FeedNotFoundError, FeedSetupError, InvalidArgumentError
+from airflow_changefeed.sources.sqlite.capture_registry import StoredCapture, load_captures
 
 _SHARD_COLUMNS = ("shard", "shard_id")
 _ONLY_SHARD = "0 = ?"
@@ -41,11 +42,13 @@ class FeedTables:
 
     :param floor_ms: sealed until this time, for all shards; 0 before the first seal.
     :param tolerance_ms: how far in the future a hint may lie.
+    :param capture: whose events these are; None where a user writes them.
     """
 
     info: FeedInfo
     floor_ms: int
     tolerance_ms: int
+    capture: StoredCapture | None = None
 
     @property
     def table(self) -> str:
@@ -106,6 +109,9 @@ class FeedTables:
         """
         if self.is_serialized:
             return "select null where false"
+        if self.capture is not None:
+            # Its outbox has no index, which all of its writers would pay for.
+            return f"select distinct shard_id as id from {self.outbox} order by 1"
         lowest = f"select min(shard_id) from {self.outbox}"
         return (
             f"with recursive w(id) as ({lowest} union all select ({lowest} where shard_id > w.id) from w "
@@ -181,7 +187,8 @@ def _tables(
     info = FeedInfo(
         feed, FeedKind(kind), shard_key_type, keys, tuple(column for column, _ in columns), sealed
     )
-    return FeedTables(info, floor_ms, tolerance_ms)
+    captures = load_captures(connection, feed)
+    return FeedTables(info, floor_ms, tolerance_ms, captures[0] if captures else None)
 
 
 def load_feed(connection: sqlite3.Connection, feed: str, *, is_whole: bool = True) -> FeedTables:

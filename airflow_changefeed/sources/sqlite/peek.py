@@ -39,10 +39,13 @@ def look(database: SqliteDatabase, feed: str, consumer: str) -> list[ShardSight]
             with database.snapshot(connection):
                 tables = load_feed(connection, feed)
                 rows = _rows(connection, tables, consumer)
-            if tables.is_serialized:
+            if tables.is_serialized or tables.capture is not None:
                 _LEARNED[database.path, feed] = (tables, rows[0][0] or "")
             else:
                 _LEARNED.pop((database.path, feed), None)
+        elif tables.capture is None and "changefeed_event" in rows[0][0]:
+            # Of its outbox all shards are found at once, from the next look on.
+            _LEARNED[database.path, feed] = (load_feed(connection, feed), rows[0][0])
     return [
         (tables.from_sql(value), _ulid(head), bool(waits), _ulid(cursor))
         for _, value, head, waits, cursor in rows

@@ -181,11 +181,11 @@ class SqliteReader:
     def _query(
         self, connection: sqlite3.Connection, feed: str, shard: Shard, range_: UlidRange, on_missing: str
     ) -> RangeQuery:
-        from airflow_changefeed.sources.sqlite.arrow import RangeQuery
+        from airflow_changefeed.sources.sqlite.arrow import range_query
 
         tables = load_feed(connection, feed)
         check_purged(connection, tables, shard, range_.after)
-        return RangeQuery(tables, shard, range_, on_missing, cuts_fractions=self.bulk_reader != "adbc")
+        return range_query(tables, shard, range_, on_missing, cuts_fractions=self.bulk_reader != "adbc")
 
     def stale_marks(self, feed: str) -> list[StaleMark]:
         """See the protocol."""

@@ -17,6 +17,8 @@ from airflow_changefeed.sql import fill, load_sql
 
 INSTALL = ("registry.table", "consumer.table", "stale.table", "lease.table")
 _OUTBOX_ONLY = ("feed.table", "outbox.table", "outbox_shard.index")
+#: Of which a capture has a form of its own.
+_OF_CAPTURES = ("feed.table", "state.table", "outbox.table")
 #: Well within the 48 bits of milliseconds of a ULID.
 _MAX_TOLERANCE = timedelta(days=36_500)
 #: SQLite's limit of columns in a result, less the three that a stream puts before them.
@@ -49,16 +51,10 @@ class SqliteSetup:
         kind = FeedKind(kind)
         tolerance_ms = time_tolerance // timedelta(milliseconds=1)
         with self.database.connect(wal=True) as connection, self.database.write(connection):
-            for name in INSTALL:
-                connection.execute(load_sql(f"sqlite/install/{name}.sql"))
+            install(connection, INSTALL)
             _check_same(load_feeds(connection, table), kind, shard_key_type)
             columns = _check_table(connection, table, kind)
-            connection.execute(
-                'insert into "changefeed.registry" (feed, kind, shard_key_type, tolerance_ms) '
-                "values (?, ?, ?, ?) on conflict (feed) do update set tolerance_ms = excluded.tolerance_ms",
-                (table, kind.value, shard_key_type, tolerance_ms),
-            )
-            tables = load_feed(connection, table)
+            tables = register(connection, table, kind, shard_key_type, tolerance_ms)
             create(connection, tables, columns)
             _check_keys(connection, tables)
             return tables.info
@@ -85,11 +81,39 @@ class SqliteSetup:
             connection.execute(f"drop index if exists {tables.ulid_index}")
             for registry in ("registry", "consumer", "stale"):
                 connection.execute(f'delete from "changefeed.{registry}" where feed = ?', (feed,))
+            if tables.capture is not None:
+                self.drop_recorded(connection, tables)
+
+    def drop_recorded(self, connection: sqlite3.Connection, tables: FeedTables) -> None:
+        """Drop what a capture has beside its feed; the part of the source that captures does it."""
+        raise AttributeError("drop_recorded belongs to the part of the source that captures")
+
+
+def install(connection: sqlite3.Connection, names: tuple[str, ...]) -> None:
+    """Make the tables that a file has once, where they are not there yet."""
+    for name in names:
+        connection.execute(load_sql(f"sqlite/install/{name}.sql"))
+
+
+def register(
+    connection: sqlite3.Connection, feed: str, kind: FeedKind, shard_key_type: str, tolerance_ms: int
+) -> FeedTables:
+    """Enter a feed into the registry, or its tolerance where it is there already."""
+    connection.execute(
+        'insert into "changefeed.registry" (feed, kind, shard_key_type, tolerance_ms) '
+        "values (?, ?, ?, ?) on conflict (feed) do update set tolerance_ms = excluded.tolerance_ms",
+        (feed, kind.value, shard_key_type, tolerance_ms),
+    )
+    return load_feed(connection, feed)
 
 
 def _check_same(found: list[FeedTables], kind: FeedKind, shard_key_type: str) -> None:
     for tables in found:
         info = tables.info
+        if tables.capture is not None:
+            raise FeedSetupError(
+                f"{info.name!r} is a capture, whose feed enable_capture sets up", feed=info.name
+            )
         if (info.kind, info.shard_key_type) != (kind, shard_key_type):
             raise FeedSetupError(
                 f"feed {info.name!r} exists already, as {info.kind.value} with {info.shard_key_type} shards; "
@@ -168,12 +192,12 @@ def create(connection: sqlite3.Connection, tables: FeedTables, keys: list[Column
         "key_definitions": ",\n    ".join(f"{quote(key.name)} {key.type} not null" for key in keys),
         "shard_type": "integer" if is_number else "text",
         "shard_default": "0" if is_number else "null",
-        "shard_check": _shard_check(shard_key_type),
+        "shard_check": shard_check(shard_key_type, "shard_id"),
     }
-    connection.execute(fill(load_sql("sqlite/feed/state.table.sql"), tokens))
+    connection.execute(fill(load_sql(f"sqlite/{_folder(tables, 'state.table')}/state.table.sql"), tokens))
     if not tables.is_serialized:
-        for name in _OUTBOX_ONLY:
-            connection.execute(fill(load_sql(f"sqlite/feed/{name}.sql"), tokens))
+        for name in _OUTBOX_ONLY if tables.capture is None else _OF_CAPTURES:
+            connection.execute(fill(load_sql(f"sqlite/{_folder(tables, name)}/{name}.sql"), tokens))
     else:
         condition = tables.shard_condition.partition(" = ")[0]
         shard = f"{condition}, " if condition != "0" else ""
@@ -182,13 +206,18 @@ def create(connection: sqlite3.Connection, tables: FeedTables, keys: list[Column
         )
 
 
-def _shard_check(shard_key_type: str) -> str:
+def _folder(tables: FeedTables, name: str) -> str:
+    return "capture" if tables.capture is not None and name in _OF_CAPTURES else "feed"
+
+
+def shard_check(shard_key_type: str, value: str) -> str:
+    """Return SQL that is true for a shard of a type, and never null."""
     if shard_key_type == "uniqueidentifier":
         # Nothing but a UUID as Python writes it: another text would stop every drain of the feed.
         digits = "[0-9a-f]"
         groups = "-".join(digits * length for length in (8, 4, 4, 4, 12))
-        return f"typeof(shard_id) = 'text' and shard_id glob '{groups}'"
+        return f"typeof({value}) = 'text' and {value} glob '{groups}'"
     if shard_key_type == "tinyint":
-        return "typeof(shard_id) = 'integer' and shard_id between 0 and 255"
+        return f"typeof({value}) = 'integer' and {value} between 0 and 255"
     limit = 1 << (INTEGER_SHARD_BITS[shard_key_type] - 1)
-    return f"typeof(shard_id) = 'integer' and shard_id between -{limit - 1} - 1 and {limit - 1}"
+    return f"typeof({value}) = 'integer' and {value} between -{limit - 1} - 1 and {limit - 1}"

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.sources.sqlite.capture import SqliteCapture
 from airflow_changefeed.sources.sqlite.connection import MAX_LOCK_TIMEOUT, SqliteDatabase
 from airflow_changefeed.sources.sqlite.control import SqliteControl
 from airflow_changefeed.sources.sqlite.cursors import SqliteCursors
@@ -17,9 +18,12 @@ from airflow_changefeed.sources.sqlite.setup import SqliteSetup
 BULK_READERS = ("sqlite3", "adbc")
 
 
-class SqliteFeedSource(SqliteControl, SqliteReader, SqliteHistory, SqliteSetup, SqliteCursors, SqliteInspect):
+class SqliteFeedSource(
+    SqliteCapture, SqliteControl, SqliteReader, SqliteHistory, SqliteSetup, SqliteCursors, SqliteInspect
+):
     """
-    Feeds in a SQLite file; implements :class:`~airflow_changefeed.sources.base.FeedSource`.
+    Feeds in a SQLite file; implements :class:`~airflow_changefeed.sources.base.FeedSource` and
+    :class:`~airflow_changefeed.sources.base.CaptureControl`.
 
     Holds nothing open between calls, so it may be used from any thread and kept across forks.
 

@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Captures in SQLite: row triggers, a table of events, and an outbox feed over it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from airflow_changefeed.core.capture import CaptureGap, CaptureInfo, CaptureSpec, Operation
+from airflow_changefeed.core.feed import Column, FeedKind
+from airflow_changefeed.core.times import from_milliseconds
+from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
+from airflow_changefeed.sources.sqlite.capture_drift import drift_of
+from airflow_changefeed.sources.sqlite.capture_gaps import (
+    DISABLED,
+    add_gaps,
+    find_gaps,
+    gap_error,
+    gaps,
+    take_baseline,
+)
+from airflow_changefeed.sources.sqlite.capture_plan import declared, difference, plan_capture
+from airflow_changefeed.sources.sqlite.capture_record import record_rows
+from airflow_changefeed.sources.sqlite.capture_registry import (
+    REGISTRY,
+    StoredCapture,
+    load_capture,
+    load_captures,
+    store_capture,
+)
+from airflow_changefeed.sources.sqlite.capture_triggers import drop_triggers, make_triggers
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.names import FeedTables, load_feed, quote
+from airflow_changefeed.sources.sqlite.setup import INSTALL, create, install, register
+from airflow_changefeed.sql import fill, load_sql
+
+CAPTURE_INSTALL = (
+    "capture.table",
+    "gap.table",
+    "transaction.table",
+    "transaction_number.table",
+    "context.table",
+)
+#: How far in the future a time hint of ours may lie: the clock may be set back.
+_TOLERANCE_MS = 3_600_000
+
+
+class SqliteCapture:
+    """The part of the source that captures; see :class:`~airflow_changefeed.sources.base.CaptureControl`."""
+
+    database: SqliteDatabase
+
+    def enable_capture(self, spec: CaptureSpec, *, snapshot: bool = False) -> CaptureInfo:
+        """See the protocol."""
+        spec = replace(spec, name=spec.full_name)
+        with self.database.connect(wal=True) as connection, self.database.write(connection):
+            install(connection, (*INSTALL, *CAPTURE_INSTALL))
+            found = load_captures(connection, spec.name)
+            if not found:
+                self._enable_new(connection, spec, snapshot=snapshot)
+            elif spec not in (found[0].spec, found[0].present_spec):
+                raise FeedSetupError(
+                    f"capture {spec.name!r} exists already, as another: "
+                    f"{'; '.join(difference(spec, found[0].spec))}. Refresh it to take other columns; drop "
+                    "it (drop_feed) to make it anew",
+                    capture=spec.name,
+                )
+            elif not found[0].is_enabled:
+                self._enable_again(connection, found[0], snapshot=snapshot)
+            return self._info(connection, spec.name)
+
+    def _enable_new(self, connection: sqlite3.Connection, spec: CaptureSpec, *, snapshot: bool) -> None:
+        plan = plan_capture(connection, spec)
+        problems = _name_problems(connection, spec.name) + plan.problems
+        _refuse(spec.name, problems)
+        now_ms = self.database.now_ms()
+        capture = StoredCapture(spec, tuple(plan.fields.values()), tuple(plan.tables), now_ms)
+        _make_events(connection, capture)
+        store_capture(connection, capture)
+        tables = register(connection, spec.name, FeedKind.OUTBOX, spec.shard_key_type, _TOLERANCE_MS)
+        create(connection, tables, list(tables.info.key_columns))
+        capture = _with_triggers(connection, capture, _whole(connection, capture, snapshot=snapshot))
+        store_capture(connection, capture)
+        if snapshot:
+            numbers = range(len(capture.tables))
+            record_rows(connection, replace(tables, capture=capture), numbers, now_ms, with_reset=False)
+        take_baseline(connection, capture)
+
+    def _enable_again(
+        self, connection: sqlite3.Connection, capture: StoredCapture, *, snapshot: bool
+    ) -> None:
+        """Record again; what happened meanwhile nobody can tell, so it is a gap."""
+        tables, now_ms = load_feed(connection, capture.name), self.database.now_ms()
+        _check_columns(connection, capture)
+        since = from_milliseconds(capture.disabled_at_ms or capture.enabled_at_ms)
+        capture = _with_triggers(
+            connection, replace(capture, disabled_at_ms=None, enabled_at_ms=now_ms), None
+        )
+        store_capture(connection, capture)
+        tables, numbers = replace(tables, capture=capture), range(len(capture.tables))
+        reason = f"changes were not recorded while the capture was disabled, since {since:%Y-%m-%d %H:%M:%S}Z"
+        add_gaps(connection, tables, [(number, DISABLED, reason) for number in numbers], now_ms)
+        if snapshot:
+            record_rows(connection, tables, numbers, now_ms, with_reset=True)
+        take_baseline(connection, capture)
+
+    def disable_capture(self, name: str) -> None:
+        """See the protocol."""
+        with self._written(name) as (connection, tables):
+            find_gaps(connection, tables, self.database.now_ms())
+            capture = load_capture(connection, name)
+            drop_triggers(connection, name, range(len(capture.tables)))
+            bare = tuple(replace(table, triggers={}) for table in capture.tables)
+            if capture.is_enabled:
+                now_ms = self.database.now_ms()
+                store_capture(connection, replace(capture, tables=bare, disabled_at_ms=now_ms))
+
+    def refresh_capture(self, name: str, *, without: Sequence[str] = ()) -> CaptureInfo:
+        """See the protocol."""
+        with self._written(name) as (connection, tables):
+            # First: what was altered would be made good, and nobody would hear of it.
+            find_gaps(connection, tables, self.database.now_ms())
+            before = load_capture(connection, name)
+            plan = plan_capture(connection, before.spec, before, without)
+            _refuse(name, plan.problems)
+            known = {one.name.casefold() for one in before.fields}
+            added = [one for folded, one in plan.fields.items() if folded not in known]
+            for definition in _image_columns(added):
+                connection.execute(f"alter table {quote(name)} add column {definition}")
+            renewed = tuple(
+                replace(table, is_whole=one.is_whole)
+                for table, one in zip(plan.tables, before.tables, strict=True)
+            )
+            capture = replace(before, fields=tuple(plan.fields.values()), tables=renewed)
+            if capture.is_enabled:
+                capture = _with_triggers(connection, capture, None)
+            store_capture(connection, capture)
+            return self._info(connection, name)
+
+    def captures(self) -> list[CaptureInfo]:
+        """See the protocol."""
+        with self.database.connect() as connection, self.database.snapshot(connection):
+            return [self._info(connection, one.name) for one in load_captures(connection)]
+
+    def capture(self, name: str) -> CaptureInfo:
+        """See the protocol."""
+        with self.database.connect() as connection, self.database.snapshot(connection):
+            return self._info(connection, name)
+
+    def check_capture(self, name: str) -> list[CaptureGap]:
+        """See the protocol."""
+        with self._written(name) as (connection, tables):
+            return find_gaps(connection, tables, self.database.now_ms())
+
+    def settle_capture(self, name: str, *, note: str, by: str, resync: bool = False) -> CaptureInfo:
+        """See the protocol."""
+        problems = [
+            f"{what} is missing: {why}"
+            for what, value, why in (("note", note, "say what was done"), ("by", by, "say who settles it"))
+            if not value.strip()
+        ]
+        InvalidArgumentError.collect(f"settling capture {name!r}", problems)
+        with self._written(name) as (connection, tables):
+            seen = gaps(connection, name, is_open=True)
+            unseen = [gap for gap in find_gaps(connection, tables, self.database.now_ms()) if gap not in seen]
+            if seen and not unseen:
+                self._settle(connection, load_feed(connection, name), seen, resync=resync)
+                connection.execute(
+                    'update "changefeed.gap" set settled_at_ms = ?, settled_by = ?, note = ? '
+                    "where capture = ? and settled_at_ms is null",
+                    (self.database.now_ms(), by, note, name),
+                )
+            info = self._info(connection, name)
+        if unseen:
+            raise gap_error(name, unseen)
+        return info
+
+    def _settle(
+        self, connection: sqlite3.Connection, tables: FeedTables, seen: list[CaptureGap], *, resync: bool
+    ) -> None:
+        """Bring the triggers back, count anew, and record the rows if that is wanted."""
+        capture = tables.capture
+        if capture is None or not capture.is_enabled:
+            return
+        _check_columns(connection, capture)
+        affected = {gap.table for gap in seen}
+        numbers = [number for number, table in enumerate(capture.tables) if table.name in affected]
+        whole = [
+            table.is_whole or (resync and number in numbers and len(table.columns) == len(Operation))
+            for number, table in enumerate(capture.tables)
+        ]
+        capture = _with_triggers(connection, capture, whole)
+        store_capture(connection, capture)
+        if resync:
+            tables = replace(tables, capture=capture)
+            record_rows(connection, tables, numbers, self.database.now_ms(), with_reset=True)
+        take_baseline(connection, capture)
+
+    def capture_gaps(self, name: str) -> list[CaptureGap]:
+        """See the protocol."""
+        with self.database.connect() as connection, self.database.snapshot(connection):
+            load_capture(connection, name)
+            return gaps(connection, name)
+
+    def drop_recorded(self, connection: sqlite3.Connection, tables: FeedTables) -> None:
+        """Drop what a capture has beside its feed, with the events."""
+        if tables.capture is None:
+            return
+        name = tables.capture.name
+        drop_triggers(connection, name, range(len(tables.capture.tables)))
+        connection.execute(f"drop table if exists {quote(name)}")
+        connection.execute(f'delete from "{REGISTRY}" where name = ?', (name,))
+        for table in ("gap", "transaction", "context"):
+            connection.execute(f'delete from "changefeed.{table}" where capture = ?', (name,))
+
+    def find_gaps(self, connection: sqlite3.Connection, tables: FeedTables) -> list[CaptureGap]:
+        """Look for gaps under the write lock of a seal."""
+        return find_gaps(connection, tables, self.database.now_ms())
+
+    @contextmanager
+    def _written(self, name: str) -> Iterator[tuple[sqlite3.Connection, FeedTables]]:
+        """Open a write transaction for a capture that is there."""
+        with self.database.connect() as connection, self.database.write(connection):
+            load_capture(connection, name)
+            yield connection, load_feed(connection, name)
+
+    def _info(self, connection: sqlite3.Connection, name: str) -> CaptureInfo:
+        capture = load_capture(connection, name)
+        return CaptureInfo(
+            spec=capture.present_spec,
+            shape=capture.shape,
+            is_enabled=capture.is_enabled,
+            enabled_at=from_milliseconds(capture.enabled_at_ms),
+            drift=drift_of(connection, capture),
+            gaps=tuple(gaps(connection, name, is_open=True)),
+        )
+
+
+def _refuse(name: str, problems: list[str]) -> None:
+    if problems:
+        raise FeedSetupError(
+            f"capture {name!r} cannot be made so: {'; '.join(problems)}", capture=name, problems=problems
+        )
+
+
+def _name_problems(connection: sqlite3.Connection, name: str) -> list[str]:
+    if name.lower().startswith(("changefeed.", "sqlite_")):
+        return [f"its name {name!r} is one of ours or of SQLite: choose another"]
+    taken = connection.execute(
+        "select type from sqlite_master where name = ? collate nocase", (name,)
+    ).fetchone()
+    return [f"there is a {taken[0]} {name!r} already: choose another name"] if taken else []
+
+
+def _make_events(connection: sqlite3.Connection, capture: StoredCapture) -> None:
+    shard_type = "text" if capture.spec.shard_key_type == "uniqueidentifier" else "integer"
+    columns = "".join(f",\n    {definition}" for definition in _image_columns(capture.fields))
+    tokens = {"events": quote(capture.name), "shard_type": shard_type, "columns": columns}
+    connection.execute(fill(load_sql("sqlite/capture/event.table.sql"), tokens))
+
+
+def _image_columns(fields: Sequence[Column]) -> list[str]:
+    """
+    Return the definitions of the columns that hold the new and the old value of fields.
+
+    One that is declared ``any`` gets no type: a strict table keeps its values as they are, others do not.
+    """
+    return [
+        f"{quote(f'{image}_{one.name}')} {'' if one.type.lower() == 'any' else declared(one)}".rstrip()
+        for image in ("new", "old")
+        for one in fields
+    ]
+
+
+def _with_triggers(
+    connection: sqlite3.Connection, capture: StoredCapture, whole: Sequence[bool] | None
+) -> StoredCapture:
+    """
+    Make all triggers of a capture.
+
+    :param whole: of each table whether its events tell all rows; None leaves that.
+    """
+    tables = []
+    for number, table in enumerate(capture.tables):
+        try:
+            triggers = make_triggers(connection, capture, number)
+        except sqlite3.OperationalError as error:
+            raise FeedSetupError(
+                f"capture {capture.name!r}: the triggers of table {table.name!r} cannot be made, or do not "
+                f"run beside those that it has: {error}",
+                capture=capture.name,
+            ) from error
+        is_whole = table.is_whole if whole is None else whole[number]
+        tables.append(replace(table, triggers=triggers, is_whole=is_whole))
+    return replace(capture, tables=tuple(tables))
+
+
+def _whole(connection: sqlite3.Connection, capture: StoredCapture, *, snapshot: bool) -> list[bool]:
+    """Return of each table whether its events tell all of its rows."""
+    return [
+        len(table.columns) == len(Operation)
+        and (snapshot or not connection.execute(f"select 1 from {quote(table.name)} limit 1").fetchone())
+        for table in capture.tables
+    ]
+
+
+def _check_columns(connection: sqlite3.Connection, capture: StoredCapture) -> None:
+    """Raise where a table, or a column that is captured of it, is not there any more."""
+    problems = []
+    for table in capture.tables:
+        names = {
+            name for (name,) in connection.execute("select name from pragma_table_xinfo(?)", (table.name,))
+        }
+        wanted = {name for some in table.columns.values() for name in some} | set(table.key_columns)
+        if not names:
+            problems.append(f"table {table.name!r} is gone: bring it back, or disable the capture first")
+        elif wanted - names:
+            gone = ", ".join(map(repr, sorted(wanted - names)))
+            problems.append(f"table {table.name!r} has lost {gone}: refresh the capture first")
+    _refuse(capture.name, problems)

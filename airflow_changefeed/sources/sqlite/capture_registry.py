@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a SQLite file keeps of its captures: a row each, with the spec and the facts of each table."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from airflow_changefeed.core.capture import (
+    CapturedTable,
+    CaptureShape,
+    CaptureSpec,
+    Operation,
+    spec_from_dict,
+    spec_to_dict,
+)
+from airflow_changefeed.core.feed import Column
+from airflow_changefeed.exceptions import CaptureNotFoundError
+
+#: Table that holds the captures; where it is not, there never was one.
+REGISTRY = "changefeed.capture"
+_COLUMNS = "name, spec, fields, tables, balances, checked_upto, enabled_at_ms, disabled_at_ms"
+
+
+@dataclass(frozen=True)
+class StoredTable:
+    """
+    What is captured of a table.
+
+    :param key_columns: of its primary key; empty where it has none.
+    :param columns: that each operation records.
+    :param fields: of the image, by the name of each column that ever was captured.
+    :param triggers: their texts, as the database keeps them, by name; empty while the capture is disabled.
+    """
+
+    name: str
+    key_columns: tuple[str, ...]
+    columns: Mapping[Operation, tuple[str, ...]]
+    fields: Mapping[str, str]
+    is_whole: bool = False
+    triggers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> CapturedTable:
+        """The table as readers see it."""
+        columns = {one: {name: self.fields[name] for name in names} for one, names in self.columns.items()}
+        return CapturedTable(self.key_columns, columns, self.is_whole)
+
+    def columns_for(self, *operations: Operation) -> tuple[str, ...]:
+        """Return the columns of the first of some operations that is captured, or of any."""
+        wanted = (*operations, *Operation)
+        return next(self.columns[operation] for operation in wanted if operation in self.columns)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "name": self.name,
+            "key_columns": list(self.key_columns),
+            "columns": {one.value: list(names) for one, names in self.columns.items()},
+            "fields": dict(self.fields),
+            "is_whole": self.is_whole,
+            "triggers": dict(self.triggers),
+        }
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> StoredTable:
+        """Read what :meth:`to_dict` wrote."""
+        columns = {Operation(one): tuple(names) for one, names in value["columns"].items()}
+        rest = {key: value[key] for key in ("name", "fields", "is_whole", "triggers")}
+        return cls(key_columns=tuple(value["key_columns"]), columns=columns, **rest)
+
+
+@dataclass(frozen=True)
+class StoredCapture:
+    """
+    A capture, as its row has it.
+
+    :param spec: as it was asked for, with its full name.
+    :param fields: the columns of an image, with their declared types.
+    :param balances: for each table the rows that it has by the events up to ``checked_upto``; None where
+        they cannot be told.
+    """
+
+    spec: CaptureSpec
+    fields: tuple[Column, ...]
+    tables: tuple[StoredTable, ...]
+    enabled_at_ms: int
+    disabled_at_ms: int | None = None
+    balances: tuple[int | None, ...] = ()
+    checked_upto: int = 0
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether its triggers record."""
+        return self.disabled_at_ms is None
+
+    @property
+    def name(self) -> str:
+        """Of the capture, its feed and its table of events."""
+        return self.spec.name
+
+    @cached_property
+    def shape(self) -> CaptureShape:
+        """The capture as readers of its events see it."""
+        tables = {table.name: table.shape for table in self.tables}
+        return CaptureShape(self.name, self.spec.key_change, self.spec.with_sequence, tables)
+
+    @property
+    def present_spec(self) -> CaptureSpec:
+        """The spec, with the columns that are captured now."""
+        tables = []
+        for asked, table in zip(self.spec.tables, self.tables, strict=True):
+            insert, update, delete = (table.columns.get(operation) for operation in Operation)
+            tables.append(replace(asked, insert=insert, update=update, delete=delete))
+        return replace(self.spec, tables=tuple(tables))
+
+
+def load_captures(connection: sqlite3.Connection, name: str | None = None) -> list[StoredCapture]:
+    """Return one capture or all, by name; none where nobody ever enabled one."""
+    installed = connection.execute("select 1 from sqlite_master where name = ?", (REGISTRY,)).fetchone()
+    if not installed:
+        return []
+    rows = connection.execute(
+        f'select {_COLUMNS} from "{REGISTRY}" where ?1 is null or name = ?1 order by name', (name,)
+    ).fetchall()
+    return [_stored(*row) for row in rows]
+
+
+def _stored(
+    name: str,
+    spec: str,
+    fields: str,
+    tables: str,
+    balances: str,
+    checked: int,
+    enabled: int,
+    disabled: int | None,
+) -> StoredCapture:
+    return StoredCapture(
+        spec=spec_from_dict(json.loads(spec)),
+        fields=tuple(Column(*one) for one in json.loads(fields)),
+        tables=tuple(StoredTable.from_dict(one) for one in json.loads(tables)),
+        enabled_at_ms=enabled,
+        disabled_at_ms=disabled,
+        balances=tuple(json.loads(balances)),
+        checked_upto=checked,
+    )
+
+
+def load_capture(connection: sqlite3.Connection, name: str) -> StoredCapture:
+    """
+    Return one capture.
+
+    :raises CaptureNotFoundError: there is none of that name; names those that there are.
+    """
+    found = load_captures(connection, name)
+    if found:
+        return found[0]
+    known = [capture.name for capture in load_captures(connection)]
+    raise CaptureNotFoundError(
+        f"no capture {name!r} in this database; it has {', '.join(known) or 'none'}. Make it with "
+        "enable_capture",
+        capture=name,
+        known=known,
+    )
+
+
+def store_capture(connection: sqlite3.Connection, capture: StoredCapture) -> None:
+    """Write a capture's row."""
+    values = (
+        capture.name,
+        json.dumps(spec_to_dict(capture.spec)),
+        json.dumps([(one.name, one.type) for one in capture.fields]),
+        json.dumps([table.to_dict() for table in capture.tables]),
+        json.dumps(capture.balances),
+        capture.checked_upto,
+        capture.enabled_at_ms,
+        capture.disabled_at_ms,
+    )
+    marks = ", ".join("?" * len(values))
+    connection.execute(f'insert or replace into "{REGISTRY}" ({_COLUMNS}) values ({marks})', values)
+
+
+def store_balances(
+    connection: sqlite3.Connection, name: str, balances: Sequence[int | None], checked_upto: int
+) -> None:
+    """Write how many rows a capture's tables have by the events up to a number."""
+    connection.execute(
+        f'update "{REGISTRY}" set balances = ?, checked_upto = ? where name = ?',
+        (json.dumps(balances), checked_upto, name),
+    )

@@ -1,0 +1,4 @@
+create trigger <<trigger>> after <<operation>> on <<table>><<condition>>
+begin
+    <<records>>
+end

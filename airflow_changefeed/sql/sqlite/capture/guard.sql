@@ -1,0 +1,1 @@
+select raise(abort, <<message>>) where not (<<fits>>);

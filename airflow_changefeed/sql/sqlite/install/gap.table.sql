@@ -1,0 +1,15 @@
+-- Changes that passed a capture unseen, or may have. While one is open, nothing is sealed.
+-- kind: of what was found; one kind is open once for each table.
+-- after_ms: until when the feed was sealed; null before the first seal.
+create table if not exists "changefeed.gap" (
+    number         integer primary key autoincrement,
+    capture        text    not null,
+    table_name     text    not null,
+    kind           text    not null,
+    reason         text    not null,
+    found_at_ms    integer not null,
+    after_ms       integer,
+    settled_at_ms  integer,
+    settled_by     text,
+    note           text
+) strict;

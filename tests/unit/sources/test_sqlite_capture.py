@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Captures of a SQLite file: what is refused, how they change with their tables, and how they end."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_changefeed.capture.session import transaction
+from airflow_changefeed.core.capture import CaptureSpec, KeyChange, Operation, TableCapture
+from airflow_changefeed.core.feed import FeedKind
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import (
+    CaptureNotFoundError,
+    FeedNotFoundError,
+    FeedSetupError,
+    HistoryError,
+    PurgedError,
+)
+from airflow_changefeed.sources.sqlite.control import DRAIN_ROWS
+from tests.unit.sources.sqlite_captures import ALL, CaptureFile
+
+FLIGHT = "create table flight (id integer primary key, status text, gate int)"
+NAME = "flight_changes"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[CaptureFile]:
+    """Return a file with a table that is not captured yet, and tables that cannot be."""
+    file = CaptureFile(
+        tmp_path / "feeds.db",
+        FLIGHT,
+        "create table log (line text)",
+        "create view seen as select * from flight",
+        "create virtual table words using fts4 (body)",
+        "create table ours (id integer primary key, changefeed_x int)",
+    )
+    yield file
+    file.connection.close()
+
+
+REFUSED: dict[str, tuple[CaptureSpec, str]] = {
+    "no such table": (CaptureSpec((TableCapture("nope"),)), "there is no table 'nope'"),
+    "a view": (CaptureSpec((TableCapture("seen"),)), "'seen' is a view: capture its tables"),
+    "a virtual table": (CaptureSpec((TableCapture("words"),)), "'words' is a virtual table"),
+    "a column of ours": (CaptureSpec((TableCapture("ours"),)), "column 'changefeed_x' of 'ours' begins with"),
+    "updates without a key": (
+        CaptureSpec((TableCapture("log"),)),
+        "table 'log' has no primary key, so an update",
+    ),
+    "no such column": (
+        CaptureSpec((TableCapture("flight", insert=("id", "nope")),)),
+        "table 'flight', insert: there is no column 'nope'",
+    ),
+    "a column twice": (
+        CaptureSpec((TableCapture("flight", delete=("id", "id")),)),
+        "table 'flight', delete: a column is named twice",
+    ),
+    "a name that is taken": (
+        CaptureSpec((TableCapture("flight"),), name="LOG"),
+        "there is a table 'LOG' already",
+    ),
+    "a name of ours": (CaptureSpec((TableCapture("flight"),), name="changefeed.gap"), "is one of ours"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_table_that_cannot_be_captured_so_is_refused_with_the_reason(file: CaptureFile, case: str) -> None:
+    """Nothing is changed, and a table that can be captured beside it is not, either."""
+    spec, reason = REFUSED[case]
+    before = file.sql("select name, sql from sqlite_master order by name")
+    with pytest.raises(FeedSetupError) as caught:
+        file.source.enable_capture(spec)
+    assert reason in caught.value.message
+    assert file.sql("select name, sql from sqlite_master order by name") == before
+
+
+def test_all_reasons_are_told_at_once(file: CaptureFile) -> None:
+    """So that a migration is corrected once."""
+    with pytest.raises(FeedSetupError) as caught:
+        file.enable("seen", "log", TableCapture("flight", insert=("nope",), shard="status"), name="log")
+    assert len(caught.value.facts["problems"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("shard", "reason"),
+    [
+        ("(select 1)", "subqueries prohibited"),
+        ("random()", "non-deterministic functions prohibited"),
+        ("date('now')", "non-deterministic"),
+        ("status", "no such column: status"),
+        ("new.id", "no such column: new.id"),
+        ("max(id)", "misuse of aggregate"),
+        ("?1", "parameters prohibited"),
+        ("id), x as (1", "syntax error"),
+        ("1; drop table flight", "syntax error"),
+        ("", "syntax error"),
+        ("nowhere(id)", "no such function"),
+        ('"ident"', "is no int, as the feed's shards are"),
+        ("3000000000", "is no int"),
+        ("1.5", "is no int"),
+        ("gate / 2 * 0", "no such column: gate"),
+        ("id * 1e9", "gives no int, as the feed's shards are, for 1 of its rows"),
+    ],
+)
+def test_a_shard_that_is_no_expression_over_the_key_is_refused(
+    file: CaptureFile, shard: str, reason: str
+) -> None:
+    """When it is enabled, and not when a writer comes by."""
+    file.sql("insert into flight values (7, 'a', 1)")
+    with pytest.raises(FeedSetupError) as caught:
+        file.enable(TableCapture("flight", shard=shard))
+    assert f"table 'flight': shard {shard!r}" in caught.value.message
+    assert reason in caught.value.message
+
+
+def test_more_columns_than_can_be_read_are_refused(file: CaptureFile) -> None:
+    """SQLite reads no more in one statement."""
+    file.sql(f"create table wide (id integer primary key, {', '.join(f'c{n}' for n in range(990))})")
+    with pytest.raises(
+        FeedSetupError, match="its tables have 991 columns, and old and new rows of at most 990"
+    ):
+        file.enable("wide")
+    file.enable(TableCapture("wide", insert=("c1",), update=("c1", "c2"), delete=("id",)))
+
+
+def test_tables_share_fields_unless_they_disagree_about_the_type(file: CaptureFile) -> None:
+    """A field of each table then, which its name says."""
+    file.sql("create table gate (ID integer primary key, status int, gate int)")
+    info = file.enable("flight", "gate", name="both")
+    file.sql("insert into flight values (1, 'a', 2)", "insert into gate values (3, 4, 5)")
+    none = {"id": None, "flight.status": None, "gate": None, "gate.status": None}
+    assert file.changes("both") == [
+        ("add", None, {**none, "id": 1, "flight.status": "a", "gate": 2}),
+        ("add", None, {**none, "id": 3, "gate.status": 4, "gate": 5}),
+    ]
+    assert info.shape.tables["gate"].columns[Operation.INSERT] == {
+        "ID": "id",
+        "status": "gate.status",
+        "gate": "gate",
+    }
+
+
+def test_a_spec_may_be_repeated_and_another_is_refused(file: CaptureFile) -> None:
+    """As it was asked for, or as the capture describes itself; the difference is named."""
+    info = file.enable("flight", key_change=KeyChange.DELETE_INSERT)
+    assert file.enable("flight", key_change=KeyChange.DELETE_INSERT) == info
+    assert file.source.enable_capture(info.spec) == info
+    with pytest.raises(FeedSetupError, match="as another: keep_unchanged is True, not False"):
+        file.enable("flight", key_change=KeyChange.DELETE_INSERT, keep_unchanged=True)
+    with pytest.raises(FeedSetupError, match="table 'flight' is TableCapture"):
+        file.enable(TableCapture("flight", delete=None), key_change=KeyChange.DELETE_INSERT)
+    with pytest.raises(FeedSetupError, match="is a capture, whose feed enable_capture sets up"):
+        file.source.set_up_feed(NAME)
+
+
+def test_a_capture_that_is_not_there_is_named_with_those_that_are(file: CaptureFile) -> None:
+    """By each call; also in a file that never had one."""
+    source = file.source
+    calls: list[Any] = [
+        source.capture,
+        source.disable_capture,
+        source.refresh_capture,
+        source.check_capture,
+        source.capture_gaps,
+        lambda name: source.settle_capture(name, note="x", by="y"),
+    ]
+    for call in calls:
+        with pytest.raises(CaptureNotFoundError, match="no capture 'nope' in this database; it has none"):
+            call("nope")
+    assert source.captures() == []
+    file.enable("flight")
+    with pytest.raises(CaptureNotFoundError, match="it has flight_changes"):
+        source.capture("nope")
+    assert [info.name for info in source.captures()] == [NAME]
+
+
+def test_rows_that_are_there_are_recorded_when_that_is_wanted(file: CaptureFile) -> None:
+    """As one transaction; then the events tell all rows, as they do of a table that was empty."""
+    file.sql("insert into flight values (1, 'a', 1), (2, 'b', 2)")
+    assert not file.enable("flight", name="late").shape.tables["flight"].is_whole
+    info = file.enable("flight", TableCapture("log", update=None), name="now", snapshot=True)
+    assert info.shape.tables["flight"].is_whole
+    assert not info.shape.tables["log"].is_whole, "updates are not recorded"
+    events = file.events("now")
+    assert [(event["type"], event["is_snapshot"], event["new"]["id"]) for event in events] == [
+        ("add", True, 1),
+        ("add", True, 2),
+    ]
+    assert len({event["tid"] for event in events}) == 1
+    assert file.changes("late") == []
+
+
+# ---- tables that are altered
+
+
+def test_a_captured_column_is_not_dropped_behind_the_capture_s_back(file: CaptureFile) -> None:
+    """SQLite refuses it, and writers go on; left out of the capture first, it goes."""
+    file.enable("flight")
+    with pytest.raises(sqlite3.OperationalError, match=r"error in trigger .*no such column: new\.gate"):
+        file.sql("alter table flight drop column gate")
+    file.sql("insert into flight values (1, 'a', 5)")
+    info = file.source.refresh_capture(NAME, without=["gate"])
+    assert info.shape.tables["flight"].columns[Operation.UPDATE] == {"id": "id", "status": "status"}
+    assert info.drift == ("column 'gate' of 'flight' is not captured by insert, update, delete",)
+    file.sql("alter table flight drop column gate", "insert into flight values (2, 'b')")
+    assert file.source.capture(NAME).drift == ()
+    assert file.changes(NAME) == [
+        ("add", None, {"id": 1, "status": "a", "gate": 5}),
+        ("add", None, {"id": 2, "status": "b", "gate": None}),
+    ]
+    file.sql("alter table flight add column gate text")
+    with pytest.raises(
+        FeedSetupError, match="'gate' of 'flight' is declared 'TEXT', which the values recorded"
+    ):
+        file.source.refresh_capture(NAME)
+    file.sql("insert into flight values (3, 'c', 'B2')")
+    file.source.seal(NAME, file.source.now())
+
+
+def test_a_column_that_is_renamed_keeps_its_field_until_the_refresh(file: CaptureFile) -> None:
+    """SQLite follows the name in the triggers, so that nothing is lost; this is no gap."""
+    file.enable("flight")
+    file.sql("insert into flight values (1, 'a', 5)", 'alter table flight rename column gate to "the ""gate"')
+    file.sql("update flight set status = 'b'")
+    source = file.source
+    source.seal(NAME, source.now())
+    assert source.capture(NAME).drift == (
+        "column 'gate' of 'flight' is now named 'the \"gate'; its events keep 'gate'",
+    )
+    assert file.changes(NAME)[-1][2] == {"id": 1, "status": "b", "gate": 5}
+    info = source.refresh_capture(NAME)
+    file.sql("update flight set status = 'c'")
+    assert file.changes(NAME)[-1][2] == {"id": 1, "status": "c", "gate": None, 'the "gate': 5}
+    assert info.drift == ()
+    source.seal(NAME, source.now())
+
+
+def test_a_column_that_is_added_is_captured_from_the_refresh_on(file: CaptureFile) -> None:
+    """By operations that take all; those with chosen columns keep them."""
+    file.enable(TableCapture("flight", delete=("id",)))
+    file.sql("alter table flight add column seats int", "insert into flight values (1, 'a', 5, 180)")
+    assert file.source.capture(NAME).drift == (
+        "column 'seats' of 'flight' is not captured by insert, update",
+    )
+    info = file.source.refresh_capture(NAME)
+    assert info.drift == ()
+    assert info.shape.tables["flight"].columns[Operation.DELETE] == {"id": "id"}
+    file.sql("update flight set seats = 200")
+    row = {"id": 1, "status": "a", "gate": 5}
+    assert file.changes(NAME) == [
+        ("add", None, {**row, "seats": None}),
+        ("upd", {**row, "seats": 180}, {**row, "seats": 200}),
+    ]
+    with pytest.raises(FeedSetupError, match="there is no column 'nope' to leave out"):
+        file.source.refresh_capture(NAME, without=["nope"])
+    with pytest.raises(FeedSetupError, match="table 'flight', delete: no column is left to be recorded"):
+        file.source.refresh_capture(NAME, without=["id"])
+
+
+# ---- the feed
+
+
+def test_a_transaction_is_ordered_whole_however_long_it_is(file: CaptureFile) -> None:
+    """A reader's page finds all of it, at one time, or nothing; neighbours are not drawn in."""
+    rows = DRAIN_ROWS + 5_000
+    file.enable(TableCapture("flight", shard="id % 2"), with_sequence=True)
+    file.sql("insert into flight values (-2, 'before', 0)")
+    series = f"with recursive n(i) as (select 1 union all select i + 1 from n where i < {rows})"
+    with transaction(file.connection):
+        file.sql(f"{series} insert into flight select i, 'a', 0 from n", "update flight set gate = 1")
+    file.sql("insert into flight values (-4, 'after', 0)")
+    source = file.source
+    source.read_feed(NAME, 0, Ulid.MIN, page_size=1)
+    assert file.sql(f'select count(*) from "changefeed.outbox:{NAME}"') == [(1,)]
+    events = file.events(NAME, shards=[0])
+    inside = [event for event in events if event["tid"] is not None]
+    assert len(inside) == rows // 2 * 2 + 1
+    assert len({event["changefeed_time"] for event in inside}) == len({event["tid"] for event in inside}) == 1
+    assert [event["sequence"] for event in events] == list(range(1, len(events) + 1))
+    assert [event["new"]["id"] for event in (events[0], events[-1])] == [-2, -4]
+    assert [event["sequence"] for event in file.events(NAME, shards=[1])][-1] == rows
+
+
+def test_a_look_finds_what_waits_in_each_shard(file: CaptureFile) -> None:
+    """At the first look, which knows no capture yet, and at later ones; also when it has become another."""
+    file.enable(TableCapture("flight", shard="id % 3"))
+    source = file.source
+    assert source.peek(NAME, "reader").shards == ()
+    file.sql("insert into flight values (1, 'a', 1), (5, 'b', 2)")
+    for _ in range(2):
+        news = source.peek(NAME, "reader").news
+        assert {shard: found.has_outbox for shard, found in news.items()} == {1: True, 2: True}
+    source.drain(NAME)
+    file.sql("delete from flight where id = 5")
+    looks = source.peek(NAME, "reader").news
+    assert {shard: (one.has_outbox, one.head is None) for shard, one in looks.items()} == {
+        1: (False, False),
+        2: (True, False),
+    }
+    assert [status.has_outbox for status in source.shards(NAME)] == [False, True]
+    source.drop_feed(NAME)
+    file.sql(f"create table {NAME} (id integer primary key)")
+    source.set_up_feed(NAME)
+    file.sql(f'insert into "changefeed.outbox:{NAME}" (shard_id, id) values (8, 1)')
+    assert source.peek(NAME, "reader").shards == (8,)
+
+
+def test_a_purge_removes_the_captured_rows_too(file: CaptureFile) -> None:
+    """In batches, up to the bound; what was said of their transactions goes with them."""
+    file.enable("flight", session_keys=("who",))
+    source = file.source
+    with transaction(file.connection, session_variables={"who": "a"}):
+        file.sql("insert into flight values (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)")
+    source.seal(NAME, source.now())
+    with transaction(file.connection, session_variables={"who": "b"}):
+        file.sql("delete from flight where id = 1")
+    source.drain(NAME)
+    bound = source.feed(NAME).sealed_until
+    assert bound is not None
+    (purged,) = source.purge(NAME, bound + timedelta(days=1), batch_rows=2)
+    assert purged.rows == 3
+    assert file.sql(f"select changefeed_op from {NAME}") == [("d",)]
+    assert file.sql('select session from "changefeed.context"') == [('{"who": "b"}',)]
+    with pytest.raises(PurgedError):
+        list(source.stream(NAME, 0, ALL))
+    source.seal(NAME, source.now())
+
+
+def test_history_is_refused(file: CaptureFile) -> None:
+    """What was not captured did not happen to the table."""
+    file.enable("flight")
+    with pytest.raises(HistoryError, match="what the triggers of the capture recorded, and nothing else"):
+        file.source.insert_history(NAME, 0, [(file.source.now(), (1,))], reason="try")
+
+
+def test_dropping_the_feed_drops_all_that_belongs_to_the_capture(file: CaptureFile) -> None:
+    """The tables stay, and the capture can be made anew; other feeds and captures are left alone."""
+    before = set(file.sql("select name from sqlite_master where name not like 'changefeed.%'"))
+    file.enable("flight", name="other")
+    kept = set(file.sql("select name from sqlite_master"))
+    file.enable("flight")
+    file.sql("insert into flight values (1, 'a', 1)")
+    file.source.drop_feed(NAME)
+    assert set(file.sql("select name from sqlite_master")) == kept
+    with pytest.raises(FeedNotFoundError):
+        file.source.feed(NAME)
+    with pytest.raises(CaptureNotFoundError):
+        file.source.capture(NAME)
+    assert len(file.changes("other")) == 1
+    file.source.drop_feed("other")
+    now = set(file.sql("select name from sqlite_master where name not like 'changefeed.%'"))
+    assert now - before <= {("sqlite_sequence",)} | {name for name in now if "changefeed" in name[0]}
+    file.source.set_up_feed("flight", kind=FeedKind.OUTBOX)
+
+
+def test_a_disabled_capture_keeps_its_feed(file: CaptureFile) -> None:
+    """Nothing more is recorded, what was is exported to its end, and tables may change as they like."""
+    file.enable("flight")
+    file.sql("insert into flight values (1, 'a', 1)")
+    source = file.source
+    source.disable_capture(NAME)
+    source.disable_capture(NAME)
+    assert not source.capture(NAME).is_enabled
+    file.sql(
+        "insert into flight values (2, 'b', 2)", "alter table flight drop column gate", "drop table flight"
+    )
+    source.seal(NAME, source.now())
+    assert [change[2]["id"] for change in file.changes(NAME)] == [1]
+    with pytest.raises(FeedSetupError, match="table 'flight' is gone"):
+        file.enable("flight")
+    file.sql(FLIGHT, "insert into flight values (9, 'x', 9)")
+    (gap,) = file.enable("flight", snapshot=True).gaps
+    assert "not recorded while the capture was disabled" in gap.reason
+    source.settle_capture(NAME, note="recorded anew", by="test")
+    file.sql("update flight set status = 'y'")
+    assert [change[0] for change in file.changes(NAME)] == ["add", "reset", "add", "upd"]
+    source.seal(NAME, source.now())
