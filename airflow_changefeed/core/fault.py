@@ -51,9 +51,11 @@ class FaultKind(Enum):
     OUTBOX_NOT_DRAINED = ("outbox-not-drained", _WARNING)
     OUTBOX_HANGS = ("outbox-hangs", _ERROR)
     OPEN_TRANSACTION = ("open-transaction", _WARNING)
-    # Captures.
+    # What records the changes of a table.
     CAPTURE_GAP = ("capture-gap", _ERROR)
     CAPTURE_TRIGGER = ("capture-trigger", _ERROR)
+    CAPTURE_NESTED_TRIGGERS = ("capture-nested-triggers", _ERROR)
+    CAPTURE_GUARD = ("capture-guard", _WARNING)
     CAPTURE_DRIFT = ("capture-drift", _WARNING)
     # Consumers, their cursors and Variables.
     CONSUMER_UNKNOWN = ("consumer-unknown", _ERROR)

@@ -476,7 +476,7 @@ class Inspectable(Protocol):
 
 
 @runtime_checkable
-class FeedSource(FeedReader, FeedControl, CursorStore, Inspectable, Protocol):
+class FeedSource(FeedReader, FeedControl, CaptureControl, CursorStore, Inspectable, Protocol):
     """A database that holds feeds."""
 
     def describe(self) -> dict[str, Any]:

@@ -17,7 +17,6 @@ import pyarrow as pa
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ColumnTypeError, MissingEventError, SchemaChangedError
-from airflow_changefeed.sources.arrow import ulid_texts, ulid_times
 from airflow_changefeed.sources.mssql.mapping import Exported
 from airflow_changefeed.sources.mssql.query import MAX_VALUE_BYTES, BatchRows, RangeQuery
 from airflow_changefeed.sources.mssql.session import Session
@@ -45,16 +44,15 @@ def plan_batches(session: Session, query: RangeQuery, most: int) -> BatchRows:
     known = []
     for rows, *longest in session.rows(query.sizes_sql, *query.values):
         known.append(int(rows))
-        for column, size in zip(query.large_objects, longest, strict=True):
+        for exported, size in zip(query.large_objects, longest, strict=True):
             if size > MAX_VALUE_BYTES:
                 raise ColumnTypeError(
-                    f"{_where(query)}: column {column.name!r} of type {column.type} holds a value of "
-                    f"{size:,} bytes; the longest that is exported has "
-                    f"{MAX_VALUE_BYTES:,}. Keep longer ones outside "
-                    "of the table, and their address in it",
+                    f"{_where(query)}: {exported} holds a value of {size:,} bytes; the longest that is "
+                    f"exported has {MAX_VALUE_BYTES:,}. Keep longer ones outside of the table, and their "
+                    "address in it",
                     feed=query.feed.name,
                     shard=query.shard,
-                    column=column.name,
+                    column=exported.column.name,
                 )
     return BatchRows(most, known, query.most_row_bytes)
 
@@ -89,14 +87,13 @@ def converted(query: RangeQuery, batch: pa.RecordBatch, recheck: Recheck) -> pa.
         if exported.part.is_text:
             _check_text(query, number, column, raw, recheck)
         arrays.append(exported.part.convert(column))
-    return pa.RecordBatch.from_arrays([ulid_texts(raw), ulid_times(raw), *arrays], schema=query.schema)
+    return query.batch(raw, arrays)
 
 
 def _check_given(query: RangeQuery, batch: pa.RecordBatch) -> None:
     given = batch.schema.types[_FIRST_COLUMNS:]
     wrong = [
-        f"column {exported.column.name!r} of type {exported.column.type} came as {found}, not as "
-        f"{exported.part.given}"
+        f"{exported} came as {found}, not as {exported.part.given}"
         for exported, found in zip(query.columns, given, strict=True)
         if found != exported.part.given
     ]
@@ -117,7 +114,7 @@ def _ulids(column: pa.Array) -> np.ndarray:
 
 
 def _check_missing(query: RangeQuery, raw: np.ndarray, missing: pa.Array) -> None:
-    if query.on_missing != "fail":
+    if query.may_miss_rows:
         return
     flags = np.frombuffer(missing.buffers()[1], dtype=np.int32)[missing.offset :][: len(missing)]
     if not flags.any():
@@ -126,8 +123,8 @@ def _check_missing(query: RangeQuery, raw: np.ndarray, missing: pa.Array) -> Non
     ulid = str(Ulid.of_bytes(raw[int(flags.argmax())].tobytes()))
     raise MissingEventError(
         f"{_where(query)}: the row of event {ulid} was deleted from {name!r} after it was fed, "
-        f"{int(flags.sum())} in this batch. Restore the rows, or export with on_missing='keys_only'. Where "
-        "the table has row-level security, this login must see every row",
+        f"{int(flags.sum())} in this batch. {query.missing_advice}. Where the table has row-level security, "
+        "this login must see every row",
         feed=name,
         shard=query.shard,
         ulid=ulid,
@@ -161,14 +158,12 @@ def _check_text(query: RangeQuery, number: int, column: pa.Array, raw: np.ndarra
 
 
 def _text_error(query: RangeQuery, exported: Exported, ulid: Ulid) -> ColumnTypeError:
-    column = exported.column
     return ColumnTypeError(
-        f"{_where(query)}: column {column.name!r} of type {column.type} cannot be exported unchanged: in "
-        f"event {ulid} it holds half of a surrogate pair, which is no Unicode text. Correct the value, or "
-        "keep such values as varbinary",
+        f"{_where(query)}: {exported} cannot be exported unchanged: in event {ulid} it holds half of a "
+        "surrogate pair, which is no Unicode text. Correct the value, or keep such values as varbinary",
         feed=query.feed.name,
         shard=query.shard,
-        column=column.name,
+        column=exported.column.name,
         ulid=str(ulid),
     )
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_changefeed.core.feed import Column, FeedInfo, FeedKind
-from airflow_changefeed.exceptions import FeedNotFoundError, FeedSetupError
+from airflow_changefeed.exceptions import FeedNotFoundError, FeedSetupError, PermissionDeniedError
 from airflow_changefeed.sources.mssql.errors import name_error
 from airflow_changefeed.sources.mssql.names import MssqlFeed, as_time, quote
+from airflow_changefeed.sources.mssql.registry import MssqlCapture, is_of_capture, load_registry
 from airflow_changefeed.sources.mssql.session import Session
 from airflow_changefeed.sources.mssql.types import declared
 
@@ -43,22 +44,46 @@ def load_feeds(
     if is_fresh or any(name not in session.columns for name in known.values()):
         columns = _columns(session, schema, feed)
         session.columns |= {name: columns.get(number, []) for number, name in known.items()}
-    found = [_feed(schema, row, session.columns[known[row["feed_id"]]]) for row in rows]
+        session.captures |= _captures(session, schema, known)
+    found = [
+        _feed(schema, row, session.columns[name], session.captures.get(name))
+        for row in rows
+        for name in [known[row["feed_id"]]]
+    ]
     return sorted(found, key=lambda one: one.name)
 
 
-def _feed(schema: str, row: Mapping[str, Any], columns: list[dict[str, Any]]) -> MssqlFeed:
-    typed = {column["name"]: Column(column["name"], declared(column)) for column in columns}
+def _captures(
+    session: Session, schema: str, known: Mapping[int, tuple[str, int, str]]
+) -> dict[tuple[str, int, str], MssqlCapture]:
+    """Return the captures among feeds; asks nothing where there are none."""
+    found = [number for number, name in known.items() if is_of_capture(_keys(session.columns[name]))]
+    registry = load_registry(session, schema, found[0] if len(found) == 1 else None) if found else None
+    captures = registry.for_readers() if registry else {}
+    return {known[number]: captures[number] for number in found if number in captures}
+
+
+def _keys(columns: list[dict[str, Any]]) -> list[Column]:
+    """Return the primary key of a table, in its order."""
     keys = sorted((column for column in columns if column["key_ordinal"]), key=lambda one: one["key_ordinal"])
+    return [Column(column["name"], declared(column)) for column in keys]
+
+
+def _feed(
+    schema: str, row: Mapping[str, Any], columns: list[dict[str, Any]], capture: MssqlCapture | None
+) -> MssqlFeed:
+    keys = _keys(columns)
     kind = FeedKind(row["kind"])
     info = FeedInfo(
         row["name"],
         kind,
         row["shard_key_type"],
-        tuple(typed[column["name"]] for column in keys),
-        tuple(typed.values()),
+        # An event of a capture has a row for each of its images.
+        tuple(keys[:-1] if capture else keys),
+        tuple(Column(column["name"], declared(column)) for column in columns),
         as_time(row["floor_time"]) if row["floor_time"].year > _NEVER_SEALED else None,
     )
+    key_names = {column.name for column in info.key_columns}
     has_table = row["table_schema"] is not None and row["table_name"] is not None
     return MssqlFeed(
         schema=schema,
@@ -70,8 +95,9 @@ def _feed(schema: str, row: Mapping[str, Any], columns: list[dict[str, Any]]) ->
         ulid_column=row["ulid_column"],
         shard_column=row["shard_column"],
         info=info,
-        key_collations={column["name"]: column["collation"] for column in keys},
+        key_collations={one["name"]: one["collation"] for one in columns if one["name"] in key_names},
         refusals={column["name"]: reason for column in columns if (reason := _refusal(column))},
+        capture=capture,
     )
 
 
@@ -88,14 +114,28 @@ def _refusal(column: Mapping[str, Any]) -> str | None:
 
 
 def _columns(session: Session, schema: str, feed: str | None) -> dict[int, list[dict[str, Any]]]:
+    """Return the columns of the feeds' tables."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    sql = (
+        f"declare @feed nvarchar(128) = ?; {columns_sql(schema, 'feeds', 'feed_id')} "
+        f"{'where x.name = @feed ' if feed else ''}order by x.feed_id, c.column_id"
+    )
+    for row in session.records(sql, feed or ""):
+        found.setdefault(row["feed_id"], []).append(row)
+    return found
+
+
+def columns_sql(schema: str, registered: str, *also: str) -> str:
     """
-    Return the columns of the feeds' tables; an alias type is the type that it stands for.
+    Return a question for the columns of tables; an alias type is the type that it stands for.
 
     Their names are the information schema's, as some servers spell them in ``sys.columns`` in lower case.
+
+    :param registered: table of ours, ``x`` in the question, whose column ``object_id`` says of which tables.
+    :param also: columns of it that the answer has, too.
     """
-    found: dict[int, list[dict[str, Any]]] = {}
-    for row in session.records(
-        "declare @feed nvarchar(128) = ?; select f.feed_id, coalesce(s.COLUMN_NAME, c.name) as name, "
+    return (
+        f"select {', '.join(f'x.{name}' for name in also)}, coalesce(s.COLUMN_NAME, c.name) as name, "
         # Of the server's own types some have another's number, as hierarchyid and geography do.
         "case when t.is_user_defined = 1 and t.is_assembly_type = 0 then coalesce(b.name, t.name) "
         "else t.name end as type, c.max_length, c.precision, c.scale, c.collation_name as collation, "
@@ -105,20 +145,35 @@ def _columns(session: Session, schema: str, feed: str | None) -> dict[int, list[
         "quotename(object_schema_name(c.object_id)) + N'.' + quotename(object_name(c.object_id)), "
         "'OBJECT', 'UNMASK'), "
         "has_perms_by_name(db_name(), 'DATABASE', 'UNMASK')) end as may_unmask "
-        f"from {quote(schema)}.[feeds] f "
-        "join sys.columns c on c.object_id = f.object_id "
+        f"from {quote(schema)}.{quote(registered)} x "
+        "join sys.columns c on c.object_id = x.object_id "
         "join sys.types t on t.user_type_id = c.user_type_id "
         "left join sys.types b on b.user_type_id = c.system_type_id "
         "left join INFORMATION_SCHEMA.COLUMNS s on s.TABLE_SCHEMA = object_schema_name(c.object_id) "
         "and s.TABLE_NAME = object_name(c.object_id) and s.COLUMN_NAME = c.name "
         "left join sys.indexes i on i.object_id = c.object_id and i.is_primary_key = 1 "
         "left join sys.index_columns k on k.object_id = i.object_id and k.index_id = i.index_id "
-        "and k.column_id = c.column_id and k.key_ordinal > 0 "
-        f"{'where f.name = @feed ' if feed else ''}order by f.feed_id, c.column_id",
-        feed or "",
-    ):
-        found.setdefault(row["feed_id"], []).append(row)
-    return found
+        "and k.column_id = c.column_id and k.key_ordinal > 0"
+    )
+
+
+def _check_whole(feed: MssqlFeed) -> None:
+    """Raise for what keeps a feed's events from being told, also by their keys."""
+    if not feed.info.key_columns:
+        raise FeedSetupError(
+            f"feed {feed.name!r} has lost its event table, or this login must not see it: ask a DBA to "
+            f"`grant select on {feed.name}` to the login's user (no role of the feed has that, except where "
+            "it is a capture), bring the table back under its name, or drop the feed",
+            feed=feed.name,
+        )
+    if feed.capture is None and is_of_capture(feed.info.key_columns):
+        role = quote(f"{feed.schema}.readers:{feed.name}")
+        raise PermissionDeniedError(
+            f"feed {feed.name!r} is a capture, and this login must not see in the tables captures, "
+            f"capture_tables and capture_columns what it captures: role {role} has this right; ask a DBA "
+            f"for: alter role {role} add member [the login's user]",
+            feed=feed.name,
+        )
 
 
 def load_feed(
@@ -131,6 +186,7 @@ def load_feed(
     :param is_whole: False also takes a feed whose event table is gone, to drop it.
     :raises FeedNotFoundError: there is none of that name; names those that there are.
     :raises FeedSetupError: the feed's event table was dropped, or the login must not see it.
+    :raises PermissionDeniedError: the feed is a capture, and the login must not see of what.
     """
     found = load_feeds(session, schema, feed, is_fresh=is_fresh) if feed else []
     if found is None:
@@ -143,13 +199,8 @@ def load_feed(
     # A database compares names as its collation says, an exporter letter by letter.
     for known in found:
         if known.name == feed:
-            if is_whole and not known.info.key_columns:
-                raise FeedSetupError(
-                    f"feed {feed!r} has lost its event table, or this login must not see it: ask a DBA to "
-                    f"`grant select on {feed}` to the login's user (no role of the feed has that), bring the "
-                    "table back under its name, or drop the feed",
-                    feed=feed,
-                )
+            if is_whole:
+                _check_whole(known)
             return known
     names = [row[0] for row in session.rows(f"select name from {quote(schema)}.[feeds] order by name")]
     raise FeedNotFoundError(

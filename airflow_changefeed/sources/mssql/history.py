@@ -72,6 +72,12 @@ def _check(feed: MssqlFeed, shard: Shard, timed: list[tuple[datetime, tuple[Any,
     if feed.is_serialized:
         problem = "its writers keep the ULID in their own table: write rows there with ULIDs of their time"
         raise _refused(feed, shard, [problem])
+    if feed.capture is not None:
+        problem = (
+            "it is a capture, whose events are what was done to its tables. To have rows that were there "
+            "before, enable it with a snapshot, or settle it with resync"
+        )
+        raise _refused(feed, shard, [problem])
     if not timed:
         raise _refused(feed, shard, ["there are no events"])
     keys = [column.name for column in feed.info.key_columns]

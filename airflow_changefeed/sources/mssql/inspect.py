@@ -21,8 +21,15 @@ from airflow_changefeed.sources.mssql import inspect_sql as asked
 from airflow_changefeed.sources.mssql.catalog import load_feeds
 from airflow_changefeed.sources.mssql.connection import MssqlDatabase
 from airflow_changefeed.sources.mssql.errors import is_driver_error
+from airflow_changefeed.sources.mssql.inspect_captures import CaptureLook, not_told
 from airflow_changefeed.sources.mssql.names import MssqlFeed, as_time, quote, split_name
-from airflow_changefeed.sources.mssql.objects import feed_objects, feed_roles, installed_objects, rights
+from airflow_changefeed.sources.mssql.objects import (
+    capture_objects,
+    feed_objects,
+    feed_roles,
+    installed_objects,
+    rights,
+)
 from airflow_changefeed.sources.mssql.session import Session
 from airflow_changefeed.sources.outbox import old_outbox
 
@@ -97,6 +104,12 @@ class _Inspection:
         """Whether this login sees all objects, or only those that it may use."""
         return bool(self.server["sees_all"])
 
+    @property
+    def is_sql_server(self) -> bool:
+        """Whether the server is SQL Server itself, of a version that is supported."""
+        is_boxed = int(self.server["engine_edition"]) in _BOXED
+        return not is_boxed or int(self.server["major_version"] or 0) >= _FIRST_MAJOR
+
     def run(self, feed: str | None) -> None:
         """Look at everything, or at one feed alone."""
         self._look("objects", self._objects)
@@ -118,6 +131,8 @@ class _Inspection:
         self._look("open transactions", self._transactions, remedy=_VIEW_STATE)
         for each in feeds:
             self._feed(each)
+        if any(each.capture for each in feeds):
+            self._look("captures", lambda session: self._captures(session, feeds))
         database, durability = self.server["database_name"], self.server["delayed_durability"]
         self.faults += told.durability_faults(database, durability or 0)
 
@@ -163,9 +178,7 @@ class _Inspection:
 
     def _options(self, session: Session, feeds: list[str]) -> None:
         """Find what is wrong with options of tables and sequences."""
-        server, schema = self.server, self.schema
-        is_boxed = int(server["engine_edition"]) in _BOXED
-        tells_locks = not is_boxed or int(server["major_version"] or 0) >= _FIRST_MAJOR
+        schema, tells_locks = self.schema, self.is_sql_server
         tables = session.records(asked.TABLES, schema) if tells_locks else []
         self.faults += told.lock_faults(schema, feeds, tables, session.records(asked.INDEXES, schema))
         sequences = session.records(asked.SEQUENCES, schema)
@@ -174,19 +187,29 @@ class _Inspection:
         unseen = [] if tells_locks else ["lock escalation and page locks of the tables"]
         if not sequences and self.sees_all:
             unseen.append("options of the sequences")
-        remedy = "Nothing, where this is no SQL Server; else ask a DBA"
-        self.faults += [not_looked_at(one, "this server tells nothing of it", remedy) for one in unseen]
+        self.faults += [not_told(one) for one in unseen]
 
     def _transactions(self, session: Session) -> None:
         seconds = int(self.limits.open_transaction.total_seconds())
         self.faults += told.open_transaction_faults(session.records(asked.OPEN_TRANSACTIONS, seconds))
 
+    def _captures(self, session: Session, feeds: list[MssqlFeed]) -> None:
+        """Find what is wrong with captures."""
+        look = CaptureLook(
+            session, self.schema, self.user, self.is_sql_server, sees_all=bool(self.server["sees_roles"])
+        )
+        self.faults += look.faults(feeds[0].feed_id if len(feeds) == 1 else None)
+
     def _feed(self, feed: MssqlFeed) -> None:
         """Find what is wrong with a feed."""
         upgrade = told.upgrade(self.schema, feed)
         if self.sees_all:
-            expected = feed_objects(feed.name, feed.kind)
+            expected = feed_objects(feed.name, feed.kind, is_capture=feed.capture is not None)
             self.faults += told.missing_objects(self.schema, expected, self.names, upgrade)
+            if feed.capture is not None:
+                expected = capture_objects(feed.name, range(len(feed.capture.tables)))
+                refresh = f"airflow changefeed capture refresh {feed.name}"
+                self.faults += told.missing_objects(self.schema, expected, self.names, refresh)
         if feed.table is None and self.sees_all:
             self.faults.append(told.no_event_table(self.schema, feed.name))
         if self.server["sees_roles"]:
@@ -204,7 +227,7 @@ class _Inspection:
         """Find what this login may not do, of what the role may that it should have."""
         wanted = {
             f"{right.object}:{feed.name}" if right.is_feed else right.object: right
-            for right in rights(self.limits.role)
+            for right in rights(self.limits.role, is_capture=feed.capture is not None)
         }
         # What is missing is told already.
         seen = {
@@ -228,7 +251,7 @@ class _Inspection:
             remedy = upgrade if is_member else None
             self.faults.append(told.no_right(self.user, feed.name, missing, full, remedy))
         if not may_select and (feed.table is not None or not self.sees_all):
-            self.faults.append(told.no_select(self.user, feed.name, table))
+            self.faults.append(told.no_select(self.user, feed, table))
 
     def _outbox(self, session: Session, feed: MssqlFeed) -> None:
         for row in session.records(feed.call("inspect_outbox", {})[0]):

@@ -269,13 +269,15 @@ def no_right(user: str, feed: str, missing: Sequence[str], role: str, upgrade: s
     return Fault(FaultKind.PERMISSION_MISSING, f"feed {feed}", what, remedy)
 
 
-def no_select(user: str, feed: str, table: str) -> Fault:
+def no_select(user: str, feed: MssqlFeed, table: str) -> Fault:
     """Tell that a login may not select the event table."""
+    role = quote(f"{feed.schema}.readers:{feed.name}")
     return Fault(
         FaultKind.PERMISSION_MISSING,
-        f"table {feed}",
+        f"table {feed.name}",
         f"{user} may not select the event table, or it is gone: keys are read, and nothing is exported",
-        f"grant select on {table} to {quote(user)}: no role has it",
+        f"grant select on {table} to {role if feed.capture else quote(user)}: "
+        f"{'the role has lost it' if feed.capture else 'no role has it'}",
     )
 
 

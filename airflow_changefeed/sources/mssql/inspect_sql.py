@@ -108,6 +108,42 @@ where d.database_id = db_id()
 order by age desc;
 """
 
+#: No parameter; ``{schema}`` is the schema, quoted. All triggers after the fact of tables that are captured.
+CAPTURE_TRIGGERS = """
+select
+    t.capture_id,
+    t.table_no,
+    g.name,
+    convert(int, g.is_disabled) as is_disabled,
+    case when g.modify_date > t.trigger_modified then convert(varchar(19), g.modify_date, 120) end as altered,
+    convert(int, m.uses_quoted_identifier) as uses_quoted_identifier,
+    convert(int, m.uses_ansi_nulls) as uses_ansi_nulls,
+    e.type_desc as operation,
+    convert(int, e.is_first) as is_first
+from {schema}.[capture_tables] as t
+inner join sys.triggers as g on g.parent_id = t.object_id and g.is_instead_of_trigger = 0
+left join sys.sql_modules as m on m.object_id = g.object_id
+left join sys.trigger_events as e on e.object_id = g.object_id;
+"""
+
+#: Likewise. The tables that keep captured ones from being truncated, by their foreign keys.
+CAPTURE_GUARDS = """
+select t.capture_id, t.table_no
+from {schema}.[capture_tables] as t
+inner join sys.foreign_keys as k on k.referenced_object_id = t.object_id
+inner join sys.tables as g on g.object_id = k.parent_object_id and g.name = t.guard_name;
+"""
+
+#: No parameter. Triggers of the database itself.
+DATABASE_TRIGGERS = """
+select g.name, convert(int, g.is_disabled) as is_disabled from sys.triggers as g where g.parent_class = 0;
+"""
+
+#: No parameter.
+NESTED_TRIGGERS = """
+select convert(int, o.value_in_use) as is_on from sys.configurations as o where o.name = N'nested triggers';
+"""
+
 
 def rights(count: int) -> str:
     """

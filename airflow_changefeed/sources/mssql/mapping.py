@@ -9,7 +9,7 @@ and the base type of a ``sql_variant`` get a column of their own, behind the col
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.exceptions import ColumnTypeError
-from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD
 from airflow_changefeed.sources.mssql.names import MssqlFeed
 from airflow_changefeed.sources.mssql.types import Declared, parse
 
@@ -208,28 +207,44 @@ def most_bytes(found: Declared) -> int:
 
 @dataclass(frozen=True)
 class Exported:
-    """One column of a stream: which column of the table it comes of, and how."""
+    """
+    One column of a stream: which column of the table it comes of, and how.
+
+    :param source: the column in a statement.
+    :param image: ``old`` or ``new``, where an event has two rows of the table.
+    """
 
     column: Column
     part: Part
+    source: str = ""
+    image: str = ""
 
     @property
     def field(self) -> pa.Field:
         """Its name and type in Parquet."""
         return pa.field(self.column.name + self.part.suffix, self.part.written)
 
+    @property
+    def selected(self) -> str:
+        """What is selected for it, in a statement."""
+        return self.part.select.replace("{c}", self.source)
 
-def exported_columns(feed: MssqlFeed) -> list[Exported]:
+    def __str__(self) -> str:
+        of_row = f" of the {self.image} row" if self.image else ""
+        return f"column {self.column.name!r}{of_row} of type {self.column.type}"
+
+
+def exported_columns(feed: MssqlFeed, columns: Sequence[Column]) -> list[Exported]:
     """
-    Return the columns of a stream behind ULID and time, in the table's order.
+    Return how columns of a feed's table are exported, in their order.
 
     :raises ColumnTypeError: columns that cannot be exported unchanged, or whose second column would have the
         name of another one; names all of them.
     """
     found, refused, problems = [], [], []
     # Spark takes names that differ in case alone for one.
-    names = {column.name.casefold() for column in feed.info.columns}
-    for column in feed.info.columns:
+    names = {column.name.casefold() for column in columns}
+    for column in columns:
         reason = feed.refusals.get(column.name)
         own = () if reason else parts(parse(column))
         if not own:
@@ -256,12 +271,3 @@ _UNKNOWN = (
     "has no form in Parquet that is known to be exact: give the table a column of a type that has, for "
     "example nvarchar(max) or varbinary(max), computed from this one"
 )
-
-
-def feed_schema(feed: MssqlFeed) -> pa.Schema:
-    """
-    Return the columns of a stream: ULID, time, then those of the event table.
-
-    :raises ColumnTypeError: as :func:`exported_columns`.
-    """
-    return pa.schema([ULID_FIELD, TIME_FIELD, *(column.field for column in exported_columns(feed))])

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.feed import (
     Column,
@@ -22,6 +22,9 @@ from airflow_changefeed.core.feed import (
 from airflow_changefeed.core.times import floor_to_millisecond
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from airflow_changefeed.sources.mssql.registry import MssqlCapture
 
 DEFAULT_SCHEMA = "dbo"
 #: Types of the parameters that our procedures take; ``shard_id`` has the feed's shard key type.
@@ -56,6 +59,23 @@ _TYPES = {
     "shard_key_type": "sysname",
     "table_name": "nvarchar(max)",
     "time_tolerance_ms": "bigint",
+    "table": "nvarchar(max)",
+    "capture": "nvarchar(128)",
+    "insert_columns": "nvarchar(max)",
+    "update_columns": "nvarchar(max)",
+    "delete_columns": "nvarchar(max)",
+    "shard": "nvarchar(max)",
+    "key_change": "varchar(15)",
+    "keep_unchanged": "bit",
+    "session_keys": "nvarchar(max)",
+    "trace_key": "nvarchar(128)",
+    "with_sequence": "bit",
+    "guard_table": "bit",
+    "guard_schema": "bit",
+    "snapshot": "bit",
+    "without": "nvarchar(max)",
+    "note": "nvarchar(2000)",
+    "resync": "bit",
 }
 
 
@@ -122,6 +142,7 @@ class MssqlFeed:
     :param shard_column: the same; None where the table keeps no shards apart.
     :param key_collations: of the key columns; None where they have none.
     :param refusals: why a column cannot be exported although its type could, by the column's name.
+    :param capture: whose events it feeds; None where its table is the user's own.
     """
 
     schema: str
@@ -135,6 +156,7 @@ class MssqlFeed:
     info: FeedInfo
     key_collations: Mapping[str, str | None]
     refusals: Mapping[str, str] = field(default_factory=dict)
+    capture: MssqlCapture | None = None
 
     def object(self, kind: str) -> str:
         """Return the name of one of the feed's objects, for example ``feed``."""

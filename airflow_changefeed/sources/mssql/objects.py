@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.sources.mssql.names import quote
 from airflow_changefeed.sql import load_sql
-from airflow_changefeed.sql.mssql import INSTALL, feed_templates, install_tokens
+from airflow_changefeed.sql.mssql import INSTALL, capture_templates, feed_templates, install_tokens
 
 #: Made by a batch of ``install/``, each of its own name.
 _TABLES = ("feeds", "consumers", "stale_marks")
+_CAPTURE_TABLES = ("captures", "capture_tables", "capture_columns", "capture_gaps")
 _SEQUENCES = ("sequence", "lease_token")
+#: The procedure that a capture has once, whatever its tables.
+_OF_ALL_TABLES = "capture_table"
 _GRANT = re.compile(
     r"grant (\w+) on <<schema>>\.\[(\w+)(:<<name>>)?\] to \[<<schema_name>>\.(\w+):<<name>>\];"
 )
@@ -39,21 +43,27 @@ class Right:
         return f"{quote(schema)}.{quote(name)}"
 
 
-def rights(role: str) -> list[Right]:
-    """Return what a role may do: as it is granted, operators being readers."""
+def rights(role: str, *, is_capture: bool = False) -> list[Right]:
+    """
+    Return what a role may do: as it is granted, operators being readers.
+
+    :param is_capture: whether the feed is a capture's, whose roles may do more.
+    """
     wanted = ("readers",) if role == "readers" else ("readers", "operators")
     found = _GRANT.findall(load_sql("mssql/feed/grants.batch.sql"))
+    if is_capture:
+        found += _GRANT.findall(load_sql("mssql/feed/capture/capture_grants.batch.sql"))
     return [Right(right.upper(), name, bool(feed), to) for right, name, feed, to in found if to in wanted]
 
 
 def installed_objects() -> dict[str, str]:
     """Return the objects of an installation: name to type."""
-    found = dict.fromkeys(_TABLES, "table") | dict.fromkeys(_SEQUENCES, "sequence")
+    found = dict.fromkeys((*_TABLES, *_CAPTURE_TABLES), "table") | dict.fromkeys(_SEQUENCES, "sequence")
     for name in INSTALL:
         thing, _, kind = name.partition(".")
         if kind in ("procedure", "function"):
             found[thing] = kind
-    return found | {"templates": "function"}
+    return found | dict.fromkeys(("templates", "capture_templates"), "function")
 
 
 def feed_roles(schema: str, feed: str) -> list[str]:
@@ -65,11 +75,26 @@ def feed_roles(schema: str, feed: str) -> list[str]:
     ]
 
 
-def feed_objects(feed: str, kind: FeedKind) -> dict[str, str]:
+def feed_objects(feed: str, kind: FeedKind, *, is_capture: bool = False) -> dict[str, str]:
     """Return the objects of a feed: name to type."""
+    kinds = (None, kind.value, *(("capture",) if is_capture else ()))
     return {
         # A template of a type is named without what the type's own name begins with.
         f"{'type:' if template.type == 'type' else ''}{template.object}:{feed}": template.type
         for template in feed_templates()
-        if template.kind in (None, kind.value) and template.type != "batch"
+        if template.kind in kinds and template.type != "batch"
+    }
+
+
+def capture_objects(capture: str, tables: Iterable[int]) -> dict[str, str]:
+    """
+    Return the procedures that a capture has for each of its tables: name to type.
+
+    :param tables: their numbers.
+    """
+    procedures = [template.object for template in capture_templates() if template.type == "procedure"]
+    return {
+        f"{name}{'' if name == _OF_ALL_TABLES else f'.{number}'}:{capture}": "procedure"
+        for number in tables
+        for name in procedures
     }

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from airflow_changefeed.core.feed import Column, Shard
+from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import FeedSetupError
-from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD
+from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD, ulid_texts, ulid_times
 from airflow_changefeed.sources.mssql.mapping import Exported, exported_columns, is_large_object, most_bytes
 from airflow_changefeed.sources.mssql.names import MssqlFeed, quote
 from airflow_changefeed.sources.mssql.types import parse
@@ -47,13 +48,37 @@ class RangeQuery:
 
     @cached_property
     def columns(self) -> list[Exported]:
-        """What is exported, behind ULID and time."""
-        return exported_columns(self.feed)
+        """What is selected behind the ULID and whether the row is missing."""
+        # A key is the feed's, as its row may be gone.
+        fed = () if self.feed.is_serialized else self.feed.info.key_columns
+        return [
+            replace(one, source=f"{'f' if one.column in fed else 'e'}.{quote(one.column.name)}")
+            for one in exported_columns(self.feed, self.feed.info.columns)
+        ]
 
     @cached_property
     def schema(self) -> pa.Schema:
         """The batches' schema."""
         return pa.schema([ULID_FIELD, TIME_FIELD, *(column.field for column in self.columns)])
+
+    def batch(self, ulids: np.ndarray, arrays: list[pa.Array]) -> pa.RecordBatch:
+        """
+        Return a batch of :attr:`schema`.
+
+        :param ulids: uint8, shape (rows, 16).
+        :param arrays: of :attr:`columns`, converted.
+        """
+        return pa.RecordBatch.from_arrays([ulid_texts(ulids), ulid_times(ulids), *arrays], schema=self.schema)
+
+    @property
+    def may_miss_rows(self) -> bool:
+        """Whether an event whose row is gone is given with its keys alone."""
+        return self.on_missing != "fail"
+
+    @property
+    def missing_advice(self) -> str:
+        """What to do about rows that are gone."""
+        return "Restore the rows, or export with on_missing='keys_only'"
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -91,19 +116,11 @@ class RangeQuery:
         of_shard = f"{shard} = @shard_id and " if shard else ""
         return ulid, missing, f"from {tables} where {of_shard}{ulid} > @after and {ulid} <= @upto"
 
-    def _column(self, column: Column) -> str:
-        """Say where a column comes from: a key from the feed, as its row may be gone."""
-        is_fed = not self.feed.is_serialized and column in self.feed.info.key_columns
-        return f"{'f' if is_fed else 'e'}.{quote(column.name)}"
-
-    def _selected(self, exported: Exported) -> str:
-        return exported.part.select.replace("{c}", self._column(exported.column))
-
     @property
     def sql(self) -> str:
         """Gives ULID, whether the row is missing, then the columns; rows in ascending ULID."""
         ulid, missing, source = self._source
-        selected = [f"{self._selected(column)} as c{number}" for number, column in enumerate(self.columns)]
+        selected = [f"{column.selected} as c{number}" for number, column in enumerate(self.columns)]
         values = "".join(f", {one}" for one in selected)
         statement = f"select {ulid} as u, {missing} as m{values} {source} order by {ulid} {_FRESH}"
         return f"{self._declarations}{statement}"
@@ -119,7 +136,7 @@ class RangeQuery:
         """
         ulid, _, source = self._source
         given = ", ".join(["(convert(binary(16), ?), convert(nvarchar(max), ?))"] * len(texts))
-        value = f"convert(varbinary(max), convert(nvarchar(max), {self._selected(self.columns[number])}))"
+        value = f"convert(varbinary(max), convert(nvarchar(max), {self.columns[number].selected}))"
         sql = (
             f"{self._declarations}select {ulid} as u, {value} as v {source} and exists (select 1 from "
             f"(values {given}) g (u, t) where g.u = {ulid} and {value} <> convert(varbinary(max), g.t))"
@@ -133,7 +150,7 @@ class RangeQuery:
         """Return a statement, with its parameters, for how many of some events have a value in a column."""
         ulid, _, source = self._source
         marks = ", ".join(["convert(binary(16), ?)"] * len(ulids))
-        value = self._column(self.columns[number].column)
+        value = self.columns[number].source
         sql = f"{self._declarations}select count(*) {source} and {ulid} in ({marks}) and {value} is not null"
         return sql, (*self._between(ulids), *(one.bytes for one in ulids))
 
@@ -142,22 +159,26 @@ class RangeQuery:
         return replace(self, range=UlidRange(min(ulids).previous(), max(ulids))).values
 
     @cached_property
-    def large_objects(self) -> list[Column]:
+    def _whole(self) -> list[Exported]:
+        """The exported columns, without those that hold what another cannot."""
+        return [one for one in self.columns if not one.part.suffix]
+
+    @cached_property
+    def large_objects(self) -> list[Exported]:
         """The columns whose values may be of any length."""
-        found = [column for column in self.feed.info.columns if is_large_object(parse(column))]
-        return list(dict.fromkeys(found))
+        return [one for one in self._whole if is_large_object(parse(one.column))]
 
     @property
     def most_row_bytes(self) -> int:
         """Bytes that a row takes at most, as declared, without large objects."""
-        return sum(
-            most_bytes(parse(column)) for column in self.feed.info.columns if column not in self.large_objects
-        )
+        declared = [parse(one.column) for one in self._whole]
+        return sum(most_bytes(one) for one in declared if not is_large_object(one))
 
-    def _size(self, column: Column) -> str:
+    @staticmethod
+    def _size(exported: Exported) -> str:
         """Say how many bytes a large object has, which the server mostly knows without reading it."""
-        value = self._column(column)
-        if parse(column).name in _STORED_SHORTER:
+        value = exported.source
+        if parse(exported.column).name in _STORED_SHORTER:
             value = f"cast({value} as nvarchar(max))"
         return f"convert(bigint, datalength({value}))"
 
@@ -165,7 +186,7 @@ class RangeQuery:
     def sizes_sql(self) -> str:
         """Gives the rows that fill one batch after the other, and the longest of each large object there."""
         ulid, _, source = self._source
-        sizes = [f"isnull({self._size(column)}, 0)" for column in self.large_objects]
+        sizes = [f"isnull({self._size(one)}, 0)" for one in self.large_objects]
         named = ", ".join(f"{size} as s{number}" for number, size in enumerate(sizes))
         running = f"sum({' + '.join(sizes)}) over (order by {ulid} rows unbounded preceding)"
         longest = ", ".join(f"max(s{number})" for number in range(len(sizes)))

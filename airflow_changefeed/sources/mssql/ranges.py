@@ -14,14 +14,15 @@ from airflow_changefeed.sources.arrow import check_schema
 from airflow_changefeed.sources.base import ULID_COLUMN
 from airflow_changefeed.sources.mssql.arrow import Recheck, plan_batches, stream
 from airflow_changefeed.sources.mssql.bounds import check_purged
+from airflow_changefeed.sources.mssql.capture_query import range_query
 from airflow_changefeed.sources.mssql.catalog import load_feed
 from airflow_changefeed.sources.mssql.connection import MssqlDatabase
-from airflow_changefeed.sources.mssql.query import RangeQuery
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_changefeed.sources.mssql.names import MssqlFeed
+    from airflow_changefeed.sources.mssql.query import RangeQuery
     from airflow_changefeed.sources.mssql.session import Session
 
 
@@ -64,7 +65,7 @@ class RangeStream:
         with self._bulk.connect(feed=self.feed, shard=self.shard) as session:
             found = load_feed(session, self._bulk.schema, self.feed, is_fresh=True)
             self._bound(session, found)
-            query = RangeQuery(found, self.shard, self.range, self.on_missing)
+            query = range_query(found, self.shard, self.range, self.on_missing)
             if self._schema is not None:
                 check_schema(query.schema, self._schema, self.feed)
             self._schema = query.schema

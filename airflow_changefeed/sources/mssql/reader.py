@@ -149,7 +149,7 @@ class MssqlReader:
 
     def schema(self, feed: str) -> pa.Schema:
         """See the protocol."""
-        from airflow_changefeed.sources.mssql.mapping import feed_schema
+        from airflow_changefeed.sources.mssql.capture_query import feed_schema
 
         return self._ask(feed, lambda session, found: feed_schema(found), is_fresh=True)
 

@@ -21,12 +21,20 @@ ROLES: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(_READERS, "readers"),
         **dict.fromkeys(("outbox", "lock", "lock_feed"), "writers"),
         **dict.fromkeys(("drain_feed", "seal_feed", "purge_feed", "insert_history"), "operators"),
+        **dict.fromkeys(("check_capture", "settle_capture"), "operators"),
     }
 )
 #: What every role of some kind has, whatever the feed.
 _SHARED = MappingProxyType({"feeds": "readers", "sequence": "writers"})
+#: What every reader of some capture has.
+_OF_CAPTURES = frozenset({"captures", "capture_tables", "capture_columns", "capture_gaps"})
 #: What only those may do who install changefeed and set up feeds.
-_SETUP = frozenset({"setup_feed", "upgrade_feed", "upgrade_feeds", "set_up", "drop_feed"})
+_SETUP = frozenset(
+    {
+        *("setup_feed", "upgrade_feed", "upgrade_feeds", "set_up", "drop_feed"),
+        *("enable_capture", "refresh_capture", "disable_capture"),
+    }
+)
 _DENIED = re.compile(
     r"The (?P<right>[A-Z][A-Z ]*) permission was denied on the (?:column '.*?' of the )?"
     r"object '(?P<object>.*?)['\"](?:, database '(?P<database>.*?)')?, schema '(?P<schema>.*?)'",
@@ -61,11 +69,17 @@ def _of_object(schema: str, name: str, right: str) -> str:
     if name in _SHARED:
         role = f"{schema}.{_SHARED[name]}:…"
         return f"every role {role} has this right; ask a DBA to make the login's user a member of one"
+    if name in _OF_CAPTURES:
+        role = f"{schema}.readers:…"
+        return (
+            f"each capture's role {role} has this right; ask a DBA to make the login's user a member of one"
+        )
     if name in _SETUP:
         return "this needs the right to create tables, procedures and roles: let a DBA do it"
     if feed or not right:
         return _ANY_ROLE
     return (
-        f"this object is not one of changefeed's, whose roles have no right to it; ask a DBA for: "
+        "of changefeed's roles none has a right to this object, except the readers of a capture to the table "
+        "of its events; ask a DBA for: "
         f"grant {right} on {quote(schema)}.{quote(name)} to [the login's user]"
     )

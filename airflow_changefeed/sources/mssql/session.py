@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import mssql_python
     import pyarrow as pa
 
+    from airflow_changefeed.sources.mssql.registry import MssqlCapture
+
 
 class Session:
     """A connection in autocommit, and what is asked of it."""
@@ -26,6 +28,8 @@ class Session:
         self.is_broken = False
         #: Columns of each feed's table, by what the feed is known by.
         self.columns: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
+        #: The captures among the feeds, likewise.
+        self.captures: dict[tuple[str, int, str], MssqlCapture] = {}
         _LIVE.add(self)
 
     def execute(self, sql: str, *values: Any) -> list[tuple[list[str], list[tuple[Any, ...]]]]:

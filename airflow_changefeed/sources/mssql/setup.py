@@ -64,7 +64,7 @@ class MssqlSetup:
         }
         feed = f"{schema}.{name}"
         with self.database.connect(feed=feed) as session:
-            _install_where_missing(session, self.database)
+            install_where_missing(session, self.database)
             _check_table(session, self.database, feed, quoted, kind)
             # It makes a new feed whole or not at all, and renews one while its readers and writers go on.
             procedure = f"{quote(self.database.schema)}.[setup_feed]"
@@ -99,7 +99,12 @@ class MssqlSetup:
             session.execute(call_text(procedure, arguments), *arguments.values())
 
 
-def _install_where_missing(session: Session, database: MssqlDatabase) -> None:
+def install_where_missing(session: Session, database: MssqlDatabase) -> None:
+    """
+    Install changefeed where it is not.
+
+    :raises FeedSetupError: it is not, and the login has not the right to.
+    """
     if is_complete(session, database.schema):
         return
     try:

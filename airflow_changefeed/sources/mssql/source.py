@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.sources.mssql.capture import MssqlCaptures
 from airflow_changefeed.sources.mssql.connection import MAX_LOCK_TIMEOUT, MssqlDatabase
 from airflow_changefeed.sources.mssql.control import MssqlControl
 from airflow_changefeed.sources.mssql.cursors import MssqlCursors
@@ -25,7 +26,9 @@ from airflow_changefeed.sources.mssql.setup import MssqlSetup
 DEFAULT_SCHEMA = "changefeed"
 
 
-class MssqlFeedSource(MssqlControl, MssqlReader, MssqlHistory, MssqlSetup, MssqlCursors, MssqlInspect):
+class MssqlFeedSource(
+    MssqlControl, MssqlReader, MssqlHistory, MssqlSetup, MssqlCaptures, MssqlCursors, MssqlInspect
+):
     r"""
     Feeds in a database of SQL Server; implements :class:`~airflow_changefeed.sources.base.FeedSource`.
 

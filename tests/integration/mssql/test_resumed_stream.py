@@ -17,11 +17,13 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.sources.mssql.retry import RetryPolicy
+from tests.integration.mssql.captured import AT, Captured, HandMade
 from tests.integration.mssql.line import Line
 from tests.integration.mssql.server import Client, Database
 
 ALL = UlidRange(Ulid.MIN, Ulid.MAX)
 FEED, CHANGING = "myservice.Resumed", "myservice.ResumedAndChanged"
+CAPTURE = "myservice.Resumed_changes"
 ROWS, BATCH = 3_000, 100
 #: Fewer attempts than the cuts below: each batch counts them anew.
 AT_ONCE = RetryPolicy(attempts=2, first_pause=0.0, longest_pause=0.0)
@@ -77,6 +79,33 @@ def test_a_stream_goes_on_after_its_connection_was_lost_again_and_again(
     assert AT_ONCE.attempts < CUTS
     assert found == _ulids(sealed)
     assert len(set(found)) == ROWS
+
+
+def test_a_stream_of_a_capture_goes_on_likewise(
+    database: Database, sealed: MssqlFeedSource, distant: MssqlFeedSource, line: Line
+) -> None:
+    """With both rows of each event."""
+    columns = {"k": ("k", "int"), "v": ("v", "varchar(900)")}
+    with database.client() as client:
+        capture = HandMade(client, CAPTURE, [Captured(FEED, columns, keys=("k",))]).make()
+        for image in (0, 1):
+            client.results(
+                f"insert into {capture.full} (changefeed_statement, changefeed_row, changefeed_image, "
+                "changefeed_shard, changefeed_table, changefeed_op, changefeed_at, k, v) "
+                f"select k, 1, {image}, 0, 0, 'u', '{AT}', k + {image}, v from {FEED}"
+            )
+        client.results(
+            f"insert into [changefeed].[outbox:{CAPTURE}] (changefeed_statement, changefeed_row) "
+            f"select k, 1 from {FEED} order by k"
+        )
+    sealed.seal(CAPTURE, sealed.now())
+    found: list[tuple[int, int]] = []
+    for number, batch in enumerate(distant.stream(CAPTURE, 0, ALL, batch_rows=BATCH)):
+        rows = zip(batch.column("old").to_pylist(), batch.column("new").to_pylist(), strict=True)
+        found += [(old["k"], new["k"]) for old, new in rows]
+        if number % 8 == 0 and number // 8 < CUTS:
+            line.cut()
+    assert found == [(k, k + 1) for k in range(ROWS)]
 
 
 def test_a_stream_that_gets_nowhere_gives_up(

@@ -18,10 +18,17 @@ from airflow_changefeed.core.fault import Fault, FaultKind
 from airflow_changefeed.core.feed import FeedInfo, FeedKind
 from airflow_changefeed.sources.mssql import inspect_faults as told
 from airflow_changefeed.sources.mssql.names import MssqlFeed
-from airflow_changefeed.sources.mssql.objects import feed_objects, feed_roles, installed_objects, rights
+from airflow_changefeed.sources.mssql.objects import (
+    capture_objects,
+    feed_objects,
+    feed_roles,
+    installed_objects,
+    rights,
+)
 from airflow_changefeed.sql import load_sql
 from tests.examples import DOCS
 from tests.unit.export.ailments import APART, FAULTS
+from tests.unit.sources.mssql_captures import BROKEN as BROKEN_CAPTURES
 
 FEED, SCHEMA = "myservice.MyEvent", "changefeed"
 OUTBOX = f"outbox:{FEED}"
@@ -200,12 +207,31 @@ def test_the_objects_of_a_feed_are_those_of_its_kind() -> None:
     assert not any("options" in name or "grants" in name for name in (*outbox, *serialized))
 
 
+def test_a_capture_has_objects_and_rights_of_its_own() -> None:
+    """Those of an outbox, what checks the capture, and what each of its tables needs."""
+    plain = feed_objects(FEED, FeedKind.OUTBOX)
+    found = feed_objects(FEED, FeedKind.OUTBOX, is_capture=True)
+    assert plain.items() < found.items()
+    assert found[f"check_capture:{FEED}"] == "procedure"
+    assert found[f"balance:{FEED}"] == "table"
+    tables = capture_objects(FEED, range(2))
+    assert tables[f"capture_rows.1:{FEED}"] == tables[f"capture_table:{FEED}"] == "procedure"
+    assert not any("guard" in name or "capture_insert" in name for name in tables)
+    more = {right.object for right in rights("operators", is_capture=True)} - {
+        right.object for right in rights("operators")
+    }
+    tables_of_captures = {"captures", "capture_tables", "capture_columns", "capture_gaps"}
+    assert more == tables_of_captures | {"check_capture", "settle_capture"}
+
+
 def test_the_objects_of_an_installation_are_those_of_its_script() -> None:
     """Those that batches make, too."""
     found = installed_objects()
     assert found["setup_feed"] == "procedure"
     assert found["templates"] == found["version"] == "function"
-    assert {name for name, kind in found.items() if kind == "table"} == {"feeds", "consumers", "stale_marks"}
+    captures = {"captures", "capture_tables", "capture_columns", "capture_gaps"}
+    plain = {"feeds", "consumers", "stale_marks"}
+    assert {name for name, kind in found.items() if kind == "table"} == plain | captures
     assert {name for name, kind in found.items() if kind == "sequence"} == {"sequence", "lease_token"}
 
 
@@ -259,7 +285,8 @@ def test_the_upgrade_of_a_feed_is_a_statement(kind: FeedKind, table_name: str | 
 
 def test_each_fault_that_is_named_is_tried() -> None:
     """Made on a file, in an export, or here; those of a server are in ``tests/integration/mssql``, too."""
-    assert {*FAULTS, *APART, *(kind for kind, _, _ in BROKEN.values())} == set(FaultKind)
+    here = [kind for kind, _, _ in (*BROKEN.values(), *BROKEN_CAPTURES.values())]
+    assert {*FAULTS, *APART, *here} == set(FaultKind)
 
 
 def test_the_page_has_each_fault_with_its_severity() -> None:

@@ -60,7 +60,7 @@ class Server:
             self.answer = [(self.version,)]
         else:
             self.description = None
-            if "set lock_timeout" not in sql:
+            if not re.search(r"set lock_timeout \d+$", sql):
                 self.batches.append(sql)
                 created = re.search(r"function \[changefeed\]\.\[version\].*return '(.*)'", sql, re.DOTALL)
                 self.version = created[1] if created else self.version

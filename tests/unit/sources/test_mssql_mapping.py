@@ -19,7 +19,7 @@ from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import ColumnTypeError, MissingEventError, SchemaChangedError
 from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
 from airflow_changefeed.sources.mssql.arrow import converted, plan_batches
-from airflow_changefeed.sources.mssql.mapping import feed_schema
+from airflow_changefeed.sources.mssql.capture_query import feed_schema
 from airflow_changefeed.sources.mssql.query import BATCH_BYTES, BatchRows, RangeQuery
 from tests.examples import examples, run_example
 from tests.mssql_types import CASES, ROWVERSION, Case

@@ -148,7 +148,7 @@ def test_a_serialized_range_is_the_table_itself() -> None:
         "from [s].[T] e where e.[Sh] = @shard_id and e.[U] > @after and e.[U] <= @upto order by e.[U] "
         "option (recompile)"
     )
-    assert [column.name for column in query.large_objects] == ["text"]
+    assert [one.column.name for one in query.large_objects] == ["text"]
     assert "datalength(e.[text])" in query.sizes_sql
     alone = RangeQuery(make_feed(FeedKind.SERIALIZED, columns=columns, ulid_column="U"), 0, ALL, "fail")
     assert "@shard_id" not in alone.sql

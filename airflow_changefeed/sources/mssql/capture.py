@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Captures in SQL Server: what enables, refreshes, checks and settles them; its procedures do the work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_changefeed.core.capture import CaptureGap, CaptureInfo, CaptureSpec, TableCapture
+from airflow_changefeed.exceptions import (
+    CaptureGapError,
+    CaptureNotFoundError,
+    FeedSetupError,
+    InvalidArgumentError,
+)
+from airflow_changefeed.sources.mssql.capture_info import load_captures, load_gaps
+from airflow_changefeed.sources.mssql.connection import MssqlDatabase
+from airflow_changefeed.sources.mssql.install import has_object
+from airflow_changefeed.sources.mssql.names import call_text, quote, split_name
+from airflow_changefeed.sources.mssql.registry import load_registry
+from airflow_changefeed.sources.mssql.session import Session
+from airflow_changefeed.sources.mssql.setup import install_where_missing
+
+
+class MssqlCaptures:
+    """The part of the source that records changes of any table."""
+
+    database: MssqlDatabase
+
+    def enable_capture(self, spec: CaptureSpec, *, snapshot: bool = False) -> CaptureInfo:
+        """
+        See :class:`~airflow_changefeed.sources.base.CaptureControl`.
+
+        Installs changefeed first where it is missing and the login has the right to. Locks the tables until
+        all is made, and counts their rows meanwhile; a snapshot also records them.
+        """
+        schema, name = split_name(spec.full_name)
+        capture = f"{schema}.{name}"
+        with self.database.connect(capture=capture) as session:
+            install_where_missing(session, self.database)
+            _check_version(session, self.database)
+            _check_same_tables(session, self.database.schema, spec, capture)
+            procedure = f"{quote(self.database.schema)}.[enable_capture]"
+            with session.transaction():
+                for table in spec.tables:
+                    arguments = _arguments(spec, table, capture, snapshot=snapshot)
+                    session.execute(call_text(procedure, arguments), *arguments.values())
+            return self._capture(session, capture)
+
+    def disable_capture(self, name: str) -> None:
+        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
+        with self.database.connect(capture=name) as session:
+            self._capture(session, name)
+            self._call(session, "disable_capture", {"capture": name})
+
+    def refresh_capture(self, name: str, *, without: Sequence[str] = ()) -> CaptureInfo:
+        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
+        with self.database.connect(capture=name) as session:
+            self._capture(session, name)
+            self._call(session, "refresh_capture", {"capture": name, "without": json.dumps(list(without))})
+            return self._capture(session, name)
+
+    def captures(self) -> list[CaptureInfo]:
+        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
+        return self.database.ask(lambda session: load_captures(session, self.database.schema))
+
+    def capture(self, name: str) -> CaptureInfo:
+        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
+        return self.database.ask(lambda session: self._capture(session, name), capture=name)
+
+    def check_capture(self, name: str) -> list[CaptureGap]:
+        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
+
+        def check(session: Session) -> list[CaptureGap]:
+            self._capture(session, name)
+            self._call(session, f"check_capture:{name}", {"lock_timeout": self.database.lock_timeout_ms})
+            return []
+
+        try:
+            # What was found stays found, so that asking again is harmless.
+            return self.database.ask(check, capture=name)
+        except CaptureGapError:
+            return [gap for gap in self.capture_gaps(name) if gap.settled_at is None]
+
+    def settle_capture(self, name: str, *, note: str, by: str, resync: bool = False) -> CaptureInfo:
+        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
+        problems = [f"{what} is missing" for what, given in (("note", note), ("by", by)) if not given.strip()]
+        InvalidArgumentError.collect(f"capture {name!r}", problems)
+        arguments = {
+            "note": note,
+            "by": by,
+            "resync": resync,
+            "lock_timeout": self.database.lock_timeout_ms,
+        }
+        with self.database.connect(capture=name) as session:
+            self._capture(session, name)
+            self._call(session, f"settle_capture:{name}", arguments)
+            return self._capture(session, name)
+
+    def capture_gaps(self, name: str) -> list[CaptureGap]:
+        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
+
+        def gaps(session: Session) -> list[CaptureGap]:
+            self._capture(session, name)
+            registry = load_registry(session, self.database.schema)
+            found = load_gaps(session, self.database.schema, registry, is_open=False) if registry else []
+            return [gap for gap in found if gap.capture == name]
+
+        return self.database.ask(gaps, capture=name)
+
+    def _call(self, session: Session, procedure: str, arguments: dict[str, Any]) -> None:
+        name = f"{quote(self.database.schema)}.{quote(procedure)}"
+        session.execute(call_text(name, arguments), *arguments.values())
+
+    def _capture(self, session: Session, name: str) -> CaptureInfo:
+        found = load_captures(session, self.database.schema)
+        for one in found:
+            if one.name == name:
+                return one
+        known = [one.name for one in found]
+        raise CaptureNotFoundError(
+            f"no capture {name!r} in this database; it has {', '.join(known) or 'none'}. Make it with "
+            "enable_capture",
+            capture=name,
+            known=known,
+        )
+
+
+def _arguments(spec: CaptureSpec, table: TableCapture, capture: str, *, snapshot: bool) -> dict[str, Any]:
+    """Return the arguments of ``enable_capture``, by name."""
+    schema, name = split_name(table.table)
+
+    def columns(asked: tuple[str, ...] | None) -> str:
+        return "none" if asked is None else json.dumps(list(asked), ensure_ascii=False)
+
+    return {
+        "table": f"{quote(schema)}.{quote(name)}",
+        "capture": capture,
+        "insert_columns": columns(table.insert),
+        "update_columns": columns(table.update),
+        "delete_columns": columns(table.delete),
+        "shard": table.shard,
+        "shard_key_type": spec.shard_key_type,
+        "key_change": spec.key_change.value,
+        "keep_unchanged": spec.keep_unchanged,
+        "session_keys": json.dumps(list(spec.session_keys), ensure_ascii=False),
+        "trace_key": spec.trace_key or "",
+        "with_sequence": spec.with_sequence,
+        "guard_table": spec.guard_table,
+        "guard_schema": spec.guard_schema,
+        "snapshot": snapshot,
+    }
+
+
+def _check_version(session: Session, database: MssqlDatabase) -> None:
+    """Raise where what is installed knows no captures yet."""
+    if not has_object(session, database.schema, "enable_capture"):
+        raise FeedSetupError(
+            f"what is installed in schema {database.schema!r} of {database.server} is of a version that has "
+            "no captures: upgrade it with `airflow changefeed install`",
+            schema=database.schema,
+        )
+
+
+def _check_same_tables(session: Session, schema: str, spec: CaptureSpec, capture: str) -> None:
+    """Raise where the capture is there with other tables; of each table the server compares the rest."""
+    wanted = {".".join(split_name(table.table)).casefold() for table in spec.tables}
+    for one in load_captures(session, schema):
+        present = {table.table.casefold() for table in one.spec.tables}
+        if one.name == capture and present != wanted:
+            raise FeedSetupError(
+                f"capture {capture!r} is there already, of {', '.join(sorted(present))}: choose another "
+                "name, add tables with the procedure enable_capture, or disable it, export it to its end and drop "
+                "its feed first",
+                capture=capture,
+            )

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What is told of a capture that somebody broke: by ``doctor``, and to who lists captures.
+
+What a stand-in's catalog does not have (the order of triggers, triggers of the database) is in
+``tests/unit/sources/test_mssql_captures.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from airflow_changefeed.core.capture import CaptureInfo, Operation
+from airflow_changefeed.core.fault import Fault, FaultKind, Limits
+from airflow_changefeed.sources.mssql import MssqlFeedSource
+from airflow_changefeed.sources.mssql.capture_info import load_captures
+from tests.integration.mssql.server import Client, Database
+
+TABLE, NAME = "myservice.watched", "myservice.watched_changes"
+HOW = (
+    f"exec [changefeed].[enable_capture] @table = N'{TABLE}', @delete_columns = N'[\"id\"]', "
+    "@session_keys = N'[\"user\"]', @with_sequence = 1, @guard_schema = 0"
+)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was told before and after."""
+
+    faults: list[Fault]
+    info: CaptureInfo
+
+
+def _look(database: Database) -> Seen:
+    with database.source() as source, source.database.connect() as session:
+        faults = source.inspect(NAME, Limits()).faults
+        (info,) = load_captures(session, "changefeed")
+    return Seen([fault for fault in faults if fault.kind is not FaultKind.NOT_LOOKED_AT], info)
+
+
+@pytest.fixture(scope="module")
+def before(database: Database) -> Seen:
+    """Look at a capture as it was enabled."""
+    with database.client() as client:
+        client.results(
+            f"create table {TABLE} (id int not null primary key, state nvarchar(10) null, gone int null)"
+        )
+        client.results(HOW)
+    return _look(database)
+
+
+@pytest.fixture(scope="module")
+def after(database: Database, before: Seen) -> Seen:
+    """Break it in every way that this server knows, and look again."""
+    with database.client() as client:
+        for sql in (
+            "insert into [changefeed].[capture_gaps] (capture_id, table_no, reason, found_at) "
+            "select capture_id, 0, N'somebody said so', '2026-11-21' from [changefeed].[captures]",
+            f"drop trigger [myservice].[capture_update.0:{NAME}]",
+            f"disable trigger [myservice].[capture_insert.0:{NAME}] on {TABLE}",
+            f"drop table [changefeed].[guard.0:{NAME}]",
+            f"alter table {TABLE} add more int null",
+        ):
+            client.results(sql)
+    return _look(database)
+
+
+def test_a_healthy_capture_has_no_fault(before: Seen) -> None:
+    """All its objects are there, and all that its readers may do."""
+    assert before.faults == []
+    assert before.info.drift == ()
+    assert before.info.gaps == ()
+
+
+def test_a_capture_is_listed_as_it_was_enabled(before: Seen) -> None:
+    """With the columns that are captured now."""
+    spec = before.info.spec
+    (table,) = spec.tables
+    assert (spec.full_name, table.table) == (NAME, TABLE)
+    assert table.operations == {
+        Operation.INSERT: ("id", "state", "gone"),
+        Operation.UPDATE: ("id", "state", "gone"),
+        Operation.DELETE: ("id",),
+    }
+    assert (spec.session_keys, spec.with_sequence, spec.guard_schema) == (("user",), True, False)
+    assert before.info.is_enabled
+    assert before.info.shape.tables[TABLE].key_columns == ("id",)
+    assert before.info.shape.tables[TABLE].is_whole
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (FaultKind.CAPTURE_GAP, "somebody said so (gap 1, found at 2026-11-21T00:00:00Z)"),
+        (FaultKind.CAPTURE_TRIGGER, f"capture_update.0:{NAME} on {TABLE}: it is not there"),
+        (FaultKind.CAPTURE_TRIGGER, f"capture_insert.0:{NAME} on {TABLE}: it is disabled"),
+        (FaultKind.CAPTURE_GUARD, f"guard.0:{NAME}, or its foreign key, is gone"),
+        (FaultKind.CAPTURE_DRIFT, f"capture {NAME}, table {TABLE}: column more is not recorded"),
+    ],
+    ids=["gap", "no trigger", "disabled trigger", "guard", "drift"],
+)
+def test_what_was_broken_is_found(after: Seen, kind: FaultKind, text: str) -> None:
+    """Once, with a remedy."""
+    (found,) = (fault for fault in after.faults if fault.kind is kind and text in str(fault))
+    assert found.remedy
+
+
+def test_nothing_else_is_found(after: Seen) -> None:
+    """Nothing that is whole is called broken."""
+    assert len(after.faults) == 5
+
+
+def test_whoever_lists_captures_sees_drift_and_gaps(after: Seen) -> None:
+    """Without looking for faults."""
+    assert after.info.drift == (f"{TABLE}: column more is not recorded",)
+    (gap,) = after.info.gaps
+    assert (gap.capture, gap.table, gap.reason) == (NAME, TABLE, "somebody said so")
+
+
+def test_a_reader_of_a_capture_may_read_what_it_is(database: Database, before: Seen) -> None:
+    """Its role selects the registry and the capture's table, so it needs no right of its own."""
+    user, password = "watcher", "Aa1!watcher_of_captures"
+    with database.client() as client:
+        _drop(client, user)
+        client.results(f"create login {user} with password = '{password}'")
+        client.results(f"create user {user} for login {user}")
+        try:
+            client.results(f"alter role [changefeed.readers:{NAME}] add member {user}")
+            reader = MssqlFeedSource(**database.description | {"user": user, "password": password})
+            try:
+                assert reader.schema(NAME).names[-2:] == ["old", "new"]
+                unseen = [fault.where for fault in reader.inspect(NAME, Limits(role="readers")).faults]
+                assert any(f"triggers of {TABLE}" in where for where in unseen)
+                assert not any(where.startswith("trigger ") for where in unseen)
+                assert [column.name for column in reader.feed(NAME).key_columns] == [
+                    "changefeed_statement",
+                    "changefeed_row",
+                ]
+            finally:
+                reader.close()
+        finally:
+            _drop(client, user)
+
+
+def _drop(client: Client, user: str) -> None:
+    client.results(f"drop user if exists {user}")
+    if client.rows("select 1 from sys.server_principals where name = ?", user):
+        client.results(f"drop login {user}")
