@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from airflow_changefeed.assets.changefeed import changefeed_asset
+    from airflow_changefeed.core.capture import CaptureSpec, KeyChange, TableCapture
     from airflow_changefeed.core.plan import ExportOptions
     from airflow_changefeed.core.ulid import Ulid
     from airflow_changefeed.core.window import Window
@@ -30,12 +31,15 @@ if TYPE_CHECKING:
     from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 
 _MODULES = {
+    "CaptureSpec": "core.capture",
     "ChangefeedDataSource": "spark.datasource",
     "ChangefeedHook": "hooks.changefeed",
     "ChangefeedSensor": "sensors.changefeed",
     "ChangefeedToParquetOperator": "transfers.changefeed_to_parquet",
     "ChangefeedVerifyOperator": "operators.changefeed",
     "ExportOptions": "core.plan",
+    "KeyChange": "core.capture",
+    "TableCapture": "core.capture",
     "ToldExport": "export.told",
     "Ulid": "core.ulid",
     "Window": "core.window",
@@ -48,12 +52,15 @@ _MODULES = {
 }
 
 __all__ = [
+    "CaptureSpec",
     "ChangefeedDataSource",
     "ChangefeedHook",
     "ChangefeedSensor",
     "ChangefeedToParquetOperator",
     "ChangefeedVerifyOperator",
     "ExportOptions",
+    "KeyChange",
+    "TableCapture",
     "ToldExport",
     "Ulid",
     "Window",

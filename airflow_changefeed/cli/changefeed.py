@@ -8,9 +8,11 @@ runs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_changefeed.cli.changefeed_arguments import count, length, place, seconds, shard, time
+from airflow_changefeed.cli.changefeed_capture_options import capture_commands
+from airflow_changefeed.cli.changefeed_options import action, conn_id, option, shown
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, Arg, CLICommand
@@ -42,6 +44,7 @@ def get_cli_commands() -> list[CLICommand]:
                 _purge(),
                 _verify(),
                 _doctor(),
+                capture_commands(),
             ),
         )
     ]
@@ -50,116 +53,116 @@ def get_cli_commands() -> list[CLICommand]:
 def _sql() -> ActionCommand:
     from airflow.cli.cli_config import ARG_VERBOSE
 
-    return _command(
+    return action(
         "sql",
         "install.sql",
         "Print the script that installs or upgrades changefeed in a database of SQL Server",
         "For sqlcmd, SSMS, Flyway and DbUp; harmless to repeat. Needs neither a connection nor Airflow's "
         "metadata.",
-        _option("--schema", help="Where the objects live (default: changefeed)", default="changefeed"),
-        _option("--sequence-cache", help=_CACHE_HELP, type=count, default=1000),
-        _option("--output-file", help="File to write to instead of standard output"),
+        option("--schema", help="Where the objects live (default: changefeed)", default="changefeed"),
+        option("--sequence-cache", help=_CACHE_HELP, type=count, default=1000),
+        option("--output-file", help="File to write to instead of standard output"),
         ARG_VERBOSE,
     )
 
 
 def _install() -> ActionCommand:
-    return _command(
+    return action(
         "install",
         "install.install",
         "Install changefeed in a database, or upgrade it and all its feeds",
         "Runs what the command sql prints. Needs a member of db_owner; the embedded source needs nothing.",
-        *_conn_id(),
-        _option("--sequence-cache", help=_CACHE_HELP, type=count),
-        _option("--force", help="Also go back to an older version", action="store_true"),
-        *_shown(),
+        *conn_id(),
+        option("--sequence-cache", help=_CACHE_HELP, type=count),
+        option("--force", help="Also go back to an older version", action="store_true"),
+        *shown(),
     )
 
 
 def _setup_feed() -> ActionCommand:
-    return _command(
+    return action(
         "setup-feed",
         "install.setup_feed",
         "Make a feed over a table, or bring it to this version",
         "Installs changefeed first where it is missing and the login may. Harmless to repeat.",
-        _option("table", help="The event table, for example myservice.MyEvent"),
-        *_conn_id(),
-        _option("--kind", help=_KIND_HELP, choices=("outbox", "serialized"), default="outbox"),
-        _option(
+        option("table", help="The event table, for example myservice.MyEvent"),
+        *conn_id(),
+        option("--kind", help=_KIND_HELP, choices=("outbox", "serialized"), default="outbox"),
+        option(
             "--shard-key-type",
             help="int (default), bigint, smallint, tinyint or uniqueidentifier",
             choices=("int", "bigint", "smallint", "tinyint", "uniqueidentifier"),
             default="int",
         ),
-        _option(
+        option(
             "--time-tolerance",
             help="Seconds (default: 3600): a time hint further in the future takes the present time",
             type=seconds,
         ),
-        *_shown(),
+        *shown(),
     )
 
 
 def _status() -> ActionCommand:
-    return _command(
+    return action(
         "status",
         "status.status",
         "Show the shards of feeds, and where their consumers stand",
         "Changes nothing. json and yaml have more than the table: ULIDs, versions, who moved a cursor.",
-        *_conn_id(),
-        _option("--feed", help="Name of one feed; all without it"),
-        *_shown(),
+        *conn_id(),
+        option("--feed", help="Name of one feed; all without it"),
+        *shown(),
     )
 
 
 def _seal() -> ActionCommand:
-    return _command(
+    return action(
         "seal",
         "status.seal",
         "Order what waits, and promise that nothing comes before a time any more",
         "Waits for locks as long as lock_timeout of the connection says.",
-        *_conn_id(),
-        _option("--feed", help=_FEED_HELP, required=True),
-        _option("--until", help=f"{_TIME_HELP}, exclusive (default: the database's present time)", type=time),
-        *_shown(),
+        *conn_id(),
+        option("--feed", help=_FEED_HELP, required=True),
+        option("--until", help=f"{_TIME_HELP}, exclusive (default: the database's present time)", type=time),
+        *shown(),
     )
 
 
 def _read() -> ActionCommand:
-    return _command(
+    return action(
         "read",
         "read.read",
         "Show events of a shard, with ULID, time and key",
         "Shows what is ordered and changes nothing, unless --drain orders what waits in the outbox.",
-        *_conn_id(),
-        _option("--feed", help=_FEED_HELP, required=True),
-        _option("--shard", help="Shard, a whole number or a UUID", type=shard, required=True),
-        _option(
+        *conn_id(),
+        option("--feed", help=_FEED_HELP, required=True),
+        option("--shard", help="Shard, a whole number or a UUID", type=shard, required=True),
+        option(
             "--after",
             help="ULID to go on from, exclusive, or time to begin with (default: the start of the feed)",
             type=place,
         ),
-        _option("--limit", help="Events to show (default: 100)", type=count, default=100),
-        _option("--drain", help="Order what waits in the outbox when the feed runs out", action="store_true"),
-        *_shown(),
+        option("--limit", help="Events to show (default: 100)", type=count, default=100),
+        option("--drain", help="Order what waits in the outbox when the feed runs out", action="store_true"),
+        *shown(),
     )
 
 
 def _purge() -> ActionCommand:
     from airflow.cli.cli_config import ARG_YES
 
-    return _command(
+    return action(
         "purge",
         "purge.purge",
         "Remove old events from a feed; its table is not touched",
         "Asks first. Never goes beyond the seal nor what every consumer has acknowledged, and says what "
         "holds it back. Ends with status 1 when the answer was no.",
-        *_conn_id(),
-        _option("--feed", help=_FEED_HELP, required=True),
-        _option("--before", help=f"{_TIME_HELP}, exclusive", type=time, required=True),
-        _option("-n", "--dry-run", help="Only say what would be removed", action="store_true"),
+        *conn_id(),
+        option("--feed", help=_FEED_HELP, required=True),
+        option("--before", help=f"{_TIME_HELP}, exclusive", type=time, required=True),
+        option("-n", "--dry-run", help="Only say what would be removed", action="store_true"),
         ARG_YES,
-        *_shown(),
+        *shown(),
     )
 
 
@@ -175,21 +178,21 @@ def _verify() -> ActionCommand:
         ),
         func=lazy_load_command("airflow_changefeed.cli.changefeed_verify.verify"),
         args=(
-            _option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
-            _option("--feed", help="Name of the feed, for example myservice.MyEvent", required=True),
-            _option(
+            option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
+            option("--feed", help="Name of the feed, for example myservice.MyEvent", required=True),
+            option(
                 "--start",
                 help="Begin, inclusive: ISO 8601 with a zone, for example 2013-01-01T00:00:00Z",
                 type=time,
             ),
-            _option("--end", help="End, exclusive: ISO 8601 with a zone", type=time),
-            _option("--shard", help="Shard; may be given more than once", type=shard, action="append"),
-            _option(
+            option("--end", help="End, exclusive: ISO 8601 with a zone", type=time),
+            option("--shard", help="Shard; may be given more than once", type=shard, action="append"),
+            option(
                 "--conn-id",
                 "--path-conn-id",
                 help="Airflow connection whose extra holds the fsspec storage options of the path",
             ),
-            _option(
+            option(
                 "--changefeed-conn-id",
                 help="Airflow connection of the feed's database: also name units that have become stale",
             ),
@@ -200,27 +203,27 @@ def _verify() -> ActionCommand:
 
 
 def _doctor() -> ActionCommand:
-    return _command(
+    return action(
         "doctor",
         "doctor.doctor",
         "Find out what is wrong with feeds, their consumers and exports, and what to do",
         "Looks for faults of the installation, the feeds, their consumers, Variables and exports, and names "
         "the remedy of each; changes nothing. Ends with status 0 when there are none but notes, 1 when there "
         "are errors or warnings, 2 when it cannot look.",
-        _option(
+        option(
             "--conn-id",
             "--changefeed-conn-id",
             help="Airflow connection of the feeds' database (default: changefeed_default)",
             default="changefeed_default",
         ),
-        _option("--feed", help="Name of the feed, for example myservice.MyEvent (default: all)"),
-        _option("--consumer", help="Name of the consumer (default: all)"),
-        _option("--path", help="Root of the export, to look for missing and stale windows"),
-        _option(
+        option("--feed", help="Name of the feed, for example myservice.MyEvent (default: all)"),
+        option("--consumer", help="Name of the consumer (default: all)"),
+        option("--path", help="Root of the export, to look for missing and stale windows"),
+        option(
             "--path-conn-id",
             help="Airflow connection whose extra holds the fsspec storage options of the path",
         ),
-        _option(
+        option(
             "--role",
             help="Whose rights the connection should have (default: operators, as exports seal)",
             choices=("readers", "operators"),
@@ -230,51 +233,10 @@ def _doctor() -> ActionCommand:
         _limit("--outbox-age", 6, "hours that a row may wait in the outbox"),
         _limit("--open-transaction", 60, "minutes that a transaction may be open"),
         _limit("--idle-consumer", 168, "hours that a consumer may hold back retention without moving"),
-        *_shown(),
+        *shown(),
     )
 
 
 def _limit(flag: str, default: float, what: str) -> Arg:
     text = f"{what[0].upper()}{what[1:]} (default: {default:g})"
-    return _option(flag, help=text, type=length, default=default)
-
-
-def _command(name: str, function: str, help_: str, more: str, *args: Arg) -> ActionCommand:
-    """
-    Describe a command.
-
-    :param function: below ``airflow_changefeed.cli.changefeed_``.
-    :param more: what its own help says besides ``help_``.
-    """
-    from airflow.cli.cli_config import ActionCommand, lazy_load_command
-
-    return ActionCommand(
-        name=name,
-        help=help_,
-        description=f"{help_}. {more}",
-        func=lazy_load_command(f"airflow_changefeed.cli.changefeed_{function}"),
-        args=args,
-    )
-
-
-def _conn_id() -> tuple[Arg]:
-    return (
-        _option(
-            "--conn-id",
-            "--changefeed-conn-id",
-            help="Airflow connection of the feeds' database",
-            required=True,
-        ),
-    )
-
-
-def _shown() -> tuple[Arg, Arg]:
-    from airflow.cli.cli_config import ARG_OUTPUT, ARG_VERBOSE
-
-    return ARG_OUTPUT, ARG_VERBOSE
-
-
-def _option(*flags: str, **more: Any) -> Arg:
-    from airflow.cli.cli_config import Arg
-
-    return Arg(flags, **more)  # type: ignore[no-untyped-call] # Airflow's class has no types
+    return option(flag, help=text, type=length, default=default)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Exit status of a command that could not do what it was asked for; 1 is left to what a command finds.
 FAILED = 2
+#: Exit status after a person said no.
+DECLINED = 1
 
 Row = dict[str, Any]
 
@@ -74,6 +76,22 @@ def open_feeds(conn_id: str) -> closing[FeedSource]:
 
     use_stored_connections()
     return closing(ChangefeedHook(conn_id).source())
+
+
+def ask(question: str, otherwise: str) -> None:
+    """
+    Go on only if a person says yes.
+
+    :param otherwise: what a command that ends here has not done.
+    """
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not answer:
+        tell(f"\nNobody is there to answer: give --yes. {otherwise}")
+        raise SystemExit(FAILED)
+    if answer.strip().lower() not in ("y", "yes"):
+        tell(otherwise)
+        raise SystemExit(DECLINED)
 
 
 def ulid_values(name: str, ulid: Ulid | None) -> Row:

@@ -3,19 +3,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.cli.changefeed_command import (
-    FAILED,
-    Row,
-    command,
-    open_feeds,
-    show,
-    tell,
-    ulid_values,
-)
+from airflow_changefeed.cli.changefeed_command import Row, ask, command, open_feeds, show, tell, ulid_values
 from airflow_changefeed.core.feed import FeedKind, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
@@ -27,9 +18,6 @@ if TYPE_CHECKING:
     from airflow_changefeed.core.feed import ShardStatus
     from airflow_changefeed.sources.base import FeedSource, Purged
 
-#: Exit status after a person said no.
-DECLINED = 1
-
 
 @command
 def purge(args: Namespace) -> None:
@@ -38,7 +26,10 @@ def purge(args: Namespace) -> None:
         if not args.dry_run and not args.yes:
             preview = _rows(source, args, dry_run=True)
             show(preview, "table", on_error=True)
-            _ask(f"Remove {_total(preview)} events of feed {args.feed} before {format_time(args.before)}?")
+            ask(
+                f"Remove {_total(preview)} events of feed {args.feed} before {format_time(args.before)}?",
+                "Nothing was removed",
+            )
         rows = _rows(source, args, dry_run=args.dry_run)
         show(rows, args.output)
         verb = "Would remove" if args.dry_run else "Removed"
@@ -99,15 +90,3 @@ def held_back(
 
 def _total(rows: list[Row]) -> int:
     return sum(row["rows"] for row in rows)
-
-
-def _ask(question: str) -> None:
-    """Go on only if a person says yes."""
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    answer = sys.stdin.readline()
-    if not answer:
-        tell("\nNobody is there to answer: give --yes, or --dry-run to look only. Nothing was removed")
-        raise SystemExit(FAILED)
-    if answer.strip().lower() not in ("y", "yes"):
-        tell("Nothing was removed")
-        raise SystemExit(DECLINED)

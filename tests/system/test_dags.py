@@ -15,8 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.system.demo.board import Board
+from tests.system.demo.captured import check, whole
+from tests.system.demo.embedded import EmbeddedEngine
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag
@@ -135,3 +139,34 @@ def test_a_day_then_an_hour_then_a_chosen_window_are_exported(feed: SqliteFeedSo
     (followed,) = result["results"][1]
     assert [read["rows"] for read in followed] == [read["told"] for read in followed] == [60] * 24
     assert followed[-1]["window"] == "[2013-01-01T23:00:00Z, 2013-01-02T00:00:00Z)"
+
+
+@pytest.mark.spark
+def test_a_captured_table_is_exported_and_folded(
+    feed: SqliteFeedSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Flights that are scheduled, depart, arrive, are cancelled and renumbered, in windows of a second.
+
+    Each committed change is an event, nothing that was rolled back is, and they fold into the table.
+    """
+    second = timedelta(seconds=1)
+    engine = EmbeddedEngine(tmp_path / "board.db")
+    monkeypatch.setenv("CHANGEFEED_CAPTURE_UNIT", "1")
+    monkeypatch.setenv("CHANGEFEED_FOLD_PATH", str(tmp_path / "folded"))
+    monkeypatch.setenv(f"AIRFLOW_CONN_{engine.conn_id.upper()}", json.dumps(engine.connection))
+    with engine.made():
+        board = Board(engine)
+        board.enable()
+        board.write(60)
+        with closing(SqliteFeedSource(str(engine.path))) as source:
+            # Airflow needs longer to start than this second lasts.
+            window = whole(board.begun, source.now(), second)
+        conf = {"window_start": format_time(window.start), "window_end": format_time(window.end)}
+        run(tmp_path / "home", ("changefeed_capture", window.start, conf))
+        out = tmp_path / "out"
+        result = check(out, tmp_path / "folded", window, board.made, engine.board_rows(), second)
+    assert min(result.exported[name] for name in ("add", "upd", "del")) > 0
+    assert board.rolled_back > 0
+    assert result.exported == board.made
+    assert result.is_good

@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 import multiprocessing
 import re
+import sqlite3
 import sys
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -16,7 +18,10 @@ from airflow.sdk import Connection
 
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.hooks.changefeed_connection import describe_mssql
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.system.demo.__main__ import main
+from tests.system.demo.board import CAPTURE, Board
+from tests.system.demo.captured import MINUTE, whole
 from tests.system.demo.embedded import EmbeddedEngine
 from tests.system.demo.engine import Engine
 from tests.system.demo.flights import COLUMNS, data_set
@@ -138,3 +143,43 @@ def test_a_second_demo_in_one_folder_is_refused_and_takes_nothing_away(tmp_path:
     finally:
         first.release()
     assert (folder / "export").exists()
+
+
+def test_each_committed_change_of_the_board_is_an_event(tmp_path: Path) -> None:
+    """The writer's own count is what the demo compares with; nothing that was rolled back is in it."""
+    engine = EmbeddedEngine(tmp_path / "flights.db")
+    with engine.made(), closing(SqliteFeedSource(str(engine.path))) as source:
+        board = Board(engine)
+        board.enable()
+        board.write(100)
+        assert board.rolled_back > 0
+        assert sum(source.drain(CAPTURE).values()) == board.made.total()
+        assert len(engine.board_rows()) == board.made["add"] - board.made["del"]
+
+
+def test_the_boards_writer_stops_when_he_is_told_to(tmp_path: Path) -> None:
+    """After the transaction he is at; stopping again is harmless."""
+    engine = EmbeddedEngine(tmp_path / "flights.db")
+    with engine.made():
+        board = Board(engine)
+        board.start()
+        board.stop()
+        board.stop()
+        assert len(engine.board_rows()) == board.made["add"] - board.made["del"]
+
+
+def test_a_board_that_cannot_be_written_ends_the_demo(tmp_path: Path) -> None:
+    """With what its writer's thread failed by."""
+    board = Board(EmbeddedEngine(tmp_path / "nowhere" / "flights.db"))
+    board.start()
+    with pytest.raises(sqlite3.OperationalError, match="unable to open database file"):
+        board.stop()
+
+
+@pytest.mark.parametrize(
+    ("end", "minutes"), [(timedelta(seconds=1), 1), (timedelta(seconds=40), 1), (timedelta(seconds=41), 2)]
+)
+def test_the_boards_windows_are_whole_minutes(end: timedelta, minutes: int) -> None:
+    """Around all that was written."""
+    begun = YEAR.start + timedelta(seconds=20)
+    assert whole(begun, begun + end) == Window(YEAR.start, YEAR.start + minutes * MINUTE)

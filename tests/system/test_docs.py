@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -89,3 +90,33 @@ def test_writing_to_a_feed_runs(tmp_path: Path) -> None:
         "imported from the old system"
     ]
     names["connection"].close()
+
+
+def test_capturing_changes_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From enabling a capture to dropping it; what is printed is what the page says."""
+    page = "how-to/capture-changes.md"
+    names: dict[str, Any] = {}
+    enable, write, read, *rest = examples(page, {"/data/feeds": tmp_path / "feeds"})
+    run_example(enable, names)
+    assert capsys.readouterr().out == "dbo.flights_changes True\n"
+    run_example(write, names)
+    run_example(read, names)
+    assert [capsys.readouterr().out] == examples(page, {}, "text")
+    for code in rest:
+        run_example(code, names)
+    assert "gate" in capsys.readouterr().out
+    source = names["source"]
+    assert [info.name for info in source.captures()] == ["dbo.audit", "dbo.order_changes", "dbo.seen"]
+    source.drain("dbo.seen")
+    (batch,) = source.stream("dbo.seen", 0, names["everything"])
+    (event,) = batch.to_pylist()
+    assert json.loads(event["session_variables"]) == {"user": "anna"}
+    assert event["tid"] is not None
+    names["connection"].close()
+
+
+@pytest.mark.parametrize("page", ["reference/capture.md", "how-to/come-from-debezium.md"])
+def test_other_examples_of_captures_run(page: str) -> None:
+    """They need nothing but the package."""
+    (code,) = examples(page, {})
+    run_example(textwrap.dedent(code), {})

@@ -171,7 +171,7 @@ def _check_same_tables(session: Session, schema: str, spec: CaptureSpec, capture
         if one.name == capture and present != wanted:
             raise FeedSetupError(
                 f"capture {capture!r} is there already, of {', '.join(sorted(present))}: choose another "
-                "name, add tables with the procedure enable_capture, or disable it, export it to its end and drop "
-                "its feed first",
+                "name, add tables with the procedure enable_capture, or disable it, export it to its end "
+                "and drop its feed first",
                 capture=capture,
             )

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_changefeed.capture.session import transaction
 from airflow_changefeed.sources import open_source
-from tests.system.demo.engine import Event, Writer
-from tests.system.demo.flights import FEED, KEY
+from tests.system.demo.engine import BoardWriter, Change, Event, Writer
+from tests.system.demo.flights import BOARD, BOARD_COLUMNS, FEED, KEY
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +35,12 @@ _TYPES = {
     "air_time": "real",
     "distance": "real",
 }
+
+
+class _RolledBack(Exception):
+    """Ends a transaction that is not to be committed."""
+
+
 #: Seconds that a writer waits for the others, as one writes at a time.
 _TIMEOUT = 120.0
 
@@ -81,9 +88,10 @@ class EmbeddedEngine:
     def made(self) -> Iterator[None]:
         """Nobody else comes to this file."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        columns = ", ".join(f'"{name}" {declared}' for name, declared in _TYPES.items())
         with closing(sqlite3.connect(self.path)) as connection:
-            connection.execute(f'create table "{FEED}" ({columns}, primary key ("{KEY}"))')
+            for table, names in ((FEED, tuple(_TYPES)), (BOARD, BOARD_COLUMNS)):
+                columns = ", ".join(f'"{name}" {_TYPES[name]}' for name in names)
+                connection.execute(f'create table "{table}" ({columns}, primary key ("{KEY}"))')
             connection.commit()
         open_source(self.description).set_up_feed(FEED)
         yield
@@ -106,3 +114,27 @@ class EmbeddedEngine:
                 connection.execute("commit")
 
             yield write
+
+    @property
+    def board(self) -> str:
+        """In quotes, as its name has a dot."""
+        return f'"{BOARD}"'
+
+    @contextmanager
+    def board_writer(self) -> Iterator[BoardWriter]:
+        """A writer that has the file for itself during each transaction."""
+        with closing(sqlite3.connect(self.path, timeout=_TIMEOUT, isolation_level=None)) as connection:
+
+            def write(changes: Sequence[Change], is_committed: bool) -> None:
+                with suppress(_RolledBack), transaction(connection):
+                    for statement, values in changes:
+                        connection.execute(statement, values)
+                    if not is_committed:
+                        raise _RolledBack
+
+            yield write
+
+    def board_rows(self) -> list[tuple[Any, ...]]:
+        """By a connection of its own."""
+        with closing(sqlite3.connect(self.path)) as connection:
+            return list(connection.execute(f"select {', '.join(BOARD_COLUMNS)} from {self.board}"))

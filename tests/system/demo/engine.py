@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 Event = tuple[int, tuple[Any, ...]]
 #: Writes events and their outbox rows, in this order, in one transaction.
 Writer = Callable[[Sequence[Event]], None]
+#: A statement and its values.
+Change = tuple[str, tuple[Any, ...]]
+#: Runs statements in one transaction, and commits it or rolls it back.
+BoardWriter = Callable[[Sequence[Change], bool], None]
 
 
 class DemoError(RuntimeError):
@@ -51,10 +55,20 @@ class Engine(Protocol):
 
     def made(self) -> AbstractContextManager[None]:
         """
-        Make the event table and its empty feed anew, and keep what is made while the block runs.
+        Make the event table, its empty feed and an empty board anew, and keep them while the block runs.
 
         :raises DemoError: it cannot be made there.
         """
 
     def writer(self, shard: int) -> AbstractContextManager[Writer]:
         """Open a writer's own connection."""
+
+    @property
+    def board(self) -> str:
+        """The table of the departures board, as SQL names it."""
+
+    def board_writer(self) -> AbstractContextManager[BoardWriter]:
+        """Open a connection to write the board."""
+
+    def board_rows(self) -> list[tuple[Any, ...]]:
+        """Read the whole board, in any order."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FEED = "nyc.Flight"
+#: A table without a feed, whose changes are captured.
+BOARD = "nyc.Board"
 #: Shard of each airport of origin.
 SHARDS = {"EWR": 0, "JFK": 1, "LGA": 2}
 #: Of the event table; the primary key comes first.
@@ -41,6 +43,17 @@ COLUMNS = (
     "distance",
 )
 KEY = COLUMNS[0]
+#: Of the board; the primary key comes first.
+BOARD_COLUMNS = (
+    "FlightID",
+    "carrier",
+    "flight",
+    "origin",
+    "dest",
+    "sched_dep_time",
+    "dep_time",
+    "arr_time",
+)
 HOUR_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.sources.mssql.names import quote
 from airflow_changefeed.sql.mssql import install_script
-from tests.system.demo.engine import DemoError, Event, Writer
-from tests.system.demo.flights import FEED, HOUR_FORMAT, KEY
+from tests.system.demo.engine import BoardWriter, Change, DemoError, Event, Writer
+from tests.system.demo.flights import BOARD_COLUMNS, FEED, HOUR_FORMAT, KEY
 from tests.system.demo.mssql_database import own_database
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ VARIABLE = "CHANGEFEED_TEST_MSSQL"
 EXAMPLE = f"export {VARIABLE}='mssql://login:password@host:1433/master?trust_server_certificate=yes'"
 DATABASE = "changefeed_demo"
 _TABLE = "[nyc].[Flight]"
+_BOARD = "[nyc].[Board]"
 _TYPES = {
     "FlightID": "int not null",
     "time_hour": "datetime2(0) not null",
@@ -148,11 +149,10 @@ class MssqlEngine:
         """The database is made anew if an earlier demo made it, and changefeed is installed in it."""
         with own_database(self._source, self.description["database"], self.place):
             with closing(self._source()) as source, source.database.connect() as session:
-                columns = ", ".join(f"{quote(name)} {declared}" for name, declared in _TYPES.items())
-                key = f"constraint [pk_Flight] primary key ({quote(KEY)})"
                 for batch in (
                     "create schema [nyc]",
-                    f"create table {_TABLE} ({columns}, {key})",
+                    _creation(_TABLE, "pk_Flight", tuple(_TYPES)),
+                    _creation(_BOARD, "pk_Board", BOARD_COLUMNS),
                     *install_script(source.database.schema, sequence_cache=self.sequence_cache),
                 ):
                     session.execute(batch)
@@ -181,6 +181,41 @@ class MssqlEngine:
                     session.insert(insert_outbox, rows)
 
             yield write
+
+    @property
+    def board(self) -> str:
+        """With its schema."""
+        return _BOARD
+
+    @contextmanager
+    def board_writer(self) -> Iterator[BoardWriter]:
+        """A writer like any other; its triggers know the server's own number of the transaction."""
+        with closing(self._source()) as source, source.database.connect() as session:
+
+            def write(changes: Sequence[Change], is_committed: bool) -> None:
+                with suppress(_RolledBack), session.transaction():
+                    for statement, values in changes:
+                        session.execute(statement, *values)
+                    if not is_committed:
+                        raise _RolledBack
+
+            yield write
+
+    def board_rows(self) -> list[tuple[Any, ...]]:
+        """By a connection of its own."""
+        with closing(self._source()) as source, source.database.connect() as session:
+            names = ", ".join(map(quote, BOARD_COLUMNS))
+            return [tuple(row) for row in session.rows(f"select {names} from {_BOARD}")]
+
+
+class _RolledBack(Exception):
+    """Ends a transaction that is not to be committed."""
+
+
+def _creation(table: str, key: str, names: Sequence[str]) -> str:
+    """Return the statement that makes a table of some of the data set's columns."""
+    columns = ", ".join(f"{quote(name)} {_TYPES[name]}" for name in names)
+    return f"create table {table} ({columns}, constraint {quote(key)} primary key ({quote(KEY)}))"
 
 
 def _values(row: tuple[Any, ...]) -> list[Any]:

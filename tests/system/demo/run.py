@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's steps: load, start Airflow, backfill, kill a task, wait, compare, query, stop."""
+"""
+The demo's steps: load, start Airflow, backfill, kill a task, wait, compare, query, stop.
+
+All the time somebody writes a table that is captured; in the end its changes are exported and folded.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -18,13 +24,16 @@ from airflow_changefeed.core.cursor import CursorDocument, variable_key
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.sources import open_source
 from tests.system.airflow_api import DagRun
 from tests.system.airflow_settings import PROJECT
-from tests.system.demo import report
+from tests.system.demo import captured, report
+from tests.system.demo.board import CAPTURE, Board
+from tests.system.demo.captured import MINUTE, whole
 from tests.system.demo.engine import Engine
-from tests.system.demo.flights import FEED, SHARDS
+from tests.system.demo.flights import BOARD, FEED, SHARDS
 from tests.system.demo.load import Loaded, load
-from tests.system.demo.surroundings import CONSUMER, DAILY, HOURLY, Surroundings
+from tests.system.demo.surroundings import CAPTURING, CONSUMER, DAILY, HOURLY, Surroundings
 from tests.system.processes import FileLock
 
 FOLDERS = PROJECT / ".airflow"
@@ -48,13 +57,18 @@ class Demo:
         self.folder = folder
         self.engine = surroundings.engine
         self.export = surroundings.export
+        self.folded = surroundings.folded
         # A pipe has no width of its own, and the default would break the table's lines.
         self.console = console or Console(width=None if sys.stdout.isatty() else 120)
         self.tries: dict[str, int] = {}
         self.home = surroundings.home(
             connections=surroundings.connections,
-            # Live, the DAGs would begin with today's last hour, in which nothing flew.
-            env={"AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False"},
+            env={
+                # Live, the DAGs would begin with today's last hour, in which nothing flew.
+                "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
+                # Captured events happen now, and nobody waits for an hour to end.
+                "CHANGEFEED_CAPTURE_UNIT": str(int(MINUTE.total_seconds())),
+            },
         )
 
     def run(self) -> bool:
@@ -68,7 +82,7 @@ class Demo:
         lock = FileLock(self.folder.with_name(f"{self.folder.name}.lock"))
         lock.acquire()
         try:
-            for left in (self.folder / "data", self.export):
+            for left in (self.folder / "data", self.export, self.folded):
                 shutil.rmtree(left, ignore_errors=True)
             self._tell(f"Making a new feed: {self.engine.place} (that of an earlier demo is dropped)")
             with self.engine.made():
@@ -78,20 +92,22 @@ class Demo:
 
     def _run(self, begun: float) -> bool:
         loaded = self._load()
-        with self.home:
+        with self._board() as board, self.home:
             self.console.print(
                 f"Airflow is up at {self.home.url}, healthy after {time.monotonic() - begun:.0f} s"
             )
-            self.home.wait_for_dags(DAILY, HOURLY)
+            self.home.wait_for_dags(DAILY, HOURLY, CAPTURING)
             export_begun = time.monotonic()
             runs = self._export()
             seconds = time.monotonic() - export_begun
+            run, window = self._export_board(board)
             cursors = self.home.api.variables().get(variable_key(CONSUMER, FEED))
             for dag_id in (DAILY, HOURLY):
                 for task in self.home.api.task_instances(dag_id):
                     if task.task_id == TASK:
                         self.tries[task.run_id] = task.try_number
-        return self._compare(loaded, runs, seconds, cursors)
+        is_captured = self._compare_board(board, run, window)
+        return self._compare(loaded, runs, seconds, cursors, is_captured)
 
     # -- the steps -----------------------------------------------------------------------------------------
 
@@ -130,6 +146,47 @@ class Demo:
             bar = progress.add_task("export units", total=(24 * DAYS + 1) * len(SHARDS))
             return [*runs, *self._wait(progress, bar, HOURLY, 1)] if run else runs
 
+    @contextmanager
+    def _board(self) -> Iterator[Board]:
+        """Have somebody write the board while the block runs."""
+        board = Board(self.engine)
+        board.enable()
+        board.start()
+        self.console.print(
+            f"From now on somebody writes the board {BOARD}: flights are scheduled, depart, arrive or are "
+            f"cancelled. Triggers record it, as the feed {CAPTURE}"
+        )
+        try:
+            yield board
+        finally:
+            board.stop()
+
+    def _export_board(self, board: Board) -> tuple[DagRun | None, Window]:
+        """Stop the writer, wait for his last minute to end, and export and fold all of his minutes."""
+        board.stop()
+        window = whole(board.begun, self._now())
+        self.console.print(
+            f"The board's writer committed {board.transactions:,} transactions with {board.made.total():,} "
+            f"changes, and rolled {board.rolled_back:,} back. Waiting for the minute to end"
+        )
+        self.home.wait_for("the minute's end", lambda: self._now() >= window.end, timeout=90)
+        conf = {"window_start": format_time(window.start), "window_end": format_time(window.end)}
+        self.console.print(
+            f"Trigger of {CAPTURING} with the window {conf['window_start']} to {conf['window_end']}, in "
+            "units of one minute"
+        )
+        self.home.api.trigger(CAPTURING, conf=conf)
+
+        def ended() -> DagRun | None:
+            runs = self._runs(CAPTURING, 1)
+            return runs[0] if runs and runs[0].is_finished else None
+
+        return self.home.wait_for(f"the run of {CAPTURING}", ended, timeout=PATIENCE_SECONDS), window
+
+    def _now(self) -> datetime:
+        with closing(open_source(self.engine.description)) as source:
+            return source.now()
+
     def _tell(self, text: str) -> None:
         """Print a text that may have brackets, and may be copied."""
         self.console.print(text, markup=False, soft_wrap=True)
@@ -163,7 +220,18 @@ class Demo:
 
     # -- the comparison ------------------------------------------------------------------------------------
 
-    def _compare(self, loaded: Loaded, runs: list[DagRun], seconds: float, cursors: str | None) -> bool:
+    def _compare_board(self, board: Board, run: DagRun | None, window: Window) -> bool:
+        state = "no run" if run is None else run.state
+        self.console.print(f"Run of {CAPTURING}: {state}")
+        if state != "success":
+            return False
+        result = captured.check(self.export, self.folded, window, board.made, self.engine.board_rows())
+        captured.show(self.console, result)
+        return result.is_good
+
+    def _compare(
+        self, loaded: Loaded, runs: list[DagRun], seconds: float, cursors: str | None, is_captured: bool
+    ) -> bool:
         windows = Window(BEGIN, BEGIN + DAYS * DAY + HOUR).cut(HOUR)
         results = report.check(ExportStore(str(self.export), FEED), windows, self.engine.schema)
         report.show(self.console, results)
@@ -180,11 +248,12 @@ class Demo:
         self._query()
         is_good = (
             is_moved
+            and is_captured
             and all(result.is_good for result in results)
             and {run.state for run in runs} == {"success"}
         )
         self.console.print(
-            "[bold green]Every window is complete: rows exported = rows expected[/]"
+            "[bold green]Every window is complete: rows exported = rows expected, and the board = its fold[/]"
             if is_good
             else "[bold red]Something is missing or different: see above[/]"
         )

@@ -12,9 +12,10 @@ from tests.system.airflow_home import AirflowHome
 from tests.system.airflow_settings import PROJECT
 from tests.system.demo.embedded import EmbeddedEngine
 from tests.system.demo.engine import Engine
-from tests.system.demo.flights import FEED
+from tests.system.demo.flights import BOARD, FEED
 
 DAILY, HOURLY, FOLLOW = "changefeed_quickstart", "changefeed_hourly", "changefeed_follow"
+CAPTURING = "changefeed_capture"
 CONSUMER = "warehouse"
 
 
@@ -46,6 +47,11 @@ class Surroundings:
         return self.folder / "export"
 
     @property
+    def folded(self) -> Path:
+        """Where the captured board is folded."""
+        return self.folder / "folded"
+
+    @property
     def connections(self) -> dict[str, dict[str, Any]]:
         """The Airflow connections that the DAGs name, as Airflow's connection JSON."""
         return {
@@ -63,7 +69,9 @@ class Surroundings:
         own = {
             "CHANGEFEED_CONN_ID": self.engine.conn_id,
             "CHANGEFEED_FEED": FEED,
+            "CHANGEFEED_CAPTURED_TABLE": BOARD,
             "CHANGEFEED_EXPORT_PATH": str(self.export),
+            "CHANGEFEED_FOLD_PATH": str(self.folded),
             # Seconds; Airflow's own default of five minutes is for people who have them.
             "AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "5",
         }

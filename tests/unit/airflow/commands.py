@@ -4,10 +4,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from airflow.cli.cli_config import ActionCommand
+
+from airflow_changefeed.cli.changefeed import get_cli_commands
+
+
+def described() -> Iterator[tuple[str, ActionCommand]]:
+    """Return all commands with their names, those of groups with the group's name before."""
+    (group,) = get_cli_commands()
+    for command in group.subcommands:
+        if isinstance(command, ActionCommand):
+            yield command.name, command
+        else:
+            yield from ((f"{command.name} {part.name}", part) for part in command.subcommands)
 
 
 def run(*arguments: str) -> int:
@@ -37,10 +51,10 @@ class Commands:
     err: str = ""
 
     def run(self, name: str, *arguments: str) -> int:
-        """Run a command; return its exit status."""
+        """Run a command, named with its group's name before; return its exit status."""
         self.capsys.readouterr()
         try:
-            return run(name, "--conn-id", self.conn_id, *arguments)
+            return run(*name.split(), "--conn-id", self.conn_id, *arguments)
         finally:
             self.out, self.err = self.capsys.readouterr()
 

@@ -19,7 +19,7 @@ from airflow_changefeed.cli.changefeed_command import FAILED
 from airflow_changefeed.cli.changefeed_command import command as as_command
 from airflow_changefeed.export.read import unit_files
 from airflow_changefeed.export.store import ExportStore
-from tests.unit.airflow.commands import run
+from tests.unit.airflow.commands import described, run
 from tests.unit.export.flights import FEED, Flights, hours
 
 
@@ -88,9 +88,10 @@ def test_every_command_says_what_it_does() -> None:
     """So that help is help."""
     (group,) = get_cli_commands()
     assert group.name == "changefeed"
-    for command in group.subcommands:
-        assert command.help
-        assert all(argument.kwargs.get("help") for argument in command.args)
+    assert all(part.help for part in group.subcommands)
+    for name, command in described():
+        assert command.help, name
+        assert all(argument.kwargs.get("help") for argument in command.args), name
 
 
 def test_a_whole_export_ends_with_status_0(store: ExportStore, capsys: pytest.CaptureFixture[str]) -> None:

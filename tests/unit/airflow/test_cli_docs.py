@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sqlite3
 from contextlib import closing
@@ -11,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_changefeed.cli.changefeed import get_cli_commands
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.sql.mssql import script
 from tests.examples import DOCS, examples
-from tests.unit.airflow.commands import run
+from tests.unit.airflow.commands import described, run
 from tests.unit.export.flights import FEED, Flights, hours
 
 PAGE = "reference/cli.md"
@@ -32,15 +32,14 @@ def _lines(*commands: str) -> list[list[str]]:
 
 def test_every_command_and_option_is_in_the_reference() -> None:
     """Under the command's own heading, or among the options of all."""
-    beginning, *sections = (DOCS / PAGE).read_text(encoding="utf-8").split("\n## ")
+    beginning, *sections = re.split("\n##+ ", (DOCS / PAGE).read_text(encoding="utf-8"))
     texts = {section.partition("\n")[0]: section for section in sections}
-    (group,) = get_cli_commands()
-    assert {command.name for command in group.subcommands} <= set(texts)
-    for command in group.subcommands:
+    assert {name for name, _ in described()} <= set(texts)
+    for name, command in described():
         for argument in command.args:
             flags = [flag for flag in argument.flags if flag.startswith("--")]
-            missing = [flag for flag in flags if f"`{flag}`" not in beginning + texts[command.name]]
-            assert not missing, (command.name, missing)
+            missing = [flag for flag in flags if f"`{flag}`" not in beginning + texts[name]]
+            assert not missing, (name, missing)
 
 
 def test_the_examples_run(
@@ -90,3 +89,26 @@ def test_the_examples_of_verify_run(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert len(lines) > 1
     for words in lines:
         assert run(*(there.get(word, word) for word in words)) == 0, capsys.readouterr().err
+
+
+def test_the_examples_of_captures_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the order of the page, which ends with a look at gaps; none was ever there."""
+    path = tmp_path / "feeds.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute('create table "shop.Order" (Id integer primary key, Status text, PaidAt text)')
+        connection.execute('create table "shop.OrderLine" (Id integer primary key, Amount integer)')
+    monkeypatch.setenv("AIRFLOW_CONN_FEEDS", json.dumps({"conn_type": "sqlite", "host": str(path)}))
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
+    lines = _lines("capture")
+    assert {words[1] for words in lines} == {
+        name.removeprefix("capture ") for name, _ in described() if name.startswith("capture ")
+    }
+    for words in lines:
+        assert run(*words) == 0, (words, capsys.readouterr().err)
+    with closing(SqliteFeedSource(str(path))) as source:
+        assert {info.name: info.is_enabled for info in source.captures()} == {
+            "shop.Order_changes": True,
+            "shop.Orders_changes": False,
+        }

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``airflow changefeed capture``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.utils.platform import getuser
+
+from airflow_changefeed.cli.changefeed_command import Row, ask, command, open_feeds, show, tell
+from airflow_changefeed.core.capture import (
+    TRACE_KEY,
+    CaptureSpec,
+    KeyChange,
+    TableCapture,
+    spec_from_dict,
+    spec_to_dict,
+)
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.exceptions import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from datetime import datetime
+
+    from airflow_changefeed.core.capture import CaptureGap, CaptureInfo
+
+#: Exit status of a check that found an open gap.
+OPEN = 1
+#: Said before triggers are made on tables of SQL Server: their users learn it here, or from errors.
+OUTPUT_WARNING = """\
+Tables with triggers refuse `output` without `into` (error 334), and cannot be the target of `output into`.
+Before you enable a capture, tell those that write {tables}:
+  Entity Framework Core 7 and later: ToTable(table => table.HasTrigger("...")), or UseSqlOutputClause(false)
+  SQLAlchemy: Table(..., implicit_returning=False)
+  others: output into a table variable, or scope_identity()"""
+#: What `--spec` says all by itself.
+_OF_SPEC = (
+    *("table", "insert", "update", "delete", "shard", "name", "shard_key_type", "key_change"),
+    *("keep_unchanged", "session_key", "trace_key", "with_sequence", "no_guard_table", "no_guard_schema"),
+)
+_ALL, _NONE = "all", "none"
+
+
+@command
+def enable(args: Namespace) -> None:
+    """Record changes from now on; a dry run only prints what would be asked for."""
+    spec = spec_of(args)
+    if args.dry_run:
+        print(json.dumps(spec_to_dict(spec), indent=2))
+        return
+    with open_feeds(args.conn_id) as source:
+        if source.capabilities.set_triggers:
+            tell(OUTPUT_WARNING.format(tables=", ".join(table.table for table in spec.tables)))
+        info = source.enable_capture(spec, snapshot=args.snapshot)
+        show([capture_row(info)], args.output, _short)
+        tell(f"Capture {info.name} records changes; its events are the feed {info.name}")
+        for table, shape in info.shape.tables.items():
+            if not shape.is_whole:
+                tell(
+                    f"The events of {table} do not tell all of its rows: it cannot be folded from them alone"
+                )
+
+
+def spec_of(args: Namespace) -> CaptureSpec:
+    """
+    Return the capture that options, or a file, ask for.
+
+    :raises InvalidArgumentError: both, neither, a file that holds none, or a capture that is wrong by itself.
+    """
+    if args.spec is not None:
+        given = [f"--{name.replace('_', '-')}" for name in _OF_SPEC if getattr(args, name)]
+        if given:
+            raise InvalidArgumentError(
+                f"--spec says all of the capture: leave {', '.join(given)} out, or --spec"
+            )
+        return spec_from_dict(_read(args.spec))
+    if not args.table:
+        raise InvalidArgumentError("name a table by --table, or a file by --spec")
+    columns = {name: _columns(getattr(args, name)) for name in ("insert", "update", "delete")}
+    chosen = [f"--{name}" for name, names in columns.items() if names]
+    if chosen and len(args.table) > 1:
+        raise InvalidArgumentError(
+            f"{', '.join(chosen)}: columns are named for one --table; for several give a file by --spec"
+        )
+    return CaptureSpec(
+        tables=tuple(TableCapture(table, shard=args.shard or "0", **columns) for table in args.table),
+        name=args.name or "",
+        shard_key_type=args.shard_key_type or CaptureSpec.shard_key_type,
+        key_change=KeyChange(args.key_change or CaptureSpec.key_change),
+        keep_unchanged=args.keep_unchanged,
+        session_keys=tuple(args.session_key or ()),
+        trace_key=None if args.trace_key == _NONE else args.trace_key or TRACE_KEY,
+        with_sequence=args.with_sequence,
+        guard_table=not args.no_guard_table,
+        guard_schema=not args.no_guard_schema,
+    )
+
+
+def _columns(text: str | None) -> tuple[str, ...] | None:
+    """Return the columns of an operation; empty for all, None for an operation that is not recorded."""
+    if text is None or text == _ALL:
+        return ()
+    if text == _NONE:
+        return None
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise InvalidArgumentError(f"{text!r} names no columns: write a,b,c, or {_ALL}, or {_NONE}")
+    return names
+
+
+def _read(path: str) -> Any:
+    """Read JSON from a file, or from standard input."""
+    text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        where = "standard input" if path == "-" else path
+        raise InvalidArgumentError(f"{where} holds no JSON of a capture: {error}") from None
+
+
+@command
+def disable(args: Namespace) -> None:
+    """Stop recording."""
+    with open_feeds(args.conn_id) as source:
+        source.disable_capture(args.name)
+        show([capture_row(source.capture(args.name))], args.output, _short)
+        tell(f"Capture {args.name} records nothing any more; its feed stays, to be exported to its end")
+
+
+@command
+def list_captures(args: Namespace) -> None:
+    """Show all captures."""
+    with open_feeds(args.conn_id) as source:
+        found = source.captures()
+        show([capture_row(info) for info in found], args.output, _short)
+        tell(f"Captures: {len(found)}")
+
+
+@command
+def refresh(args: Namespace) -> None:
+    """Capture the present columns."""
+    with open_feeds(args.conn_id) as source:
+        info = source.refresh_capture(args.name, without=tuple(args.without or ()))
+        show([capture_row(info)], args.output, _short)
+        tell(f"Capture {info.name} takes the present columns")
+
+
+@command
+def check(args: Namespace) -> None:
+    """Look for gaps; the open ones go to standard output."""
+    with open_feeds(args.conn_id) as source:
+        names = [info.name for info in source.captures()] if args.name is None else [args.name]
+        found = [gap for name in names for gap in source.check_capture(name)]
+        show([gap_row(gap) for gap in found], args.output, _open)
+        tell(f"Captures: {len(names)}; open gaps: {len(found)}")
+        if found:
+            tell("Their feeds are not sealed until you settle them: airflow changefeed capture settle")
+            raise SystemExit(OPEN)
+
+
+@command
+def settle(args: Namespace) -> None:
+    """Close the gaps that are open, after asking."""
+    with open_feeds(args.conn_id) as source:
+        gaps = source.capture(args.name).gaps
+        if not gaps:
+            show([capture_row(source.capture(args.name))], args.output, _short)
+            tell(f"Capture {args.name} has no open gap: nothing was settled")
+            return
+        if not args.yes:
+            show([gap_row(gap) for gap in gaps], "table", _open, on_error=True)
+            more = ", and record all rows of their tables anew" if args.resync else ""
+            ask(f"Settle {len(gaps)} gaps of capture {args.name}{more}?", "Nothing was settled")
+        info = source.settle_capture(args.name, note=args.note, by=getuser(), resync=args.resync)
+        show([capture_row(info)], args.output, _short)
+        tell(f"Settled {len(gaps)} gaps of capture {args.name}")
+
+
+@command
+def gaps(args: Namespace) -> None:
+    """Show all gaps there ever were."""
+    with open_feeds(args.conn_id) as source:
+        names = [info.name for info in source.captures()] if args.name is None else [args.name]
+        found = [gap for name in names for gap in source.capture_gaps(name)]
+        show([gap_row(gap) for gap in found], args.output)
+        tell(f"Captures: {len(names)}; gaps: {len(found)}")
+
+
+def capture_row(info: CaptureInfo) -> Row:
+    """Return a capture as JSON has it."""
+    return {
+        "capture": info.name,
+        "is_enabled": info.is_enabled,
+        "enabled_at": format_time(info.enabled_at),
+        "whole_tables": [name for name, table in info.shape.tables.items() if table.is_whole],
+        "drift": list(info.drift),
+        "open_gaps": [gap_row(gap) for gap in info.gaps],
+        "spec": spec_to_dict(info.spec),
+    }
+
+
+def gap_row(gap: CaptureGap) -> Row:
+    """Return a gap as JSON has it."""
+    return {
+        "number": gap.number,
+        "capture": gap.capture,
+        "table": gap.table,
+        "reason": gap.reason,
+        "found_at": format_time(gap.found_at),
+        "after": _time(gap.after),
+        "settled_at": _time(gap.settled_at),
+        "settled_by": gap.settled_by,
+        "note": gap.note,
+    }
+
+
+def _time(time: datetime | None) -> str | None:
+    return None if time is None else format_time(time)
+
+
+def _short(row: Row) -> Row:
+    """Return what fits a screen of a capture."""
+    return {
+        "capture": row["capture"],
+        "tables": [table["table"] for table in row["spec"]["tables"]],
+        "enabled": row["is_enabled"],
+        "since": row["enabled_at"],
+        "drift": row["drift"],
+        "open gaps": len(row["open_gaps"]),
+    }
+
+
+def _open(row: Row) -> Row:
+    """Return what fits a screen of an open gap."""
+    return {name: row[name] for name in ("number", "capture", "table", "reason", "after")}

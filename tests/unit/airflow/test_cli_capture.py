@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``airflow changefeed capture``, on the embedded source."""
+
+from __future__ import annotations
+
+import io
+import json
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from airflow_changefeed.cli.changefeed_capture import gap_row
+from airflow_changefeed.core.capture import (
+    CaptureGap,
+    CaptureSpec,
+    TableCapture,
+    spec_from_dict,
+    spec_to_dict,
+)
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.sources import SOURCES
+from airflow_changefeed.sources.base import Capabilities
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.unit.airflow.commands import Commands
+
+CAPTURE = "shop.Order_changes"
+
+
+class TriggersOfStatements(SqliteFeedSource):
+    """A source that says of itself what SQL Server's does."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of SQLite but for that."""
+        return replace(super().capabilities, set_triggers=True)
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A SQLite file with two tables, and the connection to it."""
+    path = tmp_path / "shop.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute('create table "shop.Order" (Id integer primary key, Status text, PaidAt text)')
+        connection.execute('create table "shop.OrderLine" (Id integer primary key, Amount integer)')
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps({"conn_type": "sqlite", "host": str(path)})
+    )
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
+    return path
+
+
+@pytest.fixture
+def commands(path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
+    """Give the commands on that connection."""
+    return Commands(capsys)
+
+
+@pytest.fixture
+def source(path: Path) -> Iterator[SqliteFeedSource]:
+    """What the commands work on."""
+    with closing(SqliteFeedSource(str(path))) as source:
+        yield source
+
+
+def execute(path: Path, *statements: str) -> None:
+    """Run statements, each in a transaction of its own."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def asked_for(commands: Commands, *options: str) -> CaptureSpec:
+    """Return the capture that options ask for, as a dry run prints it."""
+    assert commands.run("capture enable", *options, "--dry-run") == 0, commands.err
+    return spec_from_dict(json.loads(commands.out))
+
+
+def open_a_gap(path: Path) -> None:
+    """Let a change pass unseen: the capture's triggers are gone meanwhile."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for name, table in list(
+            connection.execute("select name, tbl_name from sqlite_master where type = 'trigger'")
+        ):
+            if table == "shop.Order":
+                connection.execute(f'drop trigger "{name}"')
+        connection.execute("""insert into "shop.Order" values (99, 'lost', null)""")
+
+
+def test_a_capture_records_from_now_on(commands: Commands, path: Path, source: SqliteFeedSource) -> None:
+    """Its feed has the changes; enabling it again is harmless; it is listed."""
+    (row,) = commands.rows("capture enable", "--table", "shop.Order")
+    assert (row["capture"], row["is_enabled"], row["open_gaps"]) == (CAPTURE, True, [])
+    assert row["whole_tables"] == ["shop.Order"]
+    assert f"its events are the feed {CAPTURE}" in commands.err
+    execute(path, """insert into "shop.Order" values (1, 'new', null)""", 'delete from "shop.Order"')
+    assert source.drain(CAPTURE) == {0: 2}
+    assert commands.rows("capture enable", "--table", "shop.Order") == [row]
+    assert commands.rows("capture list") == [row]
+    assert "Captures: 1" in commands.err
+    assert spec_from_dict(row["spec"]) == source.capture(CAPTURE).spec
+
+
+def test_a_capture_of_a_table_with_rows_is_told_to_be_no_whole_one(commands: Commands, path: Path) -> None:
+    """Unless the rows are recorded, too."""
+    execute(path, """insert into "shop.Order" values (1, 'new', null)""")
+    (row,) = commands.rows("capture enable", "--table", "shop.Order")
+    assert row["whole_tables"] == []
+    assert "shop.Order do not tell all of its rows" in commands.err
+    (row,) = commands.rows("capture enable", "--table", "shop.Order", "--name", "shop.All", "--snapshot")
+    assert row["whole_tables"] == ["shop.Order"]
+    assert "do not tell" not in commands.err
+
+
+def test_options_say_what_a_capture_is(commands: Commands, path: Path) -> None:
+    """Each of them; nothing is asked of the database."""
+    before = path.read_bytes()
+    assert asked_for(commands, "--table", "shop.Order") == CaptureSpec((TableCapture("shop.Order"),))
+    spec = asked_for(
+        commands,
+        *("--table", "shop.Order", "--insert", "all", "--update", "Status, PaidAt", "--delete", "none"),
+        *("--shard", "Id % 4", "--name", "shop.Changes", "--shard-key-type", "bigint"),
+        *("--key-change", "delete_insert", "--keep-unchanged", "--session-key", "a", "--session-key", "b"),
+        *("--trace-key", "trace", "--with-sequence", "--no-guard-table", "--no-guard-schema"),
+    )
+    assert spec_to_dict(spec) == {
+        "tables": (
+            {
+                "table": "shop.Order",
+                "insert": (),
+                "update": ("Status", "PaidAt"),
+                "delete": None,
+                "shard": "Id % 4",
+            },
+        ),
+        "name": "shop.Changes",
+        "shard_key_type": "bigint",
+        "key_change": "delete_insert",
+        "keep_unchanged": True,
+        "session_keys": ("a", "b"),
+        "trace_key": "trace",
+        "with_sequence": True,
+        "guard_table": False,
+        "guard_schema": False,
+    }
+    spec = asked_for(
+        commands,
+        "--table",
+        "a.b",
+        "--table",
+        "a.c",
+        "--name",
+        "a.d",
+        "--trace-key",
+        "none",
+        "--delete",
+        "none",
+    )
+    assert [(table.table, table.delete) for table in spec.tables] == [("a.b", None), ("a.c", None)]
+    assert spec.trace_key is None
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("place", ["file", "-"])
+def test_a_file_says_what_options_cannot(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Columns of several tables; what a dry run prints is such a file."""
+    spec = CaptureSpec(
+        (TableCapture("shop.Order", insert=("Status",)), TableCapture("shop.OrderLine", update=None)),
+        name="shop.Changes",
+    )
+    text = json.dumps(spec_to_dict(spec))
+    file = tmp_path / "capture.json"
+    file.write_text(text, encoding="utf-8")
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert asked_for(commands, "--spec", str(file) if place == "file" else "-") == spec
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "name a table by --table, or a file by --spec"),
+        (
+            ("--spec", "x", "--table", "a.b", "--with-sequence"),
+            "leave --table, --with-sequence out, or --spec",
+        ),
+        (("--table", "a.b", "--update", "a,,b"), "'a,,b' names no columns: write a,b,c, or all, or none"),
+        (
+            ("--table", "a", "--table", "b", "--name", "c", "--insert", "d"),
+            "--insert: columns are named for one",
+        ),
+        (("--table", "a.b", "--table", "a.c"), "a capture of several tables needs a name"),
+        (("--spec", "{tmp}/gone.json"), "No such file or directory: '{tmp}/gone.json'"),
+        (("--spec", "{tmp}/wrong.json"), "{tmp}/wrong.json holds no JSON of a capture: Expecting value"),
+        (("--spec", "{tmp}/list.json"), "this is no capture: "),
+        (("--table", "shop.Missing"), "FeedSetupError: "),
+        (("--table", "shop.Order", "--update", "Colour"), "Colour"),
+    ],
+    ids=["nothing", "both", "columns", "several", "name", "gone", "text", "list", "table", "column"],
+)
+def test_a_capture_that_cannot_be(
+    commands: Commands, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    """Status 2, one line that says why, and nothing is made."""
+    (tmp_path / "wrong.json").write_text("tables:", encoding="utf-8")
+    (tmp_path / "list.json").write_text("[]", encoding="utf-8")
+    told = commands.fails("capture enable", *(one.replace("{tmp}", str(tmp_path)) for one in options))
+    assert message.replace("{tmp}", str(tmp_path)) in told
+    assert commands.rows("capture list") == []
+
+
+@pytest.mark.parametrize("name", ["disable", "refresh", "check", "settle", "gaps"])
+def test_a_capture_that_is_not_there_is_an_error_that_names_those_there_are(
+    commands: Commands, name: str
+) -> None:
+    """In every command that takes a name."""
+    commands.rows("capture enable", "--table", "shop.Order")
+    more = ("--note", "x") if name == "settle" else ()
+    message = commands.fails(f"capture {name}", "shop.Nothing", *more)
+    assert message.startswith("CaptureNotFoundError: ")
+    assert CAPTURE in message
+
+
+def test_whoever_uses_output_is_warned_where_triggers_forbid_it(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On standard error, before anything is made; not on a source without such a rule."""
+    assert commands.run("capture enable", "--table", "shop.Order") == 0
+    assert "output" not in commands.err
+    monkeypatch.setitem(SOURCES, "sqlite", f"{__name__}.{TriggersOfStatements.__name__}")
+    assert commands.run("capture enable", "--table", "shop.OrderLine") == 0
+    warning, _, rest = commands.err.partition("Capture shop.OrderLine_changes records")
+    assert rest
+    for word in (
+        "shop.OrderLine",
+        "334",
+        "UseSqlOutputClause(false)",
+        "HasTrigger",
+        "implicit_returning=False",
+    ):
+        assert word in warning
+
+
+def test_a_disabled_capture_keeps_its_feed(commands: Commands, path: Path, source: SqliteFeedSource) -> None:
+    """What is written afterwards is not recorded, what was before is there."""
+    commands.rows("capture enable", "--table", "shop.Order")
+    execute(path, """insert into "shop.Order" values (1, 'new', null)""")
+    (row,) = commands.rows("capture disable", CAPTURE)
+    assert row["is_enabled"] is False
+    assert f"{CAPTURE} records nothing any more" in commands.err
+    execute(path, """insert into "shop.Order" values (2, 'new', null)""")
+    assert source.drain(CAPTURE) == {0: 1}
+
+
+def test_refresh_takes_the_present_columns(commands: Commands, path: Path) -> None:
+    """All of them, or all but some; what differs is shown before."""
+    commands.rows("capture enable", "--table", "shop.Order")
+    execute(path, 'alter table "shop.Order" add column Colour text')
+    (row,) = commands.rows("capture list")
+    assert any("Colour" in words for words in row["drift"])
+    (row,) = commands.rows("capture refresh", CAPTURE)
+    assert row["drift"] == []
+    (row,) = commands.rows("capture refresh", CAPTURE, "--without", "Colour", "--without", "PaidAt")
+    assert commands.err.startswith(f"Capture {CAPTURE} takes the present columns")
+
+
+def test_a_gap_is_found_settled_and_remembered(commands: Commands, path: Path) -> None:
+    """Status 1 while it is open; afterwards it is known who settled it, and why."""
+    commands.rows("capture enable", "--table", "shop.Order")
+    commands.rows("capture enable", "--table", "shop.OrderLine")
+    assert commands.run("capture check") == 0
+    assert "Captures: 2; open gaps: 0" in commands.err
+    open_a_gap(path)
+    assert commands.run("capture check", "-o", "json") == 1
+    (gap, *_) = found = json.loads(commands.out)
+    assert {one["capture"] for one in found} == {CAPTURE}
+    assert (gap["table"], gap["settled_at"], gap["note"]) == ("shop.Order", None, None)
+    assert "capture settle" in commands.err
+    assert commands.rows("capture check", "shop.OrderLine_changes") == []
+    assert [row["open_gaps"] for row in commands.rows("capture list")] == [[], found]
+    commands.rows("capture settle", CAPTURE, "--note", "seen", "--resync", "--yes")
+    assert f"Settled {len(found)} gaps" in commands.err
+    (settled, *_) = commands.rows("capture gaps")
+    assert settled["note"] == "seen"
+    assert settled["settled_by"]
+    assert {**settled, "settled_at": None, "settled_by": None, "note": None} == gap
+    assert commands.rows("capture gaps", "shop.OrderLine_changes") == []
+
+
+@pytest.mark.parametrize(("answer", "status"), [("y\n", 0), ("n\n", 1), ("", 2)], ids=["yes", "no", "nobody"])
+def test_settle_asks(
+    commands: Commands, path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, status: int
+) -> None:
+    """On standard error, with the gaps; nothing but a yes lets it go on."""
+    commands.rows("capture enable", "--table", "shop.Order")
+    open_a_gap(path)
+    commands.run("capture check")
+    monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
+    assert commands.run("capture settle", CAPTURE, "--note", "seen", "--resync", "-o", "json") == status
+    assert "record all rows of their tables anew? [y/N]" in commands.err
+    assert "reason" in commands.err
+    is_open = bool(commands.rows("capture list")[0]["open_gaps"])
+    assert is_open == (status != 0)
+
+
+def test_settle_without_a_gap_does_nothing(commands: Commands) -> None:
+    """And says so, without a question."""
+    commands.rows("capture enable", "--table", "shop.Order")
+    commands.rows("capture settle", CAPTURE, "--note", "seen", "--resync")
+    assert "has no open gap: nothing was settled" in commands.err
+    assert commands.rows("capture gaps") == []
+
+
+def test_settle_needs_a_note(commands: Commands) -> None:
+    """By the parser."""
+    assert "required: --note" in commands.refuses("capture settle", CAPTURE)
+
+
+def test_captures_are_a_table_for_people(commands: Commands) -> None:
+    """Their names, tables, and how they stand."""
+    commands.rows(
+        "capture enable", "--table", "shop.Order", "--table", "shop.OrderLine", "--name", "shop.All"
+    )
+    assert commands.run("capture list", "-o", "plain") == 0
+    head, line = commands.out.splitlines()
+    assert head.split() == ["capture", "tables", "enabled", "since", "drift", "open", "gaps"]
+    assert line.split()[:4] == ["shop.All", "shop.Order;", "shop.OrderLine", "yes"]
+
+
+def test_a_gap_is_shown_with_all_that_is_known_of_it() -> None:
+    """Times are UTC texts, null where there is none."""
+    time = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    gap = CaptureGap(7, CAPTURE, "shop.Order", "a trigger was off", time, None, time, "me", "seen")
+    assert gap_row(gap) == {
+        "number": 7,
+        "capture": CAPTURE,
+        "table": "shop.Order",
+        "reason": "a trigger was off",
+        "found_at": "2026-01-01T00:00:00Z",
+        "after": None,
+        "settled_at": "2026-01-01T00:00:00Z",
+        "settled_by": "me",
+        "note": "seen",
+    }
+
+
+def test_the_events_of_a_capture_can_be_read(commands: Commands, path: Path) -> None:
+    """By the command that reads feeds."""
+    commands.rows("capture enable", "--table", "shop.Order")
+    execute(path, """insert into "shop.Order" values (1, 'new', null)""")
+    (row,) = commands.rows("read", "--feed", CAPTURE, "--shard", "0", "--drain")
+    assert Ulid.parse_text(row["ulid"]) > Ulid.MIN
