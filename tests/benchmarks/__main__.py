@@ -2,7 +2,7 @@
 """
 Run the benchmarks, print their tables, and leave the figures in ``build/benchmarks.json``.
 
-``python -m tests.benchmarks [export] [fixed] [drain] [mssql]``; without names, all of them.
+``python -m tests.benchmarks [export] [fixed] [drain] [capture] [mssql]``; without names, all of them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.benchmarks import drain, export, fixed, mssql
+from tests.benchmarks import capture, drain, export, fixed, mssql
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "benchmarks.json"
-ALL = {"export": export.run, "fixed": fixed.run, "drain": drain.run, "mssql": mssql.run}
+ALL = {
+    "export": export.run,
+    "fixed": fixed.run,
+    "drain": drain.run,
+    "capture": capture.run,
+    "mssql": mssql.run,
+}
 
 
 def main(names: Sequence[str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -18,8 +18,9 @@ from airflow_changefeed.sources.base import FeedSource
 
 #: A key, and the value of each column that is no key.
 Key = tuple[Any, ...]
-#: Column types that every engine maps to its own.
-TYPES = ("integer", "text", "double", "bytes")
+#: Column types that every engine maps to its own. Texts of ``nocase`` are equal where only case differs,
+#: those of ``padded`` where only trailing spaces do; ``identity`` is an integer key that the database gives.
+TYPES = ("integer", "text", "double", "bytes", "time", "nocase", "padded", "identity")
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,50 @@ class Writer(Protocol):
         """Close the connection, which rolls back what is open."""
 
 
+class Changer(Protocol):
+    """
+    A connection that changes tables by SQL, as a program does that knows nothing of captures.
+
+    Statements are such that every engine takes them. A table stands in them as ``"schema.table"``.
+    """
+
+    def begin(self, variables: Mapping[str, str] | None = None) -> None:
+        """Begin a transaction with session variables that are gone when it ends."""
+
+    def execute(self, sql: str, *values: Any) -> None:
+        """Run a statement; outside a transaction it is one of its own, of which no ``tid`` need be known."""
+
+    def is_conflict(self, error: Exception) -> bool:
+        """Say whether a statement failed because of what others did to the same rows."""
+
+    def savepoint(self) -> None:
+        """Set the transaction's savepoint."""
+
+    def rollback_to_savepoint(self) -> None:
+        """Undo what was done since."""
+
+    def commit(self) -> None:
+        """Commit; known to be committed when it returns."""
+
+    def rollback(self) -> None:
+        """Roll back."""
+
+    def close(self) -> None:
+        """Close the connection, which rolls back what is open."""
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """
+    A way for changes to pass a capture.
+
+    :param statements: that do it, to a table with rows 1 to 3.
+    """
+
+    what: str
+    statements: tuple[str, ...]
+
+
 class Engine(Protocol):
     """
     A database for one test; can be pickled to other processes.
@@ -93,11 +138,13 @@ class Engine(Protocol):
     :param name: as in the tests' ids.
     :param unstorable: characters that its text columns cannot hold.
     :param measures_work: whether :meth:`work` gives a number.
+    :param guards_schema: whether changes of captured columns can be guarded.
     """
 
     name: str
     unstorable: str
     measures_work: bool
+    guards_schema: bool
 
     def source(self, lock_timeout: float = 20.0) -> FeedSource:
         """Return a source over the database."""
@@ -107,6 +154,15 @@ class Engine(Protocol):
 
     def writer(self, table: Table, lock_timeout: float = 20.0) -> Writer:
         """Connect a writer to a table."""
+
+    def changer(self, lock_timeout: float = 20.0) -> Changer:
+        """Connect a program that changes tables."""
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a query, written as for a :class:`Changer`."""
+
+    def unseen(self, table: str) -> list[Unseen]:
+        """Return the ways for changes to pass a capture that the database can tell of."""
 
     def keys(self, table: Table) -> set[Key]:
         """Return the keys of the committed rows."""

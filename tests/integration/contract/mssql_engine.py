@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -30,7 +30,8 @@ from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.sources.mssql.names import quote, split_name
 from airflow_changefeed.sources.mssql.session import Session
 from airflow_changefeed.sql.mssql import install_script
-from tests.integration.contract.engines import MSSQL_VARIABLE, Key, Table
+from tests.integration.contract.engines import MSSQL_VARIABLE, Key, Table, Unseen
+from tests.integration.contract.mssql_changer import MssqlChanger, in_parts, unseen_of_mssql
 from tests.integration.mssql.line import line_to
 
 _TYPES = {
@@ -39,6 +40,10 @@ _TYPES = {
     "double": "float",
     "bytes": "varbinary(max)",
     "uuid": "uniqueidentifier",
+    "time": "datetime2(3)",
+    "nocase": "nvarchar(100) collate Latin1_General_CI_AS",
+    "padded": "nvarchar(100)",
+    "identity": "bigint identity(1,1)",
 }
 _KEY_TYPES = {**_TYPES, "text": "nvarchar(100)", "bytes": "varbinary(100)"}
 _SHARD_TYPES = {"integer": "int", "uuid": "uniqueidentifier"}
@@ -163,6 +168,7 @@ class MssqlEngine:
     description: dict[str, Any]
     unstorable: str
     measures_work: bool
+    guards_schema: bool
     name: str = "mssql"
 
     def source(self, lock_timeout: float = 20.0) -> FeedSource:
@@ -190,6 +196,19 @@ class MssqlEngine:
     def writer(self, table: Table, lock_timeout: float = 20.0) -> MssqlWriter:
         """Connect a writer."""
         return MssqlWriter(self._source(), table, lock_timeout)
+
+    def changer(self, lock_timeout: float = 20.0) -> MssqlChanger:
+        """Connect a program that changes tables."""
+        return MssqlChanger(_connect(self._source()), lock_timeout)
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Run a query."""
+        with self._session() as session:
+            return session.rows(in_parts(sql))
+
+    def unseen(self, table: str) -> list[Unseen]:
+        """Disable, drop, switch off."""
+        return unseen_of_mssql(self.rows, table)
 
     def keys(self, table: Table) -> set[Key]:
         """Read the keys of the event table."""
@@ -306,7 +325,7 @@ def _prepare(uri: str) -> MssqlEngine:
     """Install changefeed, once in a process, and ask the server what it can do."""
     connection = Connection.from_uri(uri, conn_id="mssql_under_test")
     description = describe_mssql(connection)
-    engine = MssqlEngine(description, "", measures_work=False)
+    engine = MssqlEngine(description, "", measures_work=False, guards_schema=False)
     with closing(engine._source()) as source:
         with source.database.connect() as session:
             _uninstall(session, source.database.schema)
@@ -314,7 +333,21 @@ def _prepare(uri: str) -> MssqlEngine:
             for batch in install_script(source.database.schema, sequence_cache=cache_size):
                 session.execute(batch)
         unstorable = "".join(filter(lambda character: not _can_store(source, character), _DOUBTFUL))
-        return MssqlEngine(description, unstorable, measures_work=_logical_reads(source) > 0)
+        return MssqlEngine(
+            description,
+            unstorable,
+            measures_work=_logical_reads(source) > 0,
+            guards_schema=_has_schema_triggers(source),
+        )
+
+
+def _has_schema_triggers(source: MssqlFeedSource) -> bool:
+    """Try, as a server does not say."""
+    with suppress(mssql_python.Error), source.database.connect() as session:
+        session.execute("create trigger changefeed_probe on database for drop_table as return")
+        session.execute("drop trigger changefeed_probe on database")
+        return True
+    return False
 
 
 def _can_store(source: MssqlFeedSource, character: str) -> bool:

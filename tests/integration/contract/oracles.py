@@ -66,6 +66,30 @@ class SealRecord:
 
 
 @dataclass(frozen=True)
+class Change:
+    """
+    An event of a capture, as streams and files have it.
+
+    :param table: that was changed.
+    :param variables: that the session had; None without any.
+    """
+
+    ulid: str
+    shard: Any
+    table: str
+    type: str
+    old: Mapping[str, Any] | None
+    new: Mapping[str, Any] | None
+    tid: int | None = None
+    is_snapshot: bool = False
+    sequence: int | None = None
+    epoch: int = 0
+    captured_at: Any = None
+    variables: Mapping[str, str] | None = None
+    trace: str | None = None
+
+
+@dataclass(frozen=True)
 class History:
     """
     What happened in a race.
@@ -96,6 +120,32 @@ class History:
 def digest(ulids: Iterable[str]) -> str:
     """Return a digest of ULIDs in order."""
     return hashlib.sha256("".join(ulids).encode()).hexdigest()
+
+
+def fold(
+    changes: Iterable[Change], keys: Mapping[str, Sequence[str]]
+) -> dict[tuple[str, Key], Mapping[str, Any]]:
+    """
+    Return the rows that tables have after changes, by table and key: the plainest fold there can be.
+
+    :param changes: of any number of shards, each in ascending ULID.
+    :param keys: of each table.
+    """
+    rows: dict[tuple[str, Key], tuple[Any, Mapping[str, Any]]] = {}
+    for change in changes:
+        names = keys[change.table]
+        if change.type == "reset":
+            rows = {
+                place: found
+                for place, found in rows.items()
+                if (place[0], found[0]) != (change.table, change.shard)
+            }
+        if change.old is not None:
+            rows.pop((change.table, tuple(change.old[name] for name in names)), None)
+        if change.new is not None:
+            place = (change.table, tuple(change.new[name] for name in names))
+            rows[place] = (change.shard, change.new)
+    return {place: row for place, (_, row) in rows.items()}
 
 
 def nobody_failed(history: History) -> list[str]:
@@ -196,10 +246,20 @@ def readers_skip_nothing(history: History) -> list[str]:
 
 def sealed_windows_stay(history: History) -> list[str]:
     """No ULID below a seal appears or goes after the seal: reading it again gives the same set."""
+    ulids = {shard: [ulid for ulid, _ in content] for shard, content in history.feed.items()}
+    return seals_that_broke(history.seals, ulids)
+
+
+def seals_that_broke(seals: Iterable[SealRecord], ulids: Mapping[int, Iterable[str]]) -> list[str]:
+    """
+    Compare what lay below each seal with what does at the end.
+
+    :param ulids: of each shard, at the end.
+    """
     complaints = []
-    ulids = {shard: sorted(ulid for ulid, _ in content) for shard, content in history.feed.items()}
-    for seal in history.seals:
-        below = ulids.get(seal.shard, [])
+    ascending = {shard: sorted(own) for shard, own in ulids.items()}
+    for seal in seals:
+        below = ascending.get(seal.shard, [])
         below = below[: bisect_left(below, seal.below)]
         if (len(below), digest(below)) != (seal.count, seal.digest):
             complaints.append(

@@ -50,7 +50,11 @@ HEAD_START, PER_SEAL = 6, 4
 
 @dataclass
 class Race:
-    """The processes of a race that runs."""
+    """
+    The processes of a race that runs.
+
+    :param module: that each of them runs.
+    """
 
     plan: Plan
     bench: Bench
@@ -61,24 +65,28 @@ class Race:
     waiting: set[subprocess.Popen[bytes]] = field(default_factory=set)
     has_begun: bool = False
     commits: int = 0
+    module: str = "tests.integration.contract.workers"
 
-    def start(self, role: str, number: int, life: int = 0) -> None:
-        """Start a process, or start it again."""
-        name = f"{role}-{number}"
-        job = Job(
+    def job(self, role: str, number: int, life: int) -> Job:
+        """Return what a process does."""
+        return Job(
             role,
             number,
             life,
             self.plan.seed,
             self.bench.engine,
             self.bench.table,
-            self.folder / f"{name}.log",
+            self.folder / f"{role}-{number}.log",
             self.plan.transactions,
             self.plan.shards,
         )
-        with (self.folder / f"{name}.err").open("ab") as errors:
+
+    def start(self, role: str, number: int, life: int = 0) -> None:
+        """Start a process, or start it again."""
+        job = self.job(role, number, life)
+        with (self.folder / f"{role}-{number}.err").open("ab") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.contract.workers"],
+                [sys.executable, "-m", self.module],
                 cwd=PROJECT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -19,11 +19,22 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.sqlite.writer import UlidBlock, lock
-from tests.integration.contract.engines import Key, Table
+from tests.integration.contract.engines import Key, Table, Unseen
+from tests.integration.contract.sqlite_changer import SqliteChanger, unseen_of_sqlite
 
 #: Environment variable that names the other way in which the embedded source can stream.
 BULK_READER_VARIABLE = "CHANGEFEED_TEST_BULK_READER"
-_TYPES = {"integer": "integer", "text": "text", "double": "double", "bytes": "blob", "uuid": "text"}
+_TYPES = {
+    "integer": "integer",
+    "text": "text",
+    "double": "double",
+    "bytes": "blob",
+    "uuid": "text",
+    "time": "datetime",
+    "nocase": "text collate nocase",
+    "padded": "text collate rtrim",
+    "identity": "integer",
+}
 
 
 class SqliteWriter:
@@ -92,6 +103,7 @@ class SqliteEngine:
     name: str = "sqlite"
     unstorable: str = ""
     measures_work: bool = True
+    guards_schema: bool = True
 
     def source(self, lock_timeout: float = 20.0) -> FeedSource:
         """Open the source."""
@@ -112,6 +124,19 @@ class SqliteEngine:
     def writer(self, table: Table, lock_timeout: float = 20.0) -> SqliteWriter:
         """Connect a writer."""
         return SqliteWriter(self.path, table, lock_timeout)
+
+    def changer(self, lock_timeout: float = 20.0) -> SqliteChanger:
+        """Connect a program that changes tables."""
+        return SqliteChanger(self.path, lock_timeout)
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Run a query."""
+        with self._connection() as connection:
+            return connection.execute(sql).fetchall()
+
+    def unseen(self, table: str) -> list[Unseen]:
+        """Drop triggers; nothing else passes them."""
+        return unseen_of_sqlite(self.rows, table)
 
     def keys(self, table: Table) -> set[Key]:
         """Read the keys of the event table."""

@@ -169,7 +169,7 @@ def read(job: Job) -> None:
     while True:
         found = 0
         for shard in dice.sample(job.shards, len(job.shards)):
-            page = _patiently(source.read_feed, job.table.name, shard, cursors[shard], dice.randint(1, 40))
+            page = patiently(source.read_feed, job.table.name, shard, cursors[shard], dice.randint(1, 40))
             if page:
                 log.write(shard=shard, events=[(str(event.ulid), event.key) for event in page])
                 cursors[shard] = page.events[-1].ulid
@@ -187,7 +187,7 @@ def seal(job: Job) -> None:
     source = job.engine.source(lock_timeout=120)
     while True:
         until = source.now()
-        _patiently(source.seal, job.table.name, until)
+        patiently(source.seal, job.table.name, until)
         below = Ulid.floor(until)
         shards = {shard: _below(source, job.table.name, shard, below) for shard in job.shards}
         log.write(below=str(below), shards=shards)
@@ -202,7 +202,7 @@ def _below(source: FeedSource, feed: str, shard: int, below: Ulid) -> tuple[int,
     return len(ulids), digest(ulids)
 
 
-def _patiently(call: Callable[..., Any], *arguments: Any) -> Any:
+def patiently(call: Callable[..., Any], *arguments: Any) -> Any:
     """Repeat what is transient, as a task's retries would."""
     for _ in range(100):
         try:
