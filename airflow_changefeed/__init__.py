@@ -24,15 +24,18 @@ if TYPE_CHECKING:
     from airflow_changefeed.hooks.changefeed import ChangefeedHook
     from airflow_changefeed.hooks.changefeed_context import window_params
     from airflow_changefeed.operators.changefeed import ChangefeedVerifyOperator
+    from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
     from airflow_changefeed.sensors.changefeed import ChangefeedSensor
     from airflow_changefeed.sources import open_source
     from airflow_changefeed.spark.datasource import ChangefeedDataSource
+    from airflow_changefeed.spark.fold import fold
     from airflow_changefeed.spark.read import read_export
     from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 
 _MODULES = {
     "CaptureSpec": "core.capture",
     "ChangefeedDataSource": "spark.datasource",
+    "ChangefeedFoldOperator": "operators.changefeed_fold",
     "ChangefeedHook": "hooks.changefeed",
     "ChangefeedSensor": "sensors.changefeed",
     "ChangefeedToParquetOperator": "transfers.changefeed_to_parquet",
@@ -45,6 +48,7 @@ _MODULES = {
     "Window": "core.window",
     "changefeed_asset": "assets.changefeed",
     "export_dataset": "export.dataset",
+    "fold": "spark.fold",
     "open_source": "sources",
     "read_export": "spark.read",
     "verify_export": "export.verify",
@@ -54,6 +58,7 @@ _MODULES = {
 __all__ = [
     "CaptureSpec",
     "ChangefeedDataSource",
+    "ChangefeedFoldOperator",
     "ChangefeedHook",
     "ChangefeedSensor",
     "ChangefeedToParquetOperator",
@@ -67,6 +72,7 @@ __all__ = [
     "__version__",
     "changefeed_asset",
     "export_dataset",
+    "fold",
     "open_source",
     "read_export",
     "verify_export",

@@ -41,6 +41,7 @@ Every error of airflow_changefeed, in one tree.
         │   └── ReplicaBehindError    a readable secondary has not seen the seal yet
         ├── NotYetError               refused by less than a minute of the database's clock
         ├── NotSealedError            a range that reaches beyond what is sealed
+        ├── NotExportedError          a time until which not all units are complete
         ├── LeaseHeldError            another process holds the shard's lease
         ├── LeaseLostError            the lease token is no longer the newest
         ├── SupersededError           a newer attempt at the same export unit counts
@@ -231,6 +232,10 @@ class NotYetError(TransientError):
 
 class NotSealedError(TransientError):
     """A range reaches beyond what its feed is sealed until, so events may still come into it."""
+
+
+class NotExportedError(TransientError):
+    """A time until which not all units are complete yet; carries what is missing."""
 
 
 class LeaseHeldError(TransientError):

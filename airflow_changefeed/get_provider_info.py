@@ -34,7 +34,13 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": [{"integration-name": _NAME, "python-modules": ["airflow_changefeed.hooks.changefeed"]}],
         "sensors": [{"integration-name": _NAME, "python-modules": ["airflow_changefeed.sensors.changefeed"]}],
         "operators": [
-            {"integration-name": _NAME, "python-modules": ["airflow_changefeed.operators.changefeed"]}
+            {
+                "integration-name": _NAME,
+                "python-modules": [
+                    "airflow_changefeed.operators.changefeed",
+                    "airflow_changefeed.operators.changefeed_fold",
+                ],
+            }
         ],
         "cli": ["airflow_changefeed.cli.changefeed.get_cli_commands"],
         "triggers": [

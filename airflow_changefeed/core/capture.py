@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any
 
 from airflow_changefeed.core.feed import SHARD_KEY_TYPES
+from airflow_changefeed.core.times import format_time, parse_time
 from airflow_changefeed.exceptions import InvalidArgumentError
 
 #: Key of the metadata that the Arrow schema of a capture's events carries: JSON of :class:`CaptureShape`.
@@ -151,8 +152,9 @@ class CapturedTable:
     A table of a capture, as readers of its events see it.
 
     :param key_columns: the table's primary key; empty where it has none.
-    :param columns: for each operation the captured columns and the field of ``old`` and ``new`` that holds
-        each; the field has another name than its column only where two tables disagree about its type.
+    :param columns: for each operation the captured columns, in the table's order, and the field of ``old``
+        and ``new`` that holds each; the field has another name than its column only where two tables disagree
+        about its type.
     :param is_whole: whether the events tell all rows the table ever had: it was empty when the capture was
         enabled, or its rows were recorded then, and all operations are captured.
     """
@@ -164,12 +166,18 @@ class CapturedTable:
 
 @dataclass(frozen=True)
 class CaptureShape:
-    """What readers of a capture's events know of it; travels with the Arrow schema and in Parquet files."""
+    """
+    What readers of a capture's events know of it; travels with the Arrow schema and in Parquet files.
+
+    :param begun_at: when it was first enabled, by the database's clock, in whole milliseconds: no event is
+        older, and whoever begins to read later does not see all. None where that is not known.
+    """
 
     name: str
     key_change: KeyChange
     with_sequence: bool
     tables: Mapping[str, CapturedTable]
+    begun_at: datetime | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -177,6 +185,7 @@ class CaptureShape:
             "name": self.name,
             "key_change": self.key_change.value,
             "with_sequence": self.with_sequence,
+            "begun_at": format_time(self.begun_at) if self.begun_at else None,
             "tables": {
                 name: {
                     "key_columns": list(table.key_columns),
@@ -202,6 +211,7 @@ class CaptureShape:
                 )
                 for name, table in value["tables"].items()
             },
+            parse_time(value["begun_at"]) if value.get("begun_at") else None,
         )
 
 

@@ -13,10 +13,11 @@ SCHEMA_VERSION = 1
 _ANCESTORS = 16
 
 
-def check(files: Files, layout: Layout) -> None:
+def check(files: Files, layout: Layout, table_of: str = "") -> None:
     """
-    Check that an output can be a feed's.
+    Check that an output can be a feed's, or hold the states of a captured table.
 
+    :param table_of: the capture, where the layout is a table's; empty for a feed's.
     :raises ForeignOutputError: it is another feed's, lies inside another output, or holds files that no
         export made.
     """
@@ -32,14 +33,20 @@ def check(files: Files, layout: Layout) -> None:
         return
     claimed = documents.load(
         content.decode(errors="replace"), KIND, SCHEMA_VERSION, where=layout.claim, error=ManifestError
-    ).get("feed")
-    if claimed != layout.feed:
+    )
+    if _claim(layout, table_of) != {name: claimed[name] for name in ("feed", "table") if name in claimed}:
+        what = f"the table {claimed['table']!r}, folded from" if "table" in claimed else "the export of"
+        ours = f"the table {layout.feed!r}, folded from" if table_of else "the export of"
         raise ForeignOutputError(
-            f"{layout.data} holds the export of feed {claimed!r}, not of {layout.feed!r}: give one another "
-            "path",
+            f"{layout.data} holds {what} feed {claimed.get('feed')!r}, not {ours} "
+            f"{table_of or layout.feed!r}: give one another path",
             path=layout.path,
-            feed=claimed,
+            feed=claimed.get("feed"),
         )
+
+
+def _claim(layout: Layout, table_of: str) -> dict[str, str]:
+    return {"feed": table_of, "table": layout.feed} if table_of else {"feed": layout.feed}
 
 
 def _check_ancestors(files: Files, layout: Layout) -> None:
@@ -56,8 +63,8 @@ def _check_ancestors(files: Files, layout: Layout) -> None:
             )
 
 
-def write(files: Files, layout: Layout) -> None:
+def write(files: Files, layout: Layout, table_of: str = "") -> None:
     """Claim an output that was checked; harmless to repeat."""
     if files.read(layout.claim) is None:
-        text = documents.dump(KIND, SCHEMA_VERSION, {"feed": layout.feed}, indent=2)
+        text = documents.dump(KIND, SCHEMA_VERSION, _claim(layout, table_of), indent=2)
         files.write(layout.claim, text.encode())

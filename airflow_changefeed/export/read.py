@@ -108,7 +108,7 @@ def select(
     if not chosen and not gaps:
         gaps = [Gap(None, interval.range)]
     _check_complete(store, gaps, incomplete)
-    _check_once(store, units)
+    check_once(store, units)
     found = []
     for unit in (unit for own in units.values() for unit in own):
         one = _unit(store, unit, interval.range)
@@ -159,7 +159,7 @@ def _check_complete(store: ExportStore, gaps: Sequence[Gap], incomplete: str) ->
     )
 
 
-def _check_once(store: ExportStore, units: Mapping[Shard, Sequence[ExportUnit]]) -> None:
+def check_once(store: ExportStore, units: Mapping[Shard, Sequence[ExportUnit]]) -> None:
     """Refuse units that overlap: two attempts of different cut may have left both (ADR 0002)."""
     for own in units.values():
         for unit, before in find_overlaps(own):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.feed import Shard, parse_shard
 from airflow_changefeed.core.plan import ExportOptions, Shape
-from airflow_changefeed.core.times import format_time, parse_time
+from airflow_changefeed.core.times import format_time, from_milliseconds, parse_time, to_milliseconds
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import (
     FutureTimeError,
@@ -98,6 +98,18 @@ def _time(value: object) -> datetime:
     raise InvalidWindowError(
         f"{value!r} is no time; write ISO 8601 with a zone, for example 2013-01-01T00:00:00Z"
     )
+
+
+def parse_moment(value: object) -> datetime | None:
+    """
+    Read a time as a task's argument gives it, where a template may have nothing to say.
+
+    :raises InvalidWindowError: no time, or without a zone, or finer than a millisecond.
+    """
+    if value in _NOTHING:
+        return None
+    time = _time(value)
+    return from_milliseconds(to_milliseconds(time))
 
 
 def window_params() -> dict[str, Param]:

@@ -80,7 +80,8 @@ def captured_schema(shape: CaptureShape, image: Sequence[pa.Field]) -> pa.Schema
             *(ULID_FIELD, TIME_FIELD, _NAME, _TYPE, _IS_SNAPSHOT, _TID, *sequence, _EPOCH, _CAPTURED_AT),
             *(_SESSION, _TRACE, pa.field(OLD, row), pa.field(NEW, row)),
         ],
-        metadata={METADATA_KEY: json.dumps(shape.to_dict(), sort_keys=True).encode()},
+        # Not sorted: each operation's columns stand in the table's order, which a fold keeps.
+        metadata={METADATA_KEY: json.dumps(shape.to_dict()).encode()},
     )
 
 

@@ -82,7 +82,7 @@ def session(app_name: str) -> SparkSession:
     return SparkSession.builder.appName(app_name).getOrCreate()
 
 
-def _read(path: str, *, remove: bool = False) -> str:
+def read_handed(path: str, *, remove: bool = False) -> str:
     """
     Read a file that was handed over, also where a cluster has put it into the working folder.
 
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     watch(options.watch_pid, say)
     try:
         # Both before either is looked into: the connection goes in any case.
-        content, secret = _read(options.plan), _read(options.connection, remove=True)
+        content, secret = read_handed(options.plan), read_handed(options.connection, remove=True)
         plan = Plan.from_json(content, where=options.plan)
         connection = JobConnection.from_json(secret, where=options.connection)
         store = ExportStore(plan.path, plan.feed, connection.storage_options)

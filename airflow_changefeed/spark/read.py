@@ -85,10 +85,10 @@ def read_export(
     ]
     if not frames:
         return spark.createDataFrame([], f"{columns}, {SHARD_COLUMN} {kind}")
-    return _between(_union(frames), start, end)
+    return _between(union(frames), start, end)
 
 
-def _union(frames: Sequence[DataFrame]) -> DataFrame:
+def union(frames: Sequence[DataFrame]) -> DataFrame:
     """Put frames together in pairs, as a plan that is as deep as there are shards overflows Spark's stack."""
     while len(frames) > 1:
         pairs = [frames[at : at + 2] for at in range(0, len(frames), 2)]
@@ -108,12 +108,14 @@ def _frame(
 ) -> DataFrame:
     from pyspark.sql import functions
 
-    # Spark takes what it is given for patterns.
-    paths = [_GLOB.sub(r"\\\1", store.files.url(file.path)) for file in files]
     value: Any = shard if isinstance(shard, int) else shard_text(shard)
-    return (
-        spark.read.schema(columns).parquet(*paths).withColumn(SHARD_COLUMN, functions.lit(value).cast(kind))
-    )
+    frame = spark.read.schema(columns).parquet(*spark_paths(store, files))
+    return frame.withColumn(SHARD_COLUMN, functions.lit(value).cast(kind))
+
+
+def spark_paths(store: ExportStore, files: Iterable[UnitFile]) -> list[str]:
+    """Return files as Spark names them, which takes what it is given for patterns."""
+    return [_GLOB.sub(r"\\\1", store.files.url(file.path)) for file in files]
 
 
 def _between(frame: DataFrame, start: datetime | None, end: datetime | None) -> DataFrame:

@@ -5,11 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import BaseHook
 
 from airflow_changefeed.assets.changefeed import export_alias, tell
 from airflow_changefeed.exceptions import ChangefeedError, InvalidWindowError, TransientError
@@ -33,15 +29,9 @@ from airflow_changefeed.hooks.changefeed_context import (
     window_problems,
     with_shape,
 )
-from airflow_changefeed.hooks.changefeed_job import job_folder, pids_to_watch
+from airflow_changefeed.hooks.changefeed_job import job_folder
 from airflow_changefeed.hooks.changefeed_output import storage_options
-from airflow_changefeed.hooks.changefeed_secrets import private_files
-from airflow_changefeed.hooks.changefeed_spark import (
-    ChangefeedSparkSubmitHook,
-    check_connection,
-    kubernetes_named,
-    local_environment,
-)
+from airflow_changefeed.hooks.changefeed_submit import TEMPLATED, ChangefeedSparkOperator, take_own
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -60,11 +50,9 @@ if TYPE_CHECKING:
 
 #: Name of the Spark job, where neither the task nor ``default_args`` gives one.
 JOB_NAME = "changefeed-export"
-#: Arguments of the provider's operator that an export sets itself.
-_OWN = ("application", "application_args", "java_class")
 
 
-class ChangefeedToParquetOperator(SparkSubmitOperator):
+class ChangefeedToParquetOperator(ChangefeedSparkOperator):
     """
     Export the events of a feed to Parquet files, in complete windows.
 
@@ -108,7 +96,7 @@ class ChangefeedToParquetOperator(SparkSubmitOperator):
         "shards",
         "unit",
         "options",
-        *(name for name in SparkSubmitOperator.template_fields if name not in _OWN),
+        *TEMPLATED,
     )
 
     def __init__(
@@ -129,9 +117,7 @@ class ChangefeedToParquetOperator(SparkSubmitOperator):
         **kwargs: Any,
     ) -> None:
         shape = kwargs.pop("shape", None)
-        taken = [name for name in _OWN if kwargs.pop(name, None) is not None]
-        if "name" not in (kwargs.get("default_args") or {}):
-            kwargs.setdefault("name", JOB_NAME)
+        taken = take_own(kwargs, JOB_NAME)
         super().__init__(**kwargs)
         self.outlets = [*self.outlets, export_alias()]
         self.feed = feed
@@ -271,7 +257,7 @@ class ChangefeedToParquetOperator(SparkSubmitOperator):
             files = folder / "plan.json", folder / "connection.json"
             files[0].write_text(plan.to_json(), encoding="utf-8")
             connection.save(str(files[1]))
-            self._prepare(*files)
+            self._prepare("job", dict(zip(("plan", "connection"), files, strict=True)))
             return self._ended(plan, store, lambda: super(ChangefeedToParquetOperator, self).execute(context))
 
     def _ended(self, plan: Plan, store: ExportStore, run: Callable[[], object]) -> ExportResult:
@@ -295,40 +281,3 @@ class ChangefeedToParquetOperator(SparkSubmitOperator):
         except Exception as error:
             raise error from failure
         return result
-
-    def _prepare(self, plan: Path, connection: Path) -> None:
-        """Set what the provider's operator runs; only paths, since arguments can be read by everybody."""
-        from airflow_changefeed.spark.archive import package_archive
-
-        job = Path(__file__).parents[1] / "spark" / "job.py"
-        self.application = str(job)
-        self.application_args = ["--plan", str(plan), "--connection", str(connection)]
-        for pid in pids_to_watch():
-            self.application_args += ["--watch-pid", str(pid)]
-        self.conf = {**(self.conf or {})}
-        # The task's log is for the job's progress, not for a hundred lines of Spark's about itself.
-        self.conf.setdefault("spark.log.level", "WARN")
-        self.conf.setdefault("spark.ui.showConsoleProgress", "false")
-        if self._get_hook().is_local:
-            self.env_vars = local_environment(self.env_vars)
-            # A page that nobody looks at, on a port of all addresses.
-            self.conf.setdefault("spark.ui.enabled", "false")
-        # Also for a local job: spark-submit's Python need not see what this one was given to see.
-        self.py_files = ",".join(filter(None, [self.py_files, package_archive()]))
-        # DAG-wide defaults for other Spark tasks may name a class; ours is a Python job.
-        self._java_class = None
-        # The provider makes it when it has added what is its own, as OpenLineage's properties.
-        self._hook = None
-
-    def _check_spark(self) -> None:
-        check_connection(BaseHook.get_connection, self._conn_id)
-        self._get_hook().check()
-
-    def _get_hook(self) -> ChangefeedSparkSubmitHook:
-        with private_files(), kubernetes_named():
-            return ChangefeedSparkSubmitHook.of(super()._get_hook())
-
-    def on_kill(self) -> None:
-        """Stop the Spark job, if one runs."""
-        if self._hook is not None:
-            self._hook.on_kill()

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Folds the events of a capture into the table they were captured from, as it was at a sealed time.
+
+Of each key the last event by ULID counts: a key never changes its shard, and a shard is in order. One pass
+over the files, one group by key; what could make the result wrong is looked for before, in few columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from airflow_changefeed.core.feed import Shard, parse_shard
+from airflow_changefeed.export.captured import NEW, OLD
+from airflow_changefeed.export.folding import SETTLE, FoldSource, find_fold
+from airflow_changefeed.export.result import ErrorFacts
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.sources.base import ULID_COLUMN
+from airflow_changefeed.spark.fold_events import CAPTURED_AT, SHARD, CapturedEvents, ddl
+from airflow_changefeed.spark.read import check_times
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+# What databases compare by rules of their own: case, accents, blanks and zeros at the end.
+_LOOSE = ("string", "large_string", "binary", "large_binary")
+#: Stands for a ULID in the message of an error that Spark puts together.
+_SOME_ULID = "<<ulid>>"
+
+
+def fold(
+    spark: SparkSession,
+    path: str,
+    feed: str,
+    *,
+    at: datetime | None = None,
+    table: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> DataFrame:
+    """
+    Return a captured table as it was at a time, from the export of its capture in shape ``typed``.
+
+    Finds its files, and looks for what makes the state unknowable, when it is called; the rows are read when
+    the frame is computed. A change of a row that was never added shows only then, and fails the computation.
+
+    :param path: root of the export, a local path or an fsspec URL.
+    :param feed: the capture's name.
+    :param at: feed time with a zone, exclusive: the state that the events before it have made. The complete
+        units of each shard reach until there. None takes the end of their unbroken run.
+    :param table: of the capture, as its spec names it; None where the capture has only one.
+    :param storage_options: for the manifests, through fsspec; Spark reads the files by its own settings.
+    :return: a row for each row of the table; its columns as they were captured, in the table's order.
+    :raises FoldError: the events do not tell the state: a key change lost its old key, the capture leaves
+        something out, or began later than the table and without a snapshot; says which.
+    :raises NotExportedError: not all units until then are complete; names those that are missing; transient.
+    :raises ManifestError: nothing was exported there, a manifest or file is damaged, or units overlap.
+    :raises ColumnTypeError: Spark does not have a column's type.
+    """
+    return fold_source(spark, find_fold(ExportStore(path, feed, storage_options), at, table))
+
+
+def fold_source(spark: SparkSession, source: FoldSource) -> DataFrame:
+    """Return the state that a source tells; see :func:`fold`."""
+    for group in source.groups:
+        check_times(spark, group.fields)
+    if not source.groups:
+        if source.unknown:
+            raise source.refusal(source.unknown)
+        return spark.createDataFrame([], ddl(source.kinds))
+    found = _look(CapturedEvents(spark, source))
+    resets = _last_resets(CapturedEvents(spark, source)) if found.resets or source.unknown else {}
+    events = CapturedEvents(spark, source, resets)
+    if found.lost_keys:
+        _refuse_lost_keys(events)
+    return _state(source, _changes(events, has_moved=found.moved > 0))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """How many events need care: resets, updates without an old row, and those with a key of other bytes."""
+
+    resets: int
+    lost_keys: int
+    moved: int
+
+
+def _moving_keys(source: FoldSource) -> list[str]:
+    """Return the key columns whose values a database may take for equal although they differ."""
+    return [key for key in source.keys if source.kinds[key] in _LOOSE]
+
+
+def _has_moved(source: FoldSource) -> Column:
+    """Whether an update has another key than the row before it: only by case or trailing blanks."""
+    from pyspark.sql import functions
+
+    old, new = functions.col(OLD), functions.col(NEW)
+    differ = [old.getField(key) != new.getField(key) for key in _moving_keys(source)]
+    return (functions.col("type") == "upd") & reduce(lambda one, other: one | other, differ)
+
+
+def _look(events: CapturedEvents) -> _Found:
+    """Count the events that need care, in as few columns as tell it; most folds find none."""
+    from pyspark.sql import functions
+
+    source, kind = events.source, functions.col("type")
+    moving = _moving_keys(source)
+    if not source.loses_keys and not moving:
+        # Spark passes over files whose dictionary of types has no reset.
+        return _Found(events.read(["type"], [], []).where(kind == "reset").count(), 0, 0)
+    frame = events.read(["type"], moving or source.keys[:1], moving)
+    lost = functions.count_if((kind == "upd") & functions.col(OLD).isNull())
+    moved = functions.count_if(_has_moved(source)) if moving else functions.lit(0)
+    (row,) = frame.agg(functions.count_if(kind == "reset"), lost, moved).collect()
+    return _Found(*row)
+
+
+def _last_resets(events: CapturedEvents) -> dict[Shard, str]:
+    """
+    Return the ULID of each shard's last reset.
+
+    A reset makes known what was not: it is written into every shard that there is, and the rows behind it.
+    A shard without one has begun later, or its rows are unknown still.
+    """
+    from pyspark.sql import functions
+
+    source, is_reset = events.source, functions.col("type") == "reset"
+    columns = [ULID_COLUMN, "type", CAPTURED_AT] if source.unknown else [ULID_COLUMN, "type"]
+    frame = events.read(columns, [], [], by_shard=True)
+    told = [functions.max(functions.when(is_reset, functions.col(ULID_COLUMN))).alias("reset")]
+    if source.unknown:
+        time = functions.unix_millis(CAPTURED_AT)
+        told += [
+            functions.min(functions.when(is_reset, time)).alias("known"),
+            functions.min(time).alias("begun"),
+        ]
+    else:
+        frame = frame.where(is_reset)
+    rows = frame.groupBy(SHARD).agg(*told).collect()
+    if source.unknown:
+        since = min((row["known"] for row in rows if row["reset"]), default=None)
+        left = [row[SHARD] for row in rows if not row["reset"] and (since is None or row["begun"] < since)]
+        if since is None or left:
+            raise source.refusal(source.unknown, shards=left)
+    return {parse_shard(row[SHARD]): row["reset"] for row in rows if row["reset"]}
+
+
+def _refuse_lost_keys(events: CapturedEvents) -> None:
+    """
+    Refuse updates whose old row is not known: the key that it had stays in the table for ever.
+
+    :raises FoldError: there are any behind the last resets.
+    """
+    from pyspark.sql import functions
+
+    source = events.source
+    frame = events.read([ULID_COLUMN, "type"], source.keys[:1], [])
+    frame = frame.where((functions.col("type") == "upd") & functions.col(OLD).isNull())
+    (row,) = frame.agg(
+        functions.min(ULID_COLUMN).alias("first"), functions.count("*").alias("rows")
+    ).collect()
+    if row["rows"]:
+        raise source.refusal(
+            f"{row['rows']} updates changed a key without saying the old one, the first of them event "
+            f"{row['first']}: enable the capture with key_change='delete_insert', and {SETTLE}",
+            ulid=row["first"],
+        )
+
+
+def _changes(events: CapturedEvents, *, has_moved: bool) -> DataFrame:
+    """
+    Return an event a row: ULID, key, whether it adds the row, and the row behind it, null for a delete.
+
+    :param has_moved: whether keys have changed to others that the database takes for the same.
+    """
+    from pyspark.sql import functions
+
+    source, kind = events.source, functions.col("type")
+    frame = events.read([ULID_COLUMN, "type"], source.keys, list(source.columns))
+    frame = frame.where(kind != "reset")
+    old, new = functions.col(OLD), functions.col(NEW)
+    adds = (kind == "add") | _has_moved(source) if has_moved else kind == "add"
+    keys = [functions.coalesce(new.getField(key), old.getField(key)) for key in source.keys]
+    changes = frame.select(ULID_COLUMN, *_numbered(keys), adds.alias("adds"), NEW)
+    if not has_moved:
+        return changes
+    keys = [old.getField(key) for key in source.keys]
+    nothing = functions.when(functions.lit(False), new).alias(NEW)
+    left = frame.where(_has_moved(source))
+    return changes.unionByName(
+        left.select(ULID_COLUMN, *_numbered(keys), functions.lit(False).alias("adds"), nothing)
+    )
+
+
+def _numbered(columns: Sequence[Column]) -> list[Column]:
+    """Name columns so that none of the table's own is in the way."""
+    return [column.alias(f"key{number}") for number, column in enumerate(columns)]
+
+
+def _state(source: FoldSource, changes: DataFrame) -> DataFrame:
+    """Return the row behind each key's last change."""
+    from pyspark.sql import functions
+
+    keys = [f"key{number}" for number in range(len(source.keys))]
+    ends = changes.groupBy(*keys).agg(
+        functions.max_by(NEW, ULID_COLUMN).alias("row"),
+        functions.min(functions.struct(ULID_COLUMN, "adds")).alias("first"),
+    )
+    row, first = functions.col("row"), functions.col("first")
+    broken = _broken_chain(source, first.getField(ULID_COLUMN))
+    there = functions.when(first.getField("adds"), row.isNotNull()).otherwise(broken)
+    return ends.where(there).select(*(row.getField(name).alias(name) for name in source.columns))
+
+
+def _broken_chain(source: FoldSource, ulid: Column) -> Column:
+    """Return what fails the computation, with an error of ours in Spark's text: the last guard."""
+    from pyspark.sql import functions
+
+    error = source.refusal(
+        f"event {_SOME_ULID} changes a row that no event before it has added, so events are missing. Export "
+        "the capture from its beginning on"
+    )
+    before, _, behind = ErrorFacts.of(error).marked.partition(_SOME_ULID)
+    text = functions.concat(functions.lit(before), ulid, functions.lit(behind))
+    return functions.raise_error(text).cast("boolean")

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads captured events into Spark: of one table, as few columns as asked for, in the types of all files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_changefeed.core.feed import Shard, shard_text
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.export.captured import NEW, OLD
+from airflow_changefeed.export.folding import FoldedFiles, FoldSource
+from airflow_changefeed.export.read import UnitFile
+from airflow_changefeed.sources.base import ULID_COLUMN
+from airflow_changefeed.spark.read import spark_paths, spark_type, union
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+CAPTURED_AT = "captured_at"
+SHARD = "shard"
+# Columns of an event that a fold reads, with Spark's types.
+_OWN = {ULID_COLUMN: "string", "name": "string", "type": "string", CAPTURED_AT: "timestamp"}
+
+
+@dataclass(frozen=True)
+class CapturedEvents:
+    """
+    The events of a table, as far as they count.
+
+    :param resets: ULID of each shard's last reset: it and what is before it are left out.
+    """
+
+    spark: SparkSession
+    source: FoldSource
+    resets: Mapping[Shard, str] = field(default_factory=dict)
+
+    def read(
+        self, own: Sequence[str], old: Sequence[str], new: Sequence[str], *, by_shard: bool = False
+    ) -> DataFrame:
+        """
+        Read some columns of all files; two files with the same columns of one type are read at once.
+
+        :param own: of the event itself.
+        :param old: columns of the table, of the row before the change.
+        :param new: likewise, of the row behind it.
+        :param by_shard: whether to add each event's shard, as text.
+        """
+        frames = []
+        for group in self.source.groups:
+            parts: dict[tuple[Shard | None, str], list[UnitFile]] = {}
+            for file in group.files:
+                shard = file.manifest.unit.shard
+                reset = self.resets.get(shard, "")
+                if str(file.facts.last) > reset:
+                    parts.setdefault((shard if by_shard else None, reset), []).append(file)
+            for (place, reset), files in parts.items():
+                frame = self._read(group, files, reset, (own, old, new))
+                frames.append(frame if place is None else _with_shard(frame, place))
+        if not frames:
+            kinds = {OLD: old, NEW: new}
+            columns = [f"{name} string" for name in own]
+            columns += [f"{image} struct<{self._ddl(names)}>" for image, names in kinds.items() if names]
+            return self.spark.createDataFrame([], ", ".join(columns))
+        return union(frames)
+
+    def _read(
+        self,
+        group: FoldedFiles,
+        files: Sequence[UnitFile],
+        reset: str,
+        wanted: tuple[Sequence[str], Sequence[str], Sequence[str]],
+    ) -> DataFrame:
+        from pyspark.sql import functions
+
+        own, *images = wanted
+        end = Ulid.floor(self.source.at)
+        has_later = any(file.facts.last >= end for file in files)
+        needed = {*own, "name", "type", *((ULID_COLUMN,) if reset or has_later else ())}
+        columns = [f"{name} {_OWN[name]}" for name in _OWN if name in needed]
+        for image, names in zip((OLD, NEW), images, strict=True):
+            there = {field: group.fields[field] for field in map(self._field, names) if field in group.fields}
+            columns += [f"{image} struct<{ddl(there, ': ')}>"] if there else []
+        frame = self.spark.read.schema(", ".join(columns)).parquet(*spark_paths(self.source.store, files))
+        frame = frame.where(functions.col("name") == self.source.table)
+        if reset:
+            frame = frame.where(functions.col(ULID_COLUMN) > reset)
+        if has_later:
+            frame = frame.where(functions.col(ULID_COLUMN) < str(end))
+        read = [
+            self._image(group, image, names) for image, names in zip((OLD, NEW), images, strict=True) if names
+        ]
+        return frame.select(*own, *read)
+
+    def _image(self, group: FoldedFiles, image: str, names: Sequence[str]) -> Column:
+        """Return an image with the table's columns and their types of all files."""
+        from pyspark.sql import functions
+
+        kinds, row = self.source.kinds, functions.col(image)
+        if all(self._field(name) == name and group.fields.get(name) == kinds[name] for name in names):
+            return row
+        values = []
+        for name in names:
+            is_there = self._field(name) in group.fields
+            value = row.getField(self._field(name)) if is_there else functions.lit(None)
+            values.append(value.cast(spark_type(name, kinds[name])).alias(name))
+        # Null stays null: a struct of nulls would be a row.
+        return functions.when(row.isNotNull(), functions.struct(*values)).alias(image)
+
+    def _field(self, column: str) -> str:
+        return self.source.columns[column]
+
+    def _ddl(self, names: Sequence[str]) -> str:
+        return ddl({name: self.source.kinds[name] for name in names}, ": ")
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def ddl(kinds: Mapping[str, str], between: str = " ") -> str:
+    """Return columns and their types as Spark's schemas are written."""
+    return ", ".join(f"{_quoted(name)}{between}{spark_type(name, kind)}" for name, kind in kinds.items())
+
+
+def _with_shard(frame: DataFrame, shard: Shard) -> DataFrame:
+    from pyspark.sql import functions
+
+    return frame.withColumn(SHARD, functions.lit(shard_text(shard)))

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The Spark job that folds: ``spark-submit --py-files ARCHIVE fold_job.py --fold FOLD.json --connection
+CONN.json --result RESULT.json``.
+
+Its last line says how it ended, and the result says it to the operator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.export.connection import JobConnection
+from airflow_changefeed.export.fold_task import FoldResult, FoldTask
+from airflow_changefeed.export.folding import find_fold
+from airflow_changefeed.export.progress import size_text
+from airflow_changefeed.export.result import ErrorFacts
+from airflow_changefeed.export.states import State, StateStore
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.spark.fold import fold_source
+from airflow_changefeed.spark.job import read_handed, say, session
+from airflow_changefeed.spark.watch import watch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: What the session must have set so that all types of a table are read and written as they are.
+SETTINGS = {
+    "spark.sql.timeType.enabled": "true",
+    # Spark's own default is one that few readers know, and that cannot hold all times.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+
+
+def run_fold(
+    spark: Callable[[], SparkSession],
+    task: FoldTask,
+    connection: JobConnection,
+    tell: Callable[[str], None] = say,
+) -> State:
+    """
+    Fold, write the state, and let it count.
+
+    :param spark: makes or gives the session; not called for what is refused by manifests.
+    :param tell: takes one line of progress.
+    :raises ChangefeedError: ours, also when it was raised in a task.
+    """
+    options = connection.storage_options
+    source = find_fold(ExportStore(task.path, task.feed, options), task.at, task.table)
+    output = StateStore(task.output, task.feed, source.table, options)
+    output.claim()
+    tell(
+        f"changefeed fold: table {source.table} of feed {task.feed} at {format_time(source.at)}: "
+        f"{sum(file.facts.rows for group in source.groups for file in group.files)} events"
+    )
+    running = spark()
+    before = {name: running.conf.get(name, None) for name in SETTINGS}
+    try:
+        for name, value in SETTINGS.items():
+            running.conf.set(name, value)
+        frame = fold_source(running, source)
+        url = output.files.url(output.writing(source.at, task.attempt))
+        frame.write.option("compression", "zstd").parquet(url)
+        return output.commit(source.at, task.attempt)
+    except Exception as error:
+        output.discard(source.at, task.attempt)
+        raise ErrorFacts.of(error).to_error() from error
+    finally:
+        for name, setting in before.items():
+            if setting is None:
+                running.conf.unset(name)
+            else:
+                running.conf.set(name, setting)
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="fold_job.py", description="Fold a capture's export on Spark.")
+    parser.add_argument("--fold", required=True, help="JSON of what to fold")
+    parser.add_argument(
+        "--connection", required=True, help="JSON of the connection, mode 0600; removed once read"
+    )
+    parser.add_argument("--result", required=True, help="where to say how it ended")
+    parser.add_argument(
+        "--watch-pid",
+        type=int,
+        action="append",
+        default=[],
+        help="end when this process of the machine is gone",
+    )
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job, and return its exit status."""
+    options = _arguments(arguments)
+    watch(options.watch_pid, say)
+    try:
+        # Both before either is looked into: the connection goes in any case.
+        content, secret = read_handed(options.fold), read_handed(options.connection, remove=True)
+        task = FoldTask.from_json(content, where=options.fold)
+        connection = JobConnection.from_json(secret, where=options.connection)
+        state = run_fold(lambda: session(f"changefeed fold {task.feed} {task.run}"), task, connection)
+    except Exception as error:
+        facts = ErrorFacts.of(error)
+        Path(options.result).write_text(FoldResult(error=facts).to_json(), encoding="utf-8")
+        say(f"changefeed error: {facts.class_name}: {facts.message}")
+        return 1
+    Path(options.result).write_text(FoldResult(state).to_json(), encoding="utf-8")
+    say(f"changefeed done: {state.rows} rows, {size_text(state.size)}, in {state.path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folding a capture's export with Spark: the state at every sealed time, or why it is not known."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_changefeed.core.capture import KeyChange, Operation
+from airflow_changefeed.core.window import Window
+from airflow_changefeed.exceptions import FoldError, NotExportedError
+from airflow_changefeed.export.connection import JobConnection
+from airflow_changefeed.export.fold_task import FoldTask
+from airflow_changefeed.export.result import ErrorFacts
+from airflow_changefeed.export.states import new_attempt
+from airflow_changefeed.spark.fold import fold
+from airflow_changefeed.spark.fold_job import run_fold
+from tests.examples import examples, run_example
+from tests.unit.export.captures import (
+    CAPTURE,
+    IMAGE,
+    TABLE,
+    CapturedExport,
+    Event,
+    fold_in_python,
+    reshaped,
+    shape,
+)
+from tests.unit.export.flights import START, hours
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+WHOLE_DAY = Window(START, START + 24 * HOUR)
+
+
+def shoe(number: int, name: str | None = "boot", price: str = "9.50") -> dict[str, Any]:
+    """A row of the table."""
+    return {"id": number, "name": name, "price": Decimal(price)}
+
+
+def minute(number: float) -> datetime:
+    """A time of the first day."""
+    return START + number * MINUTE
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> CapturedExport:
+    """An empty output of a capture that began with its table."""
+    return CapturedExport.create(tmp_path / "out")
+
+
+def rows(frame: DataFrame) -> list[dict[str, Any]]:
+    """The rows of a state, by key."""
+    return sorted(
+        (row.asDict(recursive=True) for row in frame.collect()), key=lambda row: next(iter(row.values()))
+    )
+
+
+def state(spark: SparkSession, export: CapturedExport, **options: Any) -> list[dict[str, Any]]:
+    """Fold, and return the rows by key."""
+    return rows(fold(spark, export.store.path, CAPTURE, **options))
+
+
+class History:
+    """A table that changes at random, and what its capture records."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.table: dict[int, dict[str, Any]] = {}
+        self.events: list[tuple[int, Event]] = []
+
+    def run(self, hour: int, changes: int) -> None:
+        """Make changes at random times of an hour; several may share a millisecond."""
+        times = sorted(self.random.randrange(0, 3_600_000, 7) for _ in range(changes))
+        for number, ms in enumerate(times):
+            self.change(START + hour * HOUR + timedelta(milliseconds=ms), number)
+
+    def change(self, at: datetime, number: int) -> None:
+        """Make one change; a key change is recorded as a delete and an insert."""
+        key, to = self.random.randrange(60), self.random.randrange(60)
+        row = shoe(
+            key, self.random.choice([None, "", "boot", "clog", "ß" * 20]), f"{self.random.random():.2f}"
+        )
+        old = self.table.pop(key, None)
+        if old is None:
+            self.add(at, number, row)
+        elif self.random.random() < 0.3:
+            self.tell(key, Event(at, "del", old, number=2 * number))
+        elif to not in self.table and to != key and self.random.random() < 0.3:
+            self.tell(key, Event(at, "del", old, number=2 * number))
+            self.add(at, number, {**row, "id": to})
+        else:
+            self.table[key] = row
+            self.tell(key, Event(at, "upd", old, row, number=2 * number))
+
+    def add(self, at: datetime, number: int, row: dict[str, Any]) -> None:
+        """Insert a row."""
+        self.table[row["id"]] = row
+        self.tell(row["id"], Event(at, "add", None, row, number=2 * number + 1))
+
+    def tell(self, key: int, event: Event) -> None:
+        """Record an event in the shard of its key."""
+        self.events.append((key % 3, event))
+
+    def of(self, shard: int, hour: int) -> list[Event]:
+        """The events of a shard's hour."""
+        return [
+            event
+            for own, event in self.events
+            if own == shard and event.at - START - hour * HOUR < HOUR and event.at >= START + hour * HOUR
+        ]
+
+
+def test_every_sealed_time_gives_the_table_of_then(spark: SparkSession, export: CapturedExport) -> None:
+    """A random history in three shards, one of which begins later, files of several parts and idle hours."""
+    history, tables = History(7), []
+    for hour in range(6):
+        history.run(hour, 0 if hour == 3 else 150)
+        tables.append([history.table[key] for key in sorted(history.table)])
+        for shard in range(3):
+            export.write(history.of(shard, hour), hours(hour, hour + 1)[0], shard=shard, files=1 + hour % 3)
+    for hour, expected in enumerate(tables):
+        end = START + (hour + 1) * HOUR
+        assert fold_in_python(history.events, end) == expected
+        assert state(spark, export, at=end) == expected
+    assert state(spark, export) == tables[-1]
+    within = START + 2.5 * HOUR
+    assert state(spark, export, at=within) == fold_in_python(history.events, within)
+
+
+def test_lost_keys_are_refused(spark: SparkSession, export: CapturedExport) -> None:
+    """The first update without its old row is named with the remedy; a time before it can be folded."""
+    export.shape = shape(key_change=KeyChange.NEW_ONLY)
+    lost = Event(minute(20), "upd", None, shoe(2))
+    export.write([Event(minute(10), "add", None, shoe(1)), lost, Event(minute(30), "upd", None, shoe(3))])
+    with pytest.raises(FoldError, match=f"2 updates .*{lost.ulid}.*key_change='delete_insert'") as refused:
+        fold(spark, export.store.path, CAPTURE)
+    assert f"table '{TABLE}'" in refused.value.message
+    assert refused.value.ulid == str(lost.ulid)
+    assert state(spark, export, at=lost.at) == [shoe(1)]
+
+
+def test_a_reset_forgets_what_its_shard_held(spark: SparkSession, export: CapturedExport) -> None:
+    """Rows, lost keys and rows that nobody added before it; other shards have a reset of their own."""
+    export.shape = shape(key_change=KeyChange.NEW_ONLY)
+    before = [
+        Event(minute(1), "add", None, shoe(3)),
+        Event(minute(2), "upd", None, shoe(6)),
+        Event(minute(3), "del", shoe(9)),
+    ]
+    behind = [
+        Event(minute(5), "reset"),
+        Event(minute(5), "add", None, shoe(12), number=1, is_snapshot=True),
+        Event(minute(6), "upd", shoe(12), shoe(12, "clog")),
+    ]
+    export.write(before + behind)
+    export.write([Event(minute(4), "add", None, shoe(1))], shard=1)
+    assert state(spark, export) == [shoe(1), shoe(12, "clog")]
+    with pytest.raises(FoldError, match=r"1 updates"):
+        fold(spark, export.store.path, CAPTURE, at=minute(5))
+    export.write([Event(minute(65), "reset")], hours(1, 2)[0])
+    export.write([], hours(1, 2)[0], shard=1)
+    assert state(spark, export) == [shoe(1)]
+
+
+def test_a_table_that_is_empty_now_keeps_its_columns(spark: SparkSession, export: CapturedExport) -> None:
+    """All rows deleted; nothing behind a reset; and no event yet."""
+    export.write([], hours(0, 1)[0])
+    export.write([Event(minute(70), "add", None, shoe(1)), Event(minute(80), "del", shoe(1))], hours(1, 2)[0])
+    export.write([Event(minute(130), "reset")], hours(2, 3)[0])
+    for hour in range(1, 4):
+        frame = fold(spark, export.store.path, CAPTURE, at=START + hour * HOUR)
+        assert frame.collect() == []
+        assert frame.dtypes == [("id", "bigint"), ("name", "string"), ("price", "decimal(9,2)")]
+
+
+def test_a_capture_without_a_snapshot_is_refused_until_a_reset(
+    spark: SparkSession, export: CapturedExport
+) -> None:
+    """In each shard that there was; one that began later needs none."""
+    export.shape = reshaped(shape(), is_whole=False)
+    for shard in (0, 1):
+        export.write([Event(minute(10), "add", None, shoe(shard))], shard=shard)
+    with pytest.raises(FoldError, match=r"table that had rows.*settle_capture"):
+        fold(spark, export.store.path, CAPTURE)
+    hour = hours(1, 2)[0]
+    snapshot = Event(minute(70), "add", None, shoe(3), number=1, is_snapshot=True)
+    export.write([Event(minute(70), "reset"), snapshot], hour)
+    export.write([], hour, shard=1)
+    export.write([Event(minute(75), "add", None, shoe(5))], hour, shard=2)
+    with pytest.raises(FoldError, match="table that had rows") as refused:
+        fold(spark, export.store.path, CAPTURE)
+    assert refused.value.shards == ["1"]
+    export.write([Event(minute(130), "reset", captured_at=minute(70))], hours(2, 3)[0], shard=1)
+    for shard in (0, 2):
+        export.write([], hours(2, 3)[0], shard=shard)
+    assert state(spark, export) == [shoe(3), shoe(5)]
+    with pytest.raises(FoldError, match="table that had rows"):
+        fold(spark, export.store.path, CAPTURE, at=minute(60))
+
+
+def test_an_export_that_begins_too_late_is_refused_without_events_too(
+    spark: SparkSession, export: CapturedExport
+) -> None:
+    """An idle export is no proof of an empty table."""
+    export.shape = shape(begun_at=START - HOUR)
+    export.write([], hours(0, 1)[0])
+    export.write([Event(minute(70), "add", None, shoe(1))], hours(1, 2)[0])
+    for hour in (1, 2):
+        with pytest.raises(FoldError, match=r"enabled at 2012-12-31T23:00:00Z"):
+            fold(spark, export.store.path, CAPTURE, at=START + hour * HOUR)
+
+
+def test_a_change_of_a_row_that_was_never_added_fails_the_computation(
+    spark: SparkSession, export: CapturedExport
+) -> None:
+    """Events are missing, though no unit is; the error is one of ours within Spark's."""
+    orphan = Event(minute(5), "upd", shoe(7), shoe(7, "clog"))
+    export.write([Event(minute(4), "add", None, shoe(1)), orphan])
+    frame = fold(spark, export.store.path, CAPTURE)
+    with pytest.raises(Exception, match="changefeed-error") as failed:
+        frame.collect()
+    error = ErrorFacts.of(failed.value).to_error()
+    assert isinstance(error, FoldError)
+    assert f"event {orphan.ulid} changes a row" in error.message
+
+
+def test_a_key_that_changes_for_people_only_moves_its_row(
+    spark: SparkSession, export: CapturedExport
+) -> None:
+    """A database that takes two texts for one key says update; the old bytes are gone all the same."""
+    export.shape = reshaped(shape(key_change=KeyChange.DELETE_INSERT), key_columns=("id", "name"))
+    first, second, third = shoe(1, "Boot"), shoe(1, "boot"), shoe(1, "BOOT ", "12.00")
+    export.write(
+        [
+            Event(minute(1), "add", None, first),
+            Event(minute(2), "upd", first, second),
+            Event(minute(3), "upd", second, third),
+            Event(minute(4), "add", None, shoe(2, "clog")),
+        ]
+    )
+    assert state(spark, export) == [third, shoe(2, "clog")]
+    assert state(spark, export, at=minute(3)) == [second]
+
+
+def test_tables_of_one_capture_are_folded_by_themselves(spark: SparkSession, export: CapturedExport) -> None:
+    """Where two tables disagree about a column, the rows' field has another name than the column."""
+    box = {"id": "id", "name": "name_2"}
+    export.shape = reshaped(shape(TABLE, "shop.Box"), "shop.Box", columns=dict.fromkeys(Operation, box))
+    export.image = pa.schema([*IMAGE, ("name_2", pa.int32())])
+    export.write(
+        [
+            Event(minute(1), "add", None, shoe(1)),
+            Event(minute(2), "add", None, {"id": 1, "name_2": 5}, "shop.Box"),
+            Event(minute(3), "add", None, {"id": 2, "name_2": None}, "shop.Box"),
+            Event(minute(4), "del", shoe(1)),
+            Event(minute(5), "reset", table="shop.Hat"),
+        ]
+    )
+    assert state(spark, export, table=TABLE) == []
+    assert state(spark, export, table="shop.Box") == [{"id": 1, "name": 5}, {"id": 2, "name": None}]
+
+
+def test_columns_that_changed_are_read_by_name(spark: SparkSession, export: CapturedExport) -> None:
+    """A wider type holds all; a column that came later is null in rows that did not change since."""
+    export.image = pa.schema([("name", pa.string()), ("id", pa.int32()), ("price", pa.decimal128(5, 2))])
+    export.write([Event(minute(1), "add", None, shoe(1)), Event(minute(2), "add", None, shoe(2))])
+    export.image = pa.schema([*IMAGE, ("size", pa.int16())])
+    columns = {name: name for name in export.image.names}
+    export.shape = reshaped(shape(), columns=dict.fromkeys(Operation, columns))
+    old, new = {**shoe(2), "size": None}, {**shoe(2, "clog", "1234567.25"), "size": 41}
+    export.write([Event(minute(70), "upd", old, new)], hours(1, 2)[0])
+    assert state(spark, export) == [{**shoe(1), "size": None}, new]
+    assert rows(fold(spark, export.store.path, CAPTURE, at=START + HOUR)) == [
+        shoe(number) for number in (1, 2)
+    ]
+
+
+def test_awkward_names_and_keys_are_folded(spark: SparkSession, export: CapturedExport) -> None:
+    """Names that mean something to Spark, and a key of several columns and types."""
+    names = ("changefeed_ulid", "a.b", "type", "key0", "with `ticks`, commas: <and> more")
+    kinds = (pa.binary(), pa.date32(), pa.timestamp("us"), pa.float64(), pa.string())
+    export.image = pa.schema(list(zip(names, kinds, strict=True)))
+    same = {name: name for name in names}
+    columns = dict.fromkeys(Operation, same)
+    export.shape = reshaped(shape(), columns=columns, key_columns=names[:3])
+    moment = datetime(2020, 2, 29, 12, 0, 0, 1)
+
+    def row(number: int, text: str) -> dict[str, Any]:
+        values = (bytes([0, number]), date(2020, 2, number + 1), moment, number / 4, text)
+        return dict(zip(names, values, strict=True))
+
+    export.write(
+        [
+            Event(minute(1), "add", None, row(1, "a")),
+            Event(minute(2), "add", None, row(2, "b")),
+            Event(minute(3), "upd", row(1, "a"), row(1, "c")),
+            Event(minute(4), "del", row(2, "b")),
+        ]
+    )
+    assert state(spark, export) == [row(1, "c")]
+
+
+def test_what_cannot_be_told_is_refused_at_the_call(spark: SparkSession, export: CapturedExport) -> None:
+    """As find_fold says it."""
+    export.write([Event(minute(1), "add", None, shoe(1))])
+    with pytest.raises(NotExportedError, match="nothing complete in shard 0"):
+        fold(spark, export.store.path, CAPTURE, at=START + 2 * HOUR)
+
+
+def test_the_examples_of_the_page_run(spark: SparkSession, export: CapturedExport, tmp_path: Path) -> None:
+    """The notebook's state now and at noon, and the states that the runs of its DAG write."""
+    export.write([Event(minute(number * 60), "add", None, shoe(number)) for number in range(24)], WHOLE_DAY)
+    output = tmp_path / "states"
+    for hour in (3, 5):
+        at = START + hour * HOUR
+        task = FoldTask(CAPTURE, export.store.path, str(output), at, None, new_attempt(), "tests/run")
+        run_fold(lambda: spark, task, JobConnection({}), lambda line: None)
+    names: dict[str, Any] = {"spark": spark}
+    places = {"/data/export": export.store.path, "/data/states": output}
+    for code in examples("how-to/fold-a-capture.md", places):
+        if "DAG(" not in code:
+            run_example(code, names)
+    assert (names["shoes"].count(), names["then"].count()) == (24, 12)
+    assert names["states"].count() == 8
+    assert {row["id"] for row in names["newest"].collect()} == set(range(5))

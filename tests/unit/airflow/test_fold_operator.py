@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operator that folds: its time, what it refuses, and what it hands to its job and takes from it."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_changefeed.exceptions import InvalidArgumentError, NotExportedError, TransientError
+from airflow_changefeed.export.connection import JobConnection
+from airflow_changefeed.export.fold_task import FoldResult, FoldTask
+from airflow_changefeed.export.result import ErrorFacts
+from airflow_changefeed.export.states import State
+from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
+from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
+from airflow_changefeed.spark import fold_job
+from tests.examples import examples, run_example
+from tests.unit.airflow.fakes import context
+from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport, Event
+from tests.unit.export.flights import START
+
+HOUR = timedelta(hours=1)
+ROW = {"id": 1, "name": "boot", "price": None}
+
+
+class NoSparkError(Exception):
+    """The job got as far as to ask for Spark."""
+
+
+class SubmitHook(ChangefeedSparkSubmitHook):
+    """Runs the job without Spark instead of spark-submit, and fails as that one does."""
+
+    tasks: list[FoldTask] = []  # noqa: RUF012 - shared on purpose
+    says: FoldResult | None = None
+
+    def submit(self, application: str = "", **kwargs: Any) -> str | None:
+        """Run the job as far as it goes without Spark."""
+        command = self._build_spark_submit_command(application)
+        files = {
+            name: Path(command[command.index(f"--{name}") + 1]) for name in ("fold", "connection", "result")
+        }
+        assert files["connection"].stat().st_mode & 0o777 == 0o600
+        task = FoldTask.from_json(files["fold"].read_text(), where="fold")
+        self.tasks.append(task)
+        connection = JobConnection.from_json(files["connection"].read_text(), where="connection")
+        try:
+            fold_job.run_fold(_no_spark, task, connection, lambda line: None)
+        except NoSparkError:
+            if self.says is None:
+                raise AirflowException("Cannot execute: spark-submit. Error code is: 137.") from None
+            files["result"].write_text(self.says.to_json())
+        except Exception as error:
+            files["result"].write_text(FoldResult(error=ErrorFacts.of(error)).to_json())
+            raise AirflowException("Cannot execute: spark-submit. Error code is: 1.") from error
+        return None
+
+
+def _no_spark() -> Any:
+    raise NoSparkError
+
+
+class InProcessFold(ChangefeedFoldOperator):
+    """The operator, with the job in its own process."""
+
+    def _get_hook(self) -> SubmitHook:
+        return SubmitHook.of(super()._get_hook())
+
+
+@pytest.fixture
+def export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CapturedExport:
+    """An export of one hour, and the connection to Spark."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    monkeypatch.setattr(SubmitHook, "tasks", [])
+    monkeypatch.setattr(SubmitHook, "says", None)
+    export = CapturedExport.create(tmp_path / "out")
+    export.write([Event(START + HOUR / 2, "add", None, ROW)])
+    return export
+
+
+def operator(export: CapturedExport, **more: Any) -> InProcessFold:
+    """The operator as a DAG has it."""
+    given = {"feed": CAPTURE, "path": export.store.path, "output_path": f"{export.store.path}/../states"}
+    return InProcessFold(**{"task_id": "fold", **given, **more})
+
+
+STATE = State(CAPTURE, TABLE, START + HOUR, "01J", "/states/x", ("part-0.parquet",), 1, 100)
+
+
+def test_the_job_folds_at_the_end_of_the_runs_window(
+    export: CapturedExport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task says all that it must know, and the result is the state's."""
+    monkeypatch.setattr(SubmitHook, "says", FoldResult(STATE))
+    result = operator(export, table=TABLE).execute(context(START, START + HOUR))
+    assert result == STATE.to_dict()
+    assert json.loads(json.dumps(result)) == result
+    (task,) = SubmitHook.tasks
+    assert (task.feed, task.path, task.table, task.at) == (CAPTURE, export.store.path, TABLE, START + HOUR)
+    assert task.run == "dag/run/export/1"
+    assert FoldTask.from_json(task.to_json(), where="task") == task
+
+
+@pytest.mark.parametrize("at", ["2013-01-01T00:40:00Z", START + HOUR * 2 / 3, "2013-01-01T01:40:00+01:00"])
+def test_a_given_time_counts(export: CapturedExport, monkeypatch: pytest.MonkeyPatch, at: Any) -> None:
+    """Before that of the run, which needs none then."""
+    monkeypatch.setattr(SubmitHook, "says", FoldResult(STATE))
+    operator(export, at=at).execute(context())
+    assert SubmitHook.tasks[0].at == START + HOUR * 2 / 3
+
+
+def test_the_windows_of_params_and_of_empty_templates_count(
+    export: CapturedExport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they do for the export."""
+    monkeypatch.setattr(SubmitHook, "says", FoldResult(STATE))
+    params = {"window_start": "2013-01-01T00:00:00Z", "window_end": "2013-01-01T00:30:00Z"}
+    operator(export, at="None").execute(context(START, START + HOUR, params=params))
+    assert SubmitHook.tasks[0].at == START + HOUR / 2
+
+
+def test_a_run_without_a_window_is_refused(export: CapturedExport) -> None:
+    """With what to do; a point is no window."""
+    with pytest.raises(AirflowFailException, match="InvalidWindowError: task 'fold' folds at the end of"):
+        operator(export).execute(context())
+    with pytest.raises(AirflowFailException, match="zero length"):
+        operator(export).execute(context(START, START))
+    assert SubmitHook.tasks == []
+
+
+def test_what_the_job_refuses_fails_at_once(export: CapturedExport) -> None:
+    """With its class and words, not with those of spark-submit."""
+    with pytest.raises(AirflowFailException, match=r"FoldError: .*no changes of table 'shop\.Hat'"):
+        operator(export, table="shop.Hat").execute(context(START, START + HOUR))
+    with pytest.raises(AirflowFailException, match=r"ForeignOutputError: .*lies inside"):
+        operator(export, output_path=export.store.layout.data).execute(context(START, START + HOUR))
+
+
+def test_a_job_that_dies_is_tried_again(export: CapturedExport) -> None:
+    """It left no result; spark-submit's own words are the error."""
+    with pytest.raises(AirflowException, match="Error code is: 137") as failed:
+        operator(export).execute(context(START, START + HOUR))
+    assert not isinstance(failed.value, AirflowFailException)
+
+
+def test_a_transient_error_is_tried_again(export: CapturedExport, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the class that it had; so is a window that another run still exports."""
+    with pytest.raises(NotExportedError, match=r"nothing complete in shard 0 \[2013"):
+        operator(export).execute(context(START + HOUR, START + 2 * HOUR))
+    says = FoldResult(error=ErrorFacts("SourceUnavailableError", "away", True))
+    monkeypatch.setattr(SubmitHook, "says", says)
+    with pytest.raises(TransientError, match="away"):
+        operator(export).execute(context(START, START + HOUR))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"feed": ""}, "feed is missing"),
+        ({"path": None}, "path is missing"),
+        ({"output_path": " "}, "output_path is missing"),
+        ({"table": ""}, "table is missing"),
+        ({"at": "yesterday"}, "at: 'yesterday' is no time"),
+        ({"at": "2013-01-01T00:00:00"}, "at: .*no time zone"),
+        ({"at": 5}, "at: 5 is no time"),
+        ({"application": "x.py"}, "application cannot be given"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_wrong_arguments_are_refused_when_the_dag_is_parsed(
+    export: CapturedExport, arguments: dict[str, Any], message: str
+) -> None:
+    """Each by its name."""
+    with pytest.raises(InvalidArgumentError, match=message):
+        operator(export, **arguments)
+
+
+def test_all_wrong_arguments_are_named_at_once(export: CapturedExport) -> None:
+    """And those that are known late, when they are known."""
+    with pytest.raises(InvalidArgumentError) as refused:
+        operator(export, feed="", path="", output_path="", at="x")
+    assert len(refused.value.problems) == 4
+    task = operator(export, feed="{{ params.feed }}", at="{{ params.at }}")
+    task.render_template_fields({"params": {"feed": "", "at": "x"}})
+    with pytest.raises(AirflowFailException, match=r"feed is missing; at: 'x' is no time"):
+        task.execute(context(START, START + HOUR))
+
+
+def test_spark_that_cannot_run_is_refused_first(
+    export: CapturedExport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the job, with the remedy; and so is a connection for the output that is not there."""
+    monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
+    with pytest.raises(AirflowFailException, match="no usable connection 'spark_default'"):
+        operator(export).execute(context(START, START + HOUR))
+    with pytest.raises(AirflowFailException, match=r"ConnectionNotUsableError.*'nowhere'"):
+        operator(export, path_conn_id="nowhere").execute(context(START, START + HOUR))
+    assert SubmitHook.tasks == []
+
+
+def test_what_a_dag_may_know_late_is_templated() -> None:
+    """And what the provider's operator has templated, but for the job itself."""
+    fields = set(ChangefeedFoldOperator.template_fields)
+    assert {"feed", "path", "output_path", "table", "at", "conf", "name"} <= fields
+    assert "application" not in fields
+
+
+def test_the_dag_of_the_page_folds_behind_its_export() -> None:
+    """As docs/how-to/fold-a-capture.md shows it."""
+    names: dict[str, Any] = {}
+    (code,) = (code for code in examples("how-to/fold-a-capture.md", {}) if "DAG(" in code)
+    run_example(code, names)
+    task = names["dag"].get_task("state")
+    assert isinstance(task, ChangefeedFoldOperator)
+    assert task.upstream_task_ids == {"export"}
+    assert (task.output_path, task.name) == ("/data/states", "changefeed-fold")

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States in an output: whole or not there, replaced as a whole, never mixed; on disks and object stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_changefeed.core import documents
+from airflow_changefeed.exceptions import ForeignOutputError, ManifestError, OutputNotWritableError
+from airflow_changefeed.export.files import Files, LocalFiles
+from airflow_changefeed.export.states import KIND, StateStore, new_attempt
+from airflow_changefeed.export.store import ExportStore
+from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport
+from tests.unit.export.faults import remote_files
+from tests.unit.export.flights import START
+
+FIRST, SECOND, THIRD = (f"01J{number}".ljust(26, "0") for number in range(3))
+
+
+@pytest.fixture(params=["local", "remote"])
+def states(request: pytest.FixtureRequest, tmp_path: Path) -> StateStore:
+    """The states of a table, on a disk and on an object store."""
+    files: Files = LocalFiles(str(tmp_path / "states")) if request.param == "local" else remote_files()[0]
+    store = StateStore("unused", CAPTURE, TABLE, files=files)
+    store.claim()
+    return store
+
+
+def write(states: StateStore, attempt: str, *counts: int) -> None:
+    """Write an attempt's files, as Spark does: with what else it leaves."""
+    folder = states.writing(START, attempt)
+    for number, count in enumerate(counts):
+        with states.files.writer(f"{folder}/part-{number}-{attempt}.parquet") as file:
+            pq.write_table(pa.table({"id": pa.array(range(count), pa.int64())}), file)
+    for name in ("_SUCCESS", ".part-0.parquet.crc", "_temporary/0/part-9.parquet"):
+        states.files.write(f"{folder}/{name}", b"")
+
+
+def attempts(states: StateStore) -> list[str]:
+    """The attempts whose files lie in the state's folder."""
+    return [name for name in states.files.names(states.folder(START)) if name.startswith("changefeed")]
+
+
+def test_a_state_is_there_when_it_is_committed(states: StateStore) -> None:
+    """Not before; then as a whole, with its rows counted."""
+    write(states, FIRST, 3, 4)
+    assert states.read(START) is None
+    state = states.commit(START, FIRST)
+    assert (state.rows, state.at, state.table, state.feed) == (7, START, TABLE, CAPTURE)
+    assert state.files == tuple(f"part-{number}-{FIRST}.parquet" for number in range(2))
+    assert state.path.endswith(f"/{TABLE}/changefeed_at=20130101T000000Z/changefeed_attempt={FIRST}")
+    assert states.read(START) == state
+    assert states.read(START + timedelta(hours=1)) is None
+
+
+def test_a_retry_replaces_the_state(states: StateStore) -> None:
+    """Nothing of the one before is left."""
+    write(states, FIRST, 3)
+    states.commit(START, FIRST)
+    write(states, SECOND, 5)
+    state = states.commit(START, SECOND)
+    assert (state.attempt, state.rows) == (SECOND, 5)
+    assert states.read(START) == state
+    assert attempts(states) == [f"changefeed_attempt={SECOND}"]
+    assert states.files.names(states.layout.attempts) == []
+
+
+def test_an_attempt_that_comes_late_changes_nothing(states: StateStore) -> None:
+    """Its task was given up, and another one has folded since: the newer state counts, and is its result."""
+    write(states, FIRST, 3)
+    write(states, SECOND, 5)
+    newer = states.commit(START, SECOND)
+    write(states, FIRST, 3)
+    assert states.commit(START, FIRST) == newer
+    assert states.read(START) == newer
+    assert attempts(states) == [f"changefeed_attempt={SECOND}"]
+
+
+def test_an_attempt_that_works_is_left_alone(states: StateStore) -> None:
+    """A newer one that is not done yet goes on; one at another time anyway."""
+    write(states, THIRD, 1)
+    write(states, FIRST, 3)
+    states.commit(START, FIRST)
+    state = states.commit(START, THIRD)
+    assert (state.attempt, state.rows) == (THIRD, 1)
+
+
+def test_what_a_failed_attempt_wrote_is_removed(states: StateStore) -> None:
+    """The state that was there stays."""
+    write(states, FIRST, 3)
+    state = states.commit(START, FIRST)
+    write(states, SECOND, 5)
+    states.discard(START, SECOND)
+    assert states.read(START) == state
+    assert attempts(states) == [f"changefeed_attempt={FIRST}"]
+    assert states.files.names(states.layout.attempts) == []
+
+
+def test_attempts_sort_by_their_beginning() -> None:
+    """To the millisecond; two of one millisecond differ all the same."""
+    names = [new_attempt() for _ in range(100)]
+    assert len(set(names)) == 100
+    assert [name[:10] for name in names] == sorted(name[:10] for name in names)
+
+
+def damage_text(text: str) -> str:
+    """Cut a document."""
+    return text[:-20]
+
+
+def damage_content(text: str) -> str:
+    """Leave something out of a document, and sign it."""
+    return documents.dump(KIND, 1, {"feed": CAPTURE})
+
+
+@pytest.mark.parametrize("damage", [damage_text, damage_content])
+def test_a_damaged_document_is_named(states: StateStore, damage: Callable[[str], str]) -> None:
+    """With its path."""
+    write(states, FIRST, 3)
+    states.commit(START, FIRST)
+    where = f"{states.folder(START)}/_state.{FIRST}.json"
+    states.files.write(where, damage((states.files.read(where) or b"").decode()).encode())
+    with pytest.raises(ManifestError, match=rf"_state\.{FIRST}\.json"):
+        states.read(START)
+
+
+def test_an_output_belongs_to_one_table(tmp_path: Path) -> None:
+    """Not to an export, nor to a table of another capture; side by side they may lie."""
+    CapturedExport.create(tmp_path)
+    StateStore(str(tmp_path), CAPTURE, TABLE).claim()
+    StateStore(str(tmp_path), CAPTURE, TABLE).claim()
+    StateStore(str(tmp_path), CAPTURE, "shop.Box").claim()
+    with pytest.raises(ForeignOutputError, match=f"holds the export of feed '{CAPTURE}', not the table"):
+        StateStore(str(tmp_path), "other", CAPTURE).claim()
+    with pytest.raises(ForeignOutputError, match=f"holds the table '{TABLE}', folded from feed '{CAPTURE}'"):
+        StateStore(str(tmp_path), "shop.other_changes", TABLE).claim()
+    with pytest.raises(ForeignOutputError, match=f"holds the table '{TABLE}'.* not the export of '{TABLE}'"):
+        ExportStore(str(tmp_path), TABLE).claim()
+    with pytest.raises(ForeignOutputError, match="lies inside"):
+        ExportStore(str(tmp_path / TABLE), "shop.Hat").claim()
+    with pytest.raises(ForeignOutputError, match="lies inside"):
+        StateStore(str(tmp_path / CAPTURE), CAPTURE, TABLE).claim()
+
+
+def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    """Before anything is computed."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputNotWritableError):
+        StateStore(str(tmp_path / "file"), CAPTURE, TABLE).claim()
