@@ -157,11 +157,14 @@ class CapturedTable:
         about its type.
     :param is_whole: whether the events tell all rows the table ever had: it was empty when the capture was
         enabled, or its rows were recorded then, and all operations are captured.
+    :param gaps: where changes passed unseen, settled or not: until when the feed was sealed then, and when it
+        was found. What the events tell between both is not sure, nor later but behind a reset.
     """
 
     key_columns: tuple[str, ...]
     columns: Mapping[Operation, Mapping[str, str]]
     is_whole: bool
+    gaps: tuple[tuple[datetime, datetime], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -191,6 +194,7 @@ class CaptureShape:
                     "key_columns": list(table.key_columns),
                     "columns": {one.value: dict(columns) for one, columns in table.columns.items()},
                     "is_whole": table.is_whole,
+                    "gaps": [[format_time(after), format_time(found)] for after, found in table.gaps],
                 }
                 for name, table in self.tables.items()
             },
@@ -208,6 +212,7 @@ class CaptureShape:
                     tuple(table["key_columns"]),
                     {Operation(one): dict(columns) for one, columns in table["columns"].items()},
                     table["is_whole"],
+                    tuple((parse_time(after), parse_time(found)) for after, found in table.get("gaps", ())),
                 )
                 for name, table in value["tables"].items()
             },
@@ -247,6 +252,7 @@ class CaptureInfo:
 
     :param spec: with its full name and the columns that are captured now.
     :param is_enabled: whether its triggers record; a disabled capture keeps its feed and events.
+    :param enabled_at: when it was first enabled.
     :param drift: what differs between the tables and what is captured of them, in words; ``refresh_capture``
         takes the present columns.
     :param gaps: those that are open.

@@ -49,6 +49,7 @@ class FoldSource:
     :param columns: of the table, in its order, and the field of ``old`` and ``new`` that holds each.
     :param kinds: Arrow type of each column, which holds the values of all files.
     :param unknown: why the events do not tell all rows unless a reset is among them; empty where they do.
+    :param known_from: an earlier reset does not tell them; None where any does.
     """
 
     store: ExportStore
@@ -59,6 +60,7 @@ class FoldSource:
     kinds: Mapping[str, str]
     groups: tuple[FoldedFiles, ...]
     unknown: str = ""
+    known_from: datetime | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -110,8 +112,11 @@ def find_fold(store: ExportStore, at: datetime | None = None, table: str | None 
     groups = _groups(store, files)
     columns = captured.columns[Operation.INSERT]
     kinds = _kinds(store, name, columns, groups or (FoldedFiles((newest,), known.fields),))
+    gap = _last_gap(store, name, end)
     unknown = _unknown(store, known.shape, captured, units, end)
-    return FoldSource(store, name, end, known.shape, columns, kinds, groups, unknown)
+    if gap is not None:
+        unknown = f"changes passed the capture unseen, which was found at {format_time(gap)}: {SETTLE}"
+    return FoldSource(store, name, end, known.shape, columns, kinds, groups, unknown, gap)
 
 
 def _parse_time(at: object) -> datetime | None:
@@ -178,6 +183,18 @@ def _next_file(store: ExportStore, end: datetime) -> UnitFile | None:
     """Return the first file behind a time: where nothing happened before, it says what columns there are."""
     files = [file for _, own in units_and_files(store, end, None) for file in own]
     return min(files, key=lambda file: file.facts.first, default=None)
+
+
+def _last_gap(store: ExportStore, table: str, end: datetime) -> datetime | None:
+    """
+    Return when the last gap was found that makes a time unsure; None without any.
+
+    The newest file of all knows most: what was unsure was not sealed, so it was exported after the gap.
+    """
+    files = [file for _, own in units_and_files(store, None, None) for file in own]
+    shape = file_columns(store, max(files, key=_age)).shape
+    gaps = shape.tables[table].gaps if table in shape.tables else ()
+    return max((found for after, found in gaps if after < end), default=None)
 
 
 def _groups(store: ExportStore, files: Iterable[UnitFile]) -> tuple[FoldedFiles, ...]:

@@ -408,7 +408,8 @@ class CaptureControl(Protocol):
 
         :param note: what was done about them.
         :param resync: record a ``reset`` and all rows that each affected table has now, in one
-            transaction, so that whoever folds the events has the right state from there on.
+            transaction, so that whoever folds the events has the right state from there on. Without any open
+            gap it does so for all tables, for example after a column was added that has values already.
         """
 
     def capture_gaps(self, name: str) -> list[CaptureGap]:

@@ -15,6 +15,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.feed import Shard, parse_shard
+from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.export.captured import NEW, OLD
 from airflow_changefeed.export.folding import SETTLE, FoldSource, find_fold
 from airflow_changefeed.export.result import ErrorFacts
@@ -128,6 +129,8 @@ def _last_resets(events: CapturedEvents) -> dict[Shard, str]:
     from pyspark.sql import functions
 
     source, is_reset = events.source, functions.col("type") == "reset"
+    if source.known_from is not None:
+        is_reset &= functions.col(ULID_COLUMN) >= str(Ulid.floor(source.known_from))
     columns = [ULID_COLUMN, "type", CAPTURED_AT] if source.unknown else [ULID_COLUMN, "type"]
     frame = events.read(columns, [], [], by_shard=True)
     told = [functions.max(functions.when(is_reset, functions.col(ULID_COLUMN))).alias("reset")]

@@ -6,14 +6,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from airflow_changefeed.core.capture import CapturedTable, CaptureShape, KeyChange, Operation
 from airflow_changefeed.core.feed import Column
-from airflow_changefeed.sources.mssql.names import literal, quote
+from airflow_changefeed.sources.mssql.names import as_time, literal, quote
 from airflow_changefeed.sources.mssql.session import Session
 
 Row = Mapping[str, Any]
+#: Of a gap before the first seal; as a datetime2, which is UTC without saying so.
+_NEVER = datetime(1970, 1, 1)
 
 #: The primary key of a capture's table; without its last column that of the feed.
 EVENT_KEY = ("changefeed_statement", "changefeed_row", "changefeed_image")
@@ -51,11 +54,13 @@ class Registry:
 
     :param tables: of the captures, by number within each.
     :param columns: that are captured, in their order within each table.
+    :param gaps: when they were found, also of those that are settled.
     """
 
     captures: Sequence[Row]
     tables: Sequence[Row]
     columns: Sequence[Row]
+    gaps: Sequence[Row] = ()
 
     def tables_of(self, capture: Row) -> list[Row]:
         """Return the tables of a capture."""
@@ -66,6 +71,11 @@ class Registry:
         own = (table["capture_id"], table["table_no"])
         return [row for row in self.columns if (row["capture_id"], row["table_no"]) == own]
 
+    def gaps_of(self, table: Row) -> list[Row]:
+        """Return the gaps of a table."""
+        own = (table["capture_id"], table["table_no"])
+        return [row for row in self.gaps if (row["capture_id"], row["table_no"]) == own]
+
     def shape(self, capture: Row) -> CaptureShape:
         """Return what readers of a capture's events know of it."""
         return CaptureShape(
@@ -73,9 +83,10 @@ class Registry:
             KeyChange(capture["key_change"]),
             bool(capture["with_sequence"]),
             {
-                table_name(table): captured_table(table, self.columns_of(table))
+                table_name(table): captured_table(table, self.columns_of(table), self.gaps_of(table))
                 for table in self.tables_of(capture)
             },
+            as_time(capture["enabled_at"]),
         )
 
     def for_readers(self) -> dict[int, MssqlCapture]:
@@ -96,7 +107,7 @@ def table_name(table: Row) -> str:
     return f"{table['table_schema']}.{table['table_name']}"
 
 
-def captured_table(table: Row, columns: Iterable[Row]) -> CapturedTable:
+def captured_table(table: Row, columns: Iterable[Row], gaps: Iterable[Row] = ()) -> CapturedTable:
     """Return a table of a capture."""
     own = list(columns)
     keys = sorted((row for row in own if row["key_place"] is not None), key=lambda row: int(row["key_place"]))
@@ -108,6 +119,7 @@ def captured_table(table: Row, columns: Iterable[Row]) -> CapturedTable:
             if table[ASKED[operation]] is not None
         },
         bool(table["is_whole"]),
+        tuple((as_time(row["after_time"] or _NEVER), as_time(row["found_at"])) for row in gaps),
     )
 
 
@@ -138,7 +150,9 @@ def load_registry(session: Session, schema: str, feed_id: int | None = None) -> 
         "t.insert_columns, t.update_columns, t.delete_columns, t.is_whole, t.guard_name "
         f"{_of(registry, 'capture_tables', 't')}order by t.table_no; "
         "select k.capture_id, k.table_no, k.name, k.stored_name, k.key_place, k.on_insert, k.on_update, "
-        f"k.on_delete {_of(registry, 'capture_columns', 'k')}order by k.table_no, k.place; end",
+        f"k.on_delete {_of(registry, 'capture_columns', 'k')}order by k.table_no, k.place; "
+        "select g.capture_id, g.table_no, g.after_time, g.found_at "
+        f"{_of(registry, 'capture_gaps', 'g')}order by g.number; end",
         feed_id or 0,
     )
     if not results:

@@ -95,9 +95,7 @@ class SqliteCapture:
         tables, now_ms = load_feed(connection, capture.name), self.database.now_ms()
         _check_columns(connection, capture)
         since = from_milliseconds(capture.disabled_at_ms or capture.enabled_at_ms)
-        capture = _with_triggers(
-            connection, replace(capture, disabled_at_ms=None, enabled_at_ms=now_ms), None
-        )
+        capture = _with_triggers(connection, replace(capture, disabled_at_ms=None), None)
         store_capture(connection, capture)
         tables, numbers = replace(tables, capture=capture), range(len(capture.tables))
         reason = f"changes were not recorded while the capture was disabled, since {since:%Y-%m-%d %H:%M:%S}Z"
@@ -165,7 +163,7 @@ class SqliteCapture:
         with self._written(name) as (connection, tables):
             seen = gaps(connection, name, is_open=True)
             unseen = [gap for gap in find_gaps(connection, tables, self.database.now_ms()) if gap not in seen]
-            if seen and not unseen:
+            if (seen or resync) and not unseen:
                 self._settle(connection, load_feed(connection, name), seen, resync=resync)
                 connection.execute(
                     'update "changefeed.gap" set settled_at_ms = ?, settled_by = ?, note = ? '
@@ -186,12 +184,10 @@ class SqliteCapture:
             return
         _check_columns(connection, capture)
         affected = {gap.table for gap in seen}
-        numbers = [number for number, table in enumerate(capture.tables) if table.name in affected]
-        whole = [
-            table.is_whole or (resync and number in numbers and len(table.columns) == len(Operation))
-            for number, table in enumerate(capture.tables)
+        numbers = [
+            number for number, table in enumerate(capture.tables) if table.name in affected or not affected
         ]
-        capture = _with_triggers(connection, capture, whole)
+        capture = _with_triggers(connection, capture, None)
         store_capture(connection, capture)
         if resync:
             tables = replace(tables, capture=capture)

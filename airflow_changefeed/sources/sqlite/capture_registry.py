@@ -19,6 +19,7 @@ from airflow_changefeed.core.capture import (
     spec_to_dict,
 )
 from airflow_changefeed.core.feed import Column
+from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import CaptureNotFoundError
 
 #: Table that holds the captures; where it is not, there never was one.
@@ -83,6 +84,8 @@ class StoredCapture:
     :param fields: the columns of an image, with their declared types.
     :param balances: for each table the rows that it has by the events up to ``checked_upto``; None where
         they cannot be told.
+    :param gaps: table, last seal (0 for none) and discovery of each, in milliseconds; also those that are
+        settled.
     """
 
     spec: CaptureSpec
@@ -92,6 +95,7 @@ class StoredCapture:
     disabled_at_ms: int | None = None
     balances: tuple[int | None, ...] = ()
     checked_upto: int = 0
+    gaps: tuple[tuple[str, int, int], ...] = ()
 
     @property
     def is_enabled(self) -> bool:
@@ -106,8 +110,19 @@ class StoredCapture:
     @cached_property
     def shape(self) -> CaptureShape:
         """The capture as readers of its events see it."""
-        tables = {table.name: table.shape for table in self.tables}
-        return CaptureShape(self.name, self.spec.key_change, self.spec.with_sequence, tables)
+        tables = {
+            table.name: replace(
+                table.shape,
+                gaps=tuple(
+                    (from_milliseconds(after), from_milliseconds(found))
+                    for name, after, found in self.gaps
+                    if name == table.name
+                ),
+            )
+            for table in self.tables
+        }
+        begun = from_milliseconds(self.enabled_at_ms)
+        return CaptureShape(self.name, self.spec.key_change, self.spec.with_sequence, tables, begun)
 
     @property
     def present_spec(self) -> CaptureSpec:
@@ -127,7 +142,18 @@ def load_captures(connection: sqlite3.Connection, name: str | None = None) -> li
     rows = connection.execute(
         f'select {_COLUMNS} from "{REGISTRY}" where ?1 is null or name = ?1 order by name', (name,)
     ).fetchall()
-    return [_stored(*row) for row in rows]
+    return [replace(_stored(*row), gaps=_gaps(connection, row[0])) for row in rows]
+
+
+def _gaps(connection: sqlite3.Connection, name: str) -> tuple[tuple[str, int, int], ...]:
+    """Return table, last seal (0 for none) and discovery of each gap, in milliseconds."""
+    return tuple(
+        connection.execute(
+            'select table_name, coalesce(after_ms, 0), found_at_ms from "changefeed.gap" '
+            "where capture = ? order by number",
+            (name,),
+        )
+    )
 
 
 def _stored(

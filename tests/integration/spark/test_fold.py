@@ -209,6 +209,30 @@ def test_a_capture_without_a_snapshot_is_refused_until_a_reset(
         fold(spark, export.store.path, CAPTURE, at=minute(60))
 
 
+def test_what_a_gap_made_unsure_is_refused_until_a_later_reset(
+    spark: SparkSession, export: CapturedExport
+) -> None:
+    """What was sealed before the gap was found is told as ever; a reset of an earlier gap does not help."""
+    export.write([Event(minute(10), "add", None, shoe(1))])
+    export.write(
+        [Event(minute(70), "reset"), Event(minute(70), "add", None, shoe(2), number=1)], hours(1, 2)[0]
+    )
+    gap = (minute(60), minute(80))
+    export.shape = reshaped(shape(), gaps=((minute(0), minute(65)), gap))
+    export.write([Event(minute(130), "add", None, shoe(3))], hours(2, 3)[0])
+    for at in (minute(120), minute(180)):
+        with pytest.raises(FoldError, match=r"passed the capture unseen.*settle_capture"):
+            fold(spark, export.store.path, CAPTURE, at=at)
+    rows = [Event(minute(190), "reset"), Event(minute(190), "add", None, shoe(4), number=1)]
+    export.write(rows, hours(3, 4)[0])
+    assert state(spark, export) == [shoe(4)]
+    export.shape = reshaped(shape(), gaps=(gap,))
+    export.write([], hours(4, 5)[0])
+    export.write([Event(minute(310), "add", None, shoe(5))], hours(5, 6)[0])
+    (row,) = fold(spark, export.store.path, CAPTURE, at=minute(60)).collect()
+    assert row["id"] == shoe(1)["id"]
+
+
 def test_an_export_that_begins_too_late_is_refused_without_events_too(
     spark: SparkSession, export: CapturedExport
 ) -> None:

@@ -222,6 +222,16 @@ def test_a_capture_of_a_table_with_rows_needs_a_reset(export: CapturedExport) ->
     assert "settle_capture" in find_fold(export.store).unknown
 
 
+def test_a_gap_makes_unsure_what_was_not_sealed_when_it_was_found(export: CapturedExport) -> None:
+    """Until a reset that is later than its discovery."""
+    export.shape = reshaped(shape(), gaps=((START + HOUR, START + 1.5 * HOUR),))
+    fill(export, 0, 2)
+    assert find_fold(export.store, START + HOUR).unknown == ""
+    found = find_fold(export.store)
+    assert "passed the capture unseen" in found.unknown
+    assert found.known_from == START + 1.5 * HOUR
+
+
 def test_an_export_that_began_after_its_capture_is_not_whole(export: CapturedExport) -> None:
     """What happened before its first unit is not there; with a unit around the beginning it is."""
     export.shape = replace(shape(), begun_at=START + 1.5 * HOUR)

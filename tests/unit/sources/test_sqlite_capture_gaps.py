@@ -113,12 +113,14 @@ def test_a_gap_that_nobody_has_seen_is_not_settled(file: CaptureFile) -> None:
 
 
 def test_settling_needs_a_person_and_a_note(file: CaptureFile) -> None:
-    """And is harmless where nothing is open."""
+    """And is harmless where nothing is open; a resync records all rows anew all the same."""
     with pytest.raises(InvalidArgumentError) as caught:
         file.source.settle_capture(NAME, note=" ", by="")
     assert len(caught.value.facts["problems"]) == 2
-    assert file.source.settle_capture(NAME, note="n", by="b", resync=True).gaps == ()
+    assert file.source.settle_capture(NAME, note="n", by="b").gaps == ()
     assert len(file.changes(NAME)) == 2
+    file.source.settle_capture(NAME, note="n", by="b", resync=True)
+    assert [kind for kind, _, _ in file.changes(NAME)[2:]] == ["reset", "add", "add"]
 
 
 def test_a_refresh_or_a_pause_does_not_hide_what_passed_before(file: CaptureFile) -> None:
