@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mssql_types import CASES
 from tests.tools.tsql.assemblies import (
     NAMES,
     PROJECT,
@@ -20,6 +21,7 @@ from tests.tools.tsql.assemblies import (
     missing,
     unpack,
 )
+from tests.tools.tsql.captures import CAPTURED_TYPES, captures
 from tests.tools.tsql.check import number_problems
 from tests.tools.tsql.checker import Checker, CompilerError
 from tests.tools.tsql.findings import Job, Text
@@ -104,6 +106,22 @@ def test_the_tables_are_every_kind() -> None:
     assert len(KEY_TYPES) == 32
     assert max(len(case.name) for case in chosen) == LONGEST_NAME
     assert len({case.installed_in for case in chosen}) > 1
+
+
+def test_the_captures_are_every_kind() -> None:
+    """Each type, both rules for keys, no key and 32 columns of it, 1,000 columns, another schema."""
+    chosen = captures()
+    tables = [table for one in chosen for table in one.tables]
+    assert {one.key_change for one in chosen} == {"new_only", "delete_insert"}
+    assert {len(table.key) for table in tables} >= {0, 1, 3, 32}
+    assert max(len(table.captured()) for table in tables) == 1000
+    assert {column.type for table in tables for column in table.captured()} >= set(CAPTURED_TYPES)
+    assert {one.shard_type for one in chosen} >= {"int", "bigint", "uniqueidentifier"}
+    assert {one.installed_in for one in chosen} > {"changefeed"}
+    assert any(len(one.tables) > 1 and one.with_feed for one in chosen)
+    # What cannot be captured is refused.
+    every = {case.type.partition("(")[0] for case in CASES} - {"timestamp", "text", "ntext", "image", "json"}
+    assert every <= {of.partition("(")[0] for of in CAPTURED_TYPES}
 
 
 def test_the_event_tables_compile(checker: Checker) -> None:

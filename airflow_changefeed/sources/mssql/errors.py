@@ -15,6 +15,8 @@ from typing import Any
 
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.exceptions import (
+    CaptureGapError,
+    CaptureNotFoundError,
     ChangefeedError,
     CursorBeyondFeedError,
     FeedNotFoundError,
@@ -63,6 +65,11 @@ THROWN: Mapping[int, type[ChangefeedError]] = {
     77133: LeaseLostError,
     77134: LeaseHeldError,
     77135: PermissionDeniedError,
+    77140: FeedSetupError,
+    77141: CaptureNotFoundError,
+    77142: CaptureGapError,
+    77143: FeedSetupError,
+    77144: FeedSetupError,
 }
 #: Of conversions that fail in a view, where nothing can be thrown.
 CONVERTED: Mapping[int, type[ChangefeedError]] = {77122: FeedSetupError}

@@ -131,6 +131,12 @@ NATIVE = (
         "retry, or look for a transaction that was left open",
     ),
     Native(
+        (601,),
+        r"could not continue scan with nolock",
+        LockTimeoutError,
+        "retry: rows moved while a capture was looked at without locks",
+    ),
+    Native(
         (3906,),
         r"because the database is read-only",
         ConnectionNotUsableError,

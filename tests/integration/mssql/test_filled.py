@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
-from airflow_changefeed.sql.mssql import feed_templates
 from tests.integration.mssql.server import Client
-from tests.tools.tsql.filled import FEED_ID, OBJECT_ID, filled_feed
+from tests.tools.tsql.captures import CaptureCase, Captured, Column
+from tests.tools.tsql.filled import FEED_ID, OBJECT_ID, filled_feed, templates_of
+from tests.tools.tsql.filled_captures import filled_capture
 from tests.tools.tsql.tables import Case, quoted
 
 # Closing brackets are the compile check's: stand-ins do not take them.
@@ -38,29 +40,134 @@ def test_the_server_fills_templates_as_the_compile_check_does(client: Client, ca
     name = f"{quoted(case.schema)}.{quoted(case.table)}".replace("'", "''")
     kind = "@blocking = 1" if case.serialized else "@outbox = 1"
     client.results(f"exec changefeed.setup_feed N'{name}', {kind}, @shard_key_type = N'{case.shard_type}'")
+    assert _compare_feed(client, case) > 25
+
+
+CAPTURES = {
+    "several": CaptureCase(
+        "my sch'ema",
+        "changes 'of' <<name>> ñ",
+        (
+            Captured(
+                "my sch'ema",
+                "c.d 'e' <<table>>",
+                (Column("grö'ße", "int"), Column("name", "nvarchar(20)")),
+                (
+                    Column("<<shard>>", "float"),
+                    Column("~", "varchar(max)"),
+                    Column("when", "datetimeoffset(6)"),
+                ),
+            ),
+            Captured("myservice", "keyless", (), (Column("x", "int"), Column("y", "xml")), updates=None),
+            Captured(
+                "myservice", "chosen", (Column("id", "int"),), (Column("x", "int"),), ("x",), ("id",), None
+            ),
+        ),
+        session_keys=("user", 'tenant\'s "id"'),
+    ),
+    "by key": CaptureCase(
+        "myservice",
+        "by_key",
+        (
+            Captured(
+                "myservice", "sharded", (Column("id", "int"),), (Column("b", "binary(8)"),), shard="id % 8"
+            ),
+        ),
+        "smallint",
+        "delete_insert",
+        keep_unchanged=True,
+        trace_key="",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CAPTURES.values(), ids=CAPTURES)
+def test_the_server_fills_captures_as_the_compile_check_does(client: Client, case: CaptureCase) -> None:
+    """Procedures and triggers of each table, and the feed beneath them."""
+    for schema in {case.schema, *(table.schema for table in case.tables)}:
+        text = schema.replace("'", "''")
+        client.results(f"if schema_id(N'{text}') is null exec(N'create schema {quoted(text)}')")
+    compared = 0
+    for table in case.tables:
+        client.results(table.make())
+        _enable(client, case, table)
+    for name, wanted in filled_capture(case).items():
+        kind, _, number = name.partition(".")
+        if kind == "guard":
+            continue
+        table = case.tables[int(number or 0)]
+        schema = quoted(table.schema) if kind in TRIGGERS else "[changefeed]"
+        object_id = client.value(f"select object_id(N'{_full(table.schema, table.table)}')")
+        text = wanted.replace(str(OBJECT_ID + int(number or 0)), str(object_id))
+        found = _definition(client, f"{schema}.{quoted(f'{name}:{case.name}')}")
+        assert _plain(found) == _plain(text)
+        compared += 1
+    assert compared > 5
+    assert _compare_feed(client, case.feed) > 25
+
+
+TRIGGERS = ("capture_insert", "capture_update", "capture_delete")
+
+
+def _full(schema: str, table: str) -> str:
+    return f"{quoted(schema)}.{quoted(table)}".replace("'", "''")
+
+
+def _enable(client: Client, case: CaptureCase, table: Captured) -> None:
+    columns = {"insert": table.inserts, "update": table.updates, "delete": table.deletes}
+    lists = {
+        f"{operation}_columns": "none" if names is None else json.dumps(names)
+        for operation, names in columns.items()
+        if names != ()
+    }
+    arguments = {
+        "table": f"{quoted(table.schema)}.{quoted(table.table)}",
+        "capture": case.name,
+        "shard": table.shard,
+        "shard_key_type": case.shard_type,
+        "key_change": case.key_change,
+        "keep_unchanged": str(int(case.keep_unchanged)),
+        "session_keys": json.dumps(case.session_keys, ensure_ascii=False),
+        "trace_key": case.trace_key,
+        "guard_schema": "0",
+        **lists,
+    }
+    given = ", ".join(
+        f"@{name} = N'{value}'" for name, value in ((n, v.replace("'", "''")) for n, v in arguments.items())
+    )
+    client.results(f"exec changefeed.enable_capture {given}")
+
+
+def _compare_feed(client: Client, case: Case) -> int:
+    name = _full(case.schema, case.table)
     feed_id, object_id = client.rows(
         f"select feed_id, object_id from changefeed.feeds where object_id = object_id(N'{name}')"
     )[0]
     expected = filled_feed(case)
     compared = 0
-    for template in feed_templates():
-        text = expected.get(f"{template.object}.{template.type}")
-        if text is None or template.type not in ("procedure", "function"):
+    for template in templates_of(case):
+        if template.type not in ("procedure", "function"):
             continue
+        text = expected[f"{template.object}.{template.type}"]
         text = text.replace(str(OBJECT_ID), str(object_id)).replace(
             f"feed_id = {FEED_ID}", f"feed_id = {feed_id}"
         )
         text = text.replace(f"shard/{FEED_ID}/", f"shard/{feed_id}/")
         for word in ("(", "            ", "            "):
             text = text.replace(f"{word}{FEED_ID},", f"{word}{feed_id},")
-        full = f"[changefeed].{quoted(f'{template.object}:{case.name}')}".replace("'", "''")
-        found = client.value(
-            f"select m.definition from sys.sql_modules as m where m.object_id = object_id(N'{full}')"
-        )
-        assert found is not None, full
+        found = _definition(client, f"[changefeed].{quoted(f'{template.object}:{case.name}')}")
         assert _plain(found) == _plain(text)
         compared += 1
-    assert compared > 25
+    return compared
+
+
+def _definition(client: Client, name: str) -> str:
+    full = name.replace("'", "''")
+    found = client.value(
+        f"select m.definition from sys.sql_modules as m where m.object_id = object_id(N'{full}')"
+    )
+    assert found is not None, name
+    return str(found)
 
 
 def _plain(sql: str) -> str:

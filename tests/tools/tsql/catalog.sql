@@ -73,6 +73,11 @@ create table [sys].[triggers] (
     is_disabled bit, is_not_for_replication bit, is_instead_of_trigger bit
 );
 go
+create table [sys].[trigger_events] (
+    object_id int, type int, type_desc nvarchar(60), is_first bit, is_last bit, event_group_type int,
+    event_group_type_desc nvarchar(60), is_trigger_event bit
+);
+go
 create table [sys].[columns] (
     object_id int, name sysname, column_id int, system_type_id tinyint, user_type_id int, max_length
     smallint, precision tinyint, scale tinyint, collation_name sysname, is_nullable bit, is_ansi_padded bit,

@@ -8,10 +8,12 @@ import time
 from collections.abc import Iterable, Iterator
 
 from tests.tools.tsql.assemblies import AssembliesMissingError, fetch
+from tests.tools.tsql.captures import CaptureCase, captures
 from tests.tools.tsql.checker import Checker, CompilerError
 from tests.tools.tsql.filled import filled_feed
+from tests.tools.tsql.filled_captures import COLLATION, filled_capture
 from tests.tools.tsql.findings import AZURE, Finding, Job, Text
-from tests.tools.tsql.tables import Case, cases
+from tests.tools.tsql.tables import Case, cases, quoted
 
 _OR_ALTER = re.compile(r"^create or alter ", re.MULTILINE)
 
@@ -35,8 +37,29 @@ def feed_texts(case: Case) -> Iterator[Text]:
         yield Text(f"{name} ({kind}, {case.shard_type}, {len(case.key)} key columns)", sql)
 
 
-def jobs(chosen: list[Case]) -> Iterator[Job]:
-    """Go over the databases: each has the installation, an event table and its feed."""
+def capture_texts(case: CaptureCase) -> Iterator[Text]:
+    """Go over what enable_capture executes, and the captured tables themselves."""
+    for number, sql in enumerate(case.make(COLLATION), start=1):
+        yield Text(f"tables of capture {case.name}, statement {number}", sql)
+    of = f"(capture of {len(case.tables)} tables, {case.shard_type}, {case.key_change})"
+    feed = filled_feed(case.feed)
+    # What events.batch adds: the model passes over `alter table`.
+    feed["state.table"] = feed["state.table"].replace(
+        "    constraint", "    events bigint not null,\n    constraint", 1
+    )
+    if not case.with_feed:
+        yield Text("schema", f"create schema {quoted(case.installed_in)}")
+        yield Text("sequence", f"create sequence {quoted(case.installed_in)}.[sequence] as bigint")
+        feed = {name: feed[name] for name in ("state.table", "outbox.table")}
+    for name, sql in (*feed.items(), *filled_capture(case).items()):
+        yield Text(f"{name} {of}", sql)
+
+
+def jobs(chosen: list[Case], captured: list[CaptureCase]) -> Iterator[Job]:
+    """Go over the databases: each has the installation, and an event table with its feed, or a capture."""
+    for capture in captured:
+        installed = install_texts(capture.installed_in) if capture.with_feed else ()
+        yield Job((*installed, *capture_texts(capture)), capture.feed.temporary(), server=capture.server)
     kinds = set()
     for case in chosen:
         texts = (*install_texts(case.installed_in), *feed_texts(case))
@@ -72,7 +95,7 @@ def _prove(checker: Checker) -> None:
         raise CompilerError(f"Microsoft's compiler did not find what is wrong on purpose, but {found}")
 
 
-def run(chosen: list[Case]) -> tuple[list[str], int]:
+def run(chosen: list[Case], captured: list[CaptureCase]) -> tuple[list[str], int]:
     """
     Compile the cases.
 
@@ -87,7 +110,7 @@ def run(chosen: list[Case]) -> tuple[list[str], int]:
         _prove(checker)
         from airflow_changefeed.sources.mssql.errors import THROWN
 
-        for job in jobs(chosen):
+        for job in jobs(chosen, captured):
             result = checker.check(job)
             findings |= dict.fromkeys(result.findings)
             thrown |= set(result.thrown)
@@ -101,13 +124,14 @@ def run(chosen: list[Case]) -> tuple[list[str], int]:
 def main() -> int:
     """Print what is wrong; 1 if anything is, or if the check could not run."""
     started = time.monotonic()
-    chosen = cases()
+    chosen, captured = cases(), captures()
     try:
-        wrong, compiled = run(chosen)
+        wrong, compiled = run(chosen, captured)
     except (AssembliesMissingError, CompilerError, ImportError) as error:
         wrong, compiled = [f"the T-SQL was not compiled: {error}"], 0
     for sentence in wrong:
         print(f"FAILED: {sentence}")
     seconds = time.monotonic() - started
-    print(f"T-SQL: {len(chosen)} feeds, {compiled} statements, {seconds:.0f} s, {len(wrong)} findings")
+    made = f"{len(chosen)} feeds, {len(captured)} captures, {compiled} statements"
+    print(f"T-SQL: {made}, {seconds:.0f} s, {len(wrong)} findings")
     return 1 if wrong or not compiled else 0

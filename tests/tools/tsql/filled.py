@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from airflow_changefeed.sql import fill
-from airflow_changefeed.sql.mssql import feed_templates, install_tokens
+from airflow_changefeed.sql.mssql import Template, feed_templates, install_tokens
 from tests.tools.tsql.tables import Case, quoted
 
 _OWN = ("ulid", "shard_id")
@@ -13,13 +13,24 @@ FEED_ID, OBJECT_ID = 7, 1234567890
 
 def filled_feed(case: Case) -> dict[str, str]:
     """Return the statements in their order, each under the name of its template."""
-    kind = "serialized" if case.serialized else "outbox"
     tokens = {**install_tokens(case.installed_in), **_names(case), **_keys(case)}
     return {
-        f"{template.object}.{template.type}": fill(template.body, tokens)
-        for template in feed_templates()
-        if template.kind in (None, kind)
+        f"{template.object}.{template.type}": fill(template.body, tokens) for template in templates_of(case)
     }
+
+
+def templates_of(case: Case) -> list[Template]:
+    """Return the templates that a feed gets: the function ``feed_templates`` once more."""
+    found = feed_templates()
+    own = {(one.object, one.type) for one in found if one.kind == "capture" and case.is_capture}
+    kind = "serialized" if case.serialized else "outbox"
+    return [
+        one
+        for one in found
+        if one.kind is None
+        or (one.kind == "capture" and case.is_capture)
+        or (one.kind == kind and (one.object, one.type) not in own)
+    ]
 
 
 def _names(case: Case) -> dict[str, str]:
@@ -44,6 +55,11 @@ def _names(case: Case) -> dict[str, str]:
         "shard_type": case.shard_type,
         "shard_default": f"constraint [def:outbox.shard_id:{inner}] default 0" if is_number else "",
         "shard_parameter_default": "= 0" if is_number else "",
+        "check_capture": (
+            f"exec {quoted(case.installed_in)}.[check_capture:{inner}] @lock_timeout = @lock_timeout;"
+            if case.is_capture
+            else ""
+        ),
         "sequence": f"{quoted(case.installed_in)}.[sequence]",
         "shard_expression": shard,
         "ulid_expression": ulid,

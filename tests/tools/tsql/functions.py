@@ -27,8 +27,8 @@ _CATALOG = """
     col_length col_name columnproperty databasepropertyex db_id db_name has_perms_by_name indexproperty
     is_member is_rolemember object_definition object_id object_name object_schema_name objectproperty
     objectpropertyex permissions schema_id schema_name serverproperty stats_date type_id type_name
-    typeproperty user_id user_name database_principal_id original_db_name suser_id suser_name suser_sid
-    suser_sname original_login
+    sql_variant_property typeproperty user_id user_name database_principal_id original_db_name suser_id
+    suser_name suser_sid suser_sname original_login
 """
 _SESSION = """
     app_name applock_mode applock_test connectionproperty context_info current_request_id

@@ -29,6 +29,7 @@ class Case:
     :param ulid_column: serialized: the event table's column with the ULID; perhaps one of the key.
     :param shard_column: serialized: its column with the shard; none means that there is only shard 0.
     :param installed_in: the schema of the installation.
+    :param is_capture: the event table is that of a capture, which makes it itself.
     """
 
     schema: str
@@ -39,6 +40,7 @@ class Case:
     ulid_column: str | None = None
     shard_column: str | None = None
     installed_in: str = "changefeed"
+    is_capture: bool = False
 
     @property
     def name(self) -> str:

@@ -16,7 +16,7 @@ begin
     select
         @statement, row_number() over (order by <<row_order>>), 1, i.changefeed_shard, <<table_no>>, 'i',
         @tid, @at, @session, @trace<<insert_values>>
-    from (select s.*, convert(<<shard_type>>, <<shard>>) as changefeed_shard from inserted as s) as i;
+    from (select <<source_columns>>, convert(<<shard_type>>, <<shard>>) as changefeed_shard from inserted as s) as i;
     set @rows = @@rowcount;
     if <<is_one_shard>> = 1
         insert into <<outbox>> (
@@ -26,7 +26,8 @@ begin
         insert into <<outbox>> (
             shard_id, order_sequence, time_hint, changefeed_tid, changefeed_first, changefeed_rows, changefeed_table, changefeed_balance)
         select e.changefeed_shard, @statement, @at, @tid, min(e.changefeed_row), count(*), <<table_no>>, count(*)
-        from <<events>> as e
+        -- Its own rows: a serializable writer would lock the end of the table besides, and every other writer with it.
+        from <<events>> as e with (readcommittedlock)
         where e.changefeed_statement = @statement
         group by e.changefeed_shard;
 end

@@ -20,7 +20,7 @@ begin
             union
             select o.shard_id from <<schema>>.[outbox:<<name>>] as o with (readcommittedlock, rowlock, readpast)
             union
-            select i.changefeed_shard from (select s.*, convert(<<shard_type>>, <<shard>>) as changefeed_shard from <<table>> as s) as i
+            select i.changefeed_shard from (select <<source_columns>>, convert(<<shard_type>>, <<shard>>) as changefeed_shard from <<table>> as s) as i
         ) as s;
         insert into <<outbox>> (
             shard_id, order_sequence, time_hint, changefeed_tid, changefeed_first, changefeed_rows, changefeed_table, changefeed_balance)
@@ -35,7 +35,7 @@ begin
     select
         @statement, row_number() over (order by <<row_order>>), 1, i.changefeed_shard, <<table_no>>, 'r',
         @tid, @at<<insert_values>>
-    from (select s.*, convert(<<shard_type>>, <<shard>>) as changefeed_shard from <<table>> as s) as i;
+    from (select <<source_columns>>, convert(<<shard_type>>, <<shard>>) as changefeed_shard from <<table>> as s) as i;
     -- The table had these rows when its base was taken: they are no gain.
     insert into <<outbox>> (
         shard_id, order_sequence, time_hint, changefeed_tid, changefeed_first, changefeed_rows, changefeed_table, changefeed_balance)

@@ -25,9 +25,13 @@ begin
         set @recorded = @@rowcount;
     end;
     if @recorded = 0 return;
+    -- Its own rows: a serializable writer would lock the end of the table besides, and every other writer with it.
     if <<is_one_shard>> = 1 and <<is_paired>> = 1
     begin
-        select top (1) @rows = e.changefeed_row from <<events>> as e where e.changefeed_statement = @statement order by e.changefeed_row desc;
+        select top (1) @rows = e.changefeed_row
+        from <<events>> as e with (readcommittedlock)
+        where e.changefeed_statement = @statement
+        order by e.changefeed_row desc;
         insert into <<outbox>> (
             shard_id, order_sequence, time_hint, changefeed_tid, changefeed_first, changefeed_rows, changefeed_table, changefeed_balance)
         select convert(<<shard_type>>, <<constant_shard>>), @statement, @at, @tid, 1, @rows, <<table_no>>, 0;
@@ -38,7 +42,7 @@ begin
         select
             e.changefeed_shard, @statement, @at, @tid, min(e.changefeed_row), count(*), <<table_no>>,
             sum(case e.changefeed_op when 'i' then 1 when 'd' then -1 else 0 end)
-        from <<events>> as e
+        from <<events>> as e with (readcommittedlock)
         where e.changefeed_statement = @statement and (e.changefeed_image = 1 or e.changefeed_op = 'd')
         group by e.changefeed_shard;
 end

@@ -11,8 +11,8 @@
             <<pair_op>> as changefeed_op,
             case when i.<<first_key>> is null then 0 else 1 end as changefeed_has_new,
             case when d.<<first_key>> is null then 0 else 1 end as changefeed_has_old<<pair_values>>
-        from (select s.*, convert(<<shard_type>>, <<shard>>) as changefeed_shard from inserted as s) as i
-        <<pair_join>> join (select s.*, convert(<<shard_type>>, <<shard>>) as changefeed_shard from deleted as s) as d on <<same_key>>
+        from (select <<source_columns>>, convert(<<shard_type>>, <<shard>>) as changefeed_shard from inserted as s) as i
+        <<pair_join>> join (select <<source_columns>>, convert(<<shard_type>>, <<shard>>) as changefeed_shard from deleted as s) as d on <<same_key>>
         where <<keep_unchanged>> = 1
             or i.<<first_key>> is null
             or d.<<first_key>> is null

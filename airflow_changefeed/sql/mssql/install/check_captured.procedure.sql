@@ -69,6 +69,23 @@ begin
             or (e.type_desc = N'DELETE' and @delete_columns is not null));
     if @found is not null
         set @problems = concat(@problems, N'; trigger ', @found, N' is set to fire first, but a capture must, as what other triggers change would be recorded before what made them: take it off with sp_settriggerorder');
+    -- Captures among themselves may fire in any order, as they change nothing that is captured.
+    set @found = null;
+    select @found = string_agg(convert(nvarchar(max), t.name), N', ')
+    from sys.trigger_events as e
+    inner join sys.triggers as t on t.object_id = e.object_id
+    where t.parent_id = @object_id and e.is_first = 1 and t.name collate Latin1_General_CI_AS like N'capture[_]%'
+        and right(t.name, len(@name) + 1) collate Latin1_General_CI_AS <> N':' + @name
+        and exists (
+            select 1 from sys.trigger_events as o
+            inner join sys.triggers as u on u.object_id = o.object_id
+            where u.parent_id = @object_id and o.type_desc = e.type_desc and u.is_instead_of_trigger = 0
+                and u.name collate Latin1_General_CI_AS not like N'capture[_]%')
+        and ((e.type_desc = N'INSERT' and @insert_columns is not null)
+            or (e.type_desc = N'UPDATE' and @update_columns is not null)
+            or (e.type_desc = N'DELETE' and @delete_columns is not null));
+    if @found is not null
+        set @problems = concat(@problems, N'; trigger ', @found, N' of another capture fires first, and only one can, but the table has triggers that are no captures'', which might come between: use that capture');
     if exists (select 1 from sys.configurations as o where o.name = N'nested triggers' and convert(int, o.value_in_use) = 0)
         set @problems = concat(@problems, N'; the server''s option "nested triggers" is off, so what other triggers change would pass unseen: turn it on');
     if user_name(objectproperty(@object_id, 'OwnerId')) <> user_name(objectproperty(object_id(N'<<schema_in_text>>.[feeds]'), 'OwnerId'))
@@ -77,6 +94,13 @@ begin
         set @problems = concat(@problems, N'; it is owned by ', user_name(objectproperty(@object_id, 'OwnerId')), N' and changefeed by ',
             user_name(objectproperty(object_id(N'<<schema_in_text>>.[feeds]'), 'OwnerId')),
             N', so its writers could not record: give both schemas one owner with alter authorization');
+    select @found = user_name(s.principal_id) from sys.schemas as s where s.name = left(@name, charindex(N'.', @name) - 1);
+    if @found <> user_name(objectproperty(@object_id, 'OwnerId'))
+        and (@found not in (N'dbo', N'db_owner') or user_name(objectproperty(@object_id, 'OwnerId')) not in (N'dbo', N'db_owner'))
+        set @problems = concat(@problems, N'; it is owned by ', user_name(objectproperty(@object_id, 'OwnerId')), N' and the schema of the capture by ', @found,
+            N', so its writers could not record: choose another schema with @capture');
+    if nullif(ltrim(@shard), N'') is null
+        set @problems = concat(@problems, N'; @shard is missing: give a number, or T-SQL over columns of the primary key');
     if @problems = N''
     begin
         -- The server's own rules for a computed column that is kept: only these columns, no subquery, the same whenever asked.

@@ -14,7 +14,7 @@ begin
     select c.name, c.capture_id, t.table_no, t.object_id, concat(t.table_schema, N'.', t.table_name), t.trigger_count
     from <<schema>>.[captures] as c
     inner join <<schema>>.[capture_tables] as t on t.capture_id = c.capture_id
-    where c.is_enabled = 1 and c.is_changing = 0;
+    where c.is_enabled = 1 and c.is_changing = 0 and c.guard_schema = 1;
     select @found = string_agg(convert(nvarchar(max), p.problem), N'; ')
     from (
         select concat(N'table ', t.name, N' is captured by "', t.capture, N'": disable the capture first') as problem
@@ -27,7 +27,17 @@ begin
         inner join <<schema>>.[capture_columns] as k on k.capture_id = t.capture_id and k.table_no = t.table_no
         where object_name(t.object_id) is not null and not exists (
             select 1 from <<schema>>.[captured_columns](t.object_id) as s
-            where s.name = k.name and s.definition = k.definition and isnull(s.key_place, 0) = isnull(k.key_place, 0))
+            where s.name = k.name collate database_default and s.definition = k.definition collate database_default and isnull(s.key_place, 0) = isnull(k.key_place, 0))
+        union all
+        select distinct concat(N'table ', t.capture, N' takes what is recorded of ', t.name, N': disable the capture first, and drop its feed (drop_feed)')
+        from @tables as t
+        inner join <<schema>>.[feeds] as f on f.name = t.capture
+        where object_name(f.object_id) is null
+            or concat(object_schema_name(f.object_id), N'.', object_name(f.object_id)) <> t.capture
+            or exists (
+                select 1 from <<schema>>.[capture_columns] as k
+                where k.capture_id = t.capture_id and k.table_no = t.table_no and not exists (
+                    select 1 from sys.columns as s where s.object_id = f.object_id and s.name = k.stored_name collate database_default))
         union all
         select concat(N'a trigger of table ', t.name, N' belongs to capture "', t.capture, N'", which would record nothing without it: disable the capture instead')
         from @tables as t

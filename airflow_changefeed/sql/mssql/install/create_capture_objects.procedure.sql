@@ -1,5 +1,6 @@
 -- Makes the objects of one captured table anew: what counts and records its rows, its triggers, and its guard. Fills the
 -- templates from the catalog. In the caller's transaction.
+-- errors: 77140 its rows are too wide for delete_insert
 -- permission: internal; needs the right to alter the table and to create procedures
 create procedure <<schema>>.[create_capture_objects] (
     @capture_id int,
@@ -12,7 +13,7 @@ begin
     declare @name nvarchar(128), @object_id int, @feed_object int, @shard_type sysname, @sequence nvarchar(300), @shard nvarchar(max), @key_change varchar(15);
     declare @keep bit, @session_keys nvarchar(max), @trace_key nvarchar(128), @guard bit, @guard_name nvarchar(128), @session nvarchar(max) = N'';
     declare @has_insert bit, @has_update bit, @has_delete bit, @table_schema nvarchar(128), @table_name nvarchar(128), @first nvarchar(300);
-    declare @place int, @object varchar(40), @type varchar(10), @body nvarchar(max), @sql nvarchar(max), @full nvarchar(600), @operation nvarchar(10), @last int;
+    declare @place int, @object varchar(40), @type varchar(10), @body nvarchar(max), @sql nvarchar(max), @full nvarchar(600), @operation nvarchar(10), @last int, @message nvarchar(2048);
     create table #tokens (token varchar(30) not null primary key, value nvarchar(max) not null);
     declare @keys table (place int not null primary key, name nvarchar(300) not null, definition nvarchar(max) not null);
     declare @columns table (
@@ -37,8 +38,20 @@ begin
     insert into @columns (place, name, stored, bytes, on_insert, on_update, on_delete)
     select c.place, <<schema>>.[quoted](c.name), <<schema>>.[quoted](c.stored_name), s.bytes, c.on_insert, c.on_update, c.on_delete
     from <<schema>>.[capture_columns] as c
-    inner join <<schema>>.[captured_columns](@object_id) as s on s.name = c.name
+    inner join <<schema>>.[captured_columns](@object_id) as s on s.name = c.name collate database_default
     where c.capture_id = @capture_id and c.table_no = @table_no;
+
+    -- Nor could the server sort them (error 8618), which writers would learn at their first update.
+    if @has_update = 1 and @key_change = 'delete_insert' and (
+        select sum(2 * k.max_length) + count(*) / 4 from sys.columns as k
+        inner join @columns as c on c.name = <<schema>>.[quoted](k.name)
+        where k.object_id = @object_id and c.on_update = 1
+            and type_name(k.system_type_id) not in (N'varchar', N'nvarchar', N'varbinary', N'xml', N'sql_variant')) > 7700
+    begin
+        set @message = concat(N'changefeed 77140: table "', @table_schema, N'.', @table_name, N'" cannot be captured: its columns of fixed length take so many bytes that ',
+            N'an old and a new row do not fit into one of the server''s own: choose columns for updates, or @key_change = ''new_only''');
+        throw 77140, @message, 1;
+    end;
 
     -- Values are told as text, in a JSON object; what is not set is left out.
     select @session = string_agg(convert(nvarchar(max), concat(
@@ -88,10 +101,19 @@ begin
     union all
     select 'row_order', concat(N'i.changefeed_shard', string_agg(convert(nvarchar(max), concat(N', i.', k.name)), N'') within group (order by k.place)) from @keys as k
     union all
-    select 'pair_order', concat(N'isnull(i.changefeed_shard, d.changefeed_shard)',
-        string_agg(convert(nvarchar(max), concat(N', isnull(i.', k.name, N', d.', k.name, N')')), N'') within group (order by k.place)) from @keys as k
+    -- Without old rows alone, the new ones can be sorted before they are paired: old and new together may not fit into a row.
+    select 'pair_order', case @key_change when 'new_only'
+        then concat(N'i.changefeed_shard', string_agg(convert(nvarchar(max), concat(N', i.', k.name)), N'') within group (order by k.place))
+        else concat(N'isnull(i.changefeed_shard, d.changefeed_shard)',
+            string_agg(convert(nvarchar(max), concat(N', isnull(i.', k.name, N', d.', k.name, N')')), N'') within group (order by k.place)) end
+    from @keys as k
     union all
     select 'same_key', isnull(string_agg(convert(nvarchar(max), concat(N'd.', k.name, N' = i.', k.name)), N' and ') within group (order by k.place), N'1 = 0') from @keys as k
+    union all
+    -- No star: it would take in columns that triggers cannot see, and leave out hidden and sparse ones.
+    select 'source_columns', isnull(string_agg(convert(nvarchar(max), N's.' + <<schema>>.[quoted](s.name)), N', ') within group (order by s.place), N'1 as changefeed_nothing')
+    from <<schema>>.[captured_columns](@object_id) as s
+    where <<schema>>.[quoted](s.name) in (select k.name from @keys as k union all select c.name from @columns as c)
     union all
     select 'keys', isnull(string_agg(convert(nvarchar(max), k.name), N', ') within group (order by k.place), N'') from @keys as k
     union all
@@ -150,10 +172,14 @@ begin
                 update <<schema>>.[capture_tables]
                 set guard_name = concat(N'guard.', @table_no, N':', @name)
                 where capture_id = @capture_id and table_no = @table_no;
-            -- What other triggers change would be recorded before what made them.
-            if @type = 'trigger' and object_id(N'sys.sp_settriggerorder') is not null
+            -- What other triggers change would be recorded before what made them. Only one can be the first: another capture's
+            -- is, where there is no trigger but of captures (check_captured).
+            set @operation = upper(substring(@object, 9, 10));
+            if @type = 'trigger' and object_id(N'sys.sp_settriggerorder') is not null and not exists (
+                select 1 from sys.trigger_events as e
+                inner join sys.triggers as t on t.object_id = e.object_id
+                where t.parent_id = @object_id and e.is_first = 1 and e.type_desc = @operation)
             begin
-                set @operation = upper(substring(@object, 9, 10));
                 exec sys.sp_executesql N'exec sp_settriggerorder @triggername = @trigger, @order = ''First'', @stmttype = @operation;',
                     N'@trigger nvarchar(517), @operation nvarchar(10)', @trigger = @full, @operation = @operation;
             end;
@@ -161,6 +187,13 @@ begin
         set @last = @place;
         set @place = null;
         select top (1) @place = t.place from <<schema>>.[capture_templates]() as t where t.place > @last order by t.place;
+    end;
+    -- The catalog shows triggers, and the server's number of rows, to nobody without a right on the table; who seals looks at them.
+    if object_id(N'sys.sp_settriggerorder') is not null
+    begin
+        set @sql = concat(N'grant view definition on ', <<schema>>.[quoted](@table_schema), N'.', <<schema>>.[quoted](@table_name),
+            N' to ', <<schema>>.[quoted](concat(N'<<schema_text>>.operators:', @name)));
+        exec sys.sp_executesql @sql;
     end;
     update <<schema>>.[captures] set version = <<schema>>.[version]() where capture_id = @capture_id;
     update <<schema>>.[capture_tables]

@@ -8,6 +8,8 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     set rowcount 0;
+    -- Where it and a writer lock each other out, the writer goes on.
+    set deadlock_priority low;
     begin try
         declare @id int, @message nvarchar(2048), @result int, @place int, @sql nvarchar(max);
         declare @drops table (place int not null identity(1, 1) primary key, sql nvarchar(max) not null);

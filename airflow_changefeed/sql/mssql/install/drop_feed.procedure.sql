@@ -87,6 +87,11 @@ begin
             N'<<schema_text>>.operators:' + @name, N'<<role_prefix_text>>role:' + @name,
             N'<<schema_text>>.user.readers:' + @name);
 
+        -- The guard of the schema goes with the last capture: without its procedure, nobody could alter a table any more.
+        insert into @drops (sql)
+        select N'drop trigger [<<schema_name_in_text>>_captures] on database'
+        where exists (select 1 from sys.triggers as t where t.parent_class = 0 and t.name = N'<<schema_text>>_captures')
+            and not exists (select 1 from <<schema>>.[captures] as c where c.name <> @name);
         select top (1) @place = d.place, @sql = d.sql from @drops as d order by d.place;
         while @place is not null
         begin

@@ -33,6 +33,8 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     set rowcount 0;
+    -- Where it and a writer lock each other out, the writer goes on.
+    set deadlock_priority low;
     begin try
         declare @object_id int = object_id(@table, N'U'), @message nvarchar(2048), @result int, @sql nvarchar(max);
         declare @table_schema nvarchar(128), @table_name nvarchar(128), @capture_id int, @no smallint, @is_enabled bit, @problem nvarchar(200);
@@ -185,7 +187,7 @@ begin
         if @guard_schema = 1 and not exists (select 1 from sys.triggers as t where t.parent_class = 0 and t.name = N'<<schema_text>>_captures')
             exec sys.sp_executesql N'-- Refuses what would make the writers of captured tables fail, or pass their captures. Made by changefeed.
 create trigger [<<schema_name_in_text>>_captures] on database with execute as ''dbo''
-for alter_table, drop_table, rename, alter_trigger, drop_trigger
+for alter_table, drop_table, rename, alter_schema, alter_trigger, drop_trigger
 as
 begin
     set nocount on;

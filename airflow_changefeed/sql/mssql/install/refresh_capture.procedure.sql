@@ -11,6 +11,8 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     set rowcount 0;
+    -- Where it and a writer lock each other out, the writer goes on.
+    set deadlock_priority low;
     begin try
         declare @id int, @no smallint, @last smallint, @object_id int, @message nvarchar(2048), @result int, @is_enabled bit;
         declare @columns nvarchar(max), @found nvarchar(max);

@@ -6,6 +6,8 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
+    -- Where it and a writer lock each other out, the writer goes on.
+    set deadlock_priority low;
     begin try
         declare @found table (capture_id int not null, table_no smallint not null, is_present bit not null, primary key (capture_id, table_no));
         declare @id int, @no smallint;
@@ -22,7 +24,11 @@ begin
             begin transaction;
             update <<schema>>.[captures] set is_changing = 1 where capture_id = @id;
             exec <<schema>>.[create_capture_objects] @capture_id = @id, @table_no = @no;
-            update <<schema>>.[captures] set is_changing = 0 where capture_id = @id;
+            -- Not yet of this version while another of its tables waits: who repeats this goes on.
+            update <<schema>>.[captures]
+            set is_changing = 0,
+                version = case when exists (select 1 from @found as f where f.capture_id = @id and f.table_no > @no) then '' else version end
+            where capture_id = @id;
             commit;
             delete from @found where capture_id = @id and table_no = @no;
             set @id = null;

@@ -33,7 +33,7 @@ begin
             table_no smallint not null,
             balance int not null
         );
-        declare @seen int, @seen_highest bigint, @highest bigint, @found int, @limit bigint;
+        declare @seen int, @seen_highest bigint, @highest bigint, @found int;
         declare @take int = @pagesize, @events bigint = @pagesize, @rows bigint, @message nvarchar(2048);
         set @count = 0;
         while 1 = 1
@@ -59,7 +59,6 @@ begin
                 return;
             end;
             set @more = case when @found < @take then 0 else 1 end;
-            set @limit = case when @more = 0 then @bound else @highest + 1 end;
             -- No more events than were asked for, as they all stay locked.
             set @highest = null;
             select @highest = min(r.order_sequence)
@@ -72,14 +71,15 @@ begin
             if @highest is not null
             begin
                 delete from @page where order_sequence >= @highest;
-                set @limit = @highest;
                 set @more = 1;
             end;
-            -- Whoever goes on at or above the limit is ordered with its last row. All its rows are there to be seen, as those
-            -- below were committed when they were scanned.
+            -- Whoever goes on behind these rows is ordered with its last row. All its rows are there to be seen, as those
+            -- below were committed when they were scanned. And whoever is just ending gives up its locks one after the other,
+            -- so two scans may agree on a part of its rows: the others are seen in spite of their locks. This only leaves
+            -- transactions out, for a later drain; no row is taken that was not scanned above.
             delete from @page where tid in (
-                select o.changefeed_tid from <<schema>>.[outbox:<<name>>] as o with (readcommittedlock, rowlock, readpast)
-                where o.shard_id = @shard_id and o.order_sequence >= @limit);
+                select o.changefeed_tid from <<schema>>.[outbox:<<name>>] as o with (nolock)
+                where o.shard_id = @shard_id and not exists (select 1 from @page as p where p.order_sequence = o.order_sequence));
             if @more = 0 or exists (select 1 from @page as p) break;
             -- A transaction that is larger than the page.
             set @take = case when @take > 100000000 then @take else @take * 8 end;
@@ -152,7 +152,8 @@ begin
                     max(p.time_hint) over (partition by p.tid) as changefeed_hint
                 from @page as p
             ) as t
-            inner join <<table>> as e
+            -- By its key: a scan of the table would wait for open writers.
+            inner join <<table>> as e with (forceseek)
                 on e.changefeed_statement = t.order_sequence
                 and e.changefeed_row >= t.first_row
                 and e.changefeed_row < t.first_row + t.row_count

@@ -32,8 +32,9 @@ begin
             ) as b;
             if @end is null break;
             begin transaction;
+            -- By their key: a scan of the table would wait for open writers.
             delete e
-            from <<table>> as e with (rowlock)
+            from <<table>> as e with (rowlock, forceseek)
             inner join <<schema>>.[feed:<<name>>] as f on f.changefeed_statement = e.changefeed_statement and f.changefeed_row = e.changefeed_row
             where f.shard_id = @shard_id and f.ulid <= @end;
             delete from <<schema>>.[feed:<<name>>] where shard_id = @shard_id and ulid <= @end;

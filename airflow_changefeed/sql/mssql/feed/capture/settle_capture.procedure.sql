@@ -14,6 +14,8 @@ begin
     set xact_abort, nocount on;
     set implicit_transactions off;
     set transaction isolation level read committed;
+    -- Where it and a writer lock each other out, the writer goes on.
+    set deadlock_priority low;
     begin try
         declare @tables table (table_no smallint not null primary key);
         declare @id int, @is_enabled bit, @no smallint, @base bigint, @rows bigint, @gained bigint, @reason nvarchar(2000), @message nvarchar(2048);

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Captures as their T-SQL users call them: awkward names, another schema, what is refused and guarded."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.mssql.server import Client, Database, Rows
+
+# Its guard of the schema is one for the database, which stand-ins refuse.
+QUIETLY = "@guard_schema = 0"
+# Closing brackets are the compile check's: stand-ins do not take them.
+SCHEMA, NAME, ACROSS = 'it\'s "a" schema', "table 'x' \"y\" ñ 事件", "their 'feeds"
+
+
+def _events(client: Client, table: str, columns: str) -> Rows:
+    return client.rows(
+        f"select changefeed_op, changefeed_image, {columns} from {table} "
+        "order by changefeed_statement, changefeed_row, changefeed_image"
+    )
+
+
+@pytest.fixture(scope="module")
+def elsewhere(empty_database: Database) -> Database:
+    """Give a database with changefeed in a schema whose name needs quotes."""
+    empty_database.install(ACROSS)
+    return empty_database
+
+
+def test_awkward_names_in_another_schema(elsewhere: Database) -> None:
+    """Quotes and letters of other scripts in every name: recorded, ordered, sealed, refreshed, dropped."""
+    own, table, events = (f"[{ACROSS}]", f"[{SCHEMA}].[{NAME}]", f"[{SCHEMA}].[changes of {NAME}]")
+    capture, given = (text.replace("'", "''") for text in (f"{SCHEMA}.changes of {NAME}", table))
+    with elsewhere.client() as client:
+        client.results(f"create schema [{SCHEMA}]")
+        client.results(f"create table {table} ([i'd] int not null primary key, [it's ~] nvarchar(9) null)")
+        client.results(
+            f"exec {own}.enable_capture N'{given}', @capture = N'{capture}', "
+            f"@shard = N'[i''d] % 2', {QUIETLY}"
+        )
+        client.results(f"insert into {table} values (1, N'a'), (2, N'b')")
+        client.results(f"update {table} set [it's ~] = N'ü' where [i'd] = 1")
+        client.results(f"delete from {table} where [i'd] = 2")
+        assert _events(client, events, "changefeed_shard, [i'd], [it's ~]") == [
+            ("i", 1, 0, 2, "b"),
+            ("i", 1, 1, 1, "a"),
+            ("u", 0, 1, 1, "a"),
+            ("u", 1, 1, 1, "ü"),
+            ("d", 0, 0, 2, "b"),
+        ]
+        sealed = client.rows(f"exec {own}.[seal_feed:{SCHEMA}.changes of {NAME}] '2026-01-01'")
+        assert [row[0] for row in sealed] == [0, 1]
+        client.results(f"exec {own}.refresh_capture N'{capture}', @without = N'[\"it''s ~\"]'")
+        client.results(f"update {table} set [it's ~] = N'unseen'")
+        assert len(_events(client, events, "[i'd]")) == 5
+        client.results(f"exec {own}.drop_feed N'{capture}'")
+        left = client.rows(
+            "select name from sys.objects where name like N'%changes of%' or name like N'capture[_]%:%'"
+        )
+        assert left == []
+
+
+def _captured(client: Client, table: str, columns: str, settings: str = QUIETLY) -> str:
+    """Make a table and capture it; return the table of its events."""
+    client.results(f"create table myservice.{table} ({columns})")
+    client.results(f"exec changefeed.enable_capture N'myservice.{table}', {settings}")
+    return f"myservice.{table}_changes"
+
+
+def test_the_installation_of_a_database_with_captures_can_be_repeated(
+    database: Database, client: Client
+) -> None:
+    """Their feeds and triggers come through it, and go on."""
+    events = _captured(client, "kept", "id int not null primary key")
+    client.results("insert into myservice.kept values (1)")
+    database.install()
+    client.results("insert into myservice.kept values (2)")
+    assert _events(client, events, "id") == [("i", 1, 1), ("i", 1, 2)]
+    assert client.rows(f"exec [changefeed].[drain_feed:{events}]") == [(0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ("@shard = N''", "@shard is missing"),
+        ("@shard = N'300', @shard_key_type = 'tinyint'", "must be a number"),
+        ("@insert_columns = N'[\"none\"]'", "it has no column none"),
+    ],
+)
+def test_what_writers_would_fail_at_is_refused(client: Client, settings: str, word: str) -> None:
+    """A shard that no row could have, and columns that are not there, leave no capture behind."""
+    client.results(
+        "if object_id(N'myservice.refused') is null "
+        "create table myservice.refused (id int not null primary key, other int)"
+    )
+    client.fails(77140, f"exec changefeed.enable_capture N'myservice.refused', {QUIETLY}, {settings}", word)
+    assert client.rows("select name from changefeed.captures where name like N'%refused%'") == []
+
+
+def test_rows_too_wide_to_be_paired_are_refused_for_delete_insert(client: Client) -> None:
+    """Old and new must fit into one row of the server's own, unless they are sorted before."""
+    client.results("create table myservice.broad (id int not null primary key, a char(4000) null)")
+    call = f"exec changefeed.enable_capture N'myservice.broad', {QUIETLY}"
+    client.fails(77140, f"{call}, @key_change = 'delete_insert'", "do not fit", "new_only")
+    client.results(call)
+    client.results("insert into myservice.broad values (1, 'a'); update myservice.broad set a = 'b'")
+    events = _events(client, "myservice.broad_changes", "convert(char(1), a)")
+    assert events == [("i", 1, "a"), ("u", 0, "a"), ("u", 1, "b")]
+
+
+def test_columns_that_are_not_captured_do_not_matter(client: Client) -> None:
+    """A column that triggers cannot see may be there, as long as it is not asked for."""
+    client.results(
+        "create table myservice.old (id int not null primary key, name varchar(9) null, note ntext null)"
+    )
+    call = f"exec changefeed.enable_capture N'myservice.old', {QUIETLY}"
+    client.fails(77140, call, "note has a type that triggers cannot see")
+    lists = ", ".join(f"@{operation}_columns = N'[\"name\"]'" for operation in ("insert", "update", "delete"))
+    client.results(f"{call}, {lists}")
+    client.results("insert into myservice.old values (1, 'a', null); update myservice.old set name = 'b'")
+    assert _events(client, "myservice.old_changes", "name") == [("i", 1, "a"), ("u", 0, "a"), ("u", 1, "b")]
+
+
+def test_the_guard_of_the_schema_keeps_what_writers_need(client: Client) -> None:
+    """It refuses changes of captured columns and of the table of events, where that was asked for."""
+    _captured(client, "watched", "id int not null primary key, name varchar(9) null, note int null")
+    _captured(client, "unwatched", "id int not null primary key, name varchar(9) null")
+    client.results("update changefeed.captures set guard_schema = 1 where name like N'%.watched%'")
+    client.results("exec changefeed.check_captured_tables")
+    client.results("alter table myservice.unwatched drop column name")
+    client.results("exec changefeed.check_captured_tables")
+    client.results("begin transaction; alter table myservice.watched drop column note")
+    client.fails(
+        77144,
+        "exec changefeed.check_captured_tables",
+        'column "note" of table myservice.watched',
+        "refresh_capture",
+    )
+    client.results("begin transaction; alter table myservice.watched_changes drop column note")
+    client.fails(
+        77144, "exec changefeed.check_captured_tables", "takes what is recorded of myservice.watched"
+    )
+    client.results("exec changefeed.check_captured_tables")
+
+
+def test_a_transaction_is_never_taken_in_parts(database: Database, client: Client) -> None:
+    """One with a row behind the page, or behind the bound, waits with all of them, and comes whole."""
+    events = _captured(client, "whole", "id int not null primary key")
+    client.results("insert into myservice.whole values (1)")
+    two = "insert into myservice.whole values (2); insert into myservice.whole values (3)"
+    client.results(f"begin transaction; {two}; commit")
+    client.results("insert into myservice.whole values (4)")
+    order = (
+        "begin transaction; declare @count int, @more bit; "
+        f"exec [changefeed].[order_page:{events}] @shard_id = 0, "
+        "@bound = {bound}, @pagesize = {size}, @count = @count output, @more = @more output; "
+        "commit; select @count, @more"
+    )
+    second = client.value("select min(order_sequence) + 2 from [changefeed].[outbox:myservice.whole_changes]")
+    assert client.rows(order.format(bound=second, size=10)) == [(1, False)]
+    # A page that is too small for it becomes larger.
+    assert client.rows(order.format(bound=second + 9, size=1)) == [(3, False)]
+    assert client.rows(order.format(bound=second + 9, size=1)) == [(0, False)]
+    found = client.rows(
+        f"select f.changefeed_sequence, e.id from [changefeed].[feed:{events}] as f "
+        f"inner join {events} as e on e.changefeed_statement = f.changefeed_statement "
+        "and e.changefeed_row = f.changefeed_row order by f.ulid"
+    )
+    assert found == [(1, 1), (2, 2), (3, 3), (4, 4)]

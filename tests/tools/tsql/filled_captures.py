@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``enable_capture`` executes for its tables: ``create_capture_objects`` once more, without a server."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from airflow_changefeed.sql import fill
+from airflow_changefeed.sql.mssql import capture_templates, install_tokens
+from tests.tools.tsql.captures import CaptureCase, Captured
+from tests.tools.tsql.filled import OBJECT_ID
+from tests.tools.tsql.tables import quoted
+
+COLLATION = "Latin1_General_100_CI_AS"
+
+
+def filled_capture(case: CaptureCase, *, collation: str = COLLATION) -> dict[str, str]:
+    """Return the statements in their order, each under its object's name without the capture's."""
+    found = {}
+    for number, table in enumerate(case.tables):
+        for name, sql in _filled(case, number, table, collation).items():
+            found[name if name == "capture_table" else f"{name}.{number}"] = sql
+    return found
+
+
+def _filled(case: CaptureCase, number: int, table: Captured, collation: str) -> dict[str, str]:
+    tokens = {
+        **install_tokens(case.installed_in),
+        **_names(case, number, table),
+        **_session(case),
+        **_keys(case, table, collation),
+        **_columns(table),
+    }
+    wanted = {
+        "capture_insert": table.inserts is not None,
+        "capture_update": table.updates is not None,
+        "update_pairs": table.updates is not None,
+        "capture_delete": table.deletes is not None,
+        "guard": bool(table.key),
+    }
+    found = {}
+    for template in capture_templates():
+        if wanted.get(template.object, True):
+            found[template.object] = fill(template.body, tokens)
+            if template.type == "fragment":
+                tokens[template.object] = found.pop(template.object)
+    return found
+
+
+def _names(case: CaptureCase, number: int, table: Captured) -> dict[str, str]:
+    inner = case.name.replace("]", "]]")
+    own = quoted(case.installed_in)
+    is_number = re.fullmatch(r"\s*[+-]?\d+\s*", table.shard) is not None
+    return {
+        "name": inner,
+        "name_shown": case.name.replace("\n", " ").replace("\r", " "),
+        "table_no": str(number),
+        "object_id": str(OBJECT_ID + number),
+        "table": f"{quoted(table.schema)}.{quoted(table.table)}",
+        "trigger_schema": quoted(table.schema),
+        "events": f"{quoted(case.schema)}.{quoted(case.table)}",
+        "outbox": f"{own}.[outbox:{inner}]",
+        "sequence": f"{own}.[sequence]",
+        "shard_type": case.shard_type,
+        "shard": table.shard,
+        "is_one_shard": "1" if is_number else "0",
+        "constant_shard": table.shard if is_number else "null",
+        "keep_unchanged": "1" if case.keep_unchanged else "0",
+        "is_paired": "1" if case.key_change == "new_only" else "0",
+        "pair_join": "left" if case.key_change == "new_only" else "full",
+        "calls": "\n".join(_calls(own, inner, place) for place in range(len(case.tables))),
+    }
+
+
+def _calls(own: str, inner: str, place: int) -> str:
+    return (
+        f"    if @table_no = {place} and @what = 'rows'\n"
+        f"        exec {own}.[capture_rows.{place}:{inner}] @is_exact = @is_exact, @rows = @rows output;\n"
+        f"    if @table_no = {place} and @what = 'snapshot'\n"
+        f"        exec {own}.[capture_snapshot.{place}:{inner}] @is_reset = 1;"
+    )
+
+
+def _session(case: CaptureCase) -> dict[str, str]:
+    lines = ""
+    for key in case.session_keys:
+        text = key.replace("'", "''")
+        shown = json.dumps(key, ensure_ascii=False)[1:-1].replace("'", "''")
+        lines += (
+            f"    if session_context(N'{text}') is not null\n"
+            "        set @session = concat(@session, case when @session is null then N'{' else N',' end, "
+            f"N'\"{shown}\":\"', string_escape(convert(nvarchar(4000), session_context(N'{text}')), 'json'), "
+            "N'\"');\n"
+        )
+    if lines:
+        lines = f"\n{lines}    if @session is not null set @session = concat(@session, N'}}');\n"
+    if case.trace_key:
+        text = case.trace_key.replace("'", "''")
+        lines += f"    set @trace = left(convert(nvarchar(4000), session_context(N'{text}')), 512);"
+    return {"session": lines}
+
+
+def _keys(case: CaptureCase, table: Captured, collation: str) -> dict[str, str]:
+    keys = [quoted(one.name) for one in table.key]
+    first = keys[0] if keys else "changefeed_shard"
+    ordered = "".join(f", i.{key}" for key in keys)
+    either = "".join(f", isnull(i.{key}, d.{key})" for key in keys)
+    is_paired = case.key_change == "new_only"
+    return {
+        "first_key": first,
+        "pair_op": "'u'"
+        if is_paired
+        else f"case when d.{first} is null then 'i' when i.{first} is null then 'd' else 'u' end",
+        "row_order": f"i.changefeed_shard{ordered}",
+        "pair_order": f"i.changefeed_shard{ordered}"
+        if is_paired
+        else f"isnull(i.changefeed_shard, d.changefeed_shard){either}",
+        "same_key": " and ".join(f"d.{key} = i.{key}" for key in keys) or "1 = 0",
+        "keys": ", ".join(keys),
+        "key_definitions": ", ".join(
+            f"{quoted(one.name)} {one.stored(collation)} not null" for one in table.key
+        ),
+    }
+
+
+def _columns(table: Captured) -> dict[str, str]:
+    inserts, updates, deletes = (
+        table.chosen(names) for names in (table.inserts, table.updates, table.deletes)
+    )
+    recorded = set(table.captured()) | set(table.key)
+    sources = [f"s.{quoted(one.name)}" for one in table.columns if one in recorded]
+    return {
+        "source_columns": ", ".join(sources) or "1 as changefeed_nothing",
+        "insert_stored": "".join(f", {quoted(one.name)}" for _, one in inserts),
+        "insert_values": "".join(f", i.{quoted(one.name)}" for _, one in inserts),
+        "delete_stored": "".join(f", {quoted(one.name)}" for _, one in deletes),
+        "delete_values": "".join(f", i.{quoted(one.name)}" for _, one in deletes),
+        "update_stored": "".join(f", {quoted(one.name)}" for _, one in updates),
+        "pair_values": "".join(
+            f", i.{quoted(one.name)} as n{place}, d.{quoted(one.name)} as o{place}" for place, one in updates
+        ),
+        "image_values": "".join(f", v.c{place}" for place, _ in updates),
+        "new_image": "".join(f", p.n{place} as c{place}" for place, _ in updates),
+        "old_image": "".join(f", p.o{place}" for place, _ in updates),
+        "new_bytes": ", ".join(one.bytes("i") for _, one in updates) or "1",
+        "old_bytes": ", ".join(one.bytes("d") for _, one in updates) or "1",
+    }
