@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
+from typing import Any
 
 from airflow_changefeed.sql import fill
 from airflow_changefeed.sql.mssql import capture_templates, install_tokens
@@ -30,7 +32,7 @@ def _filled(case: CaptureCase, number: int, table: Captured, collation: str) -> 
         **_names(case, number, table),
         **_session(case),
         **_keys(case, table, collation),
-        **_columns(table),
+        **_columns(case, table),
     }
     wanted = {
         "capture_insert": table.inserts is not None,
@@ -124,10 +126,14 @@ def _keys(case: CaptureCase, table: Captured, collation: str) -> dict[str, str]:
     }
 
 
-def _columns(table: Captured) -> dict[str, str]:
+def _columns(case: CaptureCase, table: Captured) -> dict[str, str]:
     inserts, updates, deletes = (
         table.chosen(names) for names in (table.inserts, table.updates, table.deletes)
     )
+    added = inserts if table.inserts is not None else updates
+    deleted = deletes if table.deletes is not None else updates
+    is_folded = case.key_change == "delete_insert"
+    paired = sorted({*updates, *added, *deleted}, key=lambda one: one[0]) if is_folded else updates
     recorded = set(table.captured()) | set(table.key)
     sources = [f"s.{quoted(one.name)}" for one in table.columns if one in recorded]
     return {
@@ -136,13 +142,21 @@ def _columns(table: Captured) -> dict[str, str]:
         "insert_values": "".join(f", i.{quoted(one.name)}" for _, one in inserts),
         "delete_stored": "".join(f", {quoted(one.name)}" for _, one in deletes),
         "delete_values": "".join(f", i.{quoted(one.name)}" for _, one in deletes),
-        "update_stored": "".join(f", {quoted(one.name)}" for _, one in updates),
+        "update_stored": "".join(f", {quoted(one.name)}" for _, one in paired),
         "pair_values": "".join(
-            f", i.{quoted(one.name)} as n{place}, d.{quoted(one.name)} as o{place}" for place, one in updates
+            f", i.{quoted(one.name)} as n{place}, d.{quoted(one.name)} as o{place}" for place, one in paired
         ),
-        "image_values": "".join(f", v.c{place}" for place, _ in updates),
-        "new_image": "".join(f", p.n{place} as c{place}" for place, _ in updates),
-        "old_image": "".join(f", p.o{place}" for place, _ in updates),
+        "image_values": "".join(f", v.c{place}" for place, _ in paired),
+        "new_image": "".join(f", {_given('n', one, updates)} as c{one[0]}" for one in paired),
+        "old_image": "".join(f", {_given('o', one, updates)}" for one in paired),
+        "added_image": "".join(f", {_given('n', one, added)}" for one in paired),
+        "deleted_image": "".join(f", {_given('o', one, deleted)}" for one in paired),
         "new_bytes": ", ".join(one.bytes("i") for _, one in updates) or "1",
         "old_bytes": ", ".join(one.bytes("d") for _, one in updates) or "1",
     }
+
+
+def _given(alias: str, column: tuple[int, Any], recorded: Sequence[tuple[int, Any]]) -> str:
+    """Return a column of an image; null, in its own type, where the operation does not record it."""
+    name = f"p.{alias}{column[0]}"
+    return name if column in recorded else f"case when 1 = 0 then {name} end"

@@ -9,7 +9,6 @@
             row_number() over (order by <<pair_order>>) as changefeed_row,
             isnull(i.changefeed_shard, d.changefeed_shard) as changefeed_shard,
             <<pair_op>> as changefeed_op,
-            case when i.<<first_key>> is null then 0 else 1 end as changefeed_has_new,
             case when d.<<first_key>> is null then 0 else 1 end as changefeed_has_old<<pair_values>>
         from (select <<source_columns>>, convert(<<shard_type>>, <<shard>>) as changefeed_shard from inserted as s) as i
         <<pair_join>> join (select <<source_columns>>, convert(<<shard_type>>, <<shard>>) as changefeed_shard from deleted as s) as d on <<same_key>>
@@ -20,7 +19,11 @@
             or exists (select <<new_bytes>> except select <<old_bytes>>)
     ) as p
     cross apply (
-        select 1 as changefeed_image<<new_image>> where p.changefeed_has_new = 1
+        select 1 as changefeed_image<<new_image>> where p.changefeed_op = 'u'
         union all
-        select 0<<old_image>> where p.changefeed_has_old = 1
+        select 0<<old_image>> where p.changefeed_op = 'u' and p.changefeed_has_old = 1
+        union all
+        select 1<<added_image>> where p.changefeed_op = 'i'
+        union all
+        select 0<<deleted_image>> where p.changefeed_op = 'd'
     ) as v

@@ -18,7 +18,9 @@ begin
     declare @keys table (place int not null primary key, name nvarchar(300) not null, definition nvarchar(max) not null);
     declare @columns table (
         place int not null primary key, name nvarchar(300) not null, stored nvarchar(300) not null, bytes nvarchar(300) not null,
-        on_insert bit not null, on_update bit not null, on_delete bit not null);
+        on_insert bit not null, on_update bit not null, on_delete bit not null,
+        -- Recorded by the trigger of updates: at all; of a new key that is told as inserted; of an old one as deleted.
+        is_paired bit not null, is_added bit not null, is_deleted bit not null);
 
     select
         @name = c.name, @object_id = t.object_id, @feed_object = f.object_id, @shard_type = f.shard_key_type,
@@ -35,17 +37,22 @@ begin
     insert into @keys (place, name, definition)
     select k.place, <<schema>>.[quoted](k.name), k.definition from <<schema>>.[key_columns](@object_id) as k;
     select @first = k.name from @keys as k where k.place = 1;
-    insert into @columns (place, name, stored, bytes, on_insert, on_update, on_delete)
-    select c.place, <<schema>>.[quoted](c.name), <<schema>>.[quoted](c.stored_name), s.bytes, c.on_insert, c.on_update, c.on_delete
+    insert into @columns (place, name, stored, bytes, on_insert, on_update, on_delete, is_paired, is_added, is_deleted)
+    select c.place, <<schema>>.[quoted](c.name), <<schema>>.[quoted](c.stored_name), s.bytes, c.on_insert, c.on_update, c.on_delete,
+        c.on_update,
+        case when @has_insert = 1 then c.on_insert else c.on_update end,
+        case when @has_delete = 1 then c.on_delete else c.on_update end
     from <<schema>>.[capture_columns] as c
     inner join <<schema>>.[captured_columns](@object_id) as s on s.name = c.name collate database_default
-    where c.capture_id = @capture_id and c.table_no = @table_no;
+    where c.capture_id = @capture_id and c.table_no = @table_no and (c.on_insert = 1 or c.on_update = 1 or c.on_delete = 1);
+    if @key_change = 'delete_insert'
+        update @columns set is_paired = 1 where is_added = 1 or is_deleted = 1;
 
     -- Nor could the server sort them (error 8618), which writers would learn at their first update.
     if @has_update = 1 and @key_change = 'delete_insert' and (
         select sum(2 * k.max_length) + count(*) / 4 from sys.columns as k
         inner join @columns as c on c.name = <<schema>>.[quoted](k.name)
-        where k.object_id = @object_id and c.on_update = 1
+        where k.object_id = @object_id and c.is_paired = 1
             and type_name(k.system_type_id) not in (N'varchar', N'nvarchar', N'varbinary', N'xml', N'sql_variant')) > 7700
     begin
         set @message = concat(N'changefeed 77140: table "', @table_schema, N'.', @table_name, N'" cannot be captured: its columns of fixed length take so many bytes that ',
@@ -127,16 +134,29 @@ begin
     union all
     select 'delete_values', isnull(string_agg(convert(nvarchar(max), concat(N', i.', c.name)), N'') within group (order by c.place), N'') from @columns as c where c.on_delete = 1
     union all
-    select 'update_stored', isnull(string_agg(convert(nvarchar(max), concat(N', ', c.stored)), N'') within group (order by c.place), N'') from @columns as c where c.on_update = 1
+    select 'update_stored', isnull(string_agg(convert(nvarchar(max), concat(N', ', c.stored)), N'') within group (order by c.place), N'') from @columns as c where c.is_paired = 1
     union all
     select 'pair_values', isnull(string_agg(convert(nvarchar(max), concat(N', i.', c.name, N' as n', c.place, N', d.', c.name, N' as o', c.place)), N'') within group (order by c.place), N'')
-    from @columns as c where c.on_update = 1
+    from @columns as c where c.is_paired = 1
     union all
-    select 'image_values', isnull(string_agg(convert(nvarchar(max), concat(N', v.c', c.place)), N'') within group (order by c.place), N'') from @columns as c where c.on_update = 1
+    select 'image_values', isnull(string_agg(convert(nvarchar(max), concat(N', v.c', c.place)), N'') within group (order by c.place), N'') from @columns as c where c.is_paired = 1
     union all
-    select 'new_image', isnull(string_agg(convert(nvarchar(max), concat(N', p.n', c.place, N' as c', c.place)), N'') within group (order by c.place), N'') from @columns as c where c.on_update = 1
+    -- A column that the operation does not record is null, in its own type.
+    select 'new_image', isnull(string_agg(convert(nvarchar(max), concat(
+        N', ', case when c.on_update = 1 then concat(N'p.n', c.place) else concat(N'case when 1 = 0 then p.n', c.place, N' end') end, N' as c', c.place)), N'') within group (order by c.place), N'')
+    from @columns as c where c.is_paired = 1
     union all
-    select 'old_image', isnull(string_agg(convert(nvarchar(max), concat(N', p.o', c.place)), N'') within group (order by c.place), N'') from @columns as c where c.on_update = 1
+    select 'old_image', isnull(string_agg(convert(nvarchar(max), concat(
+        N', ', case when c.on_update = 1 then concat(N'p.o', c.place) else concat(N'case when 1 = 0 then p.o', c.place, N' end') end)), N'') within group (order by c.place), N'')
+    from @columns as c where c.is_paired = 1
+    union all
+    select 'added_image', isnull(string_agg(convert(nvarchar(max), concat(
+        N', ', case when c.is_added = 1 then concat(N'p.n', c.place) else concat(N'case when 1 = 0 then p.n', c.place, N' end') end)), N'') within group (order by c.place), N'')
+    from @columns as c where c.is_paired = 1
+    union all
+    select 'deleted_image', isnull(string_agg(convert(nvarchar(max), concat(
+        N', ', case when c.is_deleted = 1 then concat(N'p.o', c.place) else concat(N'case when 1 = 0 then p.o', c.place, N' end') end)), N'') within group (order by c.place), N'')
+    from @columns as c where c.is_paired = 1
     union all
     select 'new_bytes', isnull(string_agg(convert(nvarchar(max), replace(c.bytes, N'~', N'i.' + c.name)), N', ') within group (order by c.place), N'1') from @columns as c where c.on_update = 1
     union all
@@ -158,7 +178,9 @@ begin
             or (@object = 'capture_insert' and @has_insert = 1)
             or (@object = 'capture_update' and @has_update = 1)
             or (@object = 'capture_delete' and @has_delete = 1)
-            or (@type = 'table' and @guard = 1 and @first is not null and @guard_name is null)
+            or (@type = 'table' and @guard = 1 and @first is not null and object_id(@full) is null and not exists (
+                -- Which the server gives a value of its own in each table.
+                select 1 from <<schema>>.[key_columns](@object_id) as k where k.type_name = N'timestamp'))
         begin
             if @type <> 'table' and object_id(@full) is not null
             begin

@@ -177,6 +177,11 @@ begin
             insert into <<schema>>.[capture_gaps] (capture_id, table_no, reason, found_at, after_time)
             select @capture_id, @no, N'the capture was disabled, and what changed meanwhile was not recorded', <<schema>>.[now](), f.floor_time
             from <<schema>>.[feeds] as f where f.name = @capture;
+            if @snapshot = 1
+            begin
+                set @sql = concat(N'exec <<schema_in_text>>.[capture_snapshot.', @no, N':', replace(@capture, N']', N']]'), N'] @is_reset = 1');
+                exec sys.sp_executesql @sql;
+            end;
         end;
         update <<schema>>.[captures]
         set is_changing = 0,

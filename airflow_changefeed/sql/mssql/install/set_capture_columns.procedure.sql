@@ -35,7 +35,9 @@ begin
         0
     from <<schema>>.[captured_columns](@object_id) as c
     where c.problem is null and not exists (select 1 from @dropped as d where d.name = c.name collate database_default);
-    delete from @wanted where on_insert = 0 and on_update = 0 and on_delete = 0;
+    -- The key is known to readers, also where it is not recorded.
+    delete from @wanted where on_insert = 0 and on_update = 0 and on_delete = 0 and key_place is null;
+    update @wanted set is_done = 1 where on_insert = 0 and on_update = 0 and on_delete = 0;
     -- Two tables that disagree about a column keep it apart.
     update w
     set stored_name = left(concat(@table, N'.', w.name), 128)

@@ -1,6 +1,6 @@
 -- Closes the open gaps of a capture: a person has seen them. What the tables hold now is right from here on.
 -- @note: what was done about them. @by: who. @resync: 1 records a reset and all rows that each table with a gap has now, in this
---     transaction, so that whoever folds the events has the right state again.
+--     transaction, so that whoever folds the events has the right state again; of all tables where no gap is open.
 -- errors: 77100 in a transaction. 77101 no lock; transient. 77143 a trigger is still missing, disabled or altered
 -- permission: operators
 create procedure <<schema>>.[settle_capture:<<name>>] (
@@ -27,6 +27,9 @@ begin
         begin transaction;
         insert into @tables (table_no)
         select distinct g.table_no from <<schema>>.[capture_gaps] as g where g.capture_id = @id and g.settled_at is null and @is_enabled = 1;
+        -- Nothing is open, but all is to be recorded anew.
+        if @resync = 1 and @is_enabled = 1 and not exists (select 1 from @tables as t)
+            insert into @tables (table_no) select t.table_no from <<schema>>.[capture_tables] as t where t.capture_id = @id;
         select top (1) @no = t.table_no from @tables as t order by t.table_no;
         while @no is not null
         begin
@@ -48,12 +51,7 @@ begin
             if @base is not null
                 update <<schema>>.[capture_tables] set base_rows = @rows - @gained where capture_id = @id and table_no = @no;
             if @resync = 1
-            begin
                 exec <<schema>>.[capture_table:<<name>>] @table_no = @no, @what = 'snapshot';
-                update <<schema>>.[capture_tables]
-                set is_whole = case when insert_columns is null or update_columns is null or delete_columns is null then 0 else 1 end
-                where capture_id = @id and table_no = @no;
-            end;
             delete from @tables where table_no = @no;
             set @no = null;
             select top (1) @no = t.table_no from @tables as t order by t.table_no;
