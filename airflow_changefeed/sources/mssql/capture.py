@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from airflow_changefeed.core.capture import CaptureGap, CaptureInfo, CaptureSpec, TableCapture
@@ -16,6 +17,7 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.sources.mssql.capture_info import load_captures, load_gaps
 from airflow_changefeed.sources.mssql.connection import MssqlDatabase
+from airflow_changefeed.sources.mssql.errors import is_driver_error, name_error
 from airflow_changefeed.sources.mssql.install import has_object
 from airflow_changefeed.sources.mssql.names import call_text, quote, split_name
 from airflow_changefeed.sources.mssql.registry import load_registry
@@ -42,7 +44,7 @@ class MssqlCaptures:
             _check_version(session, self.database)
             _check_same_tables(session, self.database.schema, spec, capture)
             procedure = f"{quote(self.database.schema)}.[enable_capture]"
-            with session.transaction():
+            with server_refusals(capture), session.transaction():
                 for table in spec.tables:
                     arguments = _arguments(spec, table, capture, snapshot=snapshot)
                     session.execute(call_text(procedure, arguments), *arguments.values())
@@ -125,6 +127,21 @@ class MssqlCaptures:
             capture=name,
             known=known,
         )
+
+
+@contextmanager
+def server_refusals(capture: str) -> Iterator[None]:
+    """Name what the server itself refuses to make: a shard's expression, rows that are too wide."""
+    try:
+        yield
+    except Exception as error:
+        if not is_driver_error(error) or name_error(error) is not error:
+            raise
+        raise FeedSetupError(
+            f"capture {capture!r} cannot be enabled as asked, and nothing was changed; the server says: "
+            f"{error}",
+            capture=capture,
+        ) from error
 
 
 def _arguments(spec: CaptureSpec, table: TableCapture, capture: str, *, snapshot: bool) -> dict[str, Any]:
