@@ -164,20 +164,34 @@ def check(args: Namespace) -> None:
 
 @command
 def settle(args: Namespace) -> None:
-    """Close the gaps that are open, after asking."""
+    """Close the gaps that are open, or record all rows anew where there are none, after asking."""
     with open_feeds(args.conn_id) as source:
-        gaps = source.capture(args.name).gaps
-        if not gaps:
-            show([capture_row(source.capture(args.name))], args.output, _short)
+        before = source.capture(args.name)
+        if not before.gaps and not args.resync:
+            show([capture_row(before)], args.output, _short)
             tell(f"Capture {args.name} has no open gap: nothing was settled")
             return
+        if args.resync and not before.is_enabled:
+            raise InvalidArgumentError(
+                f"capture {args.name!r} is disabled, so it records no rows: enable it first, or leave "
+                "--resync out"
+            )
         if not args.yes:
-            show([gap_row(gap) for gap in gaps], "table", _open, on_error=True)
-            more = ", and record all rows of their tables anew" if args.resync else ""
-            ask(f"Settle {len(gaps)} gaps of capture {args.name}{more}?", "Nothing was settled")
+            show([gap_row(gap) for gap in before.gaps], "table", _open, on_error=True)
+            ask(_settling(before, resync=args.resync), "Nothing was settled")
         info = source.settle_capture(args.name, note=args.note, by=getuser(), resync=args.resync)
         show([capture_row(info)], args.output, _short)
-        tell(f"Settled {len(gaps)} gaps of capture {args.name}")
+        tell(f"Settled {len(before.gaps)} gaps of capture {args.name}")
+        if args.resync:
+            tell("The rows that there are now were recorded; folds are right from there on")
+
+
+def _settling(info: CaptureInfo, *, resync: bool) -> str:
+    """Return what settling a capture is about to do, as a question."""
+    if not info.gaps:
+        return f"Capture {info.name} has no open gap. Record all rows of its tables anew?"
+    more = ", and record all rows of their tables anew" if resync else ""
+    return f"Settle {len(info.gaps)} gaps of capture {info.name}{more}?"
 
 
 @command

@@ -168,7 +168,8 @@ def _settle() -> ActionCommand:
         option("--note", help="What was done about them; stays with the gaps", required=True),
         option(
             "--resync",
-            help="Record a reset and all rows of each affected table, so that folds are right from there on",
+            help="Record a reset and all rows of each affected table, of all where no gap is open, so that "
+            "folds are right from there on",
             action="store_true",
         ),
         ARG_YES,

@@ -154,7 +154,7 @@ class CapturedTable:
     :param key_columns: the table's primary key; empty where it has none.
     :param columns: for each operation the captured columns, in the table's order, and the field of ``old``
         and ``new`` that holds each; the field has another name than its column only where two tables disagree
-        about its type.
+        about its type, or where the column was renamed since.
     :param is_whole: whether the events tell all rows the table ever had: it was empty when the capture was
         enabled, or its rows were recorded then, and all operations are captured.
     :param gaps: where changes passed unseen, settled or not: until when the feed was sealed then, and when it
@@ -229,8 +229,8 @@ class CaptureGap:
 
     :param number: grows with each gap of a database.
     :param reason: what was found.
-    :param after: until when the feed was sealed when it was found: the changes are later; None before the
-        first seal.
+    :param after: until when the feed was sealed when it was found, or when the capture was disabled, if that
+        was before: the changes are later; None before the first seal.
     :param settled_at: when a person settled it; None while it is open.
     """
 

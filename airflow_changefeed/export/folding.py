@@ -34,10 +34,12 @@ class FoldedFiles:
     Files with the same columns.
 
     :param fields: of ``old`` and ``new``: name to Arrow type.
+    :param shape: of the capture when they were written.
     """
 
     files: tuple[UnitFile, ...]
     fields: Mapping[str, str]
+    shape: CaptureShape
 
 
 @dataclass(frozen=True)
@@ -111,12 +113,19 @@ def find_fold(store: ExportStore, at: datetime | None = None, table: str | None 
     captured = known.shape.tables[name]
     groups = _groups(store, files)
     columns = captured.columns[Operation.INSERT]
-    kinds = _kinds(store, name, columns, groups or (FoldedFiles((newest,), known.fields),))
+    kinds = _kinds(store, name, columns, groups or (FoldedFiles((newest,), known.fields, known.shape),))
     gap = _last_gap(store, name, end)
     unknown = _unknown(store, known.shape, captured, units, end)
+    keyless = _keyless(groups, name, captured)
+    if keyless is not None:
+        unknown = (
+            f"events until {format_time(keyless)} do not tell the columns that are its key now "
+            f"({', '.join(captured.key_columns)}): {SETTLE}"
+        )
     if gap is not None:
         unknown = f"changes passed the capture unseen, which was found at {format_time(gap)}: {SETTLE}"
-    return FoldSource(store, name, end, known.shape, columns, kinds, groups, unknown, gap)
+    known_from = max(filter(None, (keyless, gap)), default=None)
+    return FoldSource(store, name, end, known.shape, columns, kinds, groups, unknown, known_from)
 
 
 def _parse_time(at: object) -> datetime | None:
@@ -197,12 +206,30 @@ def _last_gap(store: ExportStore, table: str, end: datetime) -> datetime | None:
     return max((found for after, found in gaps if after < end), default=None)
 
 
+def _keyless(groups: Iterable[FoldedFiles], table: str, captured: CapturedTable) -> datetime | None:
+    """
+    Return until when events did not record the fields of the present key; None where all did.
+
+    Columns that were renamed have other fields since; without a key all rows of before would be one.
+    """
+    keys = {captured.columns[Operation.INSERT][key] for key in captured.key_columns}
+    times = [
+        file.facts.last.time
+        for group in groups
+        if table in group.shape.tables
+        and any(keys - set(columns.values()) for columns in group.shape.tables[table].columns.values())
+        for file in group.files
+    ]
+    return max(times, default=None)
+
+
 def _groups(store: ExportStore, files: Iterable[UnitFile]) -> tuple[FoldedFiles, ...]:
     """Put files with the same columns together; one file's footer speaks for all with the same columns."""
     by_schema: dict[tuple[tuple[str, str], ...], list[UnitFile]] = {}
     for file in files:
         by_schema.setdefault(tuple(file.manifest.schema.items()), []).append(file)
-    return tuple(FoldedFiles(tuple(own), file_columns(store, own[-1]).fields) for own in by_schema.values())
+    found = ((tuple(own), file_columns(store, own[-1])) for own in by_schema.values())
+    return tuple(FoldedFiles(own, columns.fields, columns.shape) for own, columns in found)
 
 
 def _kinds(

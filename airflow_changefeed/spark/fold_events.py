@@ -81,6 +81,9 @@ class CapturedEvents:
         columns = [f"{name} {_OWN[name]}" for name in _OWN if name in needed]
         for image, names in zip((OLD, NEW), images, strict=True):
             there = {field: group.fields[field] for field in map(self._field, names) if field in group.fields}
+            if names and not there:
+                # Whether there is a row must be seen all the same.
+                there = dict([next(iter(group.fields.items()))])
             columns += [f"{image} struct<{ddl(there, ': ')}>"] if there else []
         frame = self.spark.read.schema(", ".join(columns)).parquet(*spark_paths(self.source.store, files))
         frame = frame.where(functions.col("name") == self.source.table)

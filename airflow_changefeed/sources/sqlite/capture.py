@@ -12,7 +12,7 @@ from airflow_changefeed.core.capture import CaptureGap, CaptureInfo, CaptureSpec
 from airflow_changefeed.core.feed import Column, FeedKind
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
-from airflow_changefeed.sources.sqlite.capture_drift import drift_of
+from airflow_changefeed.sources.sqlite.capture_drift import drift_of, renamed_capture
 from airflow_changefeed.sources.sqlite.capture_gaps import (
     DISABLED,
     add_gaps,
@@ -94,12 +94,14 @@ class SqliteCapture:
         """Record again; what happened meanwhile nobody can tell, so it is a gap."""
         tables, now_ms = load_feed(connection, capture.name), self.database.now_ms()
         _check_columns(connection, capture)
-        since = from_milliseconds(capture.disabled_at_ms or capture.enabled_at_ms)
+        since_ms = capture.disabled_at_ms or capture.enabled_at_ms
+        since = from_milliseconds(since_ms)
         capture = _with_triggers(connection, replace(capture, disabled_at_ms=None), None)
         store_capture(connection, capture)
         tables, numbers = replace(tables, capture=capture), range(len(capture.tables))
         reason = f"changes were not recorded while the capture was disabled, since {since:%Y-%m-%d %H:%M:%S}Z"
-        add_gaps(connection, tables, [(number, DISABLED, reason) for number in numbers], now_ms)
+        # A capture that is disabled is sealed all the same, so that it is exported to its end.
+        add_gaps(connection, tables, [(number, DISABLED, reason) for number in numbers], now_ms, since_ms)
         if snapshot:
             record_rows(connection, tables, numbers, now_ms, with_reset=True)
         take_baseline(connection, capture)
@@ -120,7 +122,7 @@ class SqliteCapture:
         with self._written(name) as (connection, tables):
             # First: what was altered would be made good, and nobody would hear of it.
             find_gaps(connection, tables, self.database.now_ms())
-            before = load_capture(connection, name)
+            before = renamed_capture(connection, load_capture(connection, name))
             plan = plan_capture(connection, before.spec, before, without)
             _refuse(name, plan.problems)
             known = {one.name.casefold() for one in before.fields}

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
+from dataclasses import replace
 
-from airflow_changefeed.core.capture import TableCapture
+from airflow_changefeed.core.capture import Operation, TableCapture
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.sources.sqlite.capture_registry import StoredCapture, StoredTable
 from airflow_changefeed.sources.sqlite.capture_triggers import renamed_columns
@@ -42,6 +43,39 @@ def _renamed(connection: sqlite3.Connection, table: StoredTable) -> dict[str, st
         row = connection.execute("select sql from sqlite_master where name = ?", (name,)).fetchone()
         renamed |= (renamed_columns(made, row[0]) if row else None) or {}
     return renamed
+
+
+def renamed_capture(connection: sqlite3.Connection, capture: StoredCapture) -> StoredCapture:
+    """
+    Return a capture with its columns as they are named now.
+
+    Each keeps its field: events of before a column was renamed tell its values like those behind it.
+    """
+    asked, tables = [], []
+    for one, table in zip(capture.spec.tables, capture.tables, strict=True):
+        names = _renamed(connection, table)
+        insert, update, delete = (_now(one.operations.get(operation), names) for operation in Operation)
+        asked.append(replace(one, insert=insert, update=update, delete=delete))
+        tables.append(
+            replace(
+                table,
+                key_columns=_now(table.key_columns, names) or (),
+                columns={operation: _now(own, names) or () for operation, own in table.columns.items()},
+                fields=_renamed_fields(table, names),
+            )
+        )
+    return replace(capture, spec=replace(capture.spec, tables=tuple(asked)), tables=tuple(tables))
+
+
+def _now(columns: tuple[str, ...] | None, names: dict[str, str]) -> tuple[str, ...] | None:
+    return None if columns is None else tuple(names.get(name, name) for name in columns)
+
+
+def _renamed_fields(table: StoredTable, names: dict[str, str]) -> dict[str, str]:
+    """Return the fields by the present names; a column of before that had one of them gives way."""
+    changed = {*names, *names.values()}
+    kept = {name: field for name, field in table.fields.items() if name not in changed}
+    return kept | {now: table.fields[name] for name, now in names.items() if name in table.fields}
 
 
 def _captured(table: StoredTable) -> set[str]:

@@ -3,8 +3,9 @@
 Changes that passed a capture unseen, in SQLite: how they are found, kept and told.
 
 Found are: triggers of ours that are gone or altered, tables that are renamed or gone, newer triggers that
-fire before ours, and another number of rows than recorded, as ``insert or replace`` leaves it without the
-pragma ``recursive_triggers``: SQLite then deletes a row and fires no trigger.
+fire before ours and write captured tables or end with ``raise(ignore)``, and another number of rows than
+recorded, as ``insert or replace`` leaves it without the pragma ``recursive_triggers``: SQLite then deletes
+a row and fires no trigger.
 
 Not found is what leaves none of these traces between two looks: triggers that were dropped and made again
 with their text, where rows were only updated meanwhile, or as many deleted as inserted.
@@ -13,6 +14,7 @@ with their text, where rows were only updated meanwhile, or as many deleted as i
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +30,8 @@ from airflow_changefeed.sources.sqlite.names import FeedTables, quote
 Found = tuple[int, str, str]
 #: A table takes its triggers with it, so these are of one kind.
 OBJECTS, ROWS, DISABLED, ORDER = "objects", "rows", "disabled", "order"
+#: Ends a statement without an error; triggers that have not fired yet do not fire.
+_IGNORES = re.compile(r"\braise\s*\(\s*ignore\b", re.IGNORECASE)
 _COLUMNS = "number, capture, table_name, reason, found_at_ms, after_ms, settled_at_ms, settled_by, note"
 
 
@@ -49,17 +53,28 @@ def find_gaps(connection: sqlite3.Connection, tables: FeedTables, now_ms: int) -
     return gaps(connection, capture.name, is_open=True)
 
 
-def add_gaps(connection: sqlite3.Connection, tables: FeedTables, found: Sequence[Found], now_ms: int) -> None:
-    """Keep what was found, unless a gap of the kind is open of the table."""
+def add_gaps(
+    connection: sqlite3.Connection,
+    tables: FeedTables,
+    found: Sequence[Found],
+    now_ms: int,
+    since_ms: int | None = None,
+) -> None:
+    """
+    Keep what was found, unless a gap of the kind is open of the table.
+
+    :param since_ms: when it began, where windows may have been sealed since; None where none was.
+    """
     capture = tables.capture
     if capture is None:
         return
+    after_ms = tables.floor_ms if since_ms is None else min(tables.floor_ms, since_ms)
     for number, kind, reason in found:
         connection.execute(
             'insert into "changefeed.gap" (capture, table_name, kind, reason, found_at_ms, after_ms) '
             'select ?1, ?2, ?3, ?4, ?5, ?6 where not exists (select * from "changefeed.gap" '
             "where capture = ?1 and table_name = ?2 and kind = ?3 and settled_at_ms is null)",
-            (capture.name, capture.tables[number].name, kind, reason, now_ms, tables.floor_ms or None),
+            (capture.name, capture.tables[number].name, kind, reason, now_ms, after_ms or None),
         )
 
 
@@ -150,26 +165,34 @@ def altered(connection: sqlite3.Connection, capture: StoredCapture) -> list[Foun
 
 def _overtaken(connection: sqlite3.Connection, capture: StoredCapture, number: int) -> list[Found]:
     """
-    Return whether a trigger that was made after ours, so that it fires before them, writes what is captured.
+    Return whether a trigger that was made after ours, so that it fires before them, hides what is captured.
 
     SQLite fires the newest first. What such a trigger does to a row is recorded before the change that fired
-    it, so that the last event of the row does not hold what the row has.
+    it, so that the last event of the row does not hold what the row has. One that raises ``ignore`` leaves
+    the change as it is, and ours out.
     """
     table = capture.tables[number]
     later = [
-        name
-        for (name,) in connection.execute(
-            "select name from sqlite_master where type = 'trigger' and tbl_name = ?1 collate nocase "
+        (name, sql)
+        for name, sql in connection.execute(
+            "select name, sql from sqlite_master where type = 'trigger' and tbl_name = ?1 collate nocase "
             "and rowid > (select min(rowid) from sqlite_master where type = 'trigger' "
             "and name in (select value from json_each(?2))) "
             "and name not in (select value from json_each(?2)) and name not like 'changefeed.capture:%'",
             (table.name, json.dumps(list(table.triggers))),
         )
     ]
+    ignoring = [name for name, sql in later if _IGNORES.search(sql)]
+    if ignoring:
+        reason = (
+            f"trigger {ignoring[0]!r} was made after those of the capture and fires before them; where it "
+            "raises ignore, a change is made and not recorded. Settling puts it behind them"
+        )
+        return [(number, ORDER, reason)]
     names = {one.name.casefold() for one in capture.tables}
     if later and written_by_triggers(connection, table.name) & names:
         reason = (
-            f"trigger {later[0]!r} was made after those of the capture and fires before them; what it "
+            f"trigger {later[0][0]!r} was made after those of the capture and fires before them; what it "
             "writes to captured tables is recorded before the change that fired it. Settling puts it behind "
             "them"
         )

@@ -69,7 +69,8 @@ def plan_capture(
                 f"table {table.table!r} has no primary key, so an update's old and new row cannot be told to "
                 "be one: capture its inserts and deletes only, or give it a key"
             )
-        _check_shard(connection, table, [one for one, place in columns if place], spec, plan.problems)
+        key = [one for one, place in columns if place]
+        _check_shard(connection, table, key, spec, plan.problems, is_known=before is not None)
         given = _fields(plan, table.table, columns, chosen[table.table], known.get(table.table), contested)
         plan.tables.append(StoredTable(table.table, keys, chosen[table.table], given))
     if len(plan.fields) > MAX_FIELDS:
@@ -196,15 +197,18 @@ def _check_shard(
     keys: list[Column],
     spec: CaptureSpec,
     problems: list[str],
+    *,
+    is_known: bool,
 ) -> None:
     where = f"table {table.table!r}: shard {table.shard!r}"
+    remedy = ". Give a key column that was renamed its name back, or make another capture" if is_known else ""
     try:
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as scratch:
             wrong = _scratch_shard(scratch, table.shard, keys, spec.shard_key_type)
     except sqlite3.Error as error:
         problems.append(
             f"{where} is no expression over the key columns "
-            f"({', '.join(key.name for key in keys) or 'it has none'}) alone: {error}"
+            f"({', '.join(key.name for key in keys) or 'it has none'}) alone: {error}{remedy}"
         )
         return
     fits = shard_check(spec.shard_key_type, f"({shard_sql(table.shard)})")

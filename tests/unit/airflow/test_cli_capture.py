@@ -23,7 +23,7 @@ from airflow_changefeed.core.capture import (
     spec_from_dict,
     spec_to_dict,
 )
-from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.sources import SOURCES
 from airflow_changefeed.sources.base import Capabilities
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
@@ -312,9 +312,25 @@ def test_settle_asks(
 def test_settle_without_a_gap_does_nothing(commands: Commands) -> None:
     """And says so, without a question."""
     commands.rows("capture enable", "--table", "shop.Order")
-    commands.rows("capture settle", CAPTURE, "--note", "seen", "--resync")
+    commands.rows("capture settle", CAPTURE, "--note", "seen")
     assert "has no open gap: nothing was settled" in commands.err
     assert commands.rows("capture gaps") == []
+
+
+def test_a_resync_needs_no_gap(commands: Commands, path: Path, source: SqliteFeedSource) -> None:
+    """It records all rows, after asking: of a table that had some when it was first captured."""
+    execute(path, "insert into \"shop.Order\" values (1, 'new', null)")
+    commands.rows("capture enable", "--table", "shop.Order")
+    assert commands.run("capture settle", CAPTURE, "--note", "to fold", "--resync") != 0
+    assert "has no open gap. Record all rows of its tables anew? [y/N]" in commands.err
+    commands.rows("capture settle", CAPTURE, "--note", "to fold", "--resync", "--yes")
+    assert "The rows that there are now were recorded" in commands.err
+    source.drain(CAPTURE)
+    events = source.stream(CAPTURE, 0, UlidRange(Ulid.MIN, Ulid.MAX))
+    assert [row["type"] for batch in events for row in batch.to_pylist()] == ["reset", "add"]
+    commands.rows("capture disable", CAPTURE)
+    assert commands.run("capture settle", CAPTURE, "--note", "to fold", "--resync", "--yes") != 0
+    assert "is disabled, so it records no rows: enable it first" in commands.err
 
 
 def test_settle_needs_a_note(commands: Commands) -> None:

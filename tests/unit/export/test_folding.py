@@ -232,6 +232,25 @@ def test_a_gap_makes_unsure_what_was_not_sealed_when_it_was_found(export: Captur
     assert found.known_from == START + 1.5 * HOUR
 
 
+def test_events_without_the_present_key_need_a_reset(export: CapturedExport) -> None:
+    """Else all rows of before would be one; a table that joined the capture later had no events before."""
+    fill(export, 0, 2)
+    export.image = pa.schema([*IMAGE, ("number", pa.int64())])
+    columns = {operation: {"number": "number", "name": "name"} for operation in Operation}
+    export.shape = reshaped(shape(), columns=columns, key_columns=("number",))
+    fill(export, 2, 3)
+    found = find_fold(export.store)
+    assert (
+        "events until 2013-01-01T01:30:00Z do not tell the columns that are its key now (number)"
+        in found.unknown
+    )
+    assert found.known_from == START + 1.5 * HOUR
+    assert find_fold(export.store, START + 2 * HOUR).unknown == ""
+    export.shape = reshaped(shape(TABLE, "shop.Box"), "shop.Box", columns=columns, key_columns=("number",))
+    fill(export, 3, 4)
+    assert find_fold(export.store, table="shop.Box").unknown == ""
+
+
 def test_an_export_that_began_after_its_capture_is_not_whole(export: CapturedExport) -> None:
     """What happened before its first unit is not there; with a unit around the beginning it is."""
     export.shape = replace(shape(), begun_at=START + 1.5 * HOUR)

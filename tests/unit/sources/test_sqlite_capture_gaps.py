@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_changefeed.core.capture import TableCapture
+from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.core.fault import FaultKind, Limits
 from airflow_changefeed.exceptions import CaptureGapError, FeedSetupError, InvalidArgumentError
 from tests.unit.sources.sqlite_captures import CaptureFile
@@ -133,6 +133,21 @@ def test_a_refresh_or_a_pause_does_not_hide_what_passed_before(file: CaptureFile
     assert len(file.source.capture(NAME).gaps) == 1
     with pytest.raises(CaptureGapError):
         file.source.seal(NAME, file.source.now())
+
+
+def test_a_pause_makes_unsure_what_was_sealed_in_it(file: CaptureFile) -> None:
+    """A disabled capture is sealed all the same; whoever folds a time since then must know."""
+    source = file.source
+    source.disable_capture(NAME)
+    disabled = source.now()
+    file.sql("delete from flight")
+    source.seal(NAME, source.now())
+    assert source.feed(NAME).sealed_until >= disabled
+    (gap,) = source.enable_capture(CaptureSpec((TableCapture("flight"),))).gaps
+    assert gap.after is not None
+    assert gap.after <= disabled
+    ((after, found),) = source.capture(NAME).shape.tables["flight"].gaps
+    assert (after, found) == (gap.after, gap.found_at)
 
 
 def test_a_resync_tells_every_shard_that_had_events(file: CaptureFile) -> None:

@@ -168,6 +168,26 @@ def test_a_trigger_that_would_come_first_is_a_gap(flights: CaptureFile) -> None:
     ]
 
 
+def test_a_newer_trigger_that_raises_ignore_is_a_gap(flights: CaptureFile) -> None:
+    """SQLite makes the change, and fires no other trigger for it; settling helps."""
+    flights.sql(
+        "insert into flight values (1, 'a')",
+        "create trigger quiet after update on flight begin select RAISE ( ignore ); end",
+        "update flight set status = 'b'",
+    )
+    with pytest.raises(CaptureGapError, match="trigger 'quiet' was made after those of the capture"):
+        flights.source.seal("flight_changes", flights.source.now())
+    assert [change[0] for change in flights.changes("flight_changes")] == ["add"]
+    flights.source.settle_capture("flight_changes", note="new trigger", by="test", resync=True)
+    flights.sql("update flight set status = 'c'")
+    flights.source.seal("flight_changes", flights.source.now())
+    assert flights.changes("flight_changes")[-1] == (
+        "upd",
+        {"id": 1, "status": "b"},
+        {"id": 1, "status": "c"},
+    )
+
+
 def test_a_newer_trigger_that_writes_elsewhere_is_none_of_ours(flights: CaptureFile) -> None:
     """It changes nothing that is captured."""
     flights.sql(
