@@ -183,6 +183,12 @@ class SqliteCapture:
         """Bring the triggers back, count anew, and record the rows if that is wanted."""
         capture = tables.capture
         if capture is None or not capture.is_enabled:
+            if capture is not None and resync:
+                raise FeedSetupError(
+                    f"capture {capture.name!r} is disabled, so its rows cannot be recorded: enable it with "
+                    "snapshot=True, or settle without resync",
+                    capture=capture.name,
+                )
             return
         _check_columns(connection, capture)
         affected = {gap.table for gap in seen}

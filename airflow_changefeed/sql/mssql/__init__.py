@@ -60,6 +60,7 @@ INSTALL = (
     "check_captured_tables.procedure",
     "set_capture_columns.procedure",
     "create_capture_objects.procedure",
+    "note_capture_gaps.procedure",
     "enable_capture.procedure",
     "refresh_capture.procedure",
     "upgrade_captures.procedure",

@@ -131,6 +131,7 @@ def _columns(case: CaptureCase, table: Captured) -> dict[str, str]:
         table.chosen(names) for names in (table.inserts, table.updates, table.deletes)
     )
     added = inserts if table.inserts is not None else updates
+    snapshot = inserts or updates or deletes
     deleted = deletes if table.deletes is not None else updates
     is_folded = case.key_change == "delete_insert"
     paired = sorted({*updates, *added, *deleted}, key=lambda one: one[0]) if is_folded else updates
@@ -140,6 +141,8 @@ def _columns(case: CaptureCase, table: Captured) -> dict[str, str]:
         "source_columns": ", ".join(sources) or "1 as changefeed_nothing",
         "insert_stored": "".join(f", {quoted(one.name)}" for _, one in inserts),
         "insert_values": "".join(f", i.{quoted(one.name)}" for _, one in inserts),
+        "snapshot_stored": "".join(f", {quoted(one.name)}" for _, one in snapshot),
+        "snapshot_values": "".join(f", i.{quoted(one.name)}" for _, one in snapshot),
         "delete_stored": "".join(f", {quoted(one.name)}" for _, one in deletes),
         "delete_values": "".join(f", i.{quoted(one.name)}" for _, one in deletes),
         "update_stored": "".join(f", {quoted(one.name)}" for _, one in paired),

@@ -184,3 +184,10 @@ def test_the_doctor_tells_what_the_next_seal_will_find(file: CaptureFile) -> Non
     assert file.source.capture_gaps(NAME) == []
     file.sql('drop table "changefeed.context"')
     assert FaultKind.TABLE_MISSING in _kinds(file)
+
+
+def test_a_disabled_capture_records_no_rows(file: CaptureFile) -> None:
+    """A resync that did nothing would close the gap all the same."""
+    file.source.disable_capture(NAME)
+    with pytest.raises(FeedSetupError, match="is disabled"):
+        file.source.settle_capture(NAME, note="n", by="b", resync=True)

@@ -31,10 +31,10 @@ begin
     end;
     insert into <<events>> (
         changefeed_statement, changefeed_row, changefeed_image, changefeed_shard, changefeed_table, changefeed_op,
-        changefeed_tid, changefeed_at<<insert_stored>>)
+        changefeed_tid, changefeed_at<<snapshot_stored>>)
     select
         @statement, row_number() over (order by <<row_order>>), 1, i.changefeed_shard, <<table_no>>, 'r',
-        @tid, @at<<insert_values>>
+        @tid, @at<<snapshot_values>>
     from (select <<source_columns>>, convert(<<shard_type>>, <<shard>>) as changefeed_shard from <<table>> as s) as i;
     -- The table had these rows when its base was taken: they are no gain.
     insert into <<outbox>> (

@@ -1,6 +1,7 @@
 -- All captures of this database: what is recorded of which tables. A capture is the feed of its name.
 -- key_change: new_only or delete_insert. session_keys: JSON array of names. is_changing: its own procedures are at work, so
--- the guard of the schema looks away; never committed as 1. version: that made its triggers.
+-- the guard of the schema looks away; never committed as 1. version: that made its triggers. disabled_at:
+-- when it was disabled last.
 if object_id(N'<<schema_in_text>>.[captures]') is null
     create table <<schema>>.[captures] (
         capture_id int not null identity(1, 1),
@@ -16,6 +17,7 @@ if object_id(N'<<schema_in_text>>.[captures]') is null
         is_enabled bit not null,
         is_changing bit not null,
         enabled_at datetime2(3) not null,
+        disabled_at datetime2(3) null,
         version varchar(20) not null constraint [def:captures.version] default '',
         constraint [pk:captures] primary key (capture_id),
         constraint [unique:captures.name] unique (name),

@@ -40,7 +40,7 @@ begin
     insert into @columns (place, name, stored, bytes, on_insert, on_update, on_delete, is_paired, is_added, is_deleted)
     select c.place, <<schema>>.[quoted](c.name), <<schema>>.[quoted](c.stored_name), s.bytes, c.on_insert, c.on_update, c.on_delete,
         c.on_update,
-        case when @has_insert = 1 then c.on_insert else c.on_update end,
+        case when @has_insert = 1 then c.on_insert when @has_update = 1 then c.on_update else c.on_delete end,
         case when @has_delete = 1 then c.on_delete else c.on_update end
     from <<schema>>.[capture_columns] as c
     inner join <<schema>>.[captured_columns](@object_id) as s on s.name = c.name collate database_default
@@ -129,6 +129,10 @@ begin
     select 'insert_stored', isnull(string_agg(convert(nvarchar(max), concat(N', ', c.stored)), N'') within group (order by c.place), N'') from @columns as c where c.on_insert = 1
     union all
     select 'insert_values', isnull(string_agg(convert(nvarchar(max), concat(N', i.', c.name)), N'') within group (order by c.place), N'') from @columns as c where c.on_insert = 1
+    union all
+    select 'snapshot_stored', isnull(string_agg(convert(nvarchar(max), concat(N', ', c.stored)), N'') within group (order by c.place), N'') from @columns as c where c.is_added = 1
+    union all
+    select 'snapshot_values', isnull(string_agg(convert(nvarchar(max), concat(N', i.', c.name)), N'') within group (order by c.place), N'') from @columns as c where c.is_added = 1
     union all
     select 'delete_stored', isnull(string_agg(convert(nvarchar(max), concat(N', ', c.stored)), N'') within group (order by c.place), N'') from @columns as c where c.on_delete = 1
     union all

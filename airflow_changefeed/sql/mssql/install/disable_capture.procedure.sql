@@ -24,7 +24,10 @@ begin
             set @message = concat(N'changefeed 77141: there is no capture "', @capture, N'" in this database');
             throw 77141, @message, 1;
         end;
-        update <<schema>>.[captures] set is_changing = 1, is_enabled = 0 where capture_id = @id;
+        exec <<schema>>.[note_capture_gaps] @capture_id = @id;
+        update <<schema>>.[captures]
+        set is_changing = 1, disabled_at = case when is_enabled = 1 then <<schema>>.[now]() else disabled_at end, is_enabled = 0
+        where capture_id = @id;
         insert into @drops (sql)
         select concat(N'drop trigger ', <<schema>>.[quoted](t.table_schema), N'.', <<schema>>.[quoted](r.name))
         from <<schema>>.[capture_tables] as t

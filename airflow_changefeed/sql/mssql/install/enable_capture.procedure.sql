@@ -175,8 +175,12 @@ begin
             exec <<schema>>.[set_capture_columns] @capture_id = @capture_id, @table_no = @no;
             exec <<schema>>.[create_capture_objects] @capture_id = @capture_id, @table_no = @no;
             insert into <<schema>>.[capture_gaps] (capture_id, table_no, reason, found_at, after_time)
-            select @capture_id, @no, N'the capture was disabled, and what changed meanwhile was not recorded', <<schema>>.[now](), f.floor_time
-            from <<schema>>.[feeds] as f where f.name = @capture;
+            select @capture_id, @no, N'the capture was disabled, and what changed meanwhile was not recorded', <<schema>>.[now](),
+                -- It was sealed on meanwhile.
+                case when c.disabled_at < f.floor_time then c.disabled_at else f.floor_time end
+            from <<schema>>.[feeds] as f
+            inner join <<schema>>.[captures] as c on c.name = f.name
+            where f.name = @capture;
             if @snapshot = 1
             begin
                 set @sql = concat(N'exec <<schema_in_text>>.[capture_snapshot.', @no, N':', replace(@capture, N']', N']]'), N'] @is_reset = 1');

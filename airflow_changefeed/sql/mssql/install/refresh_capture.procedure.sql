@@ -41,6 +41,7 @@ begin
             set @message = concat(N'changefeed 55000: capture "', @capture, N'" has no column ', left(@found, 500), N' to leave out');
             throw 55000, @message, 1;
         end;
+        exec <<schema>>.[note_capture_gaps] @capture_id = @id;
         update <<schema>>.[captures] set is_changing = 1 where capture_id = @id;
         select top (1) @no = t.table_no from <<schema>>.[capture_tables] as t where t.capture_id = @id order by t.table_no;
         while @no is not null

@@ -22,6 +22,7 @@ begin
         while @id is not null
         begin
             begin transaction;
+            exec <<schema>>.[note_capture_gaps] @capture_id = @id;
             update <<schema>>.[captures] set is_changing = 1 where capture_id = @id;
             exec <<schema>>.[create_capture_objects] @capture_id = @id, @table_no = @no;
             -- Not yet of this version while another of its tables waits: who repeats this goes on.

@@ -24,6 +24,8 @@ begin
         if isnull(@note, N'') = N'' or isnull(@by, N'') = N''
             throw 77108, N'changefeed 77108: feed "<<name_text>>": @note and @by are missing: say who settles the gaps and what was done about them', 1;
         select @id = c.capture_id, @is_enabled = c.is_enabled from <<schema>>.[captures] as c where c.name = N'<<name_text>>';
+        if @resync = 1 and @is_enabled = 0
+            throw 77143, N'changefeed 77143: feed "<<name_text>>": its capture is disabled, so its rows cannot be recorded: enable it with @snapshot = 1, or settle without @resync', 1;
         begin transaction;
         insert into @tables (table_no)
         select distinct g.table_no from <<schema>>.[capture_gaps] as g where g.capture_id = @id and g.settled_at is null and @is_enabled = 1;

@@ -1,0 +1,29 @@
+-- Writes down what is wrong with the triggers of a capture before they are made anew or dropped, which would hide it. In the
+-- caller's transaction.
+-- permission: internal
+create procedure <<schema>>.[note_capture_gaps] (@capture_id int)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    insert into <<schema>>.[capture_gaps] (capture_id, table_no, reason, found_at, after_time)
+    select t.capture_id, t.table_no, N'a trigger of the capture was disabled, altered or dropped for a while', <<schema>>.[now](), f.floor_time
+    from <<schema>>.[capture_tables] as t
+    inner join <<schema>>.[captures] as c on c.capture_id = t.capture_id
+    inner join <<schema>>.[feeds] as f on f.name = c.name
+    cross apply (
+        select count(*) as triggers, max(r.modify_date) as modified
+        from sys.triggers as r
+        where r.parent_id = t.object_id and r.is_disabled = 0
+            and r.name collate Latin1_General_CI_AS in (
+                concat(N'capture_insert.', t.table_no, N':', c.name),
+                concat(N'capture_update.', t.table_no, N':', c.name),
+                concat(N'capture_delete.', t.table_no, N':', c.name))
+    ) as p
+    where c.capture_id = @capture_id and c.is_enabled = 1 and t.trigger_count > 0
+        and (p.triggers < t.trigger_count or p.modified > t.trigger_modified)
+        and not exists (
+            select 1 from <<schema>>.[capture_gaps] as g
+            where g.capture_id = t.capture_id and g.table_no = t.table_no and g.settled_at is null
+                and left(g.reason, 24) = N'a trigger of the capture');
+end
