@@ -18,6 +18,7 @@ begin
         place int not null primary key, name nvarchar(128) not null, stored_name nvarchar(128) not null, definition nvarchar(300) not null,
         key_place int null, on_insert bit not null, on_update bit not null, on_delete bit not null, is_done bit not null);
     declare @dropped table (name nvarchar(128) not null);
+    declare @stored_columns table (name nvarchar(128) not null primary key, definition nvarchar(300) not null);
     select
         @object_id = t.object_id, @insert = t.insert_columns, @update = t.update_columns, @delete = t.delete_columns,
         @table = concat(t.table_schema, N'.', t.table_name)
@@ -45,30 +46,31 @@ begin
     where exists (
         select 1 from <<schema>>.[capture_columns] as o
         where o.capture_id = @capture_id and o.table_no <> @table_no and o.stored_name = w.name and o.definition <> w.definition);
-    select top (1) @place = w.place, @column = w.name, @stored = w.stored_name, @definition = w.definition from @wanted as w where w.is_done = 0 order by w.place;
+    insert into @stored_columns (name, definition)
+    select e.name, e.definition from <<schema>>.[captured_columns](object_id(@events)) as e;
+    update w
+    set is_done = 1
+    from @wanted as w
+    where exists (select 1 from @stored_columns as e where e.name = w.stored_name and e.definition = w.definition);
+    select top (1) @place = w.place, @column = w.name, @stored = w.stored_name, @definition = w.definition, @present = e.definition
+    from @wanted as w left join @stored_columns as e on e.name = w.stored_name
+    where w.is_done = 0 order by w.place;
     while @place is not null
     begin
-        set @present = null;
-        select @present = e.definition from <<schema>>.[captured_columns](object_id(@events)) as e where e.name = @stored;
-        set @sql = null;
-        if @present is null
-            set @sql = concat(N'alter table ', @events, N' add ', <<schema>>.[quoted](@stored), N' ', @definition, N' null');
-        else if @present <> @definition
-            set @sql = concat(N'alter table ', @events, N' alter column ', <<schema>>.[quoted](@stored), N' ', @definition, N' null');
-        if @sql is not null
-        begin
-            begin try
-                exec sys.sp_executesql @sql;
-            end try
-            begin catch
-                set @message = concat(N'changefeed 77143: column "', @column, N'" of table "', @table, N'" is now ', @definition, N', which what was recorded of it as ', @present,
-                    N' does not fit: ', left(error_message(), 500), N'. Export and purge the feed first, or disable the capture and enable one of another name');
-                throw 77143, @message, 1;
-            end catch;
-        end;
+        set @sql = concat(N'alter table ', @events, case when @present is null then N' add ' else N' alter column ' end, <<schema>>.[quoted](@stored), N' ', @definition, N' null');
+        begin try
+            exec sys.sp_executesql @sql;
+        end try
+        begin catch
+            set @message = concat(N'changefeed 77143: column "', @column, N'" of table "', @table, N'" is ', @definition, N', which the capture''s table cannot take',
+                case when @present is not null then concat(N' for what was recorded as ', @present) end, N': ', left(error_message(), 500), N'. Export and purge the feed first, or disable the capture and enable one of another name');
+            throw 77143, @message, 1;
+        end catch;
         update @wanted set is_done = 1 where place = @place;
         set @place = null;
-        select top (1) @place = w.place, @column = w.name, @stored = w.stored_name, @definition = w.definition from @wanted as w where w.is_done = 0 order by w.place;
+        select top (1) @place = w.place, @column = w.name, @stored = w.stored_name, @definition = w.definition, @present = e.definition
+        from @wanted as w left join @stored_columns as e on e.name = w.stored_name
+        where w.is_done = 0 order by w.place;
     end;
     delete from <<schema>>.[capture_columns] where capture_id = @capture_id and table_no = @table_no;
     insert into <<schema>>.[capture_columns] (
