@@ -1,6 +1,6 @@
 -- Records the changes of a table from now on, in the transaction that makes them, as events of a feed of the capture's name.
 -- Called again for another table with the same @capture it adds that one; called again for the same it changes nothing, or
--- enables a capture that was disabled. What happened meanwhile is a gap, which somebody has to settle.
+-- brings back its triggers, or enables a capture that was disabled. What happened meanwhile is a gap, which somebody has to settle.
 -- @table: with its schema. @capture: schema.name of the capture, its feed and its table; <table>_changes without.
 -- @insert_columns, @update_columns, @delete_columns: null captures all columns there are now, N'none' not that operation, else
 --     a JSON array of columns. @shard: a number, or T-SQL over columns of the primary key alone.
@@ -98,6 +98,22 @@ begin
             end;
             if @no is not null and @is_enabled = 1
             begin
+                -- What somebody dropped or disabled comes back, and leaves a gap.
+                if exists (
+                    select 1 from <<schema>>.[capture_tables] as t
+                    where t.capture_id = @capture_id and t.table_no = @no and t.trigger_count > (
+                        select count(*) from sys.triggers as r
+                        where r.parent_id = t.object_id and r.is_disabled = 0
+                            and r.name collate Latin1_General_CI_AS in (
+                                concat(N'capture_insert.', t.table_no, N':', @capture),
+                                concat(N'capture_update.', t.table_no, N':', @capture),
+                                concat(N'capture_delete.', t.table_no, N':', @capture))))
+                begin
+                    exec <<schema>>.[note_capture_gaps] @capture_id = @capture_id;
+                    update <<schema>>.[captures] set is_changing = 1 where capture_id = @capture_id;
+                    exec <<schema>>.[create_capture_objects] @capture_id = @capture_id, @table_no = @no;
+                    update <<schema>>.[captures] set is_changing = 0 where capture_id = @capture_id;
+                end;
                 commit;
                 return;
             end;
