@@ -26,7 +26,8 @@ from airflow_changefeed.exceptions import (
     StaleVersionError,
 )
 from airflow_changefeed.export.lease import HeldLeases, leased
-from airflow_changefeed.sources.base import CursorMove, FeedSource
+from airflow_changefeed.sources.base import FeedSource
+from airflow_changefeed.sources.base_cursors import CursorMove
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.exceptions import ChangefeedError
-from airflow_changefeed.sources.base import CursorStore
+from airflow_changefeed.sources.base_cursors import CursorStore
 
 #: Seconds for which a lease is taken; a move is one transaction, so a holder that lives needs far less.
 LEASE_SECONDS = 30.0

@@ -8,18 +8,17 @@ contract suite in ``tests/integration/contract``, which runs unchanged against e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from airflow_changefeed.core.capture import CaptureGap, CaptureInfo, CaptureSpec
-from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.event import Page
 from airflow_changefeed.core.fault import Examination, Limits
 from airflow_changefeed.core.feed import FeedInfo, FeedKind, Seal, Shard, ShardStatus, StaleMark
-from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.sources.base_capture import CaptureControl
+from airflow_changefeed.sources.base_cursors import CursorStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,10 +40,10 @@ class Capabilities:
 
     :param parallel_writers: whether several transactions may write at once. Where False, a drain or seal
         waits for any open writer, or fails with LockTimeoutError.
-    :param needs_install: whether the database gets objects of ours before its first feed, which are upgraded
-        by ``FeedControl.install``. Where False, installing does nothing.
-    :param set_triggers: whether a capture sees all rows that a statement changes at once. Where False it sees
-        one row after the other, so an update that changes many keys is taken as so many changes of one key.
+    :param needs_install: whether the database gets objects of ours before its first feed, upgraded by
+        ``FeedControl.install``. Where False, installing does nothing.
+    :param set_triggers: whether a capture sees all rows of a statement at once. Where False it sees one row
+        after the other, so an update of many keys is taken as so many changes of one key.
     :param transaction_ids: whether the database itself numbers transactions. Where False, writers open theirs
         with ``capture.session.transaction``, or their events have no ``tid``.
     """
@@ -130,24 +129,6 @@ class Installed:
 
     before: str | None
     after: str
-
-
-@dataclass(frozen=True)
-class CursorMove:
-    """
-    A change of one cursor row, made only if the row still is as its reader saw it.
-
-    :param frontier: the row's new frontier.
-    :param expected_version: the resource version that was seen.
-    :param lease_token: the mover's grant; an older one is refused.
-    :param ack: inclusive; what the consumer no longer needs. None leaves it; it never goes back.
-    """
-
-    shard: Shard
-    frontier: Frontier
-    expected_version: int
-    lease_token: int
-    ack: Ulid | None = None
 
 
 class FeedReader(Protocol):
@@ -333,134 +314,6 @@ class FeedControl(Protocol):
 
     def next_attempt(self, feed: str, *, above: int = 0) -> int:
         """Draw an attempt token: higher than every one drawn for the feed before, and than ``above``."""
-
-
-class CaptureControl(Protocol):
-    """
-    What records the changes of any table, in the transaction that makes them.
-
-    The events of a capture are a feed of its name: all that reads feeds reads them. ``FeedReader.schema`` and
-    ``stream`` give ``changefeed_ulid``, ``changefeed_time``, then:
-
-    - ``name``: of the table, as the capture's spec has it. ``type``: ``add``, ``upd``, ``del``, or ``reset``,
-      after which the table's rows are those that follow as ``add`` with ``is_snapshot``.
-    - ``is_snapshot``: whether the row was there before, and was recorded when the capture was enabled or
-      settled.
-    - ``tid``: of the transaction; null where it is not known. It groups neighbours and comes again some day.
-    - ``sequence``: counts the shard's events from 1 without a gap; only where the capture is with sequence.
-    - ``epoch``: seconds since 1970 when the statement ran. ``captured_at``: the same, in milliseconds, UTC.
-    - ``session_variables``: JSON object of those that were set, null without any. ``trace_context``: text.
-    - ``old``, ``new``: structs of the captured columns; null where there is no such row.
-
-    The schema's metadata has the capture's :class:`~airflow_changefeed.core.capture.CaptureShape`.
-    """
-
-    def enable_capture(self, spec: CaptureSpec, *, snapshot: bool = False) -> CaptureInfo:
-        """
-        Record changes from now on; all tables of a capture or none.
-
-        Harmless to repeat with the same spec; a capture that is disabled is enabled again, which is a gap
-        where its tables were changed meanwhile.
-
-        :param snapshot: record the rows that are there as ``add`` events, too, in the same transaction.
-        :raises FeedSetupError: a table that cannot be captured as asked, or a capture of that name with
-            another spec; names all reasons; nothing was changed; terminal.
-        """
-
-    def disable_capture(self, name: str) -> None:
-        """
-        Stop recording. The feed stays, to be exported to its end; ``drop_feed`` drops all.
-
-        :raises CaptureNotFoundError: there is none of that name; names those that there are; terminal.
-        """
-
-    def refresh_capture(self, name: str, *, without: Sequence[str] = ()) -> CaptureInfo:
-        """
-        Capture the tables' present columns. Events that are recorded already keep theirs.
-
-        Of an operation whose columns were chosen, only those that are gone are left out.
-
-        :param without: columns to capture no longer, so that they may be dropped or given another type.
-        :raises FeedSetupError: a column has a type that the recorded values do not fit, or no form that can
-            be exported; terminal.
-        """
-
-    def captures(self) -> list[CaptureInfo]:
-        """Return all captures, by name."""
-
-    def capture(self, name: str) -> CaptureInfo:
-        """
-        Return one capture.
-
-        :raises CaptureNotFoundError: there is none of that name; names those that there are; terminal.
-        """
-
-    def check_capture(self, name: str) -> list[CaptureGap]:
-        """
-        Look whether changes passed unseen, as each seal does, and return the gaps that are open.
-
-        ``seal`` raises CaptureGapError (terminal) while there is one.
-        """
-
-    def settle_capture(self, name: str, *, note: str, by: str, resync: bool = False) -> CaptureInfo:
-        """
-        Close the open gaps: a person has seen them.
-
-        :param note: what was done about them.
-        :param resync: record a ``reset`` and all rows that each affected table has now, in one
-            transaction, so that whoever folds the events has the right state from there on. Without any open
-            gap it does so for all tables, for example after a column was added that has values already.
-        """
-
-    def capture_gaps(self, name: str) -> list[CaptureGap]:
-        """Return all gaps there ever were of a capture, by number."""
-
-
-class CursorStore(Protocol):
-    """One row per consumer, feed and shard, changed by compare-and-set only (Hasura's resourceVersion)."""
-
-    def cursors(self, feed: str, consumer: str | None = None) -> list[CursorRow]:
-        """Return the rows of a feed, of one consumer or of all."""
-
-    def begin_consumer(
-        self, consumer: str, feed: str, starts: Mapping[Shard, Ulid], *, by: str
-    ) -> list[CursorRow]:
-        """
-        Make sure that a consumer has a row for each shard.
-
-        :param starts: where the consumer begins, exclusive. A row that exists keeps its place, except that
-            one which has completed nothing yet may begin earlier (``Frontier.begin_at``).
-        :return: all rows of the consumer and feed.
-        """
-
-    def take_lease(
-        self, consumer: str, feed: str, shards: Sequence[Shard], *, holder: str, seconds: float
-    ) -> dict[Shard, int]:
-        """
-        Take the lease of all shards or of none.
-
-        :param seconds: until it runs out, by the database's clock.
-        :return: a lease token for each shard, higher than every one granted before.
-        :raises LeaseHeldError: somebody else holds one that has not run out; transient.
-        """
-
-    def release_lease(self, consumer: str, feed: str, tokens: Mapping[Shard, int]) -> None:
-        """Give leases back; a token that is no longer the newest is left alone."""
-
-    def move_cursors(
-        self, consumer: str, feed: str, moves: Sequence[CursorMove], *, by: str
-    ) -> list[CursorRow]:
-        """
-        Change rows, all in one transaction or none; each change bumps its resource version.
-
-        :return: all rows of the consumer and feed, after the change.
-        :raises StaleVersionError: a row was changed since it was read; carries the present row; terminal.
-        :raises LeaseLostError: a lease token is not the newest, or ran out; transient.
-        :raises CursorBeyondFeedError: a frontier lies beyond the shard's clock; terminal.
-        """
-
-    def drop_consumer(self, consumer: str, feed: str) -> None:
-        """Forget a consumer's rows, which frees what it held back from purging."""
 
 
 class Inspectable(Protocol):

@@ -23,7 +23,7 @@ from airflow_changefeed.export.result import ErrorFacts
 from airflow_changefeed.export.states import State, StateStore
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.spark.fold import fold_source
-from airflow_changefeed.spark.job import read_handed, say, session
+from airflow_changefeed.spark.job import job_arguments, read_handed, say, session
 from airflow_changefeed.spark.watch import watch
 
 if TYPE_CHECKING:
@@ -79,20 +79,8 @@ def run_fold(
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="fold_job.py", description="Fold a capture's export on Spark.")
-    parser.add_argument("--fold", required=True, help="JSON of what to fold")
-    parser.add_argument(
-        "--connection", required=True, help="JSON of the connection, mode 0600; removed once read"
-    )
-    parser.add_argument("--result", required=True, help="where to say how it ended")
-    parser.add_argument(
-        "--watch-pid",
-        type=int,
-        action="append",
-        default=[],
-        help="end when this process of the machine is gone",
-    )
-    return parser.parse_args(arguments)
+    own = {"fold": "JSON of what to fold", "result": "where to say how it ended"}
+    return job_arguments("fold_job.py", "Fold a capture's export on Spark.", own).parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

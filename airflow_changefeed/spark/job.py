@@ -13,7 +13,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.plan import Plan
@@ -101,9 +101,15 @@ def read_handed(path: str, *, remove: bool = False) -> str:
     )
 
 
-def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="job.py", description="Run a changefeed export plan on Spark.")
-    parser.add_argument("--plan", required=True, help="JSON of the plan")
+def job_arguments(prog: str, description: str, own: Mapping[str, str]) -> argparse.ArgumentParser:
+    """
+    Return a parser of a job's arguments: its own, its connection, and the processes to end with.
+
+    :param own: names of its own, and what each is.
+    """
+    parser = argparse.ArgumentParser(prog=prog, description=description)
+    for name, what in own.items():
+        parser.add_argument(f"--{name}", required=True, help=what)
     parser.add_argument(
         "--connection", required=True, help="JSON of the connection, mode 0600; removed once read"
     )
@@ -114,7 +120,12 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=[],
         help="end when this process of the machine is gone",
     )
-    return parser.parse_args(arguments)
+    return parser
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    own = {"plan": "JSON of the plan"}
+    return job_arguments("job.py", "Run a changefeed export plan on Spark.", own).parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

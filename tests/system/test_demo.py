@@ -107,7 +107,7 @@ def test_the_comparison_sees_every_difference(engine: Engine) -> None:
     hours = day["time_hour"].to_pylist()
     delays = day["dep_delay"].to_pylist()
     different = {
-        "a value": _changed(day, "dest", ["XXX", *day["dest"].to_pylist()[1:]]),
+        "a value": _changed(day, "dest", ["ZZZ", *day["dest"].to_pylist()[1:]]),
         "an hour": _changed(day, "time_hour", [*hours[-1:], *hours[1:]]),
         "0 for null": _changed(day, "dep_time", [value or 0 for value in late]),
         "null for a value": _changed(day, "dep_time", [None, *late[1:]]),

@@ -23,7 +23,7 @@ from airflow_changefeed.exceptions import (
     LeaseLostError,
     StaleVersionError,
 )
-from airflow_changefeed.sources.base import CursorMove
+from airflow_changefeed.sources.base_cursors import CursorMove
 from airflow_changefeed.sources.mssql.catalog import load_feed
 from airflow_changefeed.sources.mssql.connection import MssqlDatabase
 from airflow_changefeed.sources.mssql.errors import name_error

@@ -26,7 +26,7 @@ from airflow_changefeed.exceptions import (
     ShardNotFoundError,
     StaleVersionError,
 )
-from airflow_changefeed.sources.base import CursorMove
+from airflow_changefeed.sources.base_cursors import CursorMove
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.names import load_feed
 from airflow_changefeed.sources.sqlite.reader import check_beyond

@@ -31,6 +31,7 @@ INSTALL = (
     "consumers.batch",
     "stale_marks.batch",
     "captures.batch",
+    "capture_triggers.view",
     "now.function",
     "floor_ulid.function",
     "below_ulid.function",
@@ -215,7 +216,7 @@ def install_script(schema: str = DEFAULT_SCHEMA, *, sequence_cache: int = SEQUEN
             if name in _TEMPLATES
             else fill(load_sql(f"mssql/install/{name}.sql"), tokens)
         )
-        for kind in ("procedure", "function"):
+        for kind in ("procedure", "function", "view"):
             if name.endswith(f".{kind}"):
                 text = text.replace(f"\ncreate {kind} ", f"\ncreate or alter {kind} ", 1)
         batches.append(text)

@@ -21,7 +21,7 @@ from airflow_changefeed.exceptions import (
     LeaseLostError,
     StaleVersionError,
 )
-from airflow_changefeed.sources.base import CursorMove
+from airflow_changefeed.sources.base_cursors import CursorMove
 from tests.integration.contract.bench import HOUR, PAST, Bench
 
 ME = "export"

@@ -13,7 +13,7 @@ import pytest
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import DeadlockError, LockTimeoutError, SourceUnavailableError
-from airflow_changefeed.sources.base import CursorMove
+from airflow_changefeed.sources.base_cursors import CursorMove
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.sources.mssql.retry import RetryPolicy
 from airflow_changefeed.sources.mssql.session import Session

@@ -17,7 +17,7 @@ from airflow_changefeed.export.commit import StagedFile, begin, commit, end
 from airflow_changefeed.export.files import Files
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.export.verify import verify
-from airflow_changefeed.sources.base import CursorMove
+from airflow_changefeed.sources.base_cursors import CursorMove
 from tests.unit.export.faults import SteppedFiles, local_files, manifest_rows, plain_rows, remote_files
 from tests.unit.export.flights import CONSUMER, FEED, Flights, hours
 

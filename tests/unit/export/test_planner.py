@@ -33,7 +33,7 @@ from airflow_changefeed.export.commit import commit
 from airflow_changefeed.export.planner import ExportRequest, make_plan
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.sources import open_source
-from airflow_changefeed.sources.base import CursorMove
+from airflow_changefeed.sources.base_cursors import CursorMove
 from airflow_changefeed.sources.sqlite.writer import lock
 from tests.unit.export.faults import tree
 from tests.unit.export.flights import CONSUMER, FEED, Flights, hours

@@ -63,7 +63,7 @@ begin
     select @found = string_agg(convert(nvarchar(max), t.name), N', ')
     from sys.trigger_events as e
     inner join sys.triggers as t on t.object_id = e.object_id
-    where t.parent_id = @object_id and e.is_first = 1 and t.name collate Latin1_General_CI_AS not like N'capture[_]%'
+    where t.parent_id = @object_id and e.is_first = 1 and not exists (select 1 from <<schema>>.[capture_triggers] as k where k.trigger_id = t.object_id)
         and ((e.type_desc = N'INSERT' and @insert_columns is not null)
             or (e.type_desc = N'UPDATE' and @update_columns is not null)
             or (e.type_desc = N'DELETE' and @delete_columns is not null));
@@ -74,13 +74,15 @@ begin
     select @found = string_agg(convert(nvarchar(max), t.name), N', ')
     from sys.trigger_events as e
     inner join sys.triggers as t on t.object_id = e.object_id
-    where t.parent_id = @object_id and e.is_first = 1 and t.name collate Latin1_General_CI_AS like N'capture[_]%'
-        and right(t.name, len(@name) + 1) collate Latin1_General_CI_AS <> N':' + @name
+    where t.parent_id = @object_id and e.is_first = 1 and exists (
+            select 1 from <<schema>>.[capture_triggers] as k
+            inner join <<schema>>.[captures] as c on c.capture_id = k.capture_id
+            where k.trigger_id = t.object_id and c.name <> @name)
         and exists (
             select 1 from sys.trigger_events as o
             inner join sys.triggers as u on u.object_id = o.object_id
             where u.parent_id = @object_id and o.type_desc = e.type_desc and u.is_instead_of_trigger = 0
-                and u.name collate Latin1_General_CI_AS not like N'capture[_]%')
+                and not exists (select 1 from <<schema>>.[capture_triggers] as k where k.trigger_id = u.object_id))
         and ((e.type_desc = N'INSERT' and @insert_columns is not null)
             or (e.type_desc = N'UPDATE' and @update_columns is not null)
             or (e.type_desc = N'DELETE' and @delete_columns is not null));

@@ -42,9 +42,8 @@ begin
         select concat(N'a trigger of table ', t.name, N' belongs to capture "', t.capture, N'", which would record nothing without it: disable the capture instead')
         from @tables as t
         where object_name(t.object_id) is not null and t.triggers > (
-            select count(*) from sys.triggers as r
-            where r.parent_id = t.object_id and r.is_disabled = 0 and r.name collate Latin1_General_CI_AS like concat(N'capture[_]%.', t.table_no, N':%')
-                and right(r.name, len(t.capture)) = t.capture collate database_default)
+            select count(*) from <<schema>>.[capture_triggers] as r
+            where r.capture_id = t.capture_id and r.table_no = t.table_no and r.is_disabled = 0)
     ) as p;
     if @found is not null
     begin

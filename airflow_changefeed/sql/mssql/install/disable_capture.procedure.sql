@@ -31,11 +31,8 @@ begin
         insert into @drops (sql)
         select concat(N'drop trigger ', <<schema>>.[quoted](t.table_schema), N'.', <<schema>>.[quoted](r.name))
         from <<schema>>.[capture_tables] as t
-        inner join sys.triggers as r on r.parent_id = t.object_id
-        where t.capture_id = @id and r.name collate Latin1_General_CI_AS in (
-            concat(N'capture_insert.', t.table_no, N':', @capture),
-            concat(N'capture_update.', t.table_no, N':', @capture),
-            concat(N'capture_delete.', t.table_no, N':', @capture))
+        inner join <<schema>>.[capture_triggers] as r on r.capture_id = t.capture_id and r.table_no = t.table_no
+        where t.capture_id = @id
         union all
         select concat(N'drop table <<schema_in_text>>.', <<schema>>.[quoted](t.guard_name))
         from <<schema>>.[capture_tables] as t

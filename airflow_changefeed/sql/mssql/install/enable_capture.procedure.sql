@@ -102,12 +102,8 @@ begin
                 if exists (
                     select 1 from <<schema>>.[capture_tables] as t
                     where t.capture_id = @capture_id and t.table_no = @no and t.trigger_count > (
-                        select count(*) from sys.triggers as r
-                        where r.parent_id = t.object_id and r.is_disabled = 0
-                            and r.name collate Latin1_General_CI_AS in (
-                                concat(N'capture_insert.', t.table_no, N':', @capture),
-                                concat(N'capture_update.', t.table_no, N':', @capture),
-                                concat(N'capture_delete.', t.table_no, N':', @capture))))
+                        select count(*) from <<schema>>.[capture_triggers] as r
+                        where r.capture_id = t.capture_id and r.table_no = t.table_no and r.is_disabled = 0))
                 begin
                     exec <<schema>>.[note_capture_gaps] @capture_id = @capture_id;
                     update <<schema>>.[captures] set is_changing = 1 where capture_id = @capture_id;

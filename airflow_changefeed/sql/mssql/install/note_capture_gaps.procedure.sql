@@ -13,12 +13,8 @@ begin
     inner join <<schema>>.[feeds] as f on f.name = c.name
     cross apply (
         select count(*) as triggers, max(r.modify_date) as modified
-        from sys.triggers as r
-        where r.parent_id = t.object_id and r.is_disabled = 0
-            and r.name collate Latin1_General_CI_AS in (
-                concat(N'capture_insert.', t.table_no, N':', c.name),
-                concat(N'capture_update.', t.table_no, N':', c.name),
-                concat(N'capture_delete.', t.table_no, N':', c.name))
+        from <<schema>>.[capture_triggers] as r
+        where r.capture_id = t.capture_id and r.table_no = t.table_no and r.is_disabled = 0
     ) as p
     where c.capture_id = @capture_id and c.is_enabled = 1 and t.trigger_count > 0
         and (p.triggers < t.trigger_count or p.modified > t.trigger_modified)

@@ -8,9 +8,9 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    declare @object_id int, @schema nvarchar(128), @table nvarchar(128), @count int, @modified datetime, @found int, @last datetime;
+    declare @id int, @object_id int, @schema nvarchar(128), @table nvarchar(128), @count int, @modified datetime, @found int, @last datetime;
     set @reason = null;
-    select @object_id = t.object_id, @schema = t.table_schema, @table = t.table_name, @count = t.trigger_count, @modified = t.trigger_modified
+    select @id = t.capture_id, @object_id = t.object_id, @schema = t.table_schema, @table = t.table_name, @count = t.trigger_count, @modified = t.trigger_modified
     from <<schema>>.[capture_tables] as t
     inner join <<schema>>.[captures] as c on c.capture_id = t.capture_id
     where c.name = N'<<name_text>>' and t.table_no = @table_no;
@@ -20,12 +20,8 @@ begin
         return;
     end;
     select @found = count(*), @last = max(t.modify_date)
-    from sys.triggers as t
-    where t.parent_id = @object_id and t.is_disabled = 0
-        and t.name collate Latin1_General_CI_AS in (
-            concat(N'capture_insert.', @table_no, N':<<name_text>>'),
-            concat(N'capture_update.', @table_no, N':<<name_text>>'),
-            concat(N'capture_delete.', @table_no, N':<<name_text>>'));
+    from <<schema>>.[capture_triggers] as t
+    where t.capture_id = @id and t.table_no = @table_no and t.is_disabled = 0;
     if @found < @count
         set @reason = N'a trigger of the capture is disabled or was dropped';
     else if @last > @modified
@@ -33,6 +29,6 @@ begin
     else if exists (select 1 from sys.configurations as o where o.name = N'nested triggers' and convert(int, o.value_in_use) = 0)
         and exists (
             select 1 from sys.triggers as t
-            where t.parent_class = 1 and t.is_disabled = 0 and t.name collate Latin1_General_CI_AS not like N'capture[_]%')
+            where t.parent_class = 1 and t.is_disabled = 0 and not exists (select 1 from <<schema>>.[capture_triggers] as k where k.trigger_id = t.object_id))
         set @reason = N'the server''s option "nested triggers" is off: what other triggers change is not recorded';
 end

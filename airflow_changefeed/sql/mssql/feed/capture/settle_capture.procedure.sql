@@ -38,8 +38,8 @@ begin
             -- Altered is settled by looking; what is missing must come back first.
             update <<schema>>.[capture_tables]
             set trigger_modified = (
-                select max(t.modify_date) from sys.triggers as t
-                where t.parent_id = capture_tables.object_id and t.name collate Latin1_General_CI_AS like concat(N'capture[_]%.', @no, N':%'))
+                select max(t.modify_date) from <<schema>>.[capture_triggers] as t
+                where t.capture_id = @id and t.table_no = @no)
             where capture_id = @id and table_no = @no;
             exec <<schema>>.[capture_settings:<<name>>] @table_no = @no, @reason = @reason output;
             if @reason is not null

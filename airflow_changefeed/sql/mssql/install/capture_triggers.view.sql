@@ -1,0 +1,14 @@
+-- The triggers of captures that are there, by their names; of a table that was dropped there are none.
+-- is_disabled and modify_date: as the server has them.
+-- permission: internal
+create view <<schema>>.[capture_triggers]
+as
+select t.capture_id, t.table_no, r.object_id as trigger_id, r.name, r.is_disabled, r.modify_date
+from <<schema>>.[capture_tables] as t
+inner join <<schema>>.[captures] as c on c.capture_id = t.capture_id
+inner join sys.triggers as r
+    on r.parent_id = t.object_id
+    and r.name collate Latin1_General_CI_AS in (
+        concat(N'capture_insert.', t.table_no, N':', c.name),
+        concat(N'capture_update.', t.table_no, N':', c.name),
+        concat(N'capture_delete.', t.table_no, N':', c.name));

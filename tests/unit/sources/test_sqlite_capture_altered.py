@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Captures of a SQLite file whose tables are altered."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_changefeed.core.capture import Operation, TableCapture
+from airflow_changefeed.exceptions import FeedSetupError
+from tests.unit.sources.sqlite_captures import CaptureFile
+
+NAME = "flight_changes"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[CaptureFile]:
+    """Return a file with a table that is not captured yet."""
+    file = CaptureFile(
+        tmp_path / "feeds.db", "create table flight (id integer primary key, status text, gate int)"
+    )
+    yield file
+    file.connection.close()
+
+
+def test_a_captured_column_is_not_dropped_behind_the_capture_s_back(file: CaptureFile) -> None:
+    """SQLite refuses it, and writers go on; left out of the capture first, it goes."""
+    file.enable("flight")
+    with pytest.raises(sqlite3.OperationalError, match=r"error in trigger .*no such column: new\.gate"):
+        file.sql("alter table flight drop column gate")
+    file.sql("insert into flight values (1, 'a', 5)")
+    info = file.source.refresh_capture(NAME, without=["gate"])
+    assert info.shape.tables["flight"].columns[Operation.UPDATE] == {"id": "id", "status": "status"}
+    assert info.drift == ("column 'gate' of 'flight' is not captured by insert, update, delete",)
+    file.sql("alter table flight drop column gate", "insert into flight values (2, 'b')")
+    assert file.source.capture(NAME).drift == ()
+    assert file.changes(NAME) == [
+        ("add", None, {"id": 1, "status": "a", "gate": 5}),
+        ("add", None, {"id": 2, "status": "b", "gate": None}),
+    ]
+    file.sql("alter table flight add column gate text")
+    with pytest.raises(
+        FeedSetupError, match="'gate' of 'flight' is declared 'TEXT', which the values recorded"
+    ):
+        file.source.refresh_capture(NAME)
+    file.sql("insert into flight values (3, 'c', 'B2')")
+    file.source.seal(NAME, file.source.now())
+
+
+def test_a_column_that_is_renamed_keeps_its_field(file: CaptureFile) -> None:
+    """SQLite follows the name in the triggers, so that nothing is lost; a refresh leaves the field, too."""
+    file.enable(TableCapture("flight", delete=("id", "gate")))
+    file.sql("insert into flight values (1, 'a', 5)", 'alter table flight rename column gate to "the ""gate"')
+    file.sql("update flight set status = 'b'")
+    source = file.source
+    source.seal(NAME, source.now())
+    assert source.capture(NAME).drift == (
+        "column 'gate' of 'flight' is now named 'the \"gate'; its events keep 'gate'",
+    )
+    assert file.changes(NAME)[-1][2] == {"id": 1, "status": "b", "gate": 5}
+    info = source.refresh_capture(NAME)
+    file.sql("update flight set status = 'c'")
+    assert file.changes(NAME)[-1][2] == {"id": 1, "status": "c", "gate": 5}
+    columns = info.shape.tables["flight"].columns
+    assert columns[Operation.UPDATE] == {"id": "id", "status": "status", 'the "gate': "gate"}
+    # The column was chosen by its old name.
+    assert columns[Operation.DELETE] == {"id": "id", 'the "gate': "gate"}
+    assert info.drift == ()
+    assert source.refresh_capture(NAME) == info
+    source.seal(NAME, source.now())
+
+
+def test_columns_that_change_their_names_with_each_other_keep_their_fields(file: CaptureFile) -> None:
+    """And a column that takes the name of one which was renamed gets a field of its own."""
+    file.sql("create table pair (id integer primary key, a int, b int)", "insert into pair values (1, 1, 2)")
+    file.enable("pair", name="pairs", snapshot=True)
+    for old, new in (("a", "c"), ("b", "a"), ("c", "b")):
+        file.sql(f"alter table pair rename column {old} to {new}")
+    shape = file.source.refresh_capture("pairs").shape.tables["pair"]
+    assert shape.columns[Operation.INSERT] == {"id": "id", "b": "a", "a": "b"}
+    file.sql("alter table pair rename column id to number", "alter table pair rename column a to z")
+    file.sql("alter table pair add column a int", "update pair set a = 5")
+    shape = file.source.refresh_capture("pairs").shape.tables["pair"]
+    assert shape.key_columns == ("number",)
+    assert shape.columns[Operation.INSERT] == {"number": "id", "b": "a", "z": "b", "a": "pair.a"}
+    file.sql("update pair set a = 6")
+    assert file.changes("pairs")[-1][2] == {"id": 1, "a": 1, "b": 2, "pair.a": 6}
+
+
+def test_a_key_that_the_shard_names_keeps_its_name(file: CaptureFile) -> None:
+    """The expression is not ours to change; recording goes on meanwhile."""
+    file.enable(TableCapture("flight", shard="id % 2"))
+    file.sql("alter table flight rename column id to number", "insert into flight values (1, 'a', 5)")
+    with pytest.raises(FeedSetupError, match="Give a key column that was renamed its name back"):
+        file.source.refresh_capture(NAME)
+    file.sql("alter table flight rename column number to id")
+    assert file.source.refresh_capture(NAME).drift == ()
+    assert len(file.changes(NAME, shards=(1,))) == 1
+
+
+def test_a_column_that_is_added_is_captured_from_the_refresh_on(file: CaptureFile) -> None:
+    """By operations that take all; those with chosen columns keep them."""
+    file.enable(TableCapture("flight", delete=("id",)))
+    file.sql("alter table flight add column seats int", "insert into flight values (1, 'a', 5, 180)")
+    assert file.source.capture(NAME).drift == (
+        "column 'seats' of 'flight' is not captured by insert, update",
+    )
+    info = file.source.refresh_capture(NAME)
+    assert info.drift == ()
+    assert info.shape.tables["flight"].columns[Operation.DELETE] == {"id": "id"}
+    file.sql("update flight set seats = 200")
+    row = {"id": 1, "status": "a", "gate": 5}
+    assert file.changes(NAME) == [
+        ("add", None, {**row, "seats": None}),
+        ("upd", {**row, "seats": 180}, {**row, "seats": 200}),
+    ]
+    with pytest.raises(FeedSetupError, match="there is no column 'nope' to leave out"):
+        file.source.refresh_capture(NAME, without=["nope"])
+    with pytest.raises(FeedSetupError, match="table 'flight', delete: no column is left to be recorded"):
+        file.source.refresh_capture(NAME, without=["id"])
