@@ -16,6 +16,13 @@ Every error of airflow_changefeed, in one tree.
     │   ├── FeedSetupError            a table cannot become a feed, or is one of another kind
     │   ├── CaptureNotFoundError      the database has no such capture
     │   ├── CaptureGapError           changes passed a capture unseen, and nobody settled it yet
+    │   ├── ConsumerNotFoundError     the feed has no such consumer
+    │   ├── ConsumerSetupError        a consumer that exists with other settings
+    │   ├── ConsumerUseError          calls of a consumer in an order that means nothing
+    │   ├── HandlerError              a handler that cannot be found, called or taken along
+    │   ├── PoisonError               an event that failed too often
+    │   ├── WorkTransactionError      work that ended the transaction it was given
+    │   ├── DeadLetterError           a dead letter that is not there, or no longer open
     │   ├── FoldError                 events from which a table's state cannot be told
     │   ├── FutureTimeError           a seal or window that ends in the future
     │   ├── HistoryError              history that cannot be inserted where it was asked
@@ -140,6 +147,34 @@ class CaptureNotFoundError(TerminalError):
 
 class CaptureGapError(TerminalError):
     """Changes of a captured table passed unseen, or may have; a person must settle it."""
+
+
+class ConsumerNotFoundError(TerminalError):
+    """The feed has no consumer of that name."""
+
+
+class ConsumerSetupError(TerminalError):
+    """A consumer exists with other settings, or as that of an export."""
+
+
+class ConsumerUseError(TerminalError):
+    """A consumer was used in an order that means nothing: consume before get, next outside a transaction."""
+
+
+class HandlerError(TerminalError):
+    """A handler cannot be imported or called, or this source cannot run handlers of its kind."""
+
+
+class PoisonError(TerminalError):
+    """An event failed as often as the consumer allows, and it stops at it."""
+
+
+class WorkTransactionError(TerminalError):
+    """Work ended the transaction that it was given, or swallowed an error that did; nothing was consumed."""
+
+
+class DeadLetterError(TerminalError):
+    """There is no such dead letter, or it is not open any more."""
 
 
 class FoldError(TerminalError):

@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A consumer of events: its settings, its leases, what it consumes, and what it could not.
+
+One active consumer of a queue with fail-over, consumption that is atomic with the work, and retries until
+success are those of Comdb2's Lua consumers; the log of invocations is that of Hasura's event triggers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import Enum
+
+from airflow_changefeed.core.cursor import CursorRow, check_consumer
+from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.times import parse_time
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import InvalidArgumentError, InvalidUlidError
+
+MAX_ATTEMPTS = 1_000_000
+#: Characters of a reason or note that are kept; the rest is cut.
+MAX_REASON = 2_000
+_MAX_KEEP = timedelta(days=36_500)
+
+
+class Beginning(str, Enum):
+    """Where a new consumer begins, if it is not a time or a ULID."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class OnPoison(str, Enum):
+    """
+    What is done with an event that failed too often.
+
+    ``STOP``: the consumer ends with an error, and begins with this event again. ``PARK``: the event becomes a
+    dead letter, and the consumer goes on behind it.
+    """
+
+    STOP = "stop"
+    PARK = "park"
+
+
+class LetterState(str, Enum):
+    """
+    What became of a dead letter.
+
+    ``PARKED``: it waits for a person. ``RETRY``: the consumer takes it next. ``DONE``: it was consumed.
+    ``DROPPED``: a person decided to do without it.
+    """
+
+    PARKED = "parked"
+    RETRY = "retry"
+    DONE = "done"
+    DROPPED = "dropped"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the event is still to be consumed."""
+        return self in (LetterState.PARKED, LetterState.RETRY)
+
+
+class Outcome(str, Enum):
+    """How an attempt at events ended. ``LOST``: nothing was written, as the lease was somebody else's."""
+
+    CONSUMED = "consumed"
+    FAILED = "failed"
+    LOST = "lost"
+
+
+def parse_beginning(text: str) -> Beginning | datetime | Ulid:
+    """
+    Read where a consumer begins: ``earliest``, ``latest``, a time with its zone, or a ULID.
+
+    :raises InvalidArgumentError: none of them.
+    """
+    if text in {one.value for one in Beginning}:
+        return Beginning(text)
+    for parse in (Ulid.parse_text, parse_time):
+        try:
+            return parse(text)
+        except (InvalidUlidError, ValueError):
+            continue
+    raise InvalidArgumentError(
+        f"a consumer cannot begin at {text!r}: give earliest, latest, a time with its zone "
+        "(2026-03-01T00:00:00Z) or a ULID",
+        value=text,
+    )
+
+
+@dataclass(frozen=True)
+class ConsumerSpec:
+    """
+    The settings of a consumer.
+
+    :param consumer: its name, 1 to 128 printable characters without ``:``.
+    :param feed: whose events it consumes.
+    :param max_attempts: failures of one event before ``on_poison``; None tries for ever.
+    :param on_poison: what is done then.
+    :param keep_log: how long its attempts stay in the log of invocations.
+    """
+
+    consumer: str
+    feed: str
+    max_attempts: int | None = 10
+    on_poison: OnPoison = OnPoison.STOP
+    keep_log: timedelta = timedelta(days=7)
+
+    def __post_init__(self) -> None:
+        problems = []
+        try:
+            check_consumer(self.consumer)
+        except InvalidArgumentError as problem:
+            problems.append(problem.message)
+        if self.max_attempts is not None and not 1 <= self.max_attempts <= MAX_ATTEMPTS:
+            problems.append(f"max_attempts must be 1 to {MAX_ATTEMPTS}, or None, not {self.max_attempts}")
+        if self.on_poison is OnPoison.PARK and self.max_attempts is None:
+            problems.append("on_poison 'park' needs max_attempts: without it no event ever failed too often")
+        if not timedelta(0) <= self.keep_log <= _MAX_KEEP:
+            problems.append(f"keep_log must be 0 to {_MAX_KEEP.days} days, not {self.keep_log}")
+        InvalidArgumentError.collect(f"consumer {self.consumer!r} of feed {self.feed!r}", problems)
+
+    def to_json(self) -> str:
+        """Write the settings, without consumer and feed; equal settings give equal texts."""
+        return json.dumps(
+            {
+                "keep_log": self.keep_log.total_seconds(),
+                "max_attempts": self.max_attempts,
+                "on_poison": self.on_poison.value,
+            },
+            sort_keys=True,
+        )
+
+    @classmethod
+    def from_json(cls, consumer: str, feed: str, text: str) -> ConsumerSpec:
+        """Read what :meth:`to_json` wrote."""
+        found = json.loads(text)
+        return cls(
+            consumer,
+            feed,
+            max_attempts=found["max_attempts"],
+            on_poison=OnPoison(found["on_poison"]),
+            keep_log=timedelta(seconds=found["keep_log"]),
+        )
+
+
+@dataclass(frozen=True)
+class ConsumerInfo:
+    """
+    A consumer as its database describes it.
+
+    :param begin: exclusive; where shards begin that come later.
+    :param resource_version: bumped at each change of its settings.
+    """
+
+    spec: ConsumerSpec
+    begin: Ulid
+    created_at: datetime
+    created_by: str
+    resource_version: int = 1
+
+
+@dataclass(frozen=True)
+class Grant:
+    """
+    The leases that a process got of those it asked for.
+
+    :param rows: of the shards it may consume now, with their tokens and cursors; empty when others hold all
+        of them: then it is written down as waiting.
+    :param free_at: when the first of the others runs out, by the database's clock; None without others.
+    """
+
+    rows: Mapping[Shard, CursorRow]
+    free_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """
+    What a process learned when it prolonged its leases.
+
+    :param held: the shards whose newest grant is still its own.
+    :param waiting: how many others wait without any shard.
+    :param has_retries: whether a person wants dead letters to be tried again.
+    """
+
+    held: frozenset[Shard]
+    waiting: int = 0
+    has_retries: bool = False
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """A process that waits for a lease. ``since``: when it first asked."""
+
+    name: str
+    since: datetime
+
+
+@dataclass(frozen=True)
+class LeaseInfo:
+    """
+    Who holds a shard for a consumer, and who waits.
+
+    :param holder: None when nobody does.
+    :param since: when it was granted; None without holder, and for a lease of an export.
+    :param expires: by the database's clock; a lease that ran out is still its holder's until another asks.
+    :param waiters: of the consumer, for any shard; longest waiting first.
+    """
+
+    consumer: str
+    feed: str
+    shard: Shard
+    token: int
+    holder: str | None
+    since: datetime | None
+    expires: datetime | None
+    waiters: tuple[Waiter, ...] = ()
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """
+    One attempt at events of a shard, for the log of invocations.
+
+    :param first, last: of the events, inclusive both.
+    :param number: 1 for the first attempt at ``first``, then the next ones.
+    :param error: why it failed; None when it did not.
+    """
+
+    first: Ulid
+    last: Ulid
+    events: int
+    number: int
+    started_at: datetime
+    outcome: Outcome = Outcome.CONSUMED
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """An entry of the log: an attempt, and who made it under which lease token."""
+
+    number: int
+    consumer: str
+    feed: str
+    shard: Shard
+    attempt: Attempt
+    ended_at: datetime
+    holder: str
+    lease_token: int
+
+
+@dataclass(frozen=True)
+class Parked:
+    """An event that becomes a dead letter: which, after how many failures, and why."""
+
+    ulid: Ulid
+    attempts: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Consumption:
+    """
+    A step of a consumer in a shard, made in one transaction with its work, or not at all.
+
+    :param upto: inclusive; the new cursor. The present one where only a dead letter is settled.
+    :param expected_version: resource version of the cursor row as it was last seen.
+    :param lease_token: the consumer's grant; refused unless it is the newest, run out or not.
+    :param seconds: for which the lease is prolonged, from now.
+    :param attempt: for the log; None writes nothing there.
+    :param parked: an event that is left behind as a dead letter.
+    :param letter: number of a dead letter that was consumed with this step.
+    """
+
+    shard: Shard
+    upto: Ulid
+    expected_version: int
+    lease_token: int
+    seconds: float
+    attempt: Attempt | None = None
+    parked: Parked | None = None
+    letter: int | None = None
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """
+    An event that a consumer parked. Until it is done or dropped, its window is not complete for the consumer,
+    and no purge passes it.
+
+    :param number: its name for people.
+    :param settled_at, settled_by, note: when, by whom and why it was done or dropped; None before.
+    """
+
+    number: int
+    consumer: str
+    feed: str
+    shard: Shard
+    ulid: Ulid
+    state: LetterState
+    attempts: int
+    reason: str
+    parked_at: datetime
+    parked_by: str
+    settled_at: datetime | None = field(default=None)
+    settled_by: str | None = None
+    note: str | None = None
