@@ -24,7 +24,7 @@ from airflow_changefeed.sources.base import Purged
 from airflow_changefeed.sources.sqlite.capture_drain import move_captured, purge_captured
 from airflow_changefeed.sources.sqlite.capture_gaps import gap_error
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.sources.sqlite.names import FeedTables, load_feed
+from airflow_changefeed.sources.sqlite.names import FeedTables, load_feed, present
 from airflow_changefeed.sources.sqlite.reader import shard_bounds
 
 #: Rows ordered in one transaction: long enough to be quick, short enough that writers wait for milliseconds.
@@ -280,12 +280,19 @@ def _seals(connection: sqlite3.Connection, tables: FeedTables, until_ms: int) ->
 def _purge_bound(connection: sqlite3.Connection, tables: FeedTables, shard: Shard, wanted: Ulid) -> Ulid:
     """Return up to where a purge may go: what was asked, what is sealed, what every consumer acknowledged."""
     purged, _ = shard_bounds(connection, tables, shard)
-    # A consumer without a row for this shard has not yet seen it, and needs all of it.
+    # A consumer without a row for this shard has not yet seen it, and needs all of it; one of events all from
+    # where its later shards begin.
+    consumers = 'select distinct consumer, zeroblob(16) as begin from "changefeed.consumer" where feed = ?1'
+    if present(connection, ("consumer_settings",)):
+        settings = 'from "changefeed.consumer_settings" where feed = ?1'
+        consumers = (
+            f"{consumers} and consumer not in (select consumer {settings}) "
+            f"union all select consumer, begin_ulid {settings}"
+        )
     acks = connection.execute(
         "select coalesce(min(ack), x'ffffffffffffffffffffffffffffffff') from (select coalesce(("
         'select ack from "changefeed.consumer" c where c.feed = ?1 and c.consumer = k.consumer '
-        "and c.shard = ?2), zeroblob(16)) as ack "
-        'from (select distinct consumer from "changefeed.consumer" where feed = ?1) k)',
+        f"and c.shard = ?2), k.begin) as ack from ({consumers}) k)",
         (tables.info.name, str(shard)),
     ).fetchone()
     sealed = Ulid.floor_milliseconds(tables.floor_ms).previous()

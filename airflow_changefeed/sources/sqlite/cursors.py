@@ -28,7 +28,7 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.sources.base_cursors import CursorMove
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.sources.sqlite.names import load_feed
+from airflow_changefeed.sources.sqlite.names import CONSUMER_TABLES, load_feed, present
 from airflow_changefeed.sources.sqlite.reader import check_beyond
 
 _COLUMNS = (
@@ -36,7 +36,7 @@ _COLUMNS = (
     "lease_token, lease_holder, lease_expires_ms"
 )
 #: Seconds of a year: the longest a lease may last.
-_MAX_LEASE = 366 * 86_400
+MAX_LEASE = 366 * 86_400
 _WHERE = "where feed = ? and consumer = ? and shard = ?"
 
 
@@ -49,7 +49,7 @@ class SqliteCursors:
         """See :class:`~airflow_changefeed.sources.base.CursorStore`, also for all that follows."""
         with self.database.connect() as connection:
             load_feed(connection, feed)
-            return _rows(connection, feed, consumer)
+            return cursor_rows(connection, feed, consumer)
 
     def begin_consumer(
         self, consumer: str, feed: str, starts: Mapping[Shard, Ulid], *, by: str
@@ -58,21 +58,22 @@ class SqliteCursors:
         check_consumer(consumer)
         with self.database.connect() as connection, self.database.write(connection):
             tables = load_feed(connection, feed)
-            known = {row.shard: row for row in _rows(connection, feed, consumer)}
+            known = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
             for shard, after in starts.items():
                 check_shard(shard, tables.info.shard_key_type)
                 # One that begins in the future would pass over all that comes until then.
                 check_beyond(connection, tables, shard, after)
                 row = known.get(shard)
                 if row is None:
-                    self._insert(connection, consumer, feed, shard, after, by)
+                    self.insert_cursor(connection, consumer, feed, shard, after, by)
                 elif (frontier := row.frontier.begin_at(after)) != row.frontier:
                     self._update(connection, row, frontier, min(row.ack, after), by)
-            return _rows(connection, feed, consumer)
+            return cursor_rows(connection, feed, consumer)
 
-    def _insert(
+    def insert_cursor(
         self, connection: sqlite3.Connection, consumer: str, feed: str, shard: Shard, after: Ulid, by: str
     ) -> None:
+        """Make the row of a shard that a consumer begins."""
         connection.execute(
             'insert into "changefeed.consumer" '
             "(consumer, feed, shard, start_ulid, ulid, ack, moved_at_ms, moved_by) "
@@ -113,17 +114,14 @@ class SqliteCursors:
         self, consumer: str, feed: str, shards: Sequence[Shard], *, holder: str, seconds: float
     ) -> dict[Shard, int]:
         """See the protocol."""
-        if not 0 < seconds <= _MAX_LEASE:
-            raise InvalidArgumentError(
-                f"a lease must last 0 (exclusive) to {_MAX_LEASE} seconds, not {seconds}"
-            )
+        check_lease_seconds(seconds)
         with self.database.connect() as connection, self.database.write(connection):
             load_feed(connection, feed)
-            known = {row.shard: row for row in _rows(connection, feed, consumer)}
+            known = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
             now_ms = self.database.now_ms()
             for shard in shards:
                 _check_free(_known(known, consumer, feed, shard), holder, from_milliseconds(now_ms))
-            token = _draw_token(connection)
+            token = draw_token(connection)
             connection.executemany(
                 'update "changefeed.consumer" set lease_token = ?, lease_holder = ?, lease_expires_ms = ? '
                 f"{_WHERE}",
@@ -153,7 +151,7 @@ class SqliteCursors:
             )
         with self.database.connect() as connection, self.database.write(connection):
             tables = load_feed(connection, feed)
-            known = {row.shard: row for row in _rows(connection, feed, consumer)}
+            known = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
             now = self.database.now()
             for move in moves:
                 row = _known(known, consumer, feed, move.shard)
@@ -164,24 +162,33 @@ class SqliteCursors:
                 check_beyond(connection, tables, move.shard, max(furthest, move.ack or Ulid.MIN))
                 ack = row.ack if move.ack is None else max(row.ack, move.ack)
                 self._update(connection, row, move.frontier, ack, by)
-            return _rows(connection, feed, consumer)
+            return cursor_rows(connection, feed, consumer)
 
     def drop_consumer(self, consumer: str, feed: str) -> None:
         """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
             load_feed(connection, feed)
-            connection.execute(
-                'delete from "changefeed.consumer" where feed = ? and consumer = ?', (feed, consumer)
-            )
+            for name in ("consumer", *present(connection, CONSUMER_TABLES)):
+                connection.execute(
+                    f'delete from "changefeed.{name}" where feed = ? and consumer = ?', (feed, consumer)
+                )
 
 
-def _draw_token(connection: sqlite3.Connection) -> int:
+def check_lease_seconds(seconds: float) -> None:
+    """Raise InvalidArgumentError for a time that no lease can last."""
+    if not 0 < seconds <= MAX_LEASE:
+        raise InvalidArgumentError(f"a lease must last 0 (exclusive) to {MAX_LEASE} seconds, not {seconds}")
+
+
+def draw_token(connection: sqlite3.Connection) -> int:
+    """Draw a lease token: higher than every one drawn in this database before."""
     (token,) = connection.execute('insert into "changefeed.lease" default values returning token').fetchone()
     connection.execute('delete from "changefeed.lease"')
     return int(token)
 
 
-def _rows(connection: sqlite3.Connection, feed: str, consumer: str | None) -> list[CursorRow]:
+def cursor_rows(connection: sqlite3.Connection, feed: str, consumer: str | None) -> list[CursorRow]:
+    """Return the rows of a feed's consumer, or of all of them."""
     rows = connection.execute(
         f'select {_COLUMNS} from "changefeed.consumer" where feed = ?1 and (?2 is null or consumer = ?2) '
         "order by consumer, shard",

@@ -21,6 +21,8 @@ from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import FeedNotFoundError, FeedSetupError, InvalidArgumentError
 from airflow_changefeed.sources.sqlite.capture_registry import StoredCapture, load_captures
 
+#: What a file has beside cursors of its consumers of events; one of an older version has none of it.
+CONSUMER_TABLES = ("consumer_settings", "lease_waiter", "dead_letter", "invocation")
 _SHARD_COLUMNS = ("shard", "shard_id")
 _ONLY_SHARD = "0 = ?"
 
@@ -33,6 +35,12 @@ def quote(name: str) -> str:
 def literal(text: str) -> str:
     """Quote a text value, for definitions, where there are no parameters."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def present(connection: sqlite3.Connection, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of our tables that the file has; without the prefix of their names."""
+    found = {name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")}
+    return tuple(name for name in names if f"changefeed.{name}" in found)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,15 @@ from airflow_changefeed.core.feed import INTEGER_SHARD_BITS, SHARD_KEY_TYPES, Co
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
 from airflow_changefeed.sources.base import RESERVED_PREFIX, Installed
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.sources.sqlite.names import FeedTables, columns_of, load_feed, load_feeds, quote
+from airflow_changefeed.sources.sqlite.names import (
+    CONSUMER_TABLES,
+    FeedTables,
+    columns_of,
+    load_feed,
+    load_feeds,
+    present,
+    quote,
+)
 from airflow_changefeed.sources.sqlite.types import Storage, storage_of
 from airflow_changefeed.sql import fill, load_sql
 
@@ -79,7 +87,7 @@ class SqliteSetup:
                 connection.execute(f"drop table if exists {table}")
             # The one object of ours that lies on the user's table.
             connection.execute(f"drop index if exists {tables.ulid_index}")
-            for registry in ("registry", "consumer", "stale"):
+            for registry in ("registry", "consumer", "stale", *present(connection, CONSUMER_TABLES)):
                 connection.execute(f'delete from "changefeed.{registry}" where feed = ?', (feed,))
             if tables.capture is not None:
                 self.drop_recorded(connection, tables)

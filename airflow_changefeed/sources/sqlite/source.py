@@ -9,9 +9,10 @@ from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.sqlite.capture import SqliteCapture
 from airflow_changefeed.sources.sqlite.connection import MAX_LOCK_TIMEOUT, SqliteDatabase
 from airflow_changefeed.sources.sqlite.control import SqliteControl
-from airflow_changefeed.sources.sqlite.cursors import SqliteCursors
 from airflow_changefeed.sources.sqlite.history import SqliteHistory
 from airflow_changefeed.sources.sqlite.inspect import SqliteInspect
+from airflow_changefeed.sources.sqlite.leases import SqliteLeases
+from airflow_changefeed.sources.sqlite.letters import SqliteLetters
 from airflow_changefeed.sources.sqlite.reader import SqliteReader
 from airflow_changefeed.sources.sqlite.setup import SqliteSetup
 
@@ -19,11 +20,17 @@ BULK_READERS = ("sqlite3", "adbc")
 
 
 class SqliteFeedSource(
-    SqliteCapture, SqliteControl, SqliteReader, SqliteHistory, SqliteSetup, SqliteCursors, SqliteInspect
+    SqliteCapture,
+    SqliteControl,
+    SqliteReader,
+    SqliteHistory,
+    SqliteSetup,
+    SqliteLeases,
+    SqliteLetters,
+    SqliteInspect,
 ):
     """
-    Feeds in a SQLite file; implements :class:`~airflow_changefeed.sources.base.FeedSource` and
-    :class:`~airflow_changefeed.sources.base.CaptureControl`.
+    Feeds in a SQLite file; implements :class:`~airflow_changefeed.sources.base.FeedSource`.
 
     Holds nothing open between calls, so it may be used from any thread and kept across forks.
 
