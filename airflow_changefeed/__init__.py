@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.hooks.changefeed import ChangefeedHook
     from airflow_changefeed.hooks.changefeed_context import window_params
     from airflow_changefeed.operators.changefeed import ChangefeedVerifyOperator
+    from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
     from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
     from airflow_changefeed.sensors.changefeed import ChangefeedSensor
     from airflow_changefeed.sources import open_source
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "CaptureSpec": "core.capture",
+    "ChangefeedConsumeOperator": "operators.changefeed_consume",
     "ChangefeedDataSource": "spark.datasource",
     "ChangefeedFoldOperator": "operators.changefeed_fold",
     "ChangefeedHook": "hooks.changefeed",
@@ -57,6 +59,7 @@ _MODULES = {
 
 __all__ = [
     "CaptureSpec",
+    "ChangefeedConsumeOperator",
     "ChangefeedDataSource",
     "ChangefeedFoldOperator",
     "ChangefeedHook",

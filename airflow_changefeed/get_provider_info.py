@@ -38,8 +38,15 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": _NAME,
                 "python-modules": [
                     "airflow_changefeed.operators.changefeed",
+                    "airflow_changefeed.operators.changefeed_consume",
                     "airflow_changefeed.operators.changefeed_fold",
                 ],
+            }
+        ],
+        "task-decorators": [
+            {
+                "name": "changefeed",
+                "class-name": "airflow_changefeed.decorators.changefeed.changefeed_task",
             }
         ],
         "cli": ["airflow_changefeed.cli.changefeed.get_cli_commands"],

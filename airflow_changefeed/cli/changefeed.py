@@ -12,6 +12,12 @@ from typing import TYPE_CHECKING
 
 from airflow_changefeed.cli.changefeed_arguments import count, length, place, seconds, shard, time
 from airflow_changefeed.cli.changefeed_capture_options import capture_commands
+from airflow_changefeed.cli.changefeed_consumer_options import (
+    consume_command,
+    consumer_commands,
+    dead_letter_commands,
+    leases_command,
+)
 from airflow_changefeed.cli.changefeed_options import action, conn_id, option, shown
 
 if TYPE_CHECKING:
@@ -45,6 +51,10 @@ def get_cli_commands() -> list[CLICommand]:
                 _verify(),
                 _doctor(),
                 capture_commands(),
+                consumer_commands(),
+                consume_command(),
+                leases_command(),
+                dead_letter_commands(),
             ),
         )
     ]

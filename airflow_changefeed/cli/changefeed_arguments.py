@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from airflow_changefeed.exceptions import InvalidArgumentError
 
 if TYPE_CHECKING:
+    from airflow_changefeed.core.consumer import Beginning
     from airflow_changefeed.core.feed import Shard
     from airflow_changefeed.core.ulid import Ulid
 
@@ -82,3 +83,18 @@ def length(text: str) -> float:
     if not 0 < value <= 876_600:
         raise ArgumentTypeError(f"{text!r} is no length of time: give a number above 0, at most 876600")
     return value
+
+
+def beginning(text: str) -> Beginning | datetime | Ulid:
+    """Read where a consumer begins."""
+    from airflow_changefeed.core.consumer import parse_beginning
+
+    try:
+        return parse_beginning(text)
+    except InvalidArgumentError as problem:
+        raise ArgumentTypeError(problem.message) from None
+
+
+def attempts(text: str) -> int | str:
+    """Read how often something may fail; ``none`` for ever."""
+    return text if text == "none" else count(text)

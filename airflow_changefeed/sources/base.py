@@ -18,6 +18,7 @@ from airflow_changefeed.core.fault import Examination, Limits
 from airflow_changefeed.core.feed import FeedInfo, FeedKind, Seal, Shard, ShardStatus, StaleMark
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.sources.base_capture import CaptureControl
+from airflow_changefeed.sources.base_consumers import ConsumerStore
 from airflow_changefeed.sources.base_cursors import CursorStore
 
 if TYPE_CHECKING:
@@ -330,7 +331,7 @@ class Inspectable(Protocol):
 
 
 @runtime_checkable
-class FeedSource(FeedReader, FeedControl, CaptureControl, CursorStore, Inspectable, Protocol):
+class FeedSource(FeedReader, FeedControl, CaptureControl, CursorStore, ConsumerStore, Inspectable, Protocol):
     """A database that holds feeds."""
 
     def describe(self) -> dict[str, Any]:

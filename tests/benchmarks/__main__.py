@@ -2,7 +2,7 @@
 """
 Run the benchmarks, print their tables, and leave the figures in ``build/benchmarks.json``.
 
-``python -m tests.benchmarks [export] [fixed] [drain] [capture] [fold] [mssql]``; without names, all of them.
+``python -m tests.benchmarks [export] [fixed] [drain] [capture] [fold] [consume] [mssql]``, or all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.benchmarks import capture, drain, export, fixed, fold, mssql
+from tests.benchmarks import capture, consume, drain, export, fixed, fold, mssql
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "benchmarks.json"
 ALL = {
@@ -23,6 +23,7 @@ ALL = {
     "drain": drain.run,
     "capture": capture.run,
     "fold": fold.run,
+    "consume": consume.run,
     "mssql": mssql.run,
 }
 

@@ -93,8 +93,14 @@ def places(feed: SqliteFeedSource) -> set[Ulid]:
     return {row.ulid for row in feed.cursors(FEED, CONSUMER)}
 
 
-def run(home: Path, *runs: tuple[str, datetime | None, dict[str, str] | None]) -> dict[str, Any]:
-    """Run DAGs in an Airflow home of their own; None lets assets ask for it. Return what became of them."""
+def run(
+    home: Path, *runs: tuple[str, datetime | None, dict[str, str] | None], shown: str = "changefeed progress:"
+) -> dict[str, Any]:
+    """
+    Run DAGs in an Airflow home of their own; None lets assets ask for it. Return what became of them.
+
+    :param shown: what the tasks' logs show.
+    """
     arguments = [(name, date.isoformat() if date else "assets", conf) for name, date, conf in runs]
     done = subprocess.run(
         [sys.executable, "-m", "tests.system.run_dags", json.dumps(arguments)],
@@ -113,7 +119,7 @@ def run(home: Path, *runs: tuple[str, datetime | None, dict[str, str] | None]) -
     assert done.returncode == 0, done.stdout[-5000:]
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert result["states"] == ["success"] * len(runs), done.stdout[-5000:]
-    assert "changefeed progress:" in done.stdout, "the task log shows the job's progress"
+    assert shown in done.stdout
     return result
 
 
@@ -170,3 +176,23 @@ def test_a_captured_table_is_exported_and_folded(
     assert board.rolled_back > 0
     assert result.exported == board.made
     assert result.is_good
+
+
+def test_events_are_consumed_window_by_window(feed: SqliteFeedSource, tmp_path: Path) -> None:
+    """Each event's work is done once, also where a window is run again; later events are left alone."""
+    with closing(sqlite3.connect(feed.describe()["path"])) as connection:
+        connection.execute('create table "nyc.Airport" (origin text primary key, flights integer)')
+        window = {"window_start": "2013-01-01T01:00:00Z", "window_end": "2013-01-01T03:00:00Z"}
+        result = run(
+            tmp_path / "home",
+            ("changefeed_consume", START + timedelta(hours=1), None),
+            ("changefeed_consume", START + timedelta(hours=9), window),
+            ("changefeed_consume", START + timedelta(hours=10), window),
+            shown="Consumed 60 events",
+        )
+        assert connection.execute('select * from "nyc.Airport"').fetchall() == [("JFK", 3 * 60)]
+    told = [[one["events"] for one in results if one] for results in result["results"]]
+    assert told == [[60], [120], [0]]
+    assert {row.consumer: len(feed.cursors(FEED, "airports")) for row in feed.cursors(FEED)} == {
+        "airports": 3
+    }

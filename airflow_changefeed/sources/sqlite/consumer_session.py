@@ -106,9 +106,9 @@ class SqliteConsumerSession:
 
     def _ended(self) -> WorkTransactionError:
         return WorkTransactionError(
-            f"consumer {self._consumer!r} of feed {self._feed!r}: the work committed, rolled back or began a "
+            f"consumer {self._consumer!r} of feed {self._feed!r}: its work committed, rolled back or began a "
             "transaction, closed the connection, or swallowed an error that ended its transaction. Nothing "
-            "was consumed. The work must leave the transaction that it is given open (savepoints are allowed)",
+            "was consumed. Leave the transaction that the work is given open (savepoints are allowed)",
             consumer=self._consumer,
             feed=self._feed,
         )

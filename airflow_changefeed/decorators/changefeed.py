@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``@task.changefeed``: the decorated function is called for each event of a feed."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
+
+from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+#: The parameters of a handler that a consumer gives: the event, or events, and the connection.
+_GIVEN = 2
+
+
+class _OwnParameters:
+    """A handler as a DAG calls it: without the parameters that the consumer gives."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        functools.update_wrapper(self, function)
+        signature = inspect.signature(function)
+        names = list(signature.parameters.values())
+        places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        if len(names) < _GIVEN or any(one.kind not in places for one in names[:_GIVEN]):
+            raise TypeError(
+                f"@task.changefeed: {function.__name__}{signature} must take the event and the connection "
+                "as its first two parameters"
+            )
+        self.function = function
+        self.__signature__ = signature.replace(parameters=names[_GIVEN:])
+
+    def __call__(self, *arguments: Any, **named: Any) -> object:
+        """Call the function."""
+        return self.function(*arguments, **named)
+
+
+class _ChangefeedDecoratedOperator(DecoratedOperator, ChangefeedConsumeOperator):  # type: ignore[misc] # Airflow's own decorated operators likewise
+    """Calls a function for each event."""
+
+    custom_operator_name = "@task.changefeed"
+    template_fields: Sequence[str] = (
+        *DecoratedOperator.template_fields,
+        *ChangefeedConsumeOperator.template_fields,
+    )
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., object],
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        own = (
+            python_callable
+            if isinstance(python_callable, _OwnParameters)
+            else _OwnParameters(python_callable)
+        )
+        super().__init__(
+            python_callable=own,
+            op_args=op_args,
+            op_kwargs=op_kwargs,
+            kwargs_to_upstream={"handler": own},
+            **kwargs,
+        )
+
+    def bound_handler(self, context: Context) -> Callable[..., object]:
+        """Return the function with the DAG's own arguments, and those of the run's context that it names."""
+        named = self.python_callable.__signature__.parameters  # type: ignore[attr-defined] # ours
+        of_context = {name: context[name] for name in named if name in context and name not in self.op_kwargs}
+        function, arguments = self.python_callable.function, tuple(self.op_args)  # type: ignore[attr-defined] # ours
+
+        def handler(event: Any, connection: Any) -> object:
+            return function(event, connection, *arguments, **of_context, **self.op_kwargs)
+
+        # For messages; not as a wrapper, whose signature would be the function's.
+        handler.__qualname__ = function.__qualname__
+        return handler
+
+
+def changefeed_task(
+    python_callable: Callable[..., object] | None = None,
+    multiple_outputs: bool | None = None,
+    **kwargs: Any,
+) -> TaskDecorator:
+    """
+    Make a function the handler of a consumer's events: ``@task.changefeed(feed=..., consumer=...)``.
+
+    Its first two parameters are the event (with ``batch``, the list of events) and the connection of their
+    transaction; further ones are given by the DAG, or named after keys of the run's context.
+
+    :param kwargs: those of ``ChangefeedConsumeOperator``.
+    """
+    return task_decorator_factory(
+        python_callable=python_callable,
+        multiple_outputs=multiple_outputs,
+        decorated_operator_class=_ChangefeedDecoratedOperator,
+        **kwargs,
+    )

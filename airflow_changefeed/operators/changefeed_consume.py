@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a handler for each event of a feed, as a consumer that only one process is at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_changefeed.core.feed import Shard, shard_text
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.exceptions import InvalidWindowError, LeaseHeldError, PoisonError
+from airflow_changefeed.hooks.changefeed import ChangefeedHook
+from airflow_changefeed.hooks.changefeed_context import (
+    airflow_errors,
+    check_arguments,
+    name_problems,
+    parse_shards,
+    run_window,
+    shard_problems,
+)
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from airflow.sdk import Context
+
+    from airflow_changefeed.sources.base import FeedSource
+
+#: Until when a task consumes.
+UNTIL = ("head", "window_end")
+
+
+class ChangefeedConsumeOperator(BaseOperator):
+    """
+    Consume a feed's events with a handler, exactly once where its work is in the feed's own database.
+
+    The handler is called with ``(event, connection)``, or with a list of events where ``batch`` says so, in
+    the transaction that consumes them: what it writes by the connection and the consumption commit or roll
+    back together. For work elsewhere an event may come again after a crash, with the same ``event.id``.
+
+    Tasks and processes of one consumer share its shards; none is worked on by two. The consumer must be there
+    (``airflow changefeed consumer create``, or ``create_consumer``). The result (XCom) is ``{"consumer",
+    "feed", "events", "parked", "until", "cursors"}``.
+
+    :param feed: name of the feed. (templated)
+    :param consumer: name of the consumer. (templated)
+    :param handler: a callable, ``package.module:function``, or ``procedure:schema.name`` on SQL Server, which
+        returns 0 when the event is done.
+    :param until: ``head``: all events that are committed when the task begins. ``window_end``: those below
+        the end of the run's window, which is sealed first; the task fails while one of them is a dead letter.
+    :param batch: what is handled at once: ``1`` (an event), a number of events, or ``transaction``: all
+        events of the transaction that made them, of captures only.
+    :param shards: those to consume; None for all. (templated)
+    :param handler_timeout: seconds that one call of the handler may take; None for no limit.
+    :param emit_timeout: seconds after which another process takes a shard over, if this one neither asks for
+        an event nor consumes.
+    :param register_timeout: seconds to wait while others hold all shards; None waits for ever.
+    :param changefeed_conn_id: Airflow connection of the feed's database. (templated)
+    """
+
+    template_fields: Sequence[str] = ("feed", "consumer", "shards", "changefeed_conn_id")
+    ui_color = "#e0ecd8"
+
+    def __init__(
+        self,
+        *,
+        feed: str,
+        consumer: str,
+        handler: Callable[..., object] | str,
+        until: str = "head",
+        batch: int | str = 1,
+        shards: Sequence[Any] | None = None,
+        handler_timeout: float | None = None,
+        emit_timeout: float = 10.0,
+        register_timeout: float | None = 3600.0,
+        changefeed_conn_id: str = ChangefeedHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.feed = feed
+        self.consumer = consumer
+        self.handler = handler
+        self.until = until
+        self.batch = batch
+        self.shards = shards
+        self.handler_timeout = handler_timeout
+        self.emit_timeout = emit_timeout
+        self.register_timeout = register_timeout
+        self.changefeed_conn_id = changefeed_conn_id
+        self._is_killed = False
+        check_arguments(self, self._problems())
+
+    def _problems(self) -> list[str]:
+        problems = [
+            *name_problems("feed", self.feed),
+            *name_problems("consumer", self.consumer),
+            *shard_problems(self.shards),
+        ]
+        if self.until not in UNTIL:
+            problems.append(f"until must be one of {', '.join(UNTIL)}, not {self.until!r}")
+        if self.batch != "transaction" and (
+            not isinstance(self.batch, int) or isinstance(self.batch, bool) or self.batch < 1
+        ):
+            problems.append(f"batch must be a number of events, or 'transaction', not {self.batch!r}")
+        if not callable(self.handler) and not isinstance(self.handler, str):
+            problems.append(f"handler must be a callable or its name, not {self.handler!r}")
+        return problems
+
+    def on_kill(self) -> None:
+        """End after the event that is being handled."""
+        self._is_killed = True
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Consume."""
+        with airflow_errors():
+            check_arguments(self, self._problems())
+            end = self._end(context)
+            hook = ChangefeedHook(self.changefeed_conn_id)
+            source = hook.source()
+            try:
+                return self._consume(source, end, self.bound_handler(context))
+            finally:
+                source.close()
+
+    def _end(self, context: Context) -> datetime | None:
+        """Return the end of the run's window; None where it consumes to the head."""
+        if self.until == "head":
+            return None
+        window = run_window(context, None, None)
+        if window is None:
+            raise InvalidWindowError(
+                f"task {self.task_id!r} consumes to the end of its run's window, and this run has none: use "
+                "until='head', or trigger it with a logical date, or with params window_start and window_end"
+            )
+        return window.end
+
+    def bound_handler(self, context: Context) -> Callable[..., object] | str:
+        """Return what is called for each event."""
+        return self.handler
+
+    def _consume(self, source: FeedSource, end: datetime | None, handler: Any) -> dict[str, Any]:
+        from airflow_changefeed.consumers.batch import ONE, Batch
+        from airflow_changefeed.consumers.run import run_consumer
+
+        shards = parse_shards(self.shards)
+        below = _below(source, self.feed, end)
+        batch = Batch(transaction=True) if self.batch == "transaction" else Batch(events=int(self.batch))
+        done = run_consumer(
+            source,
+            self.consumer,
+            self.feed,
+            handler,
+            batch=ONE if self.batch == 1 else batch,
+            at_head=True,
+            below=below,
+            shards=shards,
+            handler_timeout=self.handler_timeout,
+            emit_timeout=self.emit_timeout,
+            register_timeout=self.register_timeout,
+            stop=lambda: self._is_killed,
+        )
+        self.log.info("Consumed %d events, %d of them failed and were parked", done.events, done.parked)
+        if end is not None and not self._is_killed:
+            self._check_complete(source, shards, below, end)
+        cursors = {shard_text(row.shard): str(row.ulid) for row in source.cursors(self.feed, self.consumer)}
+        return {
+            "consumer": self.consumer,
+            "feed": self.feed,
+            "events": done.events,
+            "parked": done.parked,
+            "until": format_time(end or below.time),
+            "cursors": cursors,
+        }
+
+    def _check_complete(
+        self, source: FeedSource, shards: Sequence[Shard] | None, below: Ulid, end: datetime
+    ) -> None:
+        """Fail unless every event below the window's end is consumed: others hold shards, or parked some."""
+        letters = [
+            letter
+            for letter in source.dead_letters(self.feed, self.consumer)
+            if letter.ulid < below and (shards is None or letter.shard in shards)
+        ]
+        if letters:
+            numbers = " ".join(str(letter.number) for letter in letters[:20])
+            raise PoisonError(
+                f"consumer {self.consumer!r} of feed {self.feed!r}: {len(letters)} events before "
+                f"{format_time(end)} are dead letters, so what was consumed until then is not complete. See "
+                f"airflow changefeed dead-letters list; retry or drop {numbers}, then clear this task",
+                consumer=self.consumer,
+                feed=self.feed,
+            )
+        cursors = {row.shard: row.ulid for row in source.cursors(self.feed, self.consumer)}
+        begin = source.consumer(self.consumer, self.feed).begin
+        left = 0
+        for status in source.shards(self.feed):
+            if shards is None or status.shard in shards:
+                after = cursors.get(status.shard, begin)
+                upto = max(after, below.previous())
+                left += source.count(self.feed, status.shard, [UlidRange(after, upto)])[0]
+        if left:
+            raise LeaseHeldError(
+                f"consumer {self.consumer!r} of feed {self.feed!r}: {left} events before {format_time(end)} "
+                "are in shards that other processes hold, and not consumed yet: a retry looks again",
+                consumer=self.consumer,
+                feed=self.feed,
+            )
+
+
+def _below(source: FeedSource, feed: str, end: datetime | None) -> Ulid:
+    """Return where to stop, exclusive: a window's end, which is sealed, or behind what is committed."""
+    if end is not None:
+        source.seal(feed, end)
+        return Ulid.floor(end)
+    source.drain(feed)
+    heads = [status.head for status in source.shards(feed) if status.head is not None]
+    return max(heads, default=Ulid.MIN).next()

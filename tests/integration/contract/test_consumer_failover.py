@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fail-over of consumers: real processes, one of which is killed, cut off or asleep in each round."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.integration.contract.bench import Bench
+from tests.integration.contract.consumer_race import FailOver, FailOverPlan, judge_fail_over, run_fail_over
+
+log = logging.getLogger(__name__)
+
+
+def _race(bench: Bench, plan: FailOverPlan, folder: Path) -> FailOver:
+    found = run_fail_over(bench, plan, folder)
+    complaints = judge_fail_over(found)
+    assert complaints == [], "\n".join(complaints[:20])
+    for kind in sorted({kind for kind, _ in found.waits}):
+        waits = sorted(waited for other, waited in found.waits if other == kind)
+        median, longest = waits[len(waits) // 2], waits[-1]
+        log.info(
+            "%s: %d rounds, another went on in %.1f s, at most %.1f s", kind, len(waits), median, longest
+        )
+    return found
+
+
+@pytest.mark.races
+@pytest.mark.timeout(600)
+def test_another_consumer_goes_on(bench: Bench, tmp_path: Path) -> None:
+    """Nothing is lost, nothing consumed twice, nothing written under an old token."""
+    plan = FailOverPlan(seed=8, rounds=4)
+    assert len(_race(bench, plan, tmp_path).waits) >= plan.rounds - 1
+
+
+@pytest.mark.races
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_another_consumer_goes_on_round_after_round(bench: Bench, tmp_path: Path) -> None:
+    """200 rounds, 50 where a database server makes them slow."""
+    plan = FailOverPlan(seed=88, rounds=50 if bench.source.capabilities.parallel_writers else 200)
+    found = _race(bench, plan, tmp_path)
+    assert {"kill", "sleep"} <= {kind for kind, _ in found.waits}
+
+
+GOOD = FailOver((), {0: ("A", "B")}, (("A", 0, 1, "x"), ("B", 0, 2, "y")), {0: "B"}, ())
+
+
+def test_the_oracle_accepts_what_is_right() -> None:
+    """Each event once, by one holder after the other."""
+    assert judge_fail_over(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "complaint"),
+    [
+        (replace(GOOD, handled=GOOD.handled[:1]), "B was lost"),
+        (replace(GOOD, handled=(*GOOD.handled, ("A", 0, 1, "x"))), "A was consumed 2 times"),
+        (replace(GOOD, handled=(*GOOD.handled, ("C", 0, 3, "x"))), "C is no event"),
+        (replace(GOOD, handled=(("A", 0, 2, "y"), ("B", 0, 1, "x"))), "x wrote B under token 1 after 2"),
+        (replace(GOOD, cursors={0: "A"}), "the cursor is A, not B"),
+        (replace(GOOD, failures=("it hangs",)), "it hangs"),
+    ],
+)
+def test_the_oracle_sees_what_is_wrong(bad: FailOver, complaint: str) -> None:
+    """Lost, twice, made up, under an old token, a cursor that stands elsewhere, a process that failed."""
+    assert any(complaint in found for found in judge_fail_over(bad))

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``airflow changefeed consumer``, ``leases`` and ``dead-letters``, on the embedded source."""
+
+from __future__ import annotations
+
+import io
+import json
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from airflow_changefeed.cli.changefeed_consume import json_text
+from airflow_changefeed.consumers.event import FeedEvent
+from airflow_changefeed.core.consumer import Attempt, Consumption, Outcome, Parked
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.unit.airflow.commands import Commands
+
+FEED = "shop.Event"
+NAME = "billing"
+CREATE = ("consumer create", NAME, "--feed", FEED)
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteFeedSource]:
+    """A feed with three events in shard 0, and the connection to it."""
+    path = tmp_path / "shop.db"
+    with closing(sqlite3.connect(path)) as connection, closing(SqliteFeedSource(str(path))) as source:
+        connection.execute(f'create table "{FEED}" (id integer primary key)')
+        source.set_up_feed(FEED)
+        for number in range(3):
+            connection.execute(f'insert into "{FEED}" values (?)', (number,))
+            connection.execute(f'insert into "changefeed.outbox:{FEED}" (id) values (?)', (number,))
+        connection.commit()
+        source.drain(FEED)
+        monkeypatch.setenv(
+            "AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps({"conn_type": "sqlite", "host": str(path)})
+        )
+        monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
+        yield source
+
+
+@pytest.fixture
+def commands(source: SqliteFeedSource, capsys: pytest.CaptureFixture[str]) -> Commands:
+    """Give the commands on that connection."""
+    return Commands(capsys)
+
+
+def ulids(source: SqliteFeedSource) -> list[Ulid]:
+    """Return the events' ULIDs."""
+    return [event.ulid for event in source.read_feed(FEED, 0, Ulid.MIN)]
+
+
+def park_two(source: SqliteFeedSource) -> None:
+    """Let the consumer park the first two events."""
+    row = source.request_leases(NAME, FEED, [0], holder="tests", seconds=60).rows[0]
+    session = source.open_session(NAME, FEED)
+    for ulid in ulids(source)[:2]:
+        attempt = Attempt(ulid, ulid, 1, 3, source.now(), Outcome.FAILED, "ValueError: no")
+        parked = Parked(ulid, 3, "ValueError: no")
+        with session.transaction():
+            row = session.consume(
+                Consumption(0, ulid, row.resource_version, row.lease_token, 60, attempt, parked)
+            )
+    session.close()
+
+
+def test_a_consumer_is_created_listed_and_dropped(commands: Commands, source: SqliteFeedSource) -> None:
+    """Again with the same settings is harmless, with others refused; dropped, it is gone."""
+    (row,) = commands.rows(*CREATE, "--start", "earliest", "--max-attempts", "3", "--on-poison", "park")
+    assert (row["consumer"], row["max_attempts"], row["on_poison"]) == (NAME, 3, "park")
+    assert "no purge passes it" in commands.err
+    assert commands.rows(*CREATE, "--max-attempts", "3", "--on-poison", "park") == [row]
+    assert commands.run(*CREATE) == 2
+    assert "ConsumerSetupError: consumer 'billing'" in commands.err
+    assert commands.rows("consumer list") == [row]
+    assert commands.rows("consumer list", "--feed", FEED) == [row]
+    assert commands.rows("consumer drop", NAME, "--feed", FEED, "--yes") == [row]
+    assert commands.rows("consumer list") == []
+    assert source.cursors(FEED, NAME) == []
+
+
+def test_a_consumer_begins_where_it_is_told(commands: Commands, source: SqliteFeedSource) -> None:
+    """At the head by default; words that mean no place are refused."""
+    commands.rows(*CREATE, "--keep-log", "60", "--max-attempts", "none")
+    (row,) = source.cursors(FEED, NAME)
+    assert row.ulid == ulids(source)[-1]
+    (info,) = source.consumers()
+    assert (info.spec.max_attempts, info.spec.keep_log.total_seconds()) == (None, 60)
+    for words in (("--start", "yesterday"), ("--max-attempts", "0"), ("--keep-log", "-1")):
+        with pytest.raises(SystemExit) as end:
+            commands.run(*CREATE, *words)
+        assert end.value.code == 2
+
+
+def test_dropping_asks_first(
+    commands: Commands, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And says how many dead letters go with it; after a no nothing is gone."""
+    commands.rows(*CREATE, "--start", "earliest")
+    park_two(source)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    assert commands.run("consumer drop", NAME, "--feed", FEED) == 1
+    assert "and its 2 open dead letters? [y/N]" in commands.err
+    assert len(source.consumers()) == 1
+    assert commands.run("consumer drop", "nobody", "--feed", FEED, "--yes") == 2
+    assert "it has: billing" in commands.err
+
+
+def test_leases_show_who_consumes_and_who_waits(commands: Commands, source: SqliteFeedSource) -> None:
+    """Of all consumers, or of one; one without any shard is told from one that is not there."""
+    commands.rows(*CREATE, "--start", "earliest")
+    assert commands.run("leases", "--consumer", NAME) == 0
+    source.request_leases(NAME, FEED, [0], holder="first", seconds=60)
+    source.request_leases(NAME, FEED, [0], holder="second", seconds=60)
+    (row,) = commands.rows("leases", "--feed", FEED, "--consumer", NAME)
+    assert (row["consumer"], row["shard"], row["holder"]) == (NAME, "0", "first")
+    assert row["since"] is not None
+    assert row["expires"] > row["since"]
+    assert [waiter.partition(" since ")[0] for waiter in row["waiters"]] == ["second"]
+    assert "Shards: 1; held: 1" in commands.err
+    assert commands.run("leases", "--consumer", "nobody") == 2
+    assert "there are: billing" in commands.err
+
+
+def test_dead_letters_are_listed_tried_again_and_dropped(
+    commands: Commands, source: SqliteFeedSource
+) -> None:
+    """All that are named or none; what is settled frees the consumer's ack."""
+    commands.rows(*CREATE, "--start", "earliest")
+    park_two(source)
+    assert [row["number"] for row in commands.rows("dead-letters list")] == [1, 2]
+    assert "open: 2" in commands.err
+    assert [row["state"] for row in commands.rows("dead-letters retry", "1")] == ["retry"]
+    assert f"The next turn of {NAME} tries 1 events again" in commands.err
+    assert commands.run("dead-letters drop", "1", "9", "--note", "no", "--yes") == 2
+    assert "there is no dead letter 9: nothing was changed" in commands.err
+    (row, _) = commands.rows("dead-letters drop", "1", "2", "--note", "booked by hand", "--yes")
+    assert (row["state"], row["note"]) == ("dropped", "booked by hand")
+    assert source.cursors(FEED, NAME)[0].ack == ulids(source)[1]
+    assert commands.rows("dead-letters list", "--consumer", NAME) == []
+    assert len(commands.rows("dead-letters list", "--all", "--feed", FEED)) == 2
+    assert commands.run("dead-letters retry", "1") == 2
+    assert "dead letter 1 is dropped already" in commands.err
+
+
+def test_dropping_dead_letters_asks_first(
+    commands: Commands, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a no they are still there."""
+    commands.rows(*CREATE, "--start", "earliest")
+    park_two(source)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    assert commands.run("dead-letters drop", "1", "--note", "no") == 1
+    assert "Do without 1 events?" in commands.err
+    assert len(source.dead_letters()) == 2
+
+
+def test_the_log_shows_what_was_tried(commands: Commands, source: SqliteFeedSource) -> None:
+    """Newest first, on wish only what failed."""
+    commands.rows(*CREATE, "--start", "earliest")
+    park_two(source)
+    rows = commands.rows("consumer log", NAME, "--feed", FEED, "--failed", "--limit", "10")
+    assert [row["number"] for row in rows] == [2, 1]
+    assert (rows[0]["outcome"], rows[0]["error"], rows[0]["attempt"]) == ("failed", "ValueError: no", 3)
+    assert commands.run("consumer log", "nobody", "--feed", FEED) == 2
+
+
+def lines(commands: Commands) -> list[dict[str, object]]:
+    """Return the JSON lines that the last command wrote."""
+    return [json.loads(line) for line in commands.out.splitlines()]
+
+
+def test_events_are_printed_and_consumed(commands: Commands, source: SqliteFeedSource) -> None:
+    """As JSON lines, to the head; then there is nothing left."""
+    commands.rows(*CREATE, "--start", "earliest")
+    assert commands.run("consume", NAME, "--max-events", "1") == 0, commands.err
+    (first,) = lines(commands)
+    assert (first["changefeed_event"], first["id"]) == ("add", 0)
+    assert first["changefeed_id"] == str(ulids(source)[0])
+    assert commands.run("consume", NAME, "--feed", FEED, "--at-head") == 0
+    assert [line["id"] for line in lines(commands)] == [1, 2]
+    assert f"Consumed 2 events of feed {FEED}" in commands.err
+    assert source.cursors(FEED, NAME)[0].ulid == ulids(source)[-1]
+    assert commands.run("consume", NAME, "--at-head", "--json", '{"poll_timeout": 0}') == 0
+    assert [line["changefeed_event"] for line in lines(commands)] == ["poll_timeout"]
+    assert all(lease.holder is None for lease in source.leases())
+
+
+def test_events_are_printed_as_a_table(commands: Commands, source: SqliteFeedSource) -> None:
+    """For people."""
+    commands.rows(*CREATE, "--start", "earliest")
+    assert commands.run("consume", NAME, "--at-head", "--format", "table") == 0, commands.err
+    assert "changefeed_event" in commands.out
+    assert commands.out.count("add") == 3
+
+
+def test_a_handler_is_run_for_each_event(
+    commands: Commands, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the transaction that consumes it; what fails too often is parked on wish."""
+    commands.rows(*CREATE, "--start", "earliest", "--max-attempts", "1")
+    handler = f"{__name__}:refuse_the_second"
+    HANDLED.clear()
+    assert commands.run("consume", NAME, "--handler", handler, "--at-head") == 2
+    assert "PoisonError: consumer 'billing'" in commands.err
+    assert commands.run("consume", NAME, "--handler", handler, "--at-head", "--on-poison", "park") == 0
+    assert HANDLED == [0, 2]
+    assert "Parked 1 events" in commands.err
+    assert [letter.reason for letter in source.dead_letters()] == ["ValueError: not this one"]
+
+
+HANDLED: list[int] = []
+
+
+def refuse_the_second(event: FeedEvent, connection: sqlite3.Connection) -> None:
+    """Handle all events but one."""
+    number = (event.row or {})["id"]
+    if number == 1:
+        raise ValueError("not this one")
+    HANDLED.append(number)
+
+
+def test_options_that_mean_nothing_are_refused(commands: Commands, source: SqliteFeedSource) -> None:
+    """Of a handler without one, of printing beside one, of another consumer; of unknown names all at once."""
+    commands.rows(*CREATE)
+    for words, complaint in (
+        ((NAME, "--handler-timeout", "1"), "--handler-timeout cannot be given, as without --handler"),
+        ((NAME, "--handler", "a:b", "--json", "{}"), "--json cannot be given, as --handler runs"),
+        ((NAME, "--json", '{"x": 1, "with_tid": 2}'), "there is no option 'x'"),
+        ((NAME, "--handler", "nowhere:f"), "HandlerError: handler 'nowhere:f'"),
+        (("nobody",), "airflow changefeed consumer create nobody"),
+    ):
+        assert commands.run("consume", *words, "--at-head") == 2
+        assert complaint in commands.err
+
+
+def test_a_name_that_several_feeds_have_needs_its_feed(commands: Commands, source: SqliteFeedSource) -> None:
+    """Else events of the wrong one would be consumed."""
+    with closing(sqlite3.connect(source.describe()["path"])) as connection:
+        connection.execute("create table other (id integer primary key)")
+    source.set_up_feed("other")
+    commands.rows(*CREATE)
+    commands.rows("consumer create", NAME, "--feed", "other")
+    assert commands.run("consume", NAME, "--at-head") == 2
+    assert "name one by --feed" in commands.err
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (Decimal("1.10"), "1.10"),
+        (Decimal("1E+3"), "1000"),
+        (2**63, "9223372036854775808"),
+        (b"\x00\xff", '"AP8="'),
+        (float("inf"), '"Infinity"'),
+        (float("nan"), '"NaN"'),
+        (datetime(2026, 1, 2, 3, 4, 5, 678000), '"2026-01-02T03:04:05.678000"'),
+        ({"é": [None, True, 0.1]}, '{"\\u00e9": [null, true, 0.1]}'),
+    ],
+)
+def test_json_is_exact(value: object, text: str) -> None:
+    """Nothing is rounded, and null stays null."""
+    assert json_text(value) == text

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operator that consumes, and the decorator: until when, what is refused, and what a function gets."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, task
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_changefeed.consumers.begin import create_consumer
+from airflow_changefeed.consumers.event import FeedEvent
+from airflow_changefeed.core.consumer import ConsumerSpec, LetterState, OnPoison
+from airflow_changefeed.exceptions import InvalidArgumentError, LeaseHeldError
+from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.unit.airflow.fakes import context
+
+FEED, NAME = "shop.Event", "billing"
+HOUR = timedelta(hours=1)
+START = datetime(2026, 1, 1, tzinfo=timezone.utc)
+WINDOW = {"data_interval_start": START, "data_interval_end": START + HOUR}
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteFeedSource]:
+    """A feed with three events in each of two hours and two shards, its consumer, and a table for work."""
+    path = tmp_path / "shop.db"
+    with closing(sqlite3.connect(path)) as connection, closing(SqliteFeedSource(str(path))) as source:
+        connection.execute(f'create table "{FEED}" (id integer primary key)')
+        connection.execute("create table work (id integer, note text)")
+        source.set_up_feed(FEED)
+        for number in range(12):
+            hint = START + HOUR * (number // 6) + timedelta(minutes=number % 6)
+            connection.execute(f'insert into "{FEED}" values (?)', (number,))
+            connection.execute(
+                f'insert into "changefeed.outbox:{FEED}" (shard_id, time_hint, id) values (?, ?, ?)',
+                (number % 2, int(hint.timestamp() * 1000), number),
+            )
+        connection.commit()
+        spec = ConsumerSpec(NAME, FEED, max_attempts=1, on_poison=OnPoison.PARK)
+        create_consumer(source, spec, "earliest", by="tests")
+        monkeypatch.setenv(
+            "AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps({"conn_type": "sqlite", "host": str(path)})
+        )
+        yield source
+
+
+def note(event: FeedEvent, connection: sqlite3.Connection) -> None:
+    """Write the event down."""
+    connection.execute("insert into work values (?, ?)", ((event.row or {})["id"], "seen"))
+
+
+def refuse_the_first(event: FeedEvent, connection: sqlite3.Connection) -> None:
+    """Write down all events but one."""
+    if (event.row or {})["id"] == 0:
+        raise ValueError("not this one")
+    note(event, connection)
+
+
+def worked(source: SqliteFeedSource) -> list[int]:
+    """Return the ids that were written down, in order of their writing."""
+    with closing(sqlite3.connect(source.describe()["path"])) as connection:
+        return [number for (number,) in connection.execute("select id from work order by rowid")]
+
+
+def consume(**arguments: Any) -> ChangefeedConsumeOperator:
+    """Make the operator."""
+    given: dict[str, Any] = {"task_id": "consume", "feed": FEED, "consumer": NAME, "handler": note}
+    return ChangefeedConsumeOperator(**given | arguments)
+
+
+def test_all_events_to_the_head_are_consumed(source: SqliteFeedSource) -> None:
+    """Once; the next run finds none."""
+    result = consume().execute(context())
+    assert (result["events"], result["parked"], set(result["cursors"])) == (12, 0, {"0", "1"})
+    assert sorted(worked(source)) == list(range(12))
+    assert consume().execute(context())["events"] == 0
+
+
+def test_a_run_consumes_to_the_end_of_its_window(source: SqliteFeedSource) -> None:
+    """Which is sealed; the next hour is left alone."""
+    result = consume(until="window_end").execute(context(**WINDOW))
+    assert (result["events"], result["until"]) == (6, "2026-01-01T01:00:00Z")
+    assert sorted(worked(source)) == list(range(6))
+    assert source.feed(FEED).sealed_until == START + HOUR
+
+
+def test_a_batch_is_one_call(source: SqliteFeedSource) -> None:
+    """Of events of one shard."""
+    calls: list[int] = []
+    consume(batch=4, handler=lambda events, connection: calls.append(len(events))).execute(context())
+    assert sorted(calls) == [2, 2, 4, 4]
+
+
+def test_a_dead_letter_in_the_window_fails_the_run_until_it_is_settled(source: SqliteFeedSource) -> None:
+    """The events after it are consumed; once it is dropped the cleared task succeeds."""
+    operator = consume(until="window_end", handler=refuse_the_first)
+    with pytest.raises(AirflowFailException, match=r"PoisonError: .*1 events before .* retry or drop 1"):
+        operator.execute(context(**WINDOW))
+    assert sorted(worked(source)) == [1, 2, 3, 4, 5]
+    source.settle_letter(1, LetterState.DROPPED, by="tests")
+    assert operator.execute(context(**WINDOW))["events"] == 0
+
+
+def test_a_window_that_others_have_not_finished_is_tried_again(source: SqliteFeedSource) -> None:
+    """This task has what it holds itself; the error is transient."""
+    source.request_leases(NAME, FEED, [1], holder="another", seconds=600)
+    with pytest.raises(LeaseHeldError, match="3 events before 2026-01-01T01:00"):
+        consume(until="window_end").execute(context(**WINDOW))
+    assert sorted(worked(source)) == [0, 2, 4]
+
+
+def test_chosen_shards_are_all_that_count(source: SqliteFeedSource) -> None:
+    """Also for what is complete."""
+    source.request_leases(NAME, FEED, [1], holder="another", seconds=600)
+    assert consume(until="window_end", shards=[0]).execute(context(**WINDOW))["events"] == 3
+
+
+def test_a_run_without_a_window_is_refused(source: SqliteFeedSource) -> None:
+    """With what to do instead."""
+    with pytest.raises(AirflowFailException, match="use until='head', or trigger it"):
+        consume(until="window_end").execute(context())
+
+
+def test_a_killed_task_ends_between_events(source: SqliteFeedSource) -> None:
+    """What it had consumed stays consumed."""
+    operator = consume()
+
+    def kill(event: FeedEvent, connection: sqlite3.Connection) -> None:
+        note(event, connection)
+        operator.on_kill()
+
+    operator.handler = kill
+    assert operator.execute(context())["events"] == 1
+    assert len(worked(source)) == 1
+
+
+def test_what_is_wrong_is_told_at_once() -> None:
+    """All of it."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        consume(feed="", until="noon", batch=0, handler=5, shards=[])
+    for part in ("feed", "until must be one of", "batch must be", "handler must be", "shards is empty"):
+        assert part in caught.value.message
+
+
+def test_a_handler_that_cannot_be_imported_fails_the_task(source: SqliteFeedSource) -> None:
+    """At once, and nothing is consumed."""
+    with pytest.raises(AirflowFailException, match="HandlerError: handler 'nowhere:f'"):
+        consume(handler="nowhere:f").execute(context())
+    assert worked(source) == []
+
+
+def test_a_decorated_function_is_the_handler(source: SqliteFeedSource) -> None:
+    """It gets the event, the connection, the DAG's own arguments, and what it names of the context."""
+    with DAG("decorated", schedule=None) as dag:
+
+        @task.changefeed(feed=FEED, consumer=NAME, until="window_end")
+        def book(
+            event: FeedEvent, connection: sqlite3.Connection, much: int, run_id: str | None = None
+        ) -> None:
+            """Book an event."""
+            connection.execute("insert into work values (?, ?)", ((event.row or {})["id"] * much, run_id))
+
+        book(10)
+    operator = dag.get_task("book")
+    assert isinstance(operator, ChangefeedConsumeOperator)
+    result = operator.execute(context(**WINDOW, run_id="manual"))
+    assert result["events"] == 6
+    assert sorted(worked(source)) == [0, 10, 20, 30, 40, 50]
+    with closing(sqlite3.connect(source.describe()["path"])) as connection:
+        assert connection.execute("select distinct note from work").fetchall() == [("manual",)]
+
+
+def test_a_function_that_takes_no_event_is_refused() -> None:
+    """When the DAG is made."""
+    with DAG("refused", schedule=None):
+        made = task.changefeed(feed=FEED, consumer=NAME)(consume_nothing)
+        with pytest.raises(TypeError, match="must take the event and the connection"):
+            made()
+
+
+def consume_nothing() -> None:
+    """Take no event."""
