@@ -13,6 +13,8 @@ UV_VERSION := $(shell sed -n 's/^uv==\([^ ;]*\).*/\1/p' constraints.txt)
 UV := $(BIN)/uv
 # Where `make ui` listens, on 127.0.0.1
 PORT ?= 8080
+# Processes that share the tests; 0 runs them in this one, for --pdb and the like
+WORKERS ?= 2
 # More options for pytest, for example: make test PYTEST_ARGS="tests/unit -k ulid"
 PYTEST_ARGS ?=
 
@@ -67,7 +69,7 @@ ui: setup java ## Open Airflow's UI with a loaded feed and a week of hourly wind
 	@exec $(BIN)/python -m tests.system.ui --port "$(PORT)"
 
 test: setup java ## Run all tests but soak and tsql (under 10 minutes)
-	@$(BIN)/python -m pytest -m "not soak and not tsql" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not soak and not tsql" -n $(WORKERS) $(PYTEST_ARGS)
 
 soak: setup java ## Run the long tests
 	@$(BIN)/python -m pytest -m soak --timeout 7200 $(PYTEST_ARGS)

@@ -10,17 +10,22 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import settings
 
 PROJECT = Path(__file__).resolve().parents[1]
+#: Which of several processes of one run this is; empty without pytest-xdist.
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 
 _PERSONAL = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW_CONFIG")
 # A shell set up for a real Airflow must not lend the tests its database, connections or Variables.
 for _name in [name for name in os.environ if name.startswith(_PERSONAL)]:
     del os.environ[_name]
 os.environ |= {
-    "AIRFLOW_HOME": str(PROJECT / ".airflow" / "tests"),
+    # Each has metadata of its own: tests write the same Variables.
+    "AIRFLOW_HOME": str(PROJECT / ".airflow" / f"tests{WORKER and '-'}{WORKER}"),
     "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
     "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
@@ -35,3 +40,20 @@ os.environ |= {
 # Timing is benchmarked, never asserted; and a failure in CI must be found again by the next run.
 settings.register_profile("changefeed", deadline=None, print_blob=True, derandomize="CI" in os.environ)
 settings.load_profile("changefeed")
+
+
+if WORKER:
+
+    def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+        """Begin with what takes longest."""
+        from tests.distribution import rank_of
+
+        items.sort(key=lambda item: rank_of(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Keep together what shares a Spark session, a database, or what a module sets up."""
+    from tests.distribution import Groups
+
+    return Groups(config, log)

@@ -50,6 +50,7 @@ CALLED = Text(
             "insert into dbo.event select id, data from dbo.event;",
             "without a list of columns",
         ),
+        ("select_list", f"select {', '.join(['@n'] * 4097)};", "a select of 4097 columns"),
         ("call", "exec dbo.called 1;", "the call of dbo.called does not name every argument"),
         ("call", "exec dbo.called @b = 1;", "the call of dbo.called leaves out @a"),
         ("call", "exec dbo.called @a = 1, @b = @n output;", "takes @b as output, which it is not"),

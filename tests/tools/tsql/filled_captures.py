@@ -6,15 +6,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from airflow_changefeed.sql import fill
 from airflow_changefeed.sql.mssql import capture_templates, install_tokens
-from tests.tools.tsql.captures import CaptureCase, Captured
+from tests.tools.tsql.captures import CaptureCase, Captured, Column
 from tests.tools.tsql.filled import OBJECT_ID
 from tests.tools.tsql.tables import quoted
 
 COLLATION = "Latin1_General_100_CI_AS"
+
+Columns = Sequence[tuple[int, Column]]
 
 
 def filled_capture(case: CaptureCase, *, collation: str = COLLATION) -> dict[str, str]:
@@ -114,11 +115,13 @@ def _keys(case: CaptureCase, table: Captured, collation: str) -> dict[str, str]:
         "pair_op": "'u'"
         if is_paired
         else f"case when d.{first} is null then 'i' when i.{first} is null then 'd' else 'u' end",
-        "row_order": f"i.changefeed_shard{ordered}",
-        "pair_order": f"i.changefeed_shard{ordered}"
+        "row_order": f"a.changefeed_shard{ordered}",
+        "pair_order": f"a.changefeed_shard{ordered}"
         if is_paired
-        else f"isnull(i.changefeed_shard, d.changefeed_shard){either}",
+        else f"isnull(a.changefeed_shard, b.changefeed_shard){either}",
         "same_key": " and ".join(f"d.{key} = i.{key}" for key in keys) or "1 = 0",
+        "new_keys": ", ".join(f"i.{key}" for key in keys) or "1 as changefeed_nothing",
+        "old_keys": ", ".join(f"d.{key}" for key in keys) or "1 as changefeed_nothing",
         "keys": ", ".join(keys),
         "key_definitions": ", ".join(
             f"{quoted(one.name)} {one.stored(collation)} not null" for one in table.key
@@ -134,11 +137,9 @@ def _columns(case: CaptureCase, table: Captured) -> dict[str, str]:
     snapshot = inserts or updates or deletes
     deleted = deletes if table.deletes is not None else updates
     is_folded = case.key_change == "delete_insert"
+    first = quoted(table.key[0].name) if table.key else "changefeed_shard"
     paired = sorted({*updates, *added, *deleted}, key=lambda one: one[0]) if is_folded else updates
-    recorded = set(table.captured()) | set(table.key)
-    sources = [f"s.{quoted(one.name)}" for one in table.columns if one in recorded]
     return {
-        "source_columns": ", ".join(sources) or "1 as changefeed_nothing",
         "insert_stored": "".join(f", {quoted(one.name)}" for _, one in inserts),
         "insert_values": "".join(f", i.{quoted(one.name)}" for _, one in inserts),
         "snapshot_stored": "".join(f", {quoted(one.name)}" for _, one in snapshot),
@@ -146,20 +147,27 @@ def _columns(case: CaptureCase, table: Captured) -> dict[str, str]:
         "delete_stored": "".join(f", {quoted(one.name)}" for _, one in deletes),
         "delete_values": "".join(f", i.{quoted(one.name)}" for _, one in deletes),
         "update_stored": "".join(f", {quoted(one.name)}" for _, one in paired),
-        "pair_values": "".join(
-            f", i.{quoted(one.name)} as n{place}, d.{quoted(one.name)} as o{place}" for place, one in paired
-        ),
-        "image_values": "".join(f", v.c{place}" for place, _ in paired),
-        "new_image": "".join(f", {_given('n', one, updates)} as c{one[0]}" for one in paired),
-        "old_image": "".join(f", {_given('o', one, updates)}" for one in paired),
-        "added_image": "".join(f", {_given('n', one, added)}" for one in paired),
-        "deleted_image": "".join(f", {_given('o', one, deleted)}" for one in paired),
+        "image_values": "".join(_image(one, is_folded, updates, added, deleted, first) for one in paired),
         "new_bytes": ", ".join(one.bytes("i") for _, one in updates) or "1",
         "old_bytes": ", ".join(one.bytes("d") for _, one in updates) or "1",
     }
 
 
-def _given(alias: str, column: tuple[int, Any], recorded: Sequence[tuple[int, Any]]) -> str:
-    """Return a column of an image; null, in its own type, where the operation does not record it."""
-    name = f"p.{alias}{column[0]}"
-    return name if column in recorded else f"case when 1 = 0 then {name} end"
+def _image(
+    column: tuple[int, Column],
+    is_folded: bool,
+    updates: Columns,
+    added: Columns,
+    deleted: Columns,
+    first: str,
+) -> str:
+    """Return a column of an image; null where the operation does not record it."""
+    text, name = ", case", quoted(column[1].name)
+    on_update = column in updates
+    for image, alias, other, recorded in ((1, "i", "d", added), (0, "d", "i", deleted)):
+        if on_update or column in recorded:
+            text += f" when v.changefeed_image = {image}"
+            if is_folded and on_update != (column in recorded):
+                text += f" and {other}.{first} is {'not null' if on_update else 'null'}"
+            text += f" then {alias}.{name}"
+    return f"{text} end"

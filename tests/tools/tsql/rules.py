@@ -19,6 +19,7 @@ Wrong = Iterator[tuple[int, str]]
 PROCEDURES = {f"{verb}ProcedureStatement" for verb in ("Create", "Alter", "CreateOrAlter")}
 _TOKEN = re.compile(r"<<\w+>>")
 _DIRTY = {"NoLock", "ReadUncommitted"}
+_MOST_COLUMNS = 4096
 # Compares sums with the server's own number of rows, which counts open transactions too; it gives no event.
 _COMPARES = "capture_unordered:"
 # What may stand before the settings: it reads nothing.
@@ -182,6 +183,13 @@ def _values(insert_source: Any) -> Iterator[int]:
             yield len(elements)
 
 
+def select_list_rule(nodes: list[Any]) -> Wrong:
+    """A select gives at most 4,096 columns, a limit of the server's that no compiler here knows."""
+    for node in nodes:
+        if kind(node) == "QuerySpecification" and node.SelectElements.Count > _MOST_COLUMNS:
+            yield node.StartLine, f"a select of {node.SelectElements.Count} columns"
+
+
 def _tokens(text: Text, tree: Any) -> Wrong:
     """Every token of a template has been filled, in names, literals and comments."""
     for _, token in tokens(tree):
@@ -200,4 +208,5 @@ RULES: tuple[Callable[[list[Any]], Wrong], ...] = (
     create_or_alter_rule,
     function_rule,
     insert_columns_rule,
+    select_list_rule,
 )

@@ -20,7 +20,9 @@ begin
             union
             select o.shard_id from <<schema>>.[outbox:<<name>>] as o with (readcommittedlock, rowlock, readpast)
             union
-            select i.changefeed_shard from (select <<source_columns>>, convert(<<shard_type>>, <<shard>>) as changefeed_shard from <<table>> as s) as i
+            select a.changefeed_shard
+            from <<table>> as i
+            cross apply (select convert(<<shard_type>>, <<shard>>) as changefeed_shard from (select <<new_keys>>) as s) as a
         ) as s;
         insert into <<outbox>> (
             shard_id, order_sequence, time_hint, changefeed_tid, changefeed_first, changefeed_rows, changefeed_table, changefeed_balance)
@@ -33,9 +35,10 @@ begin
         changefeed_statement, changefeed_row, changefeed_image, changefeed_shard, changefeed_table, changefeed_op,
         changefeed_tid, changefeed_at<<snapshot_stored>>)
     select
-        @statement, row_number() over (order by <<row_order>>), 1, i.changefeed_shard, <<table_no>>, 'r',
+        @statement, row_number() over (order by <<row_order>>), 1, a.changefeed_shard, <<table_no>>, 'r',
         @tid, @at<<snapshot_values>>
-    from (select <<source_columns>>, convert(<<shard_type>>, <<shard>>) as changefeed_shard from <<table>> as s) as i;
+    from <<table>> as i
+    cross apply (select convert(<<shard_type>>, <<shard>>) as changefeed_shard from (select <<new_keys>>) as s) as a;
     -- The table had these rows when its base was taken: they are no gain.
     insert into <<outbox>> (
         shard_id, order_sequence, time_hint, changefeed_tid, changefeed_first, changefeed_rows, changefeed_table, changefeed_balance)

@@ -106,21 +106,21 @@ begin
         N'        exec <<schema_in_text>>.[capture_snapshot.', t.table_no, N':', replace(@name, N']', N']]'), N'] @is_reset = 1;')), nchar(10)) within group (order by t.table_no)
     from <<schema>>.[capture_tables] as t where t.capture_id = @capture_id
     union all
-    select 'row_order', concat(N'i.changefeed_shard', string_agg(convert(nvarchar(max), concat(N', i.', k.name)), N'') within group (order by k.place)) from @keys as k
+    select 'row_order', concat(N'a.changefeed_shard', string_agg(convert(nvarchar(max), concat(N', i.', k.name)), N'') within group (order by k.place)) from @keys as k
     union all
     -- Without old rows alone, the new ones can be sorted before they are paired: old and new together may not fit into a row.
     select 'pair_order', case @key_change when 'new_only'
-        then concat(N'i.changefeed_shard', string_agg(convert(nvarchar(max), concat(N', i.', k.name)), N'') within group (order by k.place))
-        else concat(N'isnull(i.changefeed_shard, d.changefeed_shard)',
+        then concat(N'a.changefeed_shard', string_agg(convert(nvarchar(max), concat(N', i.', k.name)), N'') within group (order by k.place))
+        else concat(N'isnull(a.changefeed_shard, b.changefeed_shard)',
             string_agg(convert(nvarchar(max), concat(N', isnull(i.', k.name, N', d.', k.name, N')')), N'') within group (order by k.place)) end
     from @keys as k
     union all
     select 'same_key', isnull(string_agg(convert(nvarchar(max), concat(N'd.', k.name, N' = i.', k.name)), N' and ') within group (order by k.place), N'1 = 0') from @keys as k
     union all
-    -- No star: it would take in columns that triggers cannot see, and leave out hidden and sparse ones.
-    select 'source_columns', isnull(string_agg(convert(nvarchar(max), N's.' + <<schema>>.[quoted](s.name)), N', ') within group (order by s.place), N'1 as changefeed_nothing')
-    from <<schema>>.[captured_columns](@object_id) as s
-    where <<schema>>.[quoted](s.name) in (select k.name from @keys as k union all select c.name from @columns as c)
+    -- What the shard is taken from. No star anywhere: it would take in columns that triggers cannot see, and leave out sparse ones.
+    select 'new_keys', isnull(string_agg(convert(nvarchar(max), N'i.' + k.name), N', ') within group (order by k.place), N'1 as changefeed_nothing') from @keys as k
+    union all
+    select 'old_keys', isnull(string_agg(convert(nvarchar(max), N'd.' + k.name), N', ') within group (order by k.place), N'1 as changefeed_nothing') from @keys as k
     union all
     select 'keys', isnull(string_agg(convert(nvarchar(max), k.name), N', ') within group (order by k.place), N'') from @keys as k
     union all
@@ -140,26 +140,18 @@ begin
     union all
     select 'update_stored', isnull(string_agg(convert(nvarchar(max), concat(N', ', c.stored)), N'') within group (order by c.place), N'') from @columns as c where c.is_paired = 1
     union all
-    select 'pair_values', isnull(string_agg(convert(nvarchar(max), concat(N', i.', c.name, N' as n', c.place, N', d.', c.name, N' as o', c.place)), N'') within group (order by c.place), N'')
-    from @columns as c where c.is_paired = 1
-    union all
-    select 'image_values', isnull(string_agg(convert(nvarchar(max), concat(N', v.c', c.place)), N'') within group (order by c.place), N'') from @columns as c where c.is_paired = 1
-    union all
-    -- A column that the operation does not record is null, in its own type.
-    select 'new_image', isnull(string_agg(convert(nvarchar(max), concat(
-        N', ', case when c.on_update = 1 then concat(N'p.n', c.place) else concat(N'case when 1 = 0 then p.n', c.place, N' end') end, N' as c', c.place)), N'') within group (order by c.place), N'')
-    from @columns as c where c.is_paired = 1
-    union all
-    select 'old_image', isnull(string_agg(convert(nvarchar(max), concat(
-        N', ', case when c.on_update = 1 then concat(N'p.o', c.place) else concat(N'case when 1 = 0 then p.o', c.place, N' end') end)), N'') within group (order by c.place), N'')
-    from @columns as c where c.is_paired = 1
-    union all
-    select 'added_image', isnull(string_agg(convert(nvarchar(max), concat(
-        N', ', case when c.is_added = 1 then concat(N'p.n', c.place) else concat(N'case when 1 = 0 then p.n', c.place, N' end') end)), N'') within group (order by c.place), N'')
-    from @columns as c where c.is_paired = 1
-    union all
-    select 'deleted_image', isnull(string_agg(convert(nvarchar(max), concat(
-        N', ', case when c.is_deleted = 1 then concat(N'p.o', c.place) else concat(N'case when 1 = 0 then p.o', c.place, N' end') end)), N'') within group (order by c.place), N'')
+    -- A column that the operation does not record is null.
+    select 'image_values', isnull(string_agg(convert(nvarchar(max), concat(
+        N', case',
+        case when c.on_update = 1 or c.is_added = 1 then concat(
+            N' when v.changefeed_image = 1',
+            case when @key_change = 'new_only' or c.on_update = c.is_added then N'' else concat(N' and d.', @first, case c.on_update when 1 then N' is not null' else N' is null' end) end,
+            N' then i.', c.name) end,
+        case when c.on_update = 1 or c.is_deleted = 1 then concat(
+            N' when v.changefeed_image = 0',
+            case when @key_change = 'new_only' or c.on_update = c.is_deleted then N'' else concat(N' and i.', @first, case c.on_update when 1 then N' is not null' else N' is null' end) end,
+            N' then d.', c.name) end,
+        N' end')), N'') within group (order by c.place), N'')
     from @columns as c where c.is_paired = 1
     union all
     select 'new_bytes', isnull(string_agg(convert(nvarchar(max), replace(c.bytes, N'~', N'i.' + c.name)), N', ') within group (order by c.place), N'1') from @columns as c where c.on_update = 1

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How pytest-xdist shares the tests among processes: which of them stay together, and which begin."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+
+#: Tests that use the process's Spark session, which costs more than they do.
+SPARK = (
+    "tests/integration/spark/",
+    "tests/integration/mssql/test_canary.py",
+    "tests/integration/mssql/test_spark.py",
+)
+#: What takes longest, in the order in which it begins: no process waits for another at the end.
+LONGEST = (*SPARK, "tests/system/", "tests/integration/")
+
+
+def group_of(test: str) -> str:
+    """
+    Return the group that a test belongs to; a group runs in one process, in the order of its tests.
+
+    :param test: node id, as pytest gives it.
+    """
+    file = test.partition("::")[0]
+    if file.startswith(SPARK):
+        return "spark"
+    # They empty one database.
+    if file.startswith("tests/integration/contract/") and "mssql" in re.split(r"[\[\]-]", test):
+        return "contract on mssql"
+    return file
+
+
+def rank_of(test: str) -> int:
+    """Return when a test's group begins, from 0."""
+    if group_of(test) == "spark":
+        return 0
+    return next((rank for rank, start in enumerate(LONGEST) if test.startswith(start)), len(LONGEST))
+
+
+class Groups(LoadScopeScheduling):
+    """Gives a process that has little left to do the next group."""
+
+    def __init__(self, config: pytest.Config, log: Producer) -> None:
+        config.option.loadscopereorder = False
+        super().__init__(config, log)
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
