@@ -69,6 +69,8 @@ class News:
     has_outbox: bool
 
 
+#: A feed, and whose cursors count in a look at it; None for nobody's, where every event is news.
+Ask = tuple[str, str | None]
 #: Of a shard that ever had an event: last event in the feed, whether rows wait in the outbox, and cursor.
 ShardSight = tuple[Shard, Ulid | None, bool, Ulid | None]
 
@@ -82,12 +84,14 @@ class Peek:
     :param shards: those that ever had an event, also if its rows are all in the outbox.
     :param after: the consumer's cursors in them, exclusive; a shard left out stands at ``Ulid.MIN``.
     :param news: of the shards that have events beyond their cursor, in the feed or waiting in the outbox.
+    :param heads: last event in the feed, of every shard that has one there: for who keeps cursors elsewhere.
     """
 
     at: datetime
     shards: tuple[Shard, ...]
     after: dict[Shard, Ulid]
     news: dict[Shard, News]
+    heads: dict[Shard, Ulid]
 
     @classmethod
     def of(cls, at: datetime, found: Sequence[ShardSight]) -> Peek:
@@ -98,7 +102,8 @@ class Peek:
             is_beyond = head is not None and head > (cursor or Ulid.MIN)
             if is_beyond or has_outbox:
                 news[shard] = News(shard, head if is_beyond else None, has_outbox)
-        return cls(at, tuple(shard for shard, *_ in found), after, news)
+        heads = {shard: head for shard, head, _, _ in found if head is not None}
+        return cls(at, tuple(shard for shard, *_ in found), after, news, heads)
 
 
 @dataclass(frozen=True)
@@ -164,6 +169,17 @@ class FeedReader(Protocol):
         :param consumer: whose cursors count; one that has not begun stands at the start of every shard.
         :raises FeedNotFoundError: the database has no such feed; terminal.
         :raises InvalidArgumentError: no consumer can have that name; terminal.
+        """
+
+    def peek_many(self, asks: Sequence[Ask]) -> list[Peek | Exception]:
+        """
+        Look for the news of many, as :meth:`peek` does for one: in one question however many they are.
+
+        A feed that several ask about is looked at once. Its failure is the answer to those alone.
+
+        :return: what was found, or what :meth:`peek` would raise, for each in the order of asking.
+        :raises ConnectionNotUsableError: there is no way into the database; terminal.
+        :raises SourceUnavailableError: the database did not answer; transient.
         """
 
     def read_feed(self, feed: str, shard: Shard, after: Ulid, page_size: int = 1000) -> Page:

@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
-from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from functools import cache
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Sequence
+from contextlib import aclosing
+from typing import Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+from structlog.contextvars import clear_contextvars
 
 from airflow_changefeed import exceptions
 from airflow_changefeed.exceptions import (
@@ -22,55 +18,24 @@ from airflow_changefeed.exceptions import (
     TerminalError,
     TransientError,
 )
-
-# The triggerer imports this module in its loop, so what a look needs is imported in a thread.
-if TYPE_CHECKING:
-    from airflow_changefeed.export.news import Outlook
-    from airflow_changefeed.sources.base import FeedSource
+from airflow_changefeed.triggers.changefeed_looks import Found, Sharing, Watcher, Watchers, looks
 
 #: Looks that may fail in a row before the task is failed, for Airflow to retry it.
 MOST_FAILURES = 10
-#: Looks at a time in one triggerer.
-MOST_LOOKS = 8
 #: Doublings of a pause, beyond which no timeout of a sensor reaches.
 _MOST_DOUBLINGS = 30
 
-# Threads of our own: a database that hangs would keep those of asyncio's pool, in which Airflow writes the
-# logs of all other triggers, too. Made when the first look needs them.
-_threads = ThreadPoolExecutor(MOST_LOOKS, thread_name_prefix="changefeed-look")
-_IMPORTS = (
-    "airflow_changefeed.export.news",
-    "airflow_changefeed.hooks.changefeed",
-    "airflow_changefeed.sources.mssql",
-    "airflow_changefeed.sources.sqlite",
-)
 
-
-@cache
-def _imported() -> Future[None]:
-    """
-    Import what looks need, in one thread before there are others.
-
-    Whoever starts a thread waits until it runs: beside threads that import, for longer than the loop may.
-    """
-    return _threads.submit(_import)
-
-
-def _import() -> None:
-    # What fails here fails again in a look, which tells.
-    with suppress(Exception):
-        for name in _IMPORTS:
-            import_module(name)
-
-
-class ChangefeedTrigger(BaseTrigger):
+class ChangefeedTrigger(BaseEventTrigger):
     """
     Fire when a feed has news for a consumer, or when a window has ended; the waiting of
     :class:`~airflow_changefeed.sensors.changefeed.ChangefeedSensor`.
 
-    Looks as the sensor does, in a thread. What it remembers between two looks may be lost: started again
-    anywhere, it finds the same. There is one event, for :func:`read_event`: the news, or the error that made
-    looking pointless. An error that may pass is looked over, up to ``most_failures`` times in a row.
+    Looks as the sensor does, in a thread. In a triggerer, all that name the same connection, with the same
+    ``lock_timeout`` and ``poke_interval``, share their looks: one question an interval, and one more for
+    those who came since. What it remembers between two looks may be lost: started again anywhere, it finds
+    the same. There is one event, for :func:`read_event`: the news, or the error that made looking pointless.
+    An error that may pass is looked over, up to ``most_failures`` times in a row.
 
     :param feed: name of the feed, the table's.
     :param consumer: whose cursors count.
@@ -80,7 +45,7 @@ class ChangefeedTrigger(BaseTrigger):
         news alone.
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
     :param poke_interval: seconds between looks.
-    :param exponential_backoff: double the seconds with each look.
+    :param exponential_backoff: double the seconds with each look; it lets shared looks pass meanwhile.
     :param max_wait: seconds that they grow to, at most; None for no limit.
     :param most_failures: None never gives up on an error that may pass.
     """
@@ -110,8 +75,6 @@ class ChangefeedTrigger(BaseTrigger):
         self.exponential_backoff = exponential_backoff
         self.max_wait = max_wait
         self.most_failures = most_failures
-        self._source: FeedSource | None = None
-        self._running: Future[Outlook] | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the path of the class and its arguments, JSON values without secrets."""
@@ -132,8 +95,29 @@ class ChangefeedTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look until there is something, or until looking has become pointless."""
-        yield TriggerEvent(await self._wait())  # type: ignore[no-untyped-call] # nor has this one
+        """Look until there is something, or until looking has become pointless: alone, as ``dags test``."""
+        watchers = Watchers()
+        async with aclosing(self._looks(watchers)) as stream:
+            yield await self._event(watchers, stream)
+
+    def shared_stream_key(self) -> Hashable:
+        """Return what those have in common who share looks: the connection's name, never what is in it."""
+        return ("airflow_changefeed", self.changefeed_conn_id, self.lock_timeout, self.pause(0))
+
+    @classmethod
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Found]:
+        """Look for all who share, of whom ``kwargs`` are any one's."""
+        # The lines of these looks are the triggerer's: the first trigger's log, in whose name the stream was
+        # opened, ends with it.
+        clear_contextvars()
+        one = cls(**kwargs)
+        async with aclosing(one._looks(Sharing(one.shared_stream_key()))) as stream:
+            async for found in stream:
+                yield found
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Found]) -> AsyncIterator[TriggerEvent]:
+        """Wait among those who share for what concerns this one."""
+        yield await self._event(Sharing(self.shared_stream_key()), shared_stream)
 
     def pause(self, looks: int) -> float:
         """
@@ -146,75 +130,42 @@ class ChangefeedTrigger(BaseTrigger):
         seconds = max(self.poke_interval, 1.0) * 2.0 ** min(looks, _MOST_DOUBLINGS)
         return seconds if self.max_wait is None else min(seconds, self.max_wait)
 
-    async def _wait(self) -> dict[str, Any]:
-        looks = failures = 0
-        # Shielded, as others wait for it, too.
-        await asyncio.shield(asyncio.wrap_future(_imported()))
+    def _looks(self, watchers: Watchers | Sharing) -> AsyncGenerator[Found, None]:
+        return looks(watchers, self.changefeed_conn_id, self.lock_timeout, self.pause(0))
+
+    async def _event(self, watchers: Watchers | Sharing, stream: AsyncIterator[Found]) -> TriggerEvent:
+        watcher = Watcher(self.feed, self.consumer, self.shards, self.window_end)
+        watchers.join(watcher)
         try:
-            while True:
-                try:
-                    outlook = await self._look_aside()
-                except Exception as error:
-                    failures += 1
-                    if self._is_final(error, failures):
-                        return _failed(error)
-                    self._tell(error, failures)
-                else:
-                    failures = 0
-                    if outlook.is_ready:
-                        return {
-                            "status": "ready",
-                            "news": outlook.to_dict(),
-                            "has_ended": outlook.has_ended,
-                        }
-                await asyncio.sleep(self.pause(looks))
-                looks += 1
+            payload = await self._wait(watcher, stream)
         finally:
-            # Not waited for: a cancelled trigger must end at once, also when its database hangs.
-            if self._running is not None:
-                self._running.add_done_callback(self._close_aside)
+            watchers.leave(watcher)
+        return TriggerEvent(payload)  # type: ignore[no-untyped-call] # Airflow's class has no types
 
-    async def _look_aside(self) -> Outlook:
-        # With the context, by which Airflow knows whose log a line belongs to.
-        self._running = _threads.submit(contextvars.copy_context().run, self._look)
-        return await asyncio.wrap_future(self._running)
+    async def _wait(self, watcher: Watcher, stream: AsyncIterator[Found]) -> dict[str, Any]:
+        number = failures = 0
+        async for found in stream:
+            if watcher not in found:
+                continue
+            outlook = found[watcher]
+            if isinstance(outlook, Exception):
+                failures += 1
+                if self._is_final(outlook, failures):
+                    return _failed(outlook)
+                self._tell(outlook, failures)
+            elif outlook.is_ready:
+                return {"status": "ready", "news": outlook.to_dict(), "has_ended": outlook.has_ended}
+            else:
+                failures = 0
+            watcher.skips = self._skips(number)
+            number += 1
+        # Airflow ends a stream that its looks have left with an error; ours never leave.
+        raise TransientError(f"looks at feed {self.feed!r} have ended: retry", feed=self.feed)
 
-    def _look(self) -> Outlook:
-        """
-        Look once, in a thread; there, unlike in the loop, Airflow's connections can be had without harm.
-
-        The source stays open from look to look, but after an error the connection is asked for again: it may
-        have been changed since.
-        """
-        from airflow_changefeed.core.feed import parse_shard
-        from airflow_changefeed.core.times import parse_time
-        from airflow_changefeed.export.news import look
-        from airflow_changefeed.hooks.changefeed import ChangefeedHook
-
-        try:
-            if self._source is None:
-                hook = ChangefeedHook(self.changefeed_conn_id, lock_timeout=self.lock_timeout)
-                self._source = hook.source()
-            return look(
-                self._source,
-                self.feed,
-                self.consumer,
-                [parse_shard(shard) for shard in self.shards] if self.shards is not None else None,
-                parse_time(self.window_end) if self.window_end is not None else None,
-            )
-        except Exception:
-            self._close()
-            raise
-
-    def _close(self) -> None:
-        source, self._source = self._source, None
-        if source is not None:
-            source.close()
-
-    def _close_aside(self, _: Future[Outlook]) -> None:
-        # An interpreter that is about to end takes no more work, and closes everything itself.
-        with suppress(RuntimeError):
-            _threads.submit(self._close)
+    def _skips(self, looks: int) -> int:
+        """Return how many regular looks pass in a pause before the one that ends it."""
+        interval, pause = self.pause(0), self.pause(looks)
+        return max(int(pause / interval) - 1, 0) if interval else 0
 
     def _is_final(self, error: Exception, failures: int) -> bool:
         # A connection that was there for the task's own look, and is missing now, may be one that Airflow's

@@ -2,7 +2,7 @@
 """
 Run the benchmarks, print their tables, and leave the figures in ``build/benchmarks.json``.
 
-``python -m tests.benchmarks [export] [fixed] [drain] [capture] [fold] [consume] [mssql]``, or all.
+``python -m tests.benchmarks [export] [fixed] [drain] [capture] [fold] [consume] [wake] [mssql]``, or all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.benchmarks import capture, consume, drain, export, fixed, fold, mssql
+from tests.benchmarks import capture, consume, drain, export, fixed, fold, mssql, wake
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "benchmarks.json"
 ALL = {
@@ -24,6 +24,7 @@ ALL = {
     "capture": capture.run,
     "fold": fold.run,
     "consume": consume.run,
+    "wake": wake.run,
     "mssql": mssql.run,
 }
 

@@ -91,16 +91,23 @@ def name_error(error: BaseException, *, secret: str = "", **facts: Any) -> BaseE
     """
     if isinstance(error, ChangefeedError) or not is_driver_error(error):
         return error
-    if found := thrown(error):
-        number, message = found
+    return name_text(_text(error), secret=secret, **facts) or error
+
+
+def name_text(text: str, *, secret: str = "", **facts: Any) -> ChangefeedError | None:
+    """
+    Return our error for what the server said, as :func:`name_error`; None where it is none that we know.
+
+    :param text: of the server, or of the driver.
+    """
+    if found := _THROWN.search(text):
         known = {**THROWN, **CONVERTED}
-        return known.get(number, TerminalError)(message, number=number, **facts)
-    text = _text(error)
+        return known.get(int(found[1]), TerminalError)(found[2].strip(), number=int(found[1]), **facts)
     for native in NATIVE:
         if re.search(native.pattern, text.lower(), re.DOTALL):
             advice = native.advice or remedy(text)
             return native.error(f"{_subject(facts)}{hidden(_plain(text), secret)}: {advice}", **facts)
-    return error
+    return None
 
 
 def hidden(text: str, secret: str) -> str:

@@ -12,7 +12,8 @@ from airflow_changefeed.core.event import Event, Page
 from airflow_changefeed.core.feed import FeedInfo, Shard, ShardStatus, StaleMark, parse_shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Capabilities, Peek, RangePart
+from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Ask, Capabilities, Peek, RangePart
+from airflow_changefeed.sources.looks import answer, only
 from airflow_changefeed.sources.mssql.catalog import load_feed, load_feeds
 from airflow_changefeed.sources.mssql.connection import MssqlDatabase
 from airflow_changefeed.sources.mssql.names import MssqlFeed, as_time, as_ulid, quote
@@ -78,8 +79,19 @@ class MssqlReader:
     def peek(self, feed: str, consumer: str) -> Peek:
         """See the protocol."""
         check_consumer(consumer)
-        return self.database.ask(
-            lambda session: look(session, self.database.schema, feed, consumer), feed=feed, consumer=consumer
+        return only(self.peek_many([(feed, consumer)]))
+
+    def peek_many(self, asks: Sequence[Ask]) -> list[Peek | Exception]:
+        """See the protocol."""
+        feeds = {feed for feed, _ in asks}
+        facts = {"feed": asks[0][0], "consumer": asks[0][1]} if len(asks) == 1 else {}
+        if not facts and len(feeds) == 1:
+            facts = {"feed": asks[0][0]}
+        return answer(
+            asks,
+            lambda wanted: self.database.ask(
+                lambda session: look(session, self.database.schema, wanted), **facts
+            ),
         )
 
     def read_feed(self, feed: str, shard: Shard, after: Ulid, page_size: int = 1000) -> Page:

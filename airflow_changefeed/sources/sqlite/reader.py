@@ -15,7 +15,8 @@ from airflow_changefeed.core.feed import FeedInfo, Shard, ShardStatus, StaleMark
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import CursorBeyondFeedError, InvalidArgumentError, PurgedError
-from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Capabilities, Peek, RangePart
+from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Ask, Capabilities, Peek, RangePart
+from airflow_changefeed.sources.looks import answer, only
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.names import FeedTables, load_feed, load_feeds
 from airflow_changefeed.sources.sqlite.peek import look
@@ -66,8 +67,11 @@ class SqliteReader:
     def peek(self, feed: str, consumer: str) -> Peek:
         """See the protocol."""
         check_consumer(consumer)
-        at = self.database.now()
-        return Peek.of(at, look(self.database, feed, consumer))
+        return only(self.peek_many([(feed, consumer)]))
+
+    def peek_many(self, asks: Sequence[Ask]) -> list[Peek | Exception]:
+        """See the protocol."""
+        return answer(asks, lambda wanted: look(self.database, wanted))
 
     def read_feed(self, feed: str, shard: Shard, after: Ulid, page_size: int = 1000) -> Page:
         """See the protocol."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -18,8 +19,9 @@ from airflow_changefeed.exceptions import (
     ShardNotFoundError,
 )
 from airflow_changefeed.export.news import look
-from airflow_changefeed.sources.base import Peek
-from tests.integration.contract.bench import Bench, another
+from airflow_changefeed.sources.base import Ask, Peek
+from tests.integration.contract.bench import PAST, Bench, another, set_up
+from tests.integration.contract.engines import Engine, Table
 
 
 def peek(bench: Bench, consumer: str, cursors: Mapping[Shard, Ulid]) -> Peek:
@@ -152,6 +154,92 @@ def test_a_look_is_one_statement(either: Bench) -> None:
     assert asked(None, None) == 1
     assert asked([1], end) == 1
     assert asked([9], end + timedelta(days=1)) == 1
+
+
+def test_many_looks_find_what_each_alone_finds(either: Bench) -> None:
+    """In the order of asking: of other feeds, of several consumers of one, of nobody, and asked twice."""
+    other = another(either, "a.Other")
+    for bench in (either, other):
+        bench.write(2, shard=1)
+        bench.events(1)
+        bench.write(1, shard=2)
+    head = either.events(1)[-1].ulid
+    either.source.begin_consumer("at head", either.feed, {1: head}, by="test")
+    either.source.begin_consumer("behind", either.feed, {1: head.previous(), 2: Ulid.MIN}, by="test")
+    other.source.begin_consumer("behind", other.feed, {2: Ulid.MIN}, by="test")
+    asks: list[Ask] = [
+        (other.feed, "behind"),
+        (either.feed, "behind"),
+        (either.feed, "at head"),
+        (either.feed, "nobody"),
+        (either.feed, "behind"),
+    ]
+    alone = [either.source.peek(feed, consumer or "") for feed, consumer in asks]
+    together = [peek_of(found) for found in either.source.peek_many(asks)]
+    assert [replace(found, at=PAST) for found in together] == [replace(found, at=PAST) for found in alone]
+    assert [set(found.news) for found in together] == [{1, 2}, {1, 2}, {2}, {1, 2}, {1, 2}]
+    (nobody,) = either.source.peek_many([(either.feed, None)])
+    assert (peek_of(nobody).after, peek_of(nobody).news) == ({}, together[3].news)
+    assert either.source.peek_many([]) == []
+
+
+def test_a_look_tells_the_heads_whatever_the_cursors_are(bench: Bench) -> None:
+    """For who keeps cursors of their own; a shard whose events all wait in the outbox has none."""
+    bench.write(2, shard=1)
+    head = bench.events(1)[-1].ulid
+    bench.write(1, shard=2)
+    found = peek(bench, "reader", {1: head})
+    assert (found.heads, set(found.news)) == ({1: head}, {2})
+
+
+def test_one_bad_ask_ends_no_other(either: Bench) -> None:
+    """A feed that is not there or was dropped, a name that is none: each is the answer to who asked so."""
+    other = another(either, "a.Other")
+    either.write(1)
+    either.source.drop_feed(other.feed)
+    found = either.source.peek_many(
+        [
+            (other.feed, "reader"),
+            ("no.Su]ch'", "a"),
+            (either.feed, "a:b"),
+            (either.feed, "reader"),
+            ("", None),
+        ]
+    )
+    assert [type(one) for one in found] == [
+        FeedNotFoundError,
+        FeedNotFoundError,
+        InvalidArgumentError,
+        Peek,
+        FeedNotFoundError,
+    ]
+    assert other.feed in str(found[0])
+    assert either.feed in str(found[0])
+    assert set(peek_of(found[3]).news) == {0}
+
+
+def test_many_looks_are_one_question(engine: Engine) -> None:
+    """A thousand who ask about ten feeds cost as many questions as ten, and no more than one each."""
+    benches = [set_up(engine, Table(name=f"many.Feed{number}")) for number in range(10)]
+    for bench in benches:
+        bench.write(1)
+    asks: list[Ask] = [(bench.feed, f"reader {number}") for number in range(100) for bench in benches]
+    source = benches[0].source
+    source.begin_consumer("reader 7", benches[3].feed, {0: Ulid.MIN}, by="test")
+    asked = {
+        len(some): engine.asked(lambda source, some=some: source.peek_many(some))
+        for some in (asks[:10], asks)
+    }
+    # A server is asked once; the embedded source runs a statement for each feed, on one connection.
+    expected = 1 if source.capabilities.needs_install else len(benches)
+    assert asked == {10: expected, 1000: expected}
+    assert all(set(peek_of(found).news) == {0} for found in source.peek_many(asks))
+
+
+def peek_of(found: Peek | Exception) -> Peek:
+    """Return what was found, where it is no error."""
+    assert isinstance(found, Peek), found
+    return found
 
 
 def test_only_who_asks_for_a_shard_that_never_was_is_refused(either: Bench) -> None:

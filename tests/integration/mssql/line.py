@@ -30,7 +30,11 @@ class Line:
         return int(self._orders.recv() or 0)
 
     def requests(self) -> int:
-        """Return how many messages went to the server since this was last asked."""
+        """
+        Return how many messages went to the server since this was last asked.
+
+        What one side says before the other answers is one, however many pieces it comes in.
+        """
         return self._order("requests")
 
     def cut_after(self, messages: int) -> None:
@@ -111,21 +115,34 @@ class _End:
                 far.settimeout(None)
                 with self._lock:
                     self._open += [near, far]
+                is_asked = threading.Event()
                 for source, sink, is_request in ((near, far, True), (far, near, False)):
-                    threading.Thread(target=self._pass, args=(source, sink, is_request), daemon=True).start()
+                    arguments = (source, sink, is_request, is_asked)
+                    threading.Thread(target=self._pass, args=arguments, daemon=True).start()
 
-    def _pass(self, source: socket.socket, sink: socket.socket, is_request: bool) -> None:
+    def _pass(
+        self, source: socket.socket, sink: socket.socket, is_request: bool, is_asked: threading.Event
+    ) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 20):
+                self._count(is_request, is_asked)
                 if not self._send(sink, data, is_request):
                     return
             with self._lock:
                 sink.shutdown(socket.SHUT_WR)
 
+    def _count(self, is_request: bool, is_asked: threading.Event) -> None:
+        """Count a request at its first piece; the answer makes room for the next one."""
+        with self._lock:
+            self._requests += is_request and not is_asked.is_set()
+        if is_request:
+            is_asked.set()
+        else:
+            is_asked.clear()
+
     def _send(self, sink: socket.socket, data: bytes, is_request: bool) -> bool:
         """Send a message on, or cut instead; return whether the line still stands."""
         with self._lock:
-            self._requests += is_request
             if self._left is not None and self._left >= 0:
                 self._left -= 1
                 if self._left < 0:

@@ -20,6 +20,7 @@ from airflow_changefeed.exceptions import (
     PurgedError,
     ShardNotFoundError,
 )
+from airflow_changefeed.sources.base import Peek
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.sources.mssql.errors import thrown
 from tests.integration.mssql.server import Client, Database, Rows
@@ -189,8 +190,12 @@ def test_objects_of_another_version_are_named(feeds: Database) -> None:
         client.results("exec changefeed.setup_feed N'myservice.Older', @outbox = 1")
         client.results(f"drop procedure {procedure}")
         client.results(f"create procedure {procedure} as select 1 as shard_id")
-    with feeds.source() as source, pytest.raises(FeedSetupError, match="install script"):
-        source.peek("myservice.Older", "reader")
+    with feeds.source() as source:
+        with pytest.raises(FeedSetupError, match="install script"):
+            source.peek("myservice.Older", "reader")
+        # Whoever watches another feed beside it is not blinded.
+        older, other = source.peek_many([("myservice.Older", "reader"), (SERIALIZED, "reader")])
+    assert (type(older), type(other)) == (FeedSetupError, Peek)
 
 
 LOCK = f"exec changefeed.[lock:{SERIALIZED}]; "

@@ -127,6 +127,7 @@ CALLS: dict[str, Callable[[MssqlFeedSource], Any]] = {
     "next_attempt": lambda source: source.next_attempt(FEED),
     "cursors": lambda source: source.cursors(FEED),
     "peek": lambda source: source.peek(FEED, "nightly"),
+    "peek_many": lambda source: source.peek_many([(FEED, "nightly"), ("s.Other", "nightly")]),
     "now": lambda source: source.now(),
     "purge": lambda source: source.purge(FEED, UNTIL),
     "begin_consumer": lambda source: source.begin_consumer("nightly", FEED, {0: Ulid.MIN}, by="me"),
@@ -138,7 +139,7 @@ CALLS: dict[str, Callable[[MssqlFeedSource], Any]] = {
     "set_up_feed": lambda source: source.set_up_feed(FEED),
     "drop_feed": lambda source: source.drop_feed(FEED),
 }
-AGAIN = {"drain", "seal", "next_attempt", "cursors", "peek", "now"}
+AGAIN = {"drain", "seal", "next_attempt", "cursors", "peek", "peek_many", "now"}
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -24,7 +24,8 @@ from airflow_changefeed.exceptions import (
     SourceUnavailableError,
     TransientError,
 )
-from airflow_changefeed.triggers.changefeed import MOST_FAILURES, MOST_LOOKS, ChangefeedTrigger, read_event
+from airflow_changefeed.triggers.changefeed import MOST_FAILURES, ChangefeedTrigger, read_event
+from airflow_changefeed.triggers.changefeed_looks import MOST_LOOKS
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, insert
 from tests.unit.airflow.feeds import play, raiser
 from tests.unit.airflow.test_sensor import FAR, consume_all, poke, sensor
@@ -63,6 +64,7 @@ def test_the_loop_imports_next_to_nothing() -> None:
         "airflow_changefeed.exceptions",
         "airflow_changefeed.triggers",
         "airflow_changefeed.triggers.changefeed",
+        "airflow_changefeed.triggers.changefeed_looks",
     ]
 
 

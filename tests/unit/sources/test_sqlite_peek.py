@@ -53,7 +53,7 @@ def test_a_look_seeks(connection: sqlite3.Connection, path: str, name: str) -> N
     """Neither feed nor outbox is scanned: each is gone into by its key, once for each shard."""
     set_up(connection, path, name)
     tables = load_feed(connection, "t")
-    values = {"feed": "t", "kind": tables.info.kind.value, "consumer": "reader"}
+    values = {"feed": "t", "kind": tables.info.kind.value, "consumers": '["reader"]'}
     plan = [row[3] for row in connection.execute(f"explain query plan {look_sql(tables)}", values)]
     large = {tables.feed.strip('"'), tables.outbox.strip('"')}
     ways = [step.split()[0] for step in plan if len(step.split()) > 1 and step.split()[1] in large]

@@ -1,26 +1,37 @@
 -- Looks for news without writing or waiting for a writer: rows that somebody holds locked are no news yet. Its cost grows
 -- with shards.
--- @consumer: whose cursors count; null gives the last result alone.
+-- @consumer: whose cursors count; null, and @consumers too, gives the second result alone.
+-- @consumers: JSON array of names, for the third result: many watchers of a feed cost one look at it.
 -- result: feed, at, has_table; one row. at: the database's clock, read before all else. has_table: whether the caller sees
 --     the event table.
 -- result: shard_id, head, has_outbox, after_ulid; for each shard that ever had an event. head is the last one in the feed,
---     null without any. after_ulid: the consumer's cursor, null without any.
+--     null without any. after_ulid: the cursor of @consumer, null without any.
+-- result: place, shard_id, after_ulid; only with @consumers, the cursors of each. place: in the array, from 0.
 -- permission: readers
-create procedure <<schema>>.[peek_feed:<<name>>] (@consumer nvarchar(128) = null)
+create procedure <<schema>>.[peek_feed:<<name>>] (@consumer nvarchar(128) = null, @consumers nvarchar(max) = null)
 as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     begin try
-        if @consumer is not null
+        if @consumer is not null or @consumers is not null
             select
                 N'<<name_text>>' as feed,
                 <<schema>>.[now]() as at,
                 convert(bit, case when object_name(<<object_id>>) is null then 0 else 1 end) as has_table;
-        create table #after (shard_id <<shard_type>> not null primary key, ulid binary(16) not null);
-        insert into #after (shard_id, ulid)
-        select convert(<<shard_type>>, c.shard), c.ulid from <<schema>>.[consumers] as c
+        -- The place of @consumer is -1.
+        create table #after (
+            place int not null, shard_id <<shard_type>> not null, ulid binary(16) not null, primary key (place, shard_id)
+        );
+        insert into #after (place, shard_id, ulid)
+        select -1, convert(<<shard_type>>, c.shard), c.ulid from <<schema>>.[consumers] as c
         where c.feed_id = <<feed_id>> and c.consumer = @consumer;
+        if @consumers is not null
+            insert into #after (place, shard_id, ulid)
+            select convert(int, j.[key]), convert(<<shard_type>>, c.shard), c.ulid
+            from openjson(@consumers) as j
+            inner join <<schema>>.[consumers] as c
+                on c.feed_id = <<feed_id>> and c.consumer = j.value collate database_default;
         create table #waiting (shard_id <<shard_type>> not null primary key);
         exec <<schema>>.[waiting:<<name>>];
         select k.shard_id, h.ulid as head, convert(bit, k.has_outbox) as has_outbox, a.ulid as after_ulid
@@ -37,7 +48,7 @@ begin
             ) as u
             group by u.shard_id
         ) as k
-        left join #after as a on a.shard_id = k.shard_id
+        left join #after as a on a.place = -1 and a.shard_id = k.shard_id
         outer apply (
             select top (1) f.ulid from <<schema>>.[feed:<<name>>] as f with (readcommittedlock, rowlock, readpast)
             where f.shard_id = k.shard_id
@@ -45,6 +56,9 @@ begin
         ) as h
         where k.is_used = 1 or h.ulid is not null
         order by k.shard_id;
+        if @consumers is not null
+            select a.place, a.shard_id, a.ulid as after_ulid from #after as a where a.place >= 0
+            order by a.place, a.shard_id;
     end try
     begin catch
         throw;

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a thousand who wait for news of ten feeds cost the database at each look: together, and each alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from airflow_changefeed.export.news import Watch, look, look_for_all
+from airflow_changefeed.sources.base import FeedSource
+from tests.benchmarks.figures import Chapter, Figure, Target
+from tests.integration.contract.bench import set_up
+from tests.integration.contract.engines import Table, expected_engines, open_engine
+
+FEEDS, WATCHERS, ROUNDS = 10, 1000, 5
+
+
+def run(folder: Path) -> Chapter:
+    """Measure every engine; the median of five rounds counts."""
+    figures, targets = [], []
+    for name in expected_engines():
+        with open_engine(name, folder) as engine:
+            source = engine.source()
+            for feed in (f"wake.Feed{number}" for number in range(FEEDS)):
+                bench = set_up(engine, Table(name=feed))
+                bench.write(10, shard=1)
+                head = bench.events(1)[-1].ulid
+                for consumer in _consumers():
+                    source.begin_consumer(consumer, feed, {1: head}, by="benchmark")
+            watches = [
+                Watch(f"wake.Feed{number}", consumer) for consumer in _consumers() for number in range(FEEDS)
+            ]
+            together = _median(partial(look_for_all, source, watches))
+            alone = _median(partial(_look_alone, source, watches[:FEEDS]))
+            asked = engine.asked(partial(look_for_all, watches=watches))
+        figures += [
+            Figure(f"{name}: one look for {WATCHERS:,} watchers of {FEEDS} feeds", 0, together),
+            Figure(f"{name}: a look for each of {FEEDS} watchers, one of each feed", 0, alone),
+        ]
+        # The embedded source runs a statement for each feed, on one connection.
+        limit = FEEDS if name == "sqlite" else 1
+        targets.append(Target(f"statements of a look for all on {name}", asked, limit))
+    return Chapter("Waking a thousand", figures, targets)
+
+
+def _consumers() -> list[str]:
+    return [f"consumer {number}" for number in range(WATCHERS // FEEDS)]
+
+
+def _look_alone(source: FeedSource, watches: Sequence[Watch]) -> None:
+    for watch in watches:
+        look(source, watch.feed, watch.consumer)
+
+
+def _median(work: Callable[[], object]) -> float:
+    taken = []
+    work()
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - started)
+    return median(taken)
