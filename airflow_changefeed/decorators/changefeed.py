@@ -40,7 +40,7 @@ class _OwnParameters:
         return self.function(*arguments, **named)
 
 
-class _ChangefeedDecoratedOperator(DecoratedOperator, ChangefeedConsumeOperator):  # type: ignore[misc] # Airflow's own decorated operators likewise
+class _ChangefeedDecoratedOperator(DecoratedOperator, ChangefeedConsumeOperator):
     """Calls a function for each event."""
 
     custom_operator_name = "@task.changefeed"
@@ -73,7 +73,8 @@ class _ChangefeedDecoratedOperator(DecoratedOperator, ChangefeedConsumeOperator)
     def bound_handler(self, context: Context) -> Callable[..., object]:
         """Return the function with the DAG's own arguments, and those of the run's context that it names."""
         named = self.python_callable.__signature__.parameters  # type: ignore[attr-defined] # ours
-        of_context = {name: context[name] for name in named if name in context and name not in self.op_kwargs}
+        given: Mapping[str, Any] = {**context}
+        of_context = {name: given[name] for name in named if name in given and name not in self.op_kwargs}
         function, arguments = self.python_callable.function, tuple(self.op_args)  # type: ignore[attr-defined] # ours
 
         def handler(event: Any, connection: Any) -> object:
