@@ -14,7 +14,12 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from airflow_changefeed.assets.changefeed import changefeed_asset
+    from airflow_changefeed.consumers.aio import AsyncConsumer
+    from airflow_changefeed.consumers.begin import create_consumer
+    from airflow_changefeed.consumers.consumer import Consumer
+    from airflow_changefeed.consumers.run import run_consumer
     from airflow_changefeed.core.capture import CaptureSpec, KeyChange, TableCapture
+    from airflow_changefeed.core.consumer import ConsumerSpec
     from airflow_changefeed.core.plan import ExportOptions
     from airflow_changefeed.core.ulid import Ulid
     from airflow_changefeed.core.window import Window
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 
 _MODULES = {
+    "AsyncConsumer": "consumers.aio",
     "CaptureSpec": "core.capture",
     "ChangefeedConsumeOperator": "operators.changefeed_consume",
     "ChangefeedDataSource": "spark.datasource",
@@ -42,6 +48,8 @@ _MODULES = {
     "ChangefeedSensor": "sensors.changefeed",
     "ChangefeedToParquetOperator": "transfers.changefeed_to_parquet",
     "ChangefeedVerifyOperator": "operators.changefeed",
+    "Consumer": "consumers.consumer",
+    "ConsumerSpec": "core.consumer",
     "ExportOptions": "core.plan",
     "KeyChange": "core.capture",
     "TableCapture": "core.capture",
@@ -49,15 +57,18 @@ _MODULES = {
     "Ulid": "core.ulid",
     "Window": "core.window",
     "changefeed_asset": "assets.changefeed",
+    "create_consumer": "consumers.begin",
     "export_dataset": "export.dataset",
     "fold": "spark.fold",
     "open_source": "sources",
     "read_export": "spark.read",
+    "run_consumer": "consumers.run",
     "verify_export": "export.verify",
     "window_params": "hooks.changefeed_context",
 }
 
 __all__ = [
+    "AsyncConsumer",
     "CaptureSpec",
     "ChangefeedConsumeOperator",
     "ChangefeedDataSource",
@@ -66,6 +77,8 @@ __all__ = [
     "ChangefeedSensor",
     "ChangefeedToParquetOperator",
     "ChangefeedVerifyOperator",
+    "Consumer",
+    "ConsumerSpec",
     "ExportOptions",
     "KeyChange",
     "TableCapture",
@@ -74,10 +87,12 @@ __all__ = [
     "Window",
     "__version__",
     "changefeed_asset",
+    "create_consumer",
     "export_dataset",
     "fold",
     "open_source",
     "read_export",
+    "run_consumer",
     "verify_export",
     "window_params",
 ]

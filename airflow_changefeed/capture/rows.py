@@ -238,6 +238,18 @@ def row_texts(
     return _scattered(texts, places, len(image))
 
 
+def object_texts(rows: pa.StructArray, columns: frozenset[str], places: np.ndarray) -> pa.Array:
+    """
+    Write rows that are no capture's as JSON objects.
+
+    :param columns: those of their table; what the rows have beside them is a second column of one.
+    :param places: of the rows that are wanted; int64.
+    """
+    names = [rows.type.field(number).name for number in range(rows.type.num_fields)]
+    own = tuple((name, name) for name in names if name in columns)
+    return _objects(members(rows.type, own, columns), rows, places)
+
+
 def _scattered(texts: Sequence[pa.Array], places: Sequence[np.ndarray], rows: int) -> pa.Array:
     """Put texts at their places, and nulls elsewhere."""
     place = np.concatenate(places)

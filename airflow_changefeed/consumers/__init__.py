@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code that must see every event once, soon and in order."""
+"""Code that must see every event once, soon, and in order: consumers of a feed."""

@@ -105,8 +105,9 @@ class ChangefeedConsumeOperator(BaseOperator):
             not isinstance(self.batch, int) or isinstance(self.batch, bool) or self.batch < 1
         ):
             problems.append(f"batch must be a number of events, or 'transaction', not {self.batch!r}")
-        if not callable(self.handler) and not isinstance(self.handler, str):
-            problems.append(f"handler must be a callable or its name, not {self.handler!r}")
+        handler: object = self.handler
+        if not callable(handler) and not isinstance(handler, str):
+            problems.append(f"handler must be a callable or its name, not {handler!r}")
         return problems
 
     def on_kill(self) -> None:

@@ -101,6 +101,28 @@ def cursor_before_manifest() -> None:
     ChangefeedToParquetOperator._run = broken
 
 
+def no_fence_in_consume() -> None:
+    """Let a SQLite consumer move its cursor whoever holds the lease now, and wherever the cursor stands."""
+    from airflow_changefeed.sources.sqlite.consumer_session import SqliteConsumerSession
+
+    SqliteConsumerSession._fenced = lambda self, connection, step: self._row(connection, step)
+
+
+def work_before_consumption() -> None:
+    """Let a SQLite consumer commit its work, and consume in a transaction after it."""
+    from airflow_changefeed.sources.sqlite import consumer_session
+
+    session = consumer_session.SqliteConsumerSession
+    consume = session.consume
+
+    def broken(self: Any, step: Any) -> Any:
+        self._say(consumer_session._COMMIT)
+        self._say(consumer_session._BEGIN)
+        return consume(self, step)
+
+    session.consume = broken
+
+
 BREAKS: dict[str, Callable[[], None]] = {
     function.__name__: function
     for function in (
@@ -109,6 +131,8 @@ BREAKS: dict[str, Callable[[], None]] = {
         no_floor_for_new_shards,
         manifest_before_data,
         cursor_before_manifest,
+        no_fence_in_consume,
+        work_before_consumption,
     )
 }
 

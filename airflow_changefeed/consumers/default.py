@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The default consumer: the rows of all events, for clients that only want to see them.
+
+Names, options and the rows' order are those of Comdb2's default Lua consumers, with ``changefeed_`` for
+``comdb2_``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+from airflow_changefeed.consumers.batch import ONE, Batch
+from airflow_changefeed.consumers.consumer import Consumer
+from airflow_changefeed.consumers.event import FeedEvent
+from airflow_changefeed.consumers.settings import DefaultOptions
+from airflow_changefeed.consumers.source import ConsumerSource
+from airflow_changefeed.exceptions import LeaseHeldError
+
+EVENT, ID, TABLE = "changefeed_event", "changefeed_id", "changefeed_table"
+_BY_TRANSACTION = Batch(transaction=True)
+#: Seconds that one wait lasts, at whose end it is asked whether to stop.
+_SLICE = 1.0
+
+Row = dict[str, Any]
+
+
+def default_rows(
+    source: ConsumerSource,
+    name: str,
+    feed: str,
+    options: DefaultOptions | None = None,
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+    **consumer_options: Any,
+) -> Generator[Row, None, None]:
+    """
+    Yield the rows of a feed's events until told to stop.
+
+    ``changefeed_event`` is ``add`` or ``del``; an update gives two rows, ``old`` and ``new``, with one
+    ``changefeed_id``. A capture's ``reset`` has no values. ``txn`` ends a transaction, ``register_timeout``
+    and ``poll_timeout`` say that nothing came in time: these have neither id nor values. All rows have the
+    same columns: those that are ours first, then the table's.
+
+    An event is consumed when the row after its last one is asked for; by ``batch_consume``, all events of a
+    transaction are, when the row after their last one is.
+
+    :param should_stop: asked between rows, and each second while waiting.
+    :param consumer_options: of :class:`~airflow_changefeed.consumers.consumer.Consumer`.
+    :raises InvalidArgumentError: options that the feed does not have; terminal.
+    :raises ConsumerNotFoundError: the feed has no such consumer; terminal.
+    :raises LeaseLostError: the client took longer than ``emit_timeout`` while another one waited; its last
+        event comes again, to whoever consumes now; transient.
+    """
+    options = options or DefaultOptions()
+    wait = options.register_timeout
+    consumer = Consumer(
+        source,
+        name,
+        feed,
+        register_timeout=None if wait is None else wait / 1000,
+        emit_timeout=options.emit_timeout / 1000,
+        with_epoch=options.with_epoch,
+        with_sequence=options.with_sequence,
+        with_tid=options.with_tid,
+        **consumer_options,
+    )
+    if options.batch_consume:
+        consumer.check_batch(_BY_TRANSACTION)
+    # Checked before the first row is asked for, as a generator would not be.
+    return _all_rows(consumer, options, should_stop)
+
+
+def _all_rows(
+    consumer: Consumer, options: DefaultOptions, should_stop: Callable[[], bool]
+) -> Generator[Row, None, None]:
+    rows = _Rows(consumer, options)
+    while not should_stop():
+        try:
+            consumer.register(should_stop)
+        except LeaseHeldError:
+            yield rows.sentinel("register_timeout")
+            continue
+        try:
+            yield from _consumed(consumer, options, rows, should_stop)
+        finally:
+            consumer.leave()
+
+
+def _consumed(
+    consumer: Consumer, options: DefaultOptions, rows: _Rows, should_stop: Callable[[], bool]
+) -> Iterator[Row]:
+    batch = _BY_TRANSACTION if options.batch_consume else ONE
+    while not should_stop():
+        events = _wait(consumer, batch, options, should_stop)
+        if not events:
+            if not should_stop():
+                yield rows.sentinel("poll_timeout")
+            continue
+        for event in events:
+            yield from rows.of(event)
+        if options.with_txn_sentinel:
+            yield rows.sentinel("txn")
+        # The client has asked for more, hence has what there was.
+        consumer.consume()
+
+
+def _wait(
+    consumer: Consumer, batch: Batch, options: DefaultOptions, should_stop: Callable[[], bool]
+) -> list[FeedEvent]:
+    """Wait in slices; none when the poll timeout is over, or it is to stop."""
+    clock = consumer.pace.clock
+    begun = clock()
+    while True:
+        left = _SLICE
+        if options.poll_timeout is not None:
+            left = min(_SLICE, max(0.0, options.poll_timeout / 1000 - (clock() - begun)))
+        events = consumer.get_batch(batch, left)
+        is_over = options.poll_timeout is not None and clock() - begun >= options.poll_timeout / 1000
+        if events or is_over or should_stop():
+            return events
+
+
+class _Rows:
+    """Makes rows of the same columns."""
+
+    def __init__(self, consumer: Consumer, options: DefaultOptions) -> None:
+        columns = consumer.columns
+        asked = {"epoch": options.with_epoch, "sequence": options.with_sequence, "tid": options.with_tid}
+        self._metadata = [name for name, is_asked in asked.items() if is_asked]
+        self._has_tables = len(columns.tables) > 1
+        ours = [EVENT, ID, *(f"changefeed_{name}" for name in self._metadata)]
+        self._empty: Row = dict.fromkeys([*ours, *([TABLE] if self._has_tables else []), *columns.fields])
+
+    def sentinel(self, what: str) -> Row:
+        """Return a row that is no event's."""
+        return {**self._empty, EVENT: what}
+
+    def of(self, event: FeedEvent) -> Iterator[Row]:
+        """Return the rows of an event."""
+        about = {ID: str(event.id)} | {f"changefeed_{one}": getattr(event, one) for one in self._metadata}
+        if self._has_tables:
+            about[TABLE] = event.name
+        images: list[tuple[str, Row | None]]
+        if event.type == "upd":
+            images = [("old", event.old), ("new", event.new)]
+        elif event.is_captured:
+            images = [(event.type, event.new if event.type == "add" else event.old)]
+        else:
+            images = [(event.type, event.row)]
+        for what, image in images:
+            yield {**self._empty, **about, EVENT: what, **(image or {})}

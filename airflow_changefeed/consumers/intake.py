@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a consumer's next event comes from: its shards in turn, and the dead letters that are tried again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from airflow_changefeed.consumers.event import FeedEvent
+from airflow_changefeed.consumers.holding import Holding, Wanted
+from airflow_changefeed.consumers.pace import Pace
+from airflow_changefeed.consumers.reading import ShardReader, pages
+from airflow_changefeed.core.consumer import LetterState
+from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.exceptions import ChangefeedError
+
+if TYPE_CHECKING:
+    from airflow_changefeed.consumers.page import EventColumns
+    from airflow_changefeed.consumers.source import ConsumerSource
+
+#: Seconds that one wait for a lease lasts at most.
+_SLICE = 1.0
+
+
+class Intake:
+    """
+    The events of all shards that a consumer holds.
+
+    :param letters: events that were parked and are to be tried again; each is one dead letter.
+    :param below: exclusive; events from there on are left alone. Set before anything is asked for.
+    """
+
+    def __init__(self, source: ConsumerSource, wanted: Wanted, columns: EventColumns, pace: Pace) -> None:
+        self._source = source
+        self._wanted = wanted
+        self._columns = columns
+        self._pace = pace
+        self.holding = Holding(source, wanted, pace.clock)
+        self.letters: deque[FeedEvent] = deque()
+        self.below: Ulid | None = None
+        self._readers: dict[Shard, ShardReader] = {}
+        self._known: tuple[Shard, ...] = ()
+        self._turn: Shard | None = None
+        self._was_waiting = False
+        # A stream that is closed early costs a connection to a server, and nothing where there is none.
+        self._may_stop_early = not source.capabilities.parallel_writers
+
+    def register(self, timeout: float | None, should_stop: Callable[[], bool]) -> None:
+        """
+        Wait until a shard is held; a feed that has none yet is not waited for.
+
+        :param timeout: seconds; None waits for ever.
+        :param should_stop: asked each second; then nothing is held, and nothing is waited for any more.
+        :raises LeaseHeldError: others held all shards for so long; transient.
+        """
+        begun = self._pace.clock()
+        while True:
+            self._see_shards()
+            if self.ask() or not self.holding.missing(self._known):
+                return
+            left = _SLICE if timeout is None else timeout - (self._pace.clock() - begun)
+            if should_stop():
+                self.holding.leave()
+                return
+            if left <= 0:
+                self.holding.leave()
+                raise self.holding.held_elsewhere(timeout or 0.0)
+            self.wait_for_lease(left)
+
+    def wait_for_lease(self, seconds: float) -> None:
+        """Wait until a shard may have become free, and not so long that our own request is forgotten."""
+        wanted = self._wanted
+        shards = self.holding.missing(self._known)
+        seconds = min(seconds, _SLICE, wanted.seconds / 3)
+        self._source.wait_for_lease(wanted.consumer, wanted.feed, shards, seconds=seconds)
+
+    def _see_shards(self) -> None:
+        if self._wanted.shards is None:
+            self._known = self._source.peek(self._wanted.feed, self._wanted.consumer).shards
+        else:
+            self._known = self._wanted.shards
+
+    def ask(self) -> bool:
+        """Ask for the shards that are missing; returns whether any is held now."""
+        missing = self.holding.missing(self._known)
+        if missing:
+            granted = self.holding.request(missing).rows
+            for shard, row in granted.items():
+                self._readers[shard] = ShardReader(
+                    self._source, self._wanted.feed, shard, self._columns, row.ulid, self._pace.page_size
+                )
+                self._readers[shard].below = self.below
+            if granted:
+                self._load_letters()
+        return bool(self.holding.rows)
+
+    def tend(self, busy: Collection[Shard]) -> None:
+        """
+        Prolong the leases when it is time, share shards with those who wait, take on those that are free.
+
+        :param busy: shards that are kept, as an event of theirs is being handled.
+        """
+        if not self.holding.rows or not self.holding.is_due:
+            return
+        renewal, lost = self.holding.renew()
+        self.forget(lost)
+        if renewal.has_retries:
+            self._load_letters()
+        if share := self.holding.to_share(renewal, busy):
+            self.forget(share, is_given=True)
+        elif self.holding.may_ask_again() and (not renewal.waiting or self._was_waiting):
+            # Those who wait take what is free first; who still waits then wants other shards.
+            self.ask()
+        self._was_waiting = bool(renewal.waiting)
+
+    def forget(self, shards: Iterable[Shard], *, is_given: bool = False) -> None:
+        """Drop what was read of shards that are not held any more, or are given to others now."""
+        gone = set(shards)
+        if is_given:
+            self.holding.give_back(gone)
+        self.holding.forget(gone)
+        for shard in gone:
+            self._readers.pop(shard, None)
+        self.letters = deque(letter for letter in self.letters if letter.shard not in gone)
+
+    def _load_letters(self) -> None:
+        """Read the events of the dead letters that are to be tried again."""
+        wanted = self._wanted
+        known = {letter.letter for letter in self.letters}
+        for letter in self._source.dead_letters(wanted.feed, wanted.consumer):
+            is_ours = letter.shard in self.holding.rows and letter.number not in known
+            if letter.state is LetterState.RETRY and is_ours:
+                range_ = UlidRange(letter.ulid.previous(), letter.ulid)
+                for page in pages(
+                    self._source, wanted.feed, letter.shard, range_, self._columns, 1, letter.number
+                ):
+                    self.letters.extend(page.events())
+
+    def reader(self, shard: Shard) -> ShardReader:
+        """Return what reads a shard that is held."""
+        return self._readers[shard]
+
+    @property
+    def readers(self) -> Collection[ShardReader]:
+        """Return what reads the shards that are held."""
+        return self._readers.values()
+
+    def first(self, *, may_drain: bool = True) -> FeedEvent | None:
+        """
+        Return the next event, which stays the next one; None when all shards are at their heads.
+
+        Shards take turns, a page each.
+
+        :param may_drain: False where the drain would wait for a transaction of our own.
+        """
+        return self._read_ahead() or (self._look(may_drain) and self._read_ahead()) or None
+
+    def _read_ahead(self) -> FeedEvent | None:
+        if self.letters:
+            return self.letters[0]
+        for shard in self._in_turn():
+            event = self._readers[shard].first()
+            if event is not None:
+                self._turn = shard
+                return event
+        return None
+
+    def _in_turn(self) -> list[Shard]:
+        """Return the shards, the one whose turn it is first."""
+        shards = list(self._readers)
+        begin = shards.index(self._turn) if self._turn in self._readers else 0
+        return shards[begin:] + shards[:begin]
+
+    def _look(self, may_drain: bool) -> bool:
+        """Look for news in one statement, and read what there is; returns whether there was any."""
+        if not self.holding.rows and may_drain:
+            self._see_shards()
+            self.ask()
+        found = self._source.peek(self._wanted.feed, self._wanted.consumer)
+        if self._wanted.shards is None and set(found.shards) - set(self._known) and may_drain:
+            self._known = found.shards
+            self.ask()
+        is_any = False
+        for shard, reader in list(self._readers.items()):
+            news = found.news.get(shard)
+            if news is None:
+                continue
+            if self._may_stop_early:
+                reader.head = news.head
+            if news.has_outbox or (news.head is not None and news.head > reader.after):
+                is_any = reader.fill(may_drain=may_drain) or is_any
+        return is_any
+
+    def leave(self) -> None:
+        """Give all shards back; if the database is away, they run out by themselves."""
+        with suppress(ChangefeedError):
+            self.holding.leave()
+        self.forget(list(self._readers))

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The half of a consumer that gets events: its registration, and what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from airflow_changefeed.consumers.batch import ONE, Batch
+from airflow_changefeed.consumers.event import FeedEvent
+from airflow_changefeed.consumers.holding import Wanted
+from airflow_changefeed.consumers.intake import Intake
+from airflow_changefeed.consumers.options import check_options, open_columns
+from airflow_changefeed.consumers.pace import Pace
+from airflow_changefeed.consumers.source import ConsumerSource
+from airflow_changefeed.consumers.work import Work
+from airflow_changefeed.core.consumer import ConsumerInfo
+from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import ConsumerUseError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Answer = TypeVar("Answer")
+
+
+class Receiver:
+    """Gets a consumer's events; :class:`~airflow_changefeed.consumers.consumer.Consumer` says the rest."""
+
+    def __init__(
+        self,
+        source: ConsumerSource,
+        name: str,
+        feed: str,
+        *,
+        shards: Sequence[Shard] | None = None,
+        register_timeout: float | None = None,
+        emit_timeout: float = 10.0,
+        poll_interval: float = 0.5,
+        with_sequence: bool = False,
+        with_epoch: bool = False,
+        with_tid: bool = False,
+        at_most_shards: int | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        check_options(name, feed, register_timeout, emit_timeout, poll_interval, at_most_shards)
+        self.info: ConsumerInfo = source.consumer(name, feed)
+        self.columns = open_columns(
+            source, feed, shards, with_sequence=with_sequence, with_epoch=with_epoch, with_tid=with_tid
+        )
+        self.pace = pace or Pace()
+        self._register_timeout = register_timeout
+        self._poll_interval = poll_interval
+        self._may_always_drain = source.capabilities.parallel_writers
+        wanted = Wanted(name, feed, None if shards is None else tuple(shards), at_most_shards, emit_timeout)
+        self._intake = Intake(source, wanted, self.columns, self.pace)
+        self._work = Work(source, self._intake.holding)
+        self._source = source
+        self._got: list[FeedEvent] = []
+        self._letters_taken: list[FeedEvent] = []
+        self._is_lost = False
+        self._is_registered = False
+
+    def end_below(self, below: Ulid) -> None:
+        """
+        Leave events from a ULID on alone; said before it is registered.
+
+        :param below: exclusive; a transaction that reaches beyond it is cut there.
+        """
+        self._intake.below = below
+
+    @property
+    def shards(self) -> list[Shard]:
+        """The shards that it holds, as far as it knows."""
+        return list(self._intake.holding.rows)
+
+    @property
+    def holder(self) -> str:
+        """Its name among the holders of leases, which no other one has."""
+        return self._intake.holding.holder
+
+    def __enter__(self) -> Self:
+        self.register()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def register(self, should_stop: Callable[[], bool] = lambda: False) -> None:
+        """
+        Wait until it holds a shard; entering the context does it. A feed without shards is not waited for.
+
+        :param should_stop: asked each second; then it is waited for no longer.
+        :raises LeaseHeldError: others held all of them for ``register_timeout``; transient.
+        """
+        self._intake.register(self._register_timeout, should_stop)
+        self._is_registered = True
+
+    def leave(self) -> None:
+        """Roll back what is open, and give all shards back."""
+        self._is_registered = False
+        self._got, self._letters_taken = [], []
+        try:
+            if self._work.is_open:
+                self._work.roll_back()
+        finally:
+            self._work.close()
+            self._intake.leave()
+
+    def reregister(self) -> None:
+        """
+        Forget all that was read, and register again, from where the database says that it stands.
+
+        :raises LeaseHeldError: as :meth:`register`.
+        """
+        self.leave()
+        self.register()
+
+    def get(self) -> FeedEvent:
+        """
+        Return the next event, waiting until there is one.
+
+        It is the same one until it is consumed, or given to :meth:`next`; after a roll-back it comes again.
+
+        :raises ConsumerUseError: a transaction is open on a database that has one writer at a time, so that
+            no event can come until it ends; terminal.
+        """
+        while True:
+            event = self.poll(60.0)
+            if event is not None:
+                return event
+            if not self._may_drain():
+                raise ConsumerUseError(
+                    "no event can come while this transaction is open, as the database has one writer at a "
+                    "time: get the events before the connection is used, or use poll"
+                )
+
+    def poll(self, timeout: float = 0.0) -> FeedEvent | None:
+        """
+        Return the next event as :meth:`get` does; None when none came in time.
+
+        :param timeout: seconds; 0 looks once.
+        """
+        got = self.get_batch(ONE, timeout)
+        return got[0] if got else None
+
+    def get_batch(self, batch: Batch, timeout: float | None = None) -> list[FeedEvent]:
+        """
+        Return the next events of one shard that are to be consumed together.
+
+        They are all consumed by one :meth:`consume` or :meth:`next`; until then they come again.
+
+        :param timeout: seconds to wait for the first of them; None waits for ever.
+        :return: none when none came in time.
+        """
+        self._need_registered()
+        self.check_batch(batch)
+        first = self._wait_for(lambda: self._intake.first(may_drain=self._may_drain()), timeout)
+        if first is None:
+            self._got = []
+            return []
+        self._is_lost = False
+        self._got = [first] if first.letter is not None else self._collect(first.shard, batch)
+        return list(self._got)
+
+    def _wait_for(self, look: Callable[[], Answer | None], timeout: float | None) -> Answer | None:
+        """Look until there is something, or the time is over."""
+        begun = self.pace.clock()
+        while True:
+            self._tend()
+            found = look()
+            if found is not None:
+                return found
+            left = self._poll_interval if timeout is None else timeout - (self.pace.clock() - begun)
+            if left <= 0 or not self._may_drain():
+                return None
+            self.pace.wait(min(left, self._poll_interval, self._intake.holding.renew_every))
+
+    def _collect(self, shard: Shard, batch: Batch) -> list[FeedEvent]:
+        reader = self._intake.reader(shard)
+        if batch.transaction:
+            return reader.transaction(may_drain=self._may_drain())
+
+        def enough() -> bool | None:
+            if shard not in self._intake.holding.rows:
+                return True
+            while len(reader) < batch.events:
+                wanted = batch.events - len(reader)
+                if not reader.fill(may_drain=self._may_drain(), events=wanted):
+                    return None
+            return True
+
+        if batch.events > len(reader):
+            self._wait_for(enough, batch.seconds)
+        return reader.some(batch.events)
+
+    def _need_registered(self) -> None:
+        if not self._is_registered:
+            raise ConsumerUseError(
+                f"consumer {self.info.spec.consumer!r} is not registered: use it in a `with` block, or call "
+                "register() first"
+            )
+
+    def check_batch(self, batch: Batch) -> None:
+        """
+        Check that the feed has such batches.
+
+        :raises InvalidArgumentError: a plain feed does not know its events' transactions; terminal.
+        """
+        if batch.transaction and not self.columns.is_captured:
+            open_columns(self._source, self.info.spec.feed, None, by_transaction=True)
+
+    def _tend(self) -> None:
+        """Keep the leases while nothing of ours is locked, which would wait for itself."""
+        if self._work.has_begun:
+            return
+        busy = {event.shard for event in self._got[:1]} | self._work.shards
+        self._intake.tend(busy)
+        if not busy <= set(self._intake.holding.rows):
+            self._is_lost = True
+            self._got = []
+
+    def _may_drain(self) -> bool:
+        return self._may_always_drain or not self._work.has_begun
+
+    def pause(self, seconds: float) -> None:
+        """Wait for so long, and keep the leases meanwhile: for work that is tried again later."""
+        self._wait_for(lambda: None, seconds)

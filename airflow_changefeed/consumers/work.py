@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The transaction of a consumer: its work, and what it consumes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_changefeed.consumers.event import FeedEvent
+from airflow_changefeed.core.consumer import Attempt, Consumption, Parked
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import ConsumerUseError, LeaseLostError
+
+if TYPE_CHECKING:
+    from airflow_changefeed.consumers.holding import Holding
+    from airflow_changefeed.consumers.source import ConsumerSource
+    from airflow_changefeed.sources.base_consumers import ConsumerSession
+
+
+class _RolledBackError(Exception):
+    """Ends a session's transaction; nobody else sees it."""
+
+
+@dataclass
+class _Mark:
+    """What is consumed at the commit: events of a shard up to one, a parked event, or a letter."""
+
+    shard: Shard
+    upto: Ulid
+    letter: int | None = None
+    parked: Parked | None = None
+
+
+class Work:
+    """
+    A consumer's session with its database, and the transaction in it.
+
+    A transaction begins in the database when its connection is asked for, or at its commit: so a consumer can
+    still look for events when a transaction was begun, also where there is one writer at a time.
+    """
+
+    def __init__(self, source: ConsumerSource, holding: Holding) -> None:
+        self._source = source
+        self._holding = holding
+        self._session: ConsumerSession | None = None
+        self._block: AbstractContextManager[None] | None = None
+        self._marks: list[_Mark] = []
+        self.is_open = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the database knows of the transaction."""
+        return self._block is not None
+
+    @property
+    def shards(self) -> set[Shard]:
+        """The shards that the transaction consumes events of."""
+        return {mark.shard for mark in self._marks}
+
+    @property
+    def session(self) -> ConsumerSession:
+        """The session, opened when it is first needed."""
+        if self._session is None:
+            wanted = self._holding.wanted
+            self._session = self._source.open_session(wanted.consumer, wanted.feed)
+        return self._session
+
+    def begin(self) -> None:
+        """
+        Begin a transaction.
+
+        :raises ConsumerUseError: one is open already; terminal.
+        """
+        if self.is_open:
+            raise ConsumerUseError("a transaction is open already: commit it or roll it back first")
+        self.is_open = True
+
+    def connect(self) -> Any:
+        """
+        Return the connection, in the transaction.
+
+        :raises ConsumerUseError: none is open; terminal.
+        """
+        self.need_open("the connection")
+        if self._block is None:
+            block = self.session.transaction()
+            block.__enter__()
+            self._block = block
+        return self.session.connection
+
+    def need_open(self, what: str) -> None:
+        """Raise ConsumerUseError unless a transaction is open."""
+        if not self.is_open:
+            raise ConsumerUseError(f"{what} needs a transaction: begin() one, or use `with transaction()`")
+
+    def mark(self, events: Sequence[FeedEvent]) -> None:
+        """Consume events of one shard, or a letter, with the transaction."""
+        last = events[-1]
+        if last.letter is not None:
+            self._marks.append(_Mark(last.shard, last.id, letter=last.letter))
+        elif self._marks and self._marks[-1].shard == last.shard and self._marks[-1].letter is None:
+            self._marks[-1].upto = last.id
+        else:
+            self._marks.append(_Mark(last.shard, last.id))
+
+    def mark_parked(self, shard: Shard, parked: Parked) -> None:
+        """Leave an event behind as a dead letter with the transaction."""
+        self._marks.append(_Mark(shard, parked.ulid, parked=parked))
+
+    def commit(self, attempt: Attempt | None = None) -> None:
+        """
+        Consume what was marked, and commit.
+
+        :param attempt: for the log of invocations.
+        :raises LeaseLostError: of a shard that is not held any more; nothing was written; transient.
+        """
+        rows: dict[Shard, CursorRow] = {}
+        try:
+            if self._marks:
+                self.connect()
+            for mark in self._marks:
+                rows[mark.shard] = self.session.consume(self._step(mark, rows, attempt))
+                attempt = None
+        except BaseException as error:
+            self.roll_back(error)
+            raise
+        block, self._block = self._block, None
+        self._end()
+        if block is not None:
+            block.__exit__(None, None, None)
+        for row in rows.values():
+            self._holding.rows[row.shard] = row
+
+    def _step(self, mark: _Mark, rows: dict[Shard, CursorRow], attempt: Attempt | None) -> Consumption:
+        row = rows.get(mark.shard) or self._holding.rows.get(mark.shard)
+        if row is None:
+            raise self._lost(mark.shard)
+        return Consumption(
+            shard=mark.shard,
+            upto=max(mark.upto, row.ulid),
+            expected_version=row.resource_version,
+            lease_token=row.lease_token,
+            seconds=self._holding.wanted.seconds,
+            attempt=attempt,
+            parked=mark.parked,
+            letter=mark.letter,
+        )
+
+    def _lost(self, shard: Shard) -> LeaseLostError:
+        wanted = self._holding.wanted
+        return LeaseLostError(
+            f"consumer {wanted.consumer!r} of feed {wanted.feed!r} does not hold shard {shard} any more: it "
+            "did not ask for the next event, or consume, within its emit timeout, and another one waited. "
+            "Nothing was written. get() goes on with what is held now; a longer emit_timeout leaves more "
+            "time",
+            consumer=wanted.consumer,
+            feed=wanted.feed,
+            shard=shard,
+        )
+
+    def roll_back(self, error: BaseException | None = None) -> None:
+        """
+        Roll back.
+
+        :param error: why; the session may know better what it means, and raises that then.
+        """
+        block, self._block = self._block, None
+        self._end()
+        if block is not None:
+            why = error or _RolledBackError()
+            try:
+                block.__exit__(type(why), why, why.__traceback__)
+            except _RolledBackError:
+                return
+
+    def _end(self) -> None:
+        self._marks = []
+        self.is_open = False
+
+    def log(self, shard: Shard, attempt: Attempt, token: int) -> None:
+        """Write an attempt that failed into the log, outside of any transaction."""
+        step = Consumption(shard, attempt.last, 0, token, self._holding.wanted.seconds, attempt)
+        self.session.log([step], holder=self._holding.holder)
+
+    def close(self) -> None:
+        """Close the session, which rolls back what is open."""
+        self._end()
+        session, self._session, self._block = self._session, None, None
+        if session is not None:
+            session.close()
