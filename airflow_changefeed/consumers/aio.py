@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_changefeed.consumers.batch import ONE, Batch
 from airflow_changefeed.consumers.consumer import Consumer
 from airflow_changefeed.consumers.event import FeedEvent
-from airflow_changefeed.consumers.source import ConsumerSource
 from airflow_changefeed.exceptions import ConsumerUseError
+from airflow_changefeed.sources.base import FeedSource
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -38,7 +38,7 @@ class AsyncConsumer:
     :raises ChangefeedError: as of ``Consumer``, when it is entered.
     """
 
-    def __init__(self, source: ConsumerSource, name: str, feed: str, **options: Any) -> None:
+    def __init__(self, source: FeedSource, name: str, feed: str, **options: Any) -> None:
         self._make = partial(Consumer, source, name, feed, **options)
         self._is_over = threading.Event()
         self._consumer: Consumer | None = None

@@ -14,7 +14,7 @@ from airflow_changefeed.core.times import floor_to_millisecond
 from airflow_changefeed.core.ulid import Ulid
 
 if TYPE_CHECKING:
-    from airflow_changefeed.consumers.source import ConsumerSource
+    from airflow_changefeed.sources.base import FeedSource
 
 #: Newest entries of a shard's log in which failures of its next event are looked for.
 _ENTRIES = 100
@@ -27,7 +27,7 @@ class Attempts:
     :param clock: seconds that never go back.
     """
 
-    def __init__(self, source: ConsumerSource, feed: str, consumer: str, clock: Callable[[], float]) -> None:
+    def __init__(self, source: FeedSource, feed: str, consumer: str, clock: Callable[[], float]) -> None:
         self._source = source
         self._feed = feed
         self._consumer = consumer

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from airflow_changefeed.consumers.source import ConsumerSource
 from airflow_changefeed.core.consumer import Beginning, ConsumerInfo, ConsumerSpec, parse_beginning
 from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
 from airflow_changefeed.core.times import floor_to_millisecond
@@ -16,10 +15,11 @@ from airflow_changefeed.exceptions import (
     FutureTimeError,
     PurgedError,
 )
+from airflow_changefeed.sources.base import FeedSource
 
 
 def create_consumer(
-    source: ConsumerSource,
+    source: FeedSource,
     spec: ConsumerSpec,
     start: Beginning | datetime | Ulid | str = Beginning.EARLIEST,
     *,
@@ -49,7 +49,7 @@ def create_consumer(
 
 
 def resolve(
-    source: ConsumerSource, feed: str, start: Beginning | datetime | Ulid
+    source: FeedSource, feed: str, start: Beginning | datetime | Ulid
 ) -> tuple[Ulid, dict[Shard, Ulid]]:
     """
     Return where shards begin that come later, and where those begin that are there; exclusive both.
@@ -71,7 +71,7 @@ def resolve(
     return after, {status.shard: min(after, _highest(status)) for status in statuses}
 
 
-def _after(source: ConsumerSource, feed: str, start: datetime | Ulid | Beginning) -> Ulid:
+def _after(source: FeedSource, feed: str, start: datetime | Ulid | Beginning) -> Ulid:
     now = source.now()
     time = start.time if isinstance(start, Ulid) else start
     if not isinstance(time, datetime) or time.tzinfo is None:

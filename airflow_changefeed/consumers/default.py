@@ -15,8 +15,8 @@ from airflow_changefeed.consumers.batch import ONE, Batch
 from airflow_changefeed.consumers.consumer import Consumer
 from airflow_changefeed.consumers.event import FeedEvent
 from airflow_changefeed.consumers.settings import DefaultOptions
-from airflow_changefeed.consumers.source import ConsumerSource
 from airflow_changefeed.exceptions import LeaseHeldError
+from airflow_changefeed.sources.base import FeedSource
 
 EVENT, ID, TABLE = "changefeed_event", "changefeed_id", "changefeed_table"
 _BY_TRANSACTION = Batch(transaction=True)
@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 
 def default_rows(
-    source: ConsumerSource,
+    source: FeedSource,
     name: str,
     feed: str,
     options: DefaultOptions | None = None,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_changefeed.exceptions import HandlerError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from airflow_changefeed.consumers.source import ConsumerSource
+    from airflow_changefeed.sources.base import FeedSource
 
 #: Called with an event, or the list of a batch's events, and the connection of their transaction. What it
 #: returns does not matter; it fails by raising.
@@ -25,7 +25,7 @@ class HandlerTimeoutError(Exception):
     """A handler took longer than its time."""
 
 
-def load_handler(handler: Handler | str, source: ConsumerSource, *, is_batch: bool) -> Handler:
+def load_handler(handler: Handler | str, source: FeedSource, *, is_batch: bool) -> Handler:
     """
     Return what is to be called.
 

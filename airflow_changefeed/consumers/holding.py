@@ -19,7 +19,7 @@ from airflow_changefeed.exceptions import LeaseHeldError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_changefeed.consumers.source import ConsumerSource
+    from airflow_changefeed.sources.base import FeedSource
 
 _RENEWALS_PER_LEASE = 3
 #: Seconds that those who wait have for taking what was given back, before it is asked for again.
@@ -58,7 +58,7 @@ class Holding:
     :param clock: seconds; says only when to ask the database again.
     """
 
-    def __init__(self, source: ConsumerSource, wanted: Wanted, clock: Callable[[], float]) -> None:
+    def __init__(self, source: FeedSource, wanted: Wanted, clock: Callable[[], float]) -> None:
         self._source = source
         self.wanted = wanted
         self.holder = new_holder()

@@ -19,7 +19,7 @@ from airflow_changefeed.exceptions import ChangefeedError
 
 if TYPE_CHECKING:
     from airflow_changefeed.consumers.page import EventColumns
-    from airflow_changefeed.consumers.source import ConsumerSource
+    from airflow_changefeed.sources.base import FeedSource
 
 #: Seconds that one wait for a lease lasts at most.
 _SLICE = 1.0
@@ -33,7 +33,7 @@ class Intake:
     :param below: exclusive; events from there on are left alone. Set before anything is asked for.
     """
 
-    def __init__(self, source: ConsumerSource, wanted: Wanted, columns: EventColumns, pace: Pace) -> None:
+    def __init__(self, source: FeedSource, wanted: Wanted, columns: EventColumns, pace: Pace) -> None:
         self._source = source
         self._wanted = wanted
         self._columns = columns
@@ -76,6 +76,16 @@ class Intake:
         shards = self.holding.missing(self._known)
         seconds = min(seconds, _SLICE, wanted.seconds / 3)
         self._source.wait_for_lease(wanted.consumer, wanted.feed, shards, seconds=seconds)
+
+    @property
+    def wanted_shards(self) -> tuple[Shard, ...] | None:
+        """The shards that it may hold; None for all."""
+        return self._wanted.shards
+
+    def read_upto(self) -> dict[Shard, Ulid]:
+        """Return up to where each shard was read; others' are passed over, and new ones left out."""
+        own = {shard: reader.after for shard, reader in self._readers.items()}
+        return {**dict.fromkeys(self._known, Ulid.MAX), **own}
 
     def _see_shards(self) -> None:
         if self._wanted.shards is None:

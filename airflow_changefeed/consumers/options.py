@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.consumers.source import ConsumerSource
 from airflow_changefeed.core.cursor import check_consumer
 from airflow_changefeed.core.feed import Shard, check_shards
 from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.sources.base import FeedSource
 
 if TYPE_CHECKING:
     from airflow_changefeed.consumers.page import EventColumns
@@ -54,7 +54,7 @@ def check_options(
 
 
 def open_columns(
-    source: ConsumerSource,
+    source: FeedSource,
     feed: str,
     shards: Sequence[Shard] | None,
     *,

@@ -16,7 +16,7 @@ from airflow_changefeed.exceptions import HandlerError, InvalidArgumentError
 from airflow_changefeed.sources.mssql.names import quote, split_name
 
 if TYPE_CHECKING:
-    from airflow_changefeed.consumers.source import ConsumerSource
+    from airflow_changefeed.sources.base import FeedSource
 
 _CAPTURED = ("feed", "shard", "id", "name", "type", "old", "new", "tid", "sequence", "epoch")
 _PLAIN = ("feed", "shard", "id", "event")
@@ -38,7 +38,7 @@ class ProcedureHandler:
     :raises HandlerError: not a name, or not a database that has procedures; terminal.
     """
 
-    def __init__(self, name: str, source: ConsumerSource) -> None:
+    def __init__(self, name: str, source: FeedSource) -> None:
         kind = source.describe().get("type")
         if kind != "mssql":
             raise HandlerError(

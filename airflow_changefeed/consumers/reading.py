@@ -14,7 +14,7 @@ from airflow_changefeed.core.ulid import Ulid, UlidRange
 
 if TYPE_CHECKING:
     from airflow_changefeed.consumers.page import EventColumns, EventPage
-    from airflow_changefeed.consumers.source import ConsumerSource
+    from airflow_changefeed.sources.base import FeedSource
 
 
 #: Events that are read at once at most, however many are wanted.
@@ -31,7 +31,7 @@ class ShardReader:
 
     def __init__(
         self,
-        source: ConsumerSource,
+        source: FeedSource,
         feed: str,
         shard: Shard,
         columns: EventColumns,
@@ -139,7 +139,7 @@ class ShardReader:
 
 
 def pages(
-    source: ConsumerSource,
+    source: FeedSource,
     feed: str,
     shard: Shard,
     range_: UlidRange,

@@ -12,12 +12,13 @@ from airflow_changefeed.consumers.holding import Wanted
 from airflow_changefeed.consumers.intake import Intake
 from airflow_changefeed.consumers.options import check_options, open_columns
 from airflow_changefeed.consumers.pace import Pace
-from airflow_changefeed.consumers.source import ConsumerSource
+from airflow_changefeed.consumers.poller import Poller, Watch
 from airflow_changefeed.consumers.work import Work
 from airflow_changefeed.core.consumer import ConsumerInfo
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ConsumerUseError
+from airflow_changefeed.sources.base import FeedSource
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -30,7 +31,7 @@ class Receiver:
 
     def __init__(
         self,
-        source: ConsumerSource,
+        source: FeedSource,
         name: str,
         feed: str,
         *,
@@ -50,6 +51,8 @@ class Receiver:
             source, feed, shards, with_sequence=with_sequence, with_epoch=with_epoch, with_tid=with_tid
         )
         self.pace = pace or Pace()
+        self._has_own_pace = pace is not None
+        self._watch: Watch | None = None
         self._register_timeout = register_timeout
         self._poll_interval = poll_interval
         self._may_always_drain = source.capabilities.parallel_writers
@@ -96,11 +99,18 @@ class Receiver:
         """
         self._intake.register(self._register_timeout, should_stop)
         self._is_registered = True
+        if not self._has_own_pace and self._watch is None:
+            spec = self.info.spec
+            poller = Poller.for_source(self._source, self._poll_interval)
+            self._watch = poller.watch(spec.feed, spec.consumer, self._intake.wanted_shards)
 
     def leave(self) -> None:
         """Roll back what is open, and give all shards back."""
         self._is_registered = False
         self._got, self._letters_taken = [], []
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
         try:
             if self._work.is_open:
                 self._work.roll_back()
@@ -175,7 +185,14 @@ class Receiver:
             left = self._poll_interval if timeout is None else timeout - (self.pace.clock() - begun)
             if left <= 0 or not self._may_drain():
                 return None
-            self.pace.wait(min(left, self._poll_interval, self._intake.holding.renew_every))
+            self._rest(min(left, self._intake.holding.renew_every))
+
+    def _rest(self, seconds: float) -> None:
+        """Wait until there may be news, at most so long; all consumers of a process share one look for it."""
+        if self._watch is None:
+            self.pace.wait(min(seconds, self._poll_interval))
+        else:
+            self._watch.wait(self._intake.read_upto(), seconds)
 
     def _collect(self, shard: Shard, batch: Batch) -> list[FeedEvent]:
         reader = self._intake.reader(shard)

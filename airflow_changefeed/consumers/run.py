@@ -20,11 +20,11 @@ from airflow_changefeed.consumers.consumer import Consumer
 from airflow_changefeed.consumers.event import FeedEvent
 from airflow_changefeed.consumers.handlers import Handler, check_timeout, load_handler
 from airflow_changefeed.consumers.pace import Pace
-from airflow_changefeed.consumers.source import ConsumerSource
 from airflow_changefeed.consumers.trying import Backoff, Trial
 from airflow_changefeed.core.consumer import OnPoison
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError, TransientError
+from airflow_changefeed.sources.base import FeedSource
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Run:
 
 
 def run_consumer(
-    source: ConsumerSource,
+    source: FeedSource,
     name: str,
     feed: str,
     handler: Handler | str,
@@ -129,7 +129,7 @@ class _Loop:
 
     def __init__(
         self,
-        source: ConsumerSource,
+        source: FeedSource,
         consumer: Consumer,
         function: Handler,
         batch: Batch,

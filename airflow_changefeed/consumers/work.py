@@ -17,7 +17,7 @@ from airflow_changefeed.exceptions import ConsumerUseError, LeaseLostError
 
 if TYPE_CHECKING:
     from airflow_changefeed.consumers.holding import Holding
-    from airflow_changefeed.consumers.source import ConsumerSource
+    from airflow_changefeed.sources.base import FeedSource
     from airflow_changefeed.sources.base_consumers import ConsumerSession
 
 
@@ -43,7 +43,7 @@ class Work:
     still look for events when a transaction was begun, also where there is one writer at a time.
     """
 
-    def __init__(self, source: ConsumerSource, holding: Holding) -> None:
+    def __init__(self, source: FeedSource, holding: Holding) -> None:
         self._source = source
         self._holding = holding
         self._session: ConsumerSession | None = None
