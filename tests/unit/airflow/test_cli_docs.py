@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_changefeed.consumers.run import run_consumer
+from airflow_changefeed.consumers.trying import Backoff
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.sql.mssql import script
@@ -112,3 +114,38 @@ def test_the_examples_of_captures_run(
             "shop.Order_changes": True,
             "shop.Orders_changes": False,
         }
+
+
+def test_the_examples_of_consumers_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Made first and dropped last, with two dead letters to be tried again and then dropped."""
+    path = tmp_path / "feeds.db"
+    feed = "myservice.MyEvent"
+    with closing(sqlite3.connect(path)) as connection, closing(SqliteFeedSource(str(path))) as source:
+        connection.execute(f'create table "{feed}" (EventID integer primary key)')
+        source.set_up_feed(feed)
+        for number in range(3):
+            connection.execute(f'insert into "{feed}" values (?)', (number,))
+            connection.execute(f'insert into "changefeed.outbox:{feed}" (EventID) values (?)', (number,))
+        connection.commit()
+        monkeypatch.setenv("AIRFLOW_CONN_FEEDS", json.dumps({"conn_type": "sqlite", "host": str(path)}))
+        monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
+        lines = _lines("consumer", "consume", "leases", "dead-letters")
+        last = next(words for words in lines if words[:2] == ["consumer", "drop"])
+        first = next(words for words in lines if words[:2] == ["consumer", "create"])
+        assert run(*first) == 0, capsys.readouterr().err
+        _park_two(source, feed)
+        # Plain feeds know no transactions.
+        there = {'{"with_tid": true, "poll_timeout": 2000}': '{"poll_timeout": 0}'}
+        for words in (*(one for one in lines if one not in (first, last)), last):
+            assert run(*(there.get(word, word) for word in words)) == 0, (words, capsys.readouterr().err)
+        assert source.consumers() == []
+
+
+def _park_two(source: SqliteFeedSource, feed: str) -> None:
+    def refuse(event: object, connection: object) -> None:
+        raise ValueError("no")
+
+    backoff = Backoff(first=0, longest=0)
+    assert run_consumer(source, "billing", feed, refuse, max_events=2, backoff=backoff).parked == 2
