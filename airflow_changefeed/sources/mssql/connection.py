@@ -186,7 +186,7 @@ class MssqlDatabase:
             if self._is_ready(session):
                 return session
             session.close()
-        return self.retry.call(self._open, **facts)
+        return self.open(**facts)
 
     def _is_ready(self, session: Session) -> bool:
         """Set this source's lock timeout on a kept connection, and say whether it still works."""
@@ -207,6 +207,14 @@ class MssqlDatabase:
             self._kept.append(session)
         else:
             session.close()
+
+    def open(self, **facts: Any) -> Session:
+        """
+        Open a connection for the caller alone, who closes it; tried again as :attr:`retry` says.
+
+        :raises ChangefeedError: as :meth:`connect`.
+        """
+        return self.retry.call(self._open, **facts)
 
     def _open(self) -> Session:
         session = Session(open_connection(self.server))

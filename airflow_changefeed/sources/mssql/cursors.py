@@ -54,7 +54,7 @@ class MssqlCursors:
         with self.database.connect(feed=feed, consumer=consumer) as session:
             found = load_feed(session, self.database.schema, feed)
             with session.transaction():
-                for shard in _in_order(starts):
+                for shard in in_order(starts):
                     value = {"shard_id": found.to_sql(shard), "after": starts[shard].bytes, "by": by}
                     _call(session, found, "begin_consumer", {"consumer": consumer, **value})
             return _rows(session, found, consumer)
@@ -63,10 +63,7 @@ class MssqlCursors:
         self, consumer: str, feed: str, shards: Sequence[Shard], *, holder: str, seconds: float
     ) -> dict[Shard, int]:
         """See the protocol."""
-        if not 0 < seconds <= _MAX_LEASE:
-            raise InvalidArgumentError(
-                f"a lease must last 0 (exclusive) to {_MAX_LEASE} seconds, not {seconds}"
-            )
+        check_lease_seconds(seconds)
         tokens = {}
         with (
             self._telling_row(consumer, feed),
@@ -74,7 +71,7 @@ class MssqlCursors:
         ):
             found = load_feed(session, self.database.schema, feed)
             with session.transaction():
-                for shard in _in_order(shards):
+                for shard in in_order(shards):
                     value = {"shard_id": found.to_sql(shard), "holder": holder, "seconds": float(seconds)}
                     (row,) = _call(session, found, "take_lease", {"consumer": consumer, **value}, shard)
                     tokens[shard] = int(row["lease_token"])
@@ -99,7 +96,7 @@ class MssqlCursors:
         with self.database.connect(feed=feed, consumer=consumer) as session:
             found = load_feed(session, self.database.schema, feed)
             with session.transaction():
-                for shard in _in_order(tokens):
+                for shard in in_order(tokens):
                     value = {"shard_id": found.to_sql(shard), "lease_token": tokens[shard]}
                     _call(session, found, "release_lease", {"consumer": consumer, **value})
 
@@ -118,7 +115,7 @@ class MssqlCursors:
         ):
             found = load_feed(session, self.database.schema, feed)
             with session.transaction():
-                for shard in _in_order(by_shard):
+                for shard in in_order(by_shard):
                     value = _move(found, by_shard[shard])
                     _call(session, found, "move_cursor", {"consumer": consumer, **value, "by": by}, shard)
             return _rows(session, found, consumer)
@@ -130,7 +127,13 @@ class MssqlCursors:
             _call(session, found, "drop_consumer", {"consumer": consumer})
 
 
-def _in_order(shards: Sequence[Shard] | Mapping[Shard, Any]) -> list[Shard]:
+def check_lease_seconds(seconds: float) -> None:
+    """Raise InvalidArgumentError for a time that no lease can last."""
+    if not 0 < seconds <= _MAX_LEASE:
+        raise InvalidArgumentError(f"a lease must last 0 (exclusive) to {_MAX_LEASE} seconds, not {seconds}")
+
+
+def in_order(shards: Sequence[Shard] | Mapping[Shard, Any]) -> list[Shard]:
     """Return shards in one order for all callers, so that two of them cannot wait for each other."""
     return sorted(shards, key=shard_text)
 
@@ -178,15 +181,16 @@ def _call(
 
 def _rows(session: Session, feed: MssqlFeed, consumer: str | None) -> list[CursorRow]:
     sql, values = feed.call("cursors", {"consumer": consumer})
-    return [_row(feed, row) for row in session.records(sql, *values)]
+    return [cursor_row(feed.name, row) for row in session.records(sql, *values)]
 
 
-def _row(feed: MssqlFeed, row: Mapping[str, Any]) -> CursorRow:
+def cursor_row(feed: str, row: Mapping[str, Any]) -> CursorRow:
+    """Return a row as the procedures tell it."""
     pieces = tuple(range_from(piece) for piece in json.loads(row["ahead"]))
     expires = row["lease_expires"]
     return CursorRow(
         consumer=row["consumer"],
-        feed=feed.name,
+        feed=feed,
         shard=parse_shard(row["shard"]),
         frontier=Frontier(Ulid.of_bytes(row["start_ulid"]), Ulid.of_bytes(row["ulid"]), pieces),
         resource_version=int(row["resource_version"]),

@@ -18,7 +18,10 @@ from airflow_changefeed.exceptions import (
     CaptureGapError,
     CaptureNotFoundError,
     ChangefeedError,
+    ConsumerNotFoundError,
+    ConsumerSetupError,
     CursorBeyondFeedError,
+    DeadLetterError,
     FeedNotFoundError,
     FeedSetupError,
     FutureTimeError,
@@ -33,6 +36,7 @@ from airflow_changefeed.exceptions import (
     ShardNotFoundError,
     StaleVersionError,
     TerminalError,
+    WorkTransactionError,
 )
 from airflow_changefeed.sources.mssql.native import NATIVE
 from airflow_changefeed.sources.mssql.rights import remedy
@@ -70,6 +74,11 @@ THROWN: Mapping[int, type[ChangefeedError]] = {
     77142: CaptureGapError,
     77143: FeedSetupError,
     77144: FeedSetupError,
+    77150: WorkTransactionError,
+    77151: ConsumerNotFoundError,
+    77152: ConsumerSetupError,
+    77153: ConsumerSetupError,
+    77154: DeadLetterError,
 }
 #: Of conversions that fail in a view, where nothing can be thrown.
 CONVERTED: Mapping[int, type[ChangefeedError]] = {77122: FeedSetupError}

@@ -14,6 +14,17 @@ _READERS = (
     "inspect_outbox",
     *("next_attempt", "cursors", "begin_consumer", "take_lease", "release_lease", "move_cursor"),
     *("drop_consumer", "feed"),
+    *(
+        "create_consumer",
+        "consumer_settings",
+        "request_leases",
+        "renew_leases",
+        "leave",
+        "wait_lease",
+        "leases",
+    ),
+    *("consume_events", "log_attempt", "invocations", "purge_invocations"),
+    *("dead_letters", "settle_letter", "park_again"),
 )
 #: The role that has the right, by what stands before the feed in an object's name.
 ROLES: Mapping[str, str] = MappingProxyType(

@@ -32,6 +32,11 @@ class Session:
         self.captures: dict[tuple[str, int, str], MssqlCapture] = {}
         _LIVE.add(self)
 
+    @property
+    def connection(self) -> mssql_python.Connection:
+        """The driver's own connection."""
+        return self._connection
+
     def execute(self, sql: str, *values: Any) -> list[tuple[list[str], list[tuple[Any, ...]]]]:
         """
         Run a batch to its end, as an error may stand behind its results.

@@ -9,11 +9,12 @@ from typing import Any
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.mssql.capture import MssqlCaptures
 from airflow_changefeed.sources.mssql.connection import MAX_LOCK_TIMEOUT, MssqlDatabase
+from airflow_changefeed.sources.mssql.consumers import MssqlConsumers
 from airflow_changefeed.sources.mssql.control import MssqlControl
-from airflow_changefeed.sources.mssql.cursors import MssqlCursors
 from airflow_changefeed.sources.mssql.driver import Server
 from airflow_changefeed.sources.mssql.history import MssqlHistory
 from airflow_changefeed.sources.mssql.inspect import MssqlInspect
+from airflow_changefeed.sources.mssql.letters import MssqlLetters
 from airflow_changefeed.sources.mssql.options import (
     ENCRYPT,
     encryption_problems,
@@ -27,7 +28,14 @@ DEFAULT_SCHEMA = "changefeed"
 
 
 class MssqlFeedSource(
-    MssqlControl, MssqlReader, MssqlHistory, MssqlSetup, MssqlCaptures, MssqlCursors, MssqlInspect
+    MssqlControl,
+    MssqlReader,
+    MssqlHistory,
+    MssqlSetup,
+    MssqlCaptures,
+    MssqlConsumers,
+    MssqlLetters,
+    MssqlInspect,
 ):
     r"""
     Feeds in a database of SQL Server; implements :class:`~airflow_changefeed.sources.base.FeedSource`.

@@ -118,6 +118,14 @@ class SqliteConsumerSession:
         if not self._is_begun:
             raise ConsumerUseError("consume must be called within a transaction() of the session")
         self._check_work()
+        try:
+            return self._consume(step)
+        except BaseException:
+            # At once, so that nothing of the work stays where the work catches this.
+            self._roll_back()
+            raise
+
+    def _consume(self, step: Consumption) -> CursorRow:
         connection, place = self.connection, (self._consumer, self._feed, step.shard)
         tables = load_feed(connection, self._feed)
         row = self._fenced(connection, step)

@@ -139,12 +139,14 @@ class Engine(Protocol):
     :param unstorable: characters that its text columns cannot hold.
     :param measures_work: whether :meth:`work` gives a number.
     :param guards_schema: whether changes of captured columns can be guarded.
+    :param savepoint: statements that set a transaction's savepoint, and go back to it.
     """
 
     name: str
     unstorable: str
     measures_work: bool
     guards_schema: bool
+    savepoint: tuple[str, str]
 
     def source(self, lock_timeout: float = 20.0) -> FeedSource:
         """Return a source over the database."""
@@ -160,6 +162,12 @@ class Engine(Protocol):
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Return the rows of a query, written as for a :class:`Changer`."""
+
+    def run(self, connection: Any, sql: str, *values: Any) -> None:
+        """Run a statement on a driver's own connection, as a consumer's work does; written as above."""
+
+    def ruin(self, connection: Any, sql: str, *values: Any) -> None:
+        """Run an insert of a key that is taken, so that its error ends the transaction."""
 
     def unseen(self, table: str) -> list[Unseen]:
         """Return the ways for changes to pass a capture that the database can tell of."""

@@ -170,6 +170,7 @@ class MssqlEngine:
     measures_work: bool
     guards_schema: bool
     name: str = "mssql"
+    savepoint: tuple[str, str] = ("save transaction here", "rollback transaction here")
 
     def source(self, lock_timeout: float = 20.0) -> FeedSource:
         """Open the source."""
@@ -205,6 +206,17 @@ class MssqlEngine:
         """Run a query."""
         with self._session() as session:
             return session.rows(in_parts(sql))
+
+    def run(self, connection: mssql_python.Connection, sql: str, *values: Any) -> None:
+        """Run a statement to its end."""
+        with connection.cursor() as cursor:
+            cursor.execute(in_parts(sql), values) if values else cursor.execute(in_parts(sql))
+            while cursor.nextset():
+                pass
+
+    def ruin(self, connection: mssql_python.Connection, sql: str, *values: Any) -> None:
+        """Run it: consumers' sessions roll back at any error (``xact_abort``)."""
+        self.run(connection, sql, *values)
 
     def unseen(self, table: str) -> list[Unseen]:
         """Disable, drop, switch off."""

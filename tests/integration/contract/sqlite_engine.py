@@ -104,6 +104,7 @@ class SqliteEngine:
     unstorable: str = ""
     measures_work: bool = True
     guards_schema: bool = True
+    savepoint: tuple[str, str] = ("savepoint here", "rollback to here")
 
     def source(self, lock_timeout: float = 20.0) -> FeedSource:
         """Open the source."""
@@ -133,6 +134,14 @@ class SqliteEngine:
         """Run a query."""
         with self._connection() as connection:
             return connection.execute(sql).fetchall()
+
+    def run(self, connection: sqlite3.Connection, sql: str, *values: Any) -> None:
+        """Run a statement."""
+        connection.execute(sql, values)
+
+    def ruin(self, connection: sqlite3.Connection, sql: str, *values: Any) -> None:
+        """Say that a conflict rolls all back, which it does not by itself."""
+        connection.execute(sql.replace("insert into", "insert or rollback into"), values)
 
     def unseen(self, table: str) -> list[Unseen]:
         """Drop triggers; nothing else passes them."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_changefeed.core.consumer import ConsumerSpec, LetterState, Parked
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import DeadlockError, LockTimeoutError, SourceUnavailableError
@@ -135,11 +136,27 @@ CALLS: dict[str, Callable[[MssqlFeedSource], Any]] = {
     "release_lease": lambda source: source.release_lease("nightly", FEED, {0: 1}),
     "move_cursors": lambda source: source.move_cursors("nightly", FEED, [_MOVE], by="me"),
     "drop_consumer": lambda source: source.drop_consumer("nightly", FEED),
+    "create_consumer": lambda source: source.create_consumer(
+        ConsumerSpec("nightly", FEED), begin=Ulid.MIN, starts={}, by="me"
+    ),
+    "consumers": lambda source: source.consumers(FEED),
+    "request_leases": lambda source: source.request_leases("nightly", FEED, [0], holder="me", seconds=5),
+    "renew_leases": lambda source: source.renew_leases("nightly", FEED, {0: 1}, holder="me", seconds=5),
+    "leave": lambda source: source.leave("nightly", FEED, {0: 1}, holder="me"),
+    "leases": lambda source: source.leases(FEED),
+    "dead_letters": lambda source: source.dead_letters(FEED),
+    "settle_letter": lambda source: source.settle_letter(1, LetterState.RETRY, by="me"),
+    "park_again": lambda source: source.park_again(1, Parked(Ulid.MIN, 1, "x")),
+    "invocations": lambda source: source.invocations(FEED, "nightly"),
+    "purge_invocations": lambda source: source.purge_invocations(FEED, "nightly", before=UNTIL),
     "insert_history": lambda source: source.insert_history(FEED, 0, [(UNTIL, (1,))], reason="x"),
     "set_up_feed": lambda source: source.set_up_feed(FEED),
     "drop_feed": lambda source: source.drop_feed(FEED),
 }
-AGAIN = {"drain", "seal", "next_attempt", "cursors", "peek", "peek_many", "now"}
+AGAIN = {
+    *("drain", "seal", "next_attempt", "cursors", "peek", "peek_many", "now"),
+    *("consumers", "leases", "dead_letters", "invocations"),
+}
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -7,9 +7,12 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     declare @message nvarchar(2048), @owner nvarchar(128);
-    select top (1) @owner = c.owner from <<schema>>.[consumers] as c
-    where c.feed_id = <<feed_id>> and c.consumer = @consumer
-    order by c.shard;
+    -- Of a consumer of events its settings, as its rows are locked by whoever consumes; one of an export has none.
+    select @owner = s.owner from <<schema>>.[consumer_settings] as s where s.feed_id = <<feed_id>> and s.consumer = @consumer;
+    if @owner is null
+        select top (1) @owner = c.owner from <<schema>>.[consumers] as c
+        where c.feed_id = <<feed_id>> and c.consumer = @consumer
+        order by c.shard;
     if <<schema>>.[owns_consumer](@owner, N'<<name_text>>') = 0
     begin
         set @message = concat(

@@ -17,6 +17,20 @@ grant execute on <<schema>>.[take_lease:<<name>>] to [<<schema_name>>.readers:<<
 grant execute on <<schema>>.[release_lease:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[move_cursor:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[drop_consumer:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[consumer_settings:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[create_consumer:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[request_leases:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[renew_leases:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[leave:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[wait_lease:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[leases:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[consume_events:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[log_attempt:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[invocations:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[purge_invocations:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[dead_letters:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[settle_letter:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[park_again:<<name>>] to [<<schema_name>>.readers:<<name>>];
 exec (N'alter role [<<schema_name_in_text>>.readers:<<name_in_text>>] add member [<<schema_name_in_text>>.operators:<<name_in_text>>]');
 grant execute on <<schema>>.[drain_feed:<<name>>] to [<<schema_name>>.operators:<<name>>];
 grant execute on <<schema>>.[seal_feed:<<name>>] to [<<schema_name>>.operators:<<name>>];
@@ -24,3 +38,4 @@ grant execute on <<schema>>.[purge_feed:<<name>>] to [<<schema_name>>.operators:
 grant execute on <<schema>>.[insert_history:<<name>>] to [<<schema_name>>.operators:<<name>>];
 grant execute on <<schema>>.[now] to public;
 grant execute on <<schema>>.[version] to public;
+grant execute on <<schema>>.[letter_feed] to public;

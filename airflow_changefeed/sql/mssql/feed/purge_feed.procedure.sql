@@ -1,5 +1,5 @@
 -- Removes old events from the feed, in batches; the event table is not touched. Never beyond the lowest ack of the feed's
--- consumers (one without a row for a shard needs all of it), never into what is not sealed. A feed of serialized writers
+-- consumers (one without a row for a shard needs all of it, or what comes after its begin), never into what is not sealed. A feed of serialized writers
 -- keeps its events in the user's table: this only says that they are no longer promised.
 -- @before: UTC, exclusive. @upto: inclusive; one of both. @batch_rows: rows of a transaction, 1 to 1000000. @dry_run: 1 only
 -- says what would be removed. @shard_id: null takes all shards. @lock_timeout is for the
@@ -51,8 +51,16 @@ begin
             set @ack = null;
             select top (1) @ack = a.ack
             from (
-                select case when c.ack is null then 0x00000000000000000000000000000000 else c.ack end as ack
-                from (select distinct d.consumer from <<schema>>.[consumers] as d where d.feed_id = <<feed_id>>) as n
+                select convert(binary(16), case when c.ack is null then n.begin_ulid else c.ack end) as ack
+                from (
+                    select distinct d.consumer, convert(binary(16), 0x00000000000000000000000000000000) as begin_ulid
+                    from <<schema>>.[consumers] as d
+                    where d.feed_id = <<feed_id>> and not exists (
+                        select 1 from <<schema>>.[consumer_settings] as k where k.feed_id = <<feed_id>> and k.consumer = d.consumer
+                    )
+                    union all
+                    select s.consumer, s.begin_ulid from <<schema>>.[consumer_settings] as s where s.feed_id = <<feed_id>>
+                ) as n
                 left join <<schema>>.[consumers] as c
                     on c.feed_id = <<feed_id>> and c.consumer = n.consumer and c.shard = @text
             ) as a

@@ -14,7 +14,7 @@ begin
         declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id);
         exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
         update <<schema>>.[consumers]
-        set lease_holder = null, lease_expires = null
+        set lease_holder = null, lease_expires = null, lease_since = null
         where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard
             and lease_token = @lease_token;
     end try

@@ -1,13 +1,15 @@
 -- Takes the lease of a consumer's shard. May run in the caller's transaction, to take several or none.
 -- @holder: who takes it; a holder may take its own again. @seconds: until it runs out by the database's clock.
--- result: lease_token, higher than every one granted before.
+-- result: lease_token, higher than every one granted before; @lease_token is the same. @cursor: the last ULID consumed.
 -- errors: 77108 @seconds. 77131 no such row. 77134 somebody else holds it; transient. 77135 the consumer is somebody else's
 -- permission: readers
 create procedure <<schema>>.[take_lease:<<name>>] (
     @consumer nvarchar(128),
     @shard_id <<shard_type>>,
     @holder nvarchar(256),
-    @seconds float
+    @seconds float,
+    @lease_token bigint = null output,
+    @cursor binary(16) = null output
 )
 as
 begin
@@ -16,12 +18,12 @@ begin
     begin try
         declare @is_own bit = case when @@trancount = 0 then 1 else 0 end;
         declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id), @message nvarchar(2048);
-        declare @now datetime2(3) = <<schema>>.[now](), @present nvarchar(256), @expires datetime2(3), @token bigint;
+        declare @now datetime2(3) = <<schema>>.[now](), @present nvarchar(256), @expires datetime2(3);
         if @seconds is null or @seconds <= 0 or @seconds > 31622400
             throw 77108, N'changefeed 77108: feed "<<name_text>>": a lease must last 0 (exclusive) to 31622400 seconds', 1;
         if @is_own = 1 begin transaction;
         exec <<schema>>.[check_consumer:<<name>>] @consumer = @consumer, @shard = @shard;
-        select @present = c.lease_holder, @expires = c.lease_expires from <<schema>>.[consumers] as c
+        select @present = c.lease_holder, @expires = c.lease_expires, @cursor = c.ulid from <<schema>>.[consumers] as c
         where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = @shard;
         if @present <> @holder and @expires > @now
         begin
@@ -30,15 +32,18 @@ begin
                 N'" until ', convert(varchar(23), @expires, 126), N'Z: retry then');
             throw 77134, @message, 1;
         end;
-        set @token = next value for <<schema>>.[lease_token];
+        set @lease_token = next value for <<schema>>.[lease_token];
         update <<schema>>.[consumers]
-        set lease_token = @token,
+        set lease_token = @lease_token,
             lease_holder = @holder,
-            lease_expires = dateadd(second, convert(int, floor(@seconds)),
-                dateadd(millisecond, convert(int, (@seconds - floor(@seconds)) * 1000), @now))
+            lease_expires = <<schema>>.[later](@now, @seconds),
+            -- Of exports it is not told.
+            lease_since = case when exists (
+                select 1 from <<schema>>.[consumer_settings] as s where s.feed_id = <<feed_id>> and s.consumer = @consumer
+            ) then @now end
         where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard;
         if @is_own = 1 commit;
-        select @token as lease_token;
+        select @lease_token as lease_token;
     end try
     begin catch
         if @@trancount > 0 rollback;

@@ -1,6 +1,7 @@
 -- One row for each consumer, feed and shard, changed by compare-and-set on resource_version only.
 -- start_ulid (exclusive), ulid (inclusive) and ahead (JSON, ranges complete beyond a gap) are its frontier.
 -- shard: decimal digits, or a UUID in lower case. owner: who began it; others need the role of operators to move it.
+-- lease_since: when it was granted, for a consumer of events.
 if object_id(N'<<schema_in_text>>.[consumers]') is null
     create table <<schema>>.[consumers] (
         feed_id int not null,
@@ -17,5 +18,8 @@ if object_id(N'<<schema_in_text>>.[consumers]') is null
         lease_holder nvarchar(256) null,
         lease_expires datetime2(3) null,
         owner nvarchar(128) not null,
+        lease_since datetime2(3) null,
         constraint [pk:consumers] primary key (feed_id, consumer, shard)
     );
+if col_length(N'<<schema_in_text>>.[consumers]', N'lease_since') is null
+    alter table <<schema>>.[consumers] add lease_since datetime2(3) null;

@@ -100,7 +100,11 @@ begin
             set @place = null;
             select top (1) @place = d.place, @sql = d.sql from @drops as d order by d.place;
         end;
+        delete from <<schema>>.[consumer_settings] where feed_id = @feed_id;
         delete from <<schema>>.[consumers] where feed_id = @feed_id;
+        delete from <<schema>>.[dead_letters] where feed_id = @feed_id;
+        delete from <<schema>>.[invocations] where feed_id = @feed_id;
+        delete from <<schema>>.[lease_waiters] where feed_id = @feed_id;
         delete from <<schema>>.[capture_gaps] where capture_id in (select c.capture_id from <<schema>>.[captures] as c where c.name = @name);
         delete from <<schema>>.[capture_columns] where capture_id in (select c.capture_id from <<schema>>.[captures] as c where c.name = @name);
         delete from <<schema>>.[capture_tables] where capture_id in (select c.capture_id from <<schema>>.[captures] as c where c.name = @name);

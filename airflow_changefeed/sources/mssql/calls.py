@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of a feed's procedures that have several results, or that are made for every feed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_changefeed.sources.mssql.catalog import load_feed, load_feeds
+from airflow_changefeed.sources.mssql.connection import MssqlDatabase
+from airflow_changefeed.sources.mssql.names import MssqlFeed, literal
+from airflow_changefeed.sources.mssql.session import Session
+
+Record = dict[str, Any]
+
+
+def call_results(
+    session: Session, feed: MssqlFeed, procedure: str, arguments: Mapping[str, Any]
+) -> list[list[Record]]:
+    """
+    Call one of the feed's procedures.
+
+    :param arguments: by name; one that is None keeps the procedure's default.
+    :return: the rows of each of its results, by column name.
+    """
+    sql, values = feed.call(procedure, arguments)
+    return _records(session.execute(sql, *values))
+
+
+def ask_feeds(
+    database: MssqlDatabase,
+    feed: str | None,
+    procedure: str,
+    arguments: Mapping[str, Any],
+    *,
+    results: int = 1,
+) -> list[list[Record]]:
+    """
+    Ask one feed's procedure, or those of all feeds, by name; each feed in a message of its own.
+
+    :param feed: None for all that the login may ask.
+    :param arguments: the same for all.
+    :param results: that the procedure has.
+    :return: for each result the rows of all feeds.
+    """
+
+    def question(session: Session) -> list[list[Record]]:
+        if feed is not None:
+            return call_results(session, load_feed(session, database.schema, feed), procedure, arguments)
+        found: list[list[Record]] = [[] for _ in range(results)]
+        for one in load_feeds(session, database.schema) or []:
+            sql, values = one.call(procedure, arguments)
+            may = f"has_perms_by_name({literal(one.object(procedure))}, 'OBJECT', 'EXECUTE') = 1"
+            # The declarations first, as a batch has them once.
+            declared, _, call = sql.rpartition("exec ")
+            answer = _records(session.execute(f"{declared}if {may} exec {call}", *values))
+            for place, rows in enumerate(answer):
+                found[place] += rows
+        return found
+
+    return database.ask(question, **({} if feed is None else {"feed": feed}))
+
+
+def _records(results: list[tuple[list[str], list[tuple[Any, ...]]]]) -> list[list[Record]]:
+    return [[dict(zip(names, row, strict=True)) for row in rows] for names, rows in results]

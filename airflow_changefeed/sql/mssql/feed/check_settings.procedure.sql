@@ -1,0 +1,22 @@
+-- Raises an error when there is no such consumer of events, or it is not the caller's. Keeps its settings locked, so that those
+-- who change its leases do it one after the other.
+-- errors: 77135, 77151
+-- permission: internal
+create procedure <<schema>>.[check_settings:<<name>>] (@consumer nvarchar(128))
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    declare @message nvarchar(2048), @owner nvarchar(128), @others nvarchar(max);
+    update <<schema>>.[consumer_settings] set resource_version = resource_version where feed_id = <<feed_id>> and consumer = @consumer;
+    select @owner = s.owner from <<schema>>.[consumer_settings] as s where s.feed_id = <<feed_id>> and s.consumer = @consumer;
+    if @owner is null
+    begin
+        select @others = string_agg(convert(nvarchar(max), concat(N'"', s.consumer, N'"')), N', ') from <<schema>>.[consumer_settings] as s where s.feed_id = <<feed_id>>;
+        set @message = concat(
+            N'changefeed 77151: feed "<<name_text>>" has no consumer "', @consumer, N'" of events; it has ', isnull(left(@others, 1000), N'none'),
+            N'. Correct the name, or make it (create_consumer)');
+        throw 77151, @message, 1;
+    end;
+    if <<schema>>.[owns_consumer](@owner, N'<<name_text>>') = 0 exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
+end

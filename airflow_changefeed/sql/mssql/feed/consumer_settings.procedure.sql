@@ -1,0 +1,19 @@
+-- The feed's consumers of events, as they were made.
+-- @consumer: null takes all.
+-- result: feed, consumer, settings (JSON), begin_ulid, created_at, created_by, resource_version; by consumer.
+-- permission: readers
+create procedure <<schema>>.[consumer_settings:<<name>>] (@consumer nvarchar(128) = null)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    begin try
+        select N'<<name_text>>' as feed, s.consumer, s.settings, s.begin_ulid, s.created_at, s.created_by, s.resource_version
+        from <<schema>>.[consumer_settings] as s
+        where s.feed_id = <<feed_id>> and (@consumer is null or s.consumer = @consumer)
+        order by s.consumer;
+    end try
+    begin catch
+        throw;
+    end catch;
+end

@@ -1,0 +1,21 @@
+-- Takes the lock under which consumers of the feed, and their shards, are made; owned by the transaction.
+-- @lock_timeout: milliseconds, -1 waits for ever.
+-- errors: 77101 somebody else holds it, or this was chosen as the victim of a deadlock; transient
+-- permission: internal
+create procedure <<schema>>.[lock_consumers:<<name>>] (@lock_timeout int)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    declare @result int, @message nvarchar(2048);
+    exec @result = sp_getapplock
+        @Resource = N'changefeed/consumers/<<feed_id>>', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = @lock_timeout;
+    if @result < 0
+    begin
+        -- sp_getapplock does not roll back by itself, not even as deadlock victim (-3); the caller's catch does.
+        set @message = concat(N'changefeed 77101: consumers of feed "<<name_text>>": ',
+            case when @result = -3 then N'chosen as the victim of a deadlock' else concat(N'no lock within ', @lock_timeout, N' ms (', @result, N')') end,
+            N'; somebody else makes a consumer, or begins a shard. Nothing was changed: retry');
+        throw 77101, @message, 1;
+    end;
+end

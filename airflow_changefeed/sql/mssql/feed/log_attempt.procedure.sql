@@ -1,0 +1,35 @@
+-- Writes an attempt into the log of a consumer, whoever holds its lease now.
+-- @first_ulid, @last_ulid: of the events, inclusive both. @attempt: 1 for the first one at @first_ulid. @outcome: consumed, failed or
+-- lost. @error: why it failed.
+-- errors: 77135 the consumer is somebody else's
+-- permission: readers
+create procedure <<schema>>.[log_attempt:<<name>>] (
+    @consumer nvarchar(128),
+    @shard_id <<shard_type>>,
+    @lease_token bigint,
+    @holder nvarchar(256),
+    @first_ulid binary(16),
+    @last_ulid binary(16),
+    @events bigint,
+    @attempt int,
+    @started_at datetime2(3),
+    @outcome varchar(10) = 'failed',
+    @error nvarchar(2000) = null
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    begin try
+        exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
+        insert into <<schema>>.[invocations]
+            (feed_id, consumer, shard, first_ulid, last_ulid, events, attempt, started_at, ended_at, outcome, error, holder, lease_token)
+        values (
+            <<feed_id>>, @consumer, <<schema>>.[shard_text](@shard_id), @first_ulid, @last_ulid, @events, @attempt, @started_at, <<schema>>.[now](), @outcome,
+            @error, @holder, @lease_token);
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

@@ -1,0 +1,27 @@
+-- Writes down that a dead letter failed once more.
+-- @attempts: of all tries. @reason: of the last one.
+-- result: as of dead_letters, of this one.
+-- errors: 77135 its consumer is somebody else's. 77154 there is no such letter, or it is not open any more
+-- permission: readers
+create procedure <<schema>>.[park_again:<<name>>] (
+    @number bigint,
+    @attempts int,
+    @reason nvarchar(2000)
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    begin try
+        declare @is_own bit = case when @@trancount = 0 then 1 else 0 end, @consumer nvarchar(128), @shard nvarchar(36);
+        if @is_own = 1 begin transaction;
+        exec <<schema>>.[lock_letter:<<name>>] @number = @number, @consumer = @consumer output, @shard = @shard output;
+        update <<schema>>.[dead_letters] set state = 'parked', attempts = @attempts, reason = @reason where number = @number;
+        if @is_own = 1 commit;
+        exec <<schema>>.[dead_letters:<<name>>] @is_open = 0, @number = @number;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

@@ -1,0 +1,30 @@
+-- Removes older entries of a consumer's log, in batches, each in a transaction of its own.
+-- @before: UTC, exclusive; of the attempts' ends.
+-- result: rows.
+-- errors: 77135 the consumer is somebody else's
+-- permission: readers
+create procedure <<schema>>.[purge_invocations:<<name>>] (
+    @consumer nvarchar(128),
+    @before datetime2(3)
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    set rowcount 0;
+    begin try
+        declare @rows bigint = 0, @removed bigint = 1;
+        exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
+        while @removed > 0
+        begin
+            delete top (5000) from <<schema>>.[invocations] where feed_id = <<feed_id>> and consumer = @consumer and ended_at < @before;
+            set @removed = @@rowcount;
+            set @rows = @rows + @removed;
+        end;
+        select @rows as rows;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

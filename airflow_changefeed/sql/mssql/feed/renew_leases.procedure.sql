@@ -1,0 +1,52 @@
+-- Prolongs leases whose token is still the newest, also when they ran out and nobody asked.
+-- @tokens: JSON object, the lease token of each shard. @seconds: from now.
+-- result: waiting (how many others wait without any shard), has_retries (whether the consumer has dead letters to be tried
+--     again); then shard, of those that are still held.
+-- errors: 77108 @seconds. 77135 the consumer is somebody else's. 77151 no such consumer
+-- permission: readers
+create procedure <<schema>>.[renew_leases:<<name>>] (
+    @consumer nvarchar(128),
+    @tokens nvarchar(max),
+    @holder nvarchar(256),
+    @seconds float
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    set rowcount 0;
+    begin try
+        declare @is_own bit = case when @@trancount = 0 then 1 else 0 end, @now datetime2(3);
+        declare @given table (shard nvarchar(36) not null primary key, lease_token bigint not null);
+        if @seconds is null or @seconds <= 0 or @seconds > 31622400
+            throw 77108, N'changefeed 77108: feed "<<name_text>>": a lease must last 0 (exclusive) to 31622400 seconds', 1;
+        insert into @given (shard, lease_token) select j.[key], convert(bigint, j.value) from openjson(@tokens) as j;
+        if @is_own = 1 begin transaction;
+        exec <<schema>>.[check_settings:<<name>>] @consumer = @consumer;
+        set @now = <<schema>>.[now]();
+        update c
+        set lease_expires = <<schema>>.[later](@now, @seconds)
+        from <<schema>>.[consumers] as c
+        inner join @given as g on g.shard = c.shard
+        where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.lease_token = g.lease_token and c.lease_holder = @holder;
+        if @is_own = 1 commit;
+        select
+            (
+                select count(*) from <<schema>>.[lease_waiters] as w
+                where w.feed_id = <<feed_id>> and w.consumer = @consumer and w.until > @now and w.waiter <> @holder
+            ) as waiting,
+            convert(bit, case when exists (
+                select 1 from <<schema>>.[dead_letters] as d
+                where d.feed_id = <<feed_id>> and d.consumer = @consumer and d.state = 'retry'
+            ) then 1 else 0 end) as has_retries;
+        select c.shard
+        from <<schema>>.[consumers] as c
+        inner join @given as g on g.shard = c.shard
+        where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.lease_token = g.lease_token and c.lease_holder = @holder
+        order by c.shard;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

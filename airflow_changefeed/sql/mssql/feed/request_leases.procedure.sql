@@ -1,0 +1,105 @@
+-- Takes the leases that are free, given back, run out, or the holder's own already. A shard without a row begins where the
+-- consumer's later shards do. Without any lease the holder is written down as waiting, for @seconds; with one no longer.
+-- @shards: JSON array. @holder: a name that nobody else has. @seconds: until they run out by the database's clock. @at_most:
+-- how many; null takes all.
+-- result: as of cursors, of the shards that were asked for, and is_granted. One that is locked just now may be missing.
+-- errors: 77100 in a transaction. 77101 no lock; transient. 77108 arguments. 77135 it is somebody else's. 77151 no such consumer
+-- permission: readers
+create procedure <<schema>>.[request_leases:<<name>>] (
+    @consumer nvarchar(128),
+    @shards nvarchar(max),
+    @holder nvarchar(256),
+    @seconds float,
+    @at_most int = null,
+    @lock_timeout int = 60000
+)
+as
+begin
+    set xact_abort, nocount on;
+    set implicit_transactions off;
+    set transaction isolation level read committed;
+    set rowcount 0;
+    begin try
+        declare @now datetime2(3), @token bigint, @begin binary(16), @count int, @created_by nvarchar(256), @owner nvarchar(128);
+        declare @asked table (place int not null, shard nvarchar(36) not null primary key, shard_id <<shard_type>> not null);
+        declare @free table (place int not null, shard nvarchar(36) not null primary key);
+        if @@trancount > 0
+            throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (request_leases)', 0;
+        if @seconds is null or @seconds <= 0 or @seconds > 31622400
+            throw 77108, N'changefeed 77108: feed "<<name_text>>": a lease must last 0 (exclusive) to 31622400 seconds', 1;
+        if isnull(@holder, N'') = N'' or @at_most < 1
+            throw 77108, N'changefeed 77108: feed "<<name_text>>": @holder must have a name, and @at_most be 1 or more', 1;
+        insert into @asked (place, shard, shard_id)
+        select min(convert(int, j.[key])), <<schema>>.[shard_text](convert(<<shard_type>>, j.value)), convert(<<shard_type>>, j.value)
+        from openjson(@shards) as j
+        group by j.value;
+        if exists (
+            select 1 from @asked as a
+            left join <<schema>>.[consumers] as c on c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = a.shard
+            where c.shard is null
+        )
+        begin
+            begin transaction;
+            exec <<schema>>.[lock_consumers:<<name>>] @lock_timeout = @lock_timeout;
+            -- A purge takes this lock too: it sees these rows, or the consumer's settings, which say as much.
+            select @count = count(*) from <<schema>>.[state:<<name>>] as s with (updlock, rowlock)
+            where s.shard_id in (select a.shard_id from @asked as a);
+            exec <<schema>>.[check_settings:<<name>>] @consumer = @consumer;
+            select @begin = s.begin_ulid, @created_by = s.created_by, @owner = s.owner from <<schema>>.[consumer_settings] as s
+            where s.feed_id = <<feed_id>> and s.consumer = @consumer;
+            insert into <<schema>>.[consumers] (feed_id, consumer, shard, start_ulid, ulid, ack, moved_at, moved_by, owner)
+            select <<feed_id>>, @consumer, a.shard, @begin, @begin, @begin, <<schema>>.[now](), @created_by, @owner
+            from @asked as a
+            where not exists (
+                select 1 from <<schema>>.[consumers] as c where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = a.shard
+            );
+            commit;
+        end;
+        -- Drawn before a row is touched: whoever draws a higher one meanwhile, and is granted the row, keeps it.
+        set @token = next value for <<schema>>.[lease_token];
+        begin transaction;
+        exec <<schema>>.[check_settings:<<name>>] @consumer = @consumer;
+        set @now = <<schema>>.[now]();
+        -- A row that a consuming transaction locks is its holder's, whatever the clock says.
+        insert into @free (place, shard)
+        select row_number() over (order by case when c.lease_holder = @holder then 0 else 1 end, a.place), a.shard
+        from @asked as a
+        inner join <<schema>>.[consumers] as c with (rowlock, readpast, readcommittedlock)
+            on c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = a.shard
+        where c.lease_token < @token and (c.lease_holder is null or c.lease_holder = @holder or c.lease_expires <= @now);
+        update c
+        set lease_token = @token,
+            lease_since = @now,
+            lease_holder = @holder,
+            lease_expires = <<schema>>.[later](@now, @seconds)
+        from <<schema>>.[consumers] as c with (rowlock, updlock, readpast, readcommittedlock)
+        inner join @free as f on f.shard = c.shard
+        where c.feed_id = <<feed_id>> and c.consumer = @consumer and f.place <= isnull(@at_most, f.place)
+            and c.lease_token < @token and (c.lease_holder is null or c.lease_holder = @holder or c.lease_expires <= @now);
+        delete from <<schema>>.[lease_waiters]
+        where feed_id = <<feed_id>> and consumer = @consumer and (until <= @now or (waiter = @holder and exists (
+            select 1 from <<schema>>.[consumers] as c with (rowlock, readpast, readcommittedlock)
+            where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.lease_holder = @holder and c.lease_expires > @now
+        )));
+        update <<schema>>.[lease_waiters] set until = <<schema>>.[later](@now, @seconds)
+        where feed_id = <<feed_id>> and consumer = @consumer and waiter = @holder;
+        if @@rowcount = 0 and not exists (
+            select 1 from <<schema>>.[consumers] as c with (rowlock, readpast, readcommittedlock)
+            where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.lease_holder = @holder and c.lease_expires > @now
+        )
+            insert into <<schema>>.[lease_waiters] (feed_id, consumer, waiter, since, until)
+            values (<<feed_id>>, @consumer, @holder, @now, <<schema>>.[later](@now, @seconds));
+        commit;
+        select
+            c.consumer, c.shard, c.start_ulid, c.ulid, c.ahead, c.ack, c.resource_version, c.moved_at, c.moved_by,
+            c.lease_token, c.lease_holder, c.lease_expires, convert(bit, case when c.lease_token = @token then 1 else 0 end) as is_granted
+        from <<schema>>.[consumers] as c with (rowlock, readpast, readcommittedlock)
+        inner join @asked as a on a.shard = c.shard
+        where c.feed_id = <<feed_id>> and c.consumer = @consumer
+        order by c.shard;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

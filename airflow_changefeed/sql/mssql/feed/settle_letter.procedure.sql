@@ -1,0 +1,44 @@
+-- Lets a dead letter be tried again (retry), be parked again (parked), or be done without (dropped): then its consumer's ack goes
+-- on to the next open one, or the cursor.
+-- @by, @note: who settles it, and why.
+-- result: as of dead_letters, of this one.
+-- errors: 77108 @state. 77135 its consumer is somebody else's. 77154 there is no such letter, or it is not open any more
+-- permission: readers
+create procedure <<schema>>.[settle_letter:<<name>>] (
+    @number bigint,
+    @state varchar(10),
+    @by nvarchar(256),
+    @note nvarchar(2000) = null
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    set rowcount 0;
+    begin try
+        declare @is_own bit = case when @@trancount = 0 then 1 else 0 end, @consumer nvarchar(128), @shard nvarchar(36), @open binary(16);
+        if @state is null or @state not in ('retry', 'parked', 'dropped', 'done')
+            throw 77108, N'changefeed 77108: feed "<<name_text>>": @state must be retry, parked, dropped or done', 1;
+        if @is_own = 1 begin transaction;
+        exec <<schema>>.[lock_letter:<<name>>] @number = @number, @consumer = @consumer output, @shard = @shard output;
+        if @state in ('retry', 'parked')
+            update <<schema>>.[dead_letters] set state = @state where number = @number;
+        else
+        begin
+            update <<schema>>.[dead_letters] set state = @state, settled_at = <<schema>>.[now](), settled_by = @by, note = @note where number = @number;
+            select top (1) @open = d.ulid from <<schema>>.[dead_letters] as d
+            where d.feed_id = <<feed_id>> and d.consumer = @consumer and d.shard = @shard and d.state in ('parked', 'retry')
+            order by d.ulid;
+            set @open = <<schema>>.[previous_ulid](@open);
+            -- Its version stays: whoever consumes meanwhile has seen the same cursor.
+            update <<schema>>.[consumers] set ack = case when @open is null or @open > ulid then ulid else convert(binary(16), @open) end
+            where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard and (ack < @open or (@open is null and ack < ulid));
+        end;
+        if @is_own = 1 commit;
+        exec <<schema>>.[dead_letters:<<name>>] @is_open = 0, @number = @number;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

@@ -1,0 +1,65 @@
+-- Consumers of events, one row each; those of exports have none. settings: JSON. begin_ulid: exclusive, where shards begin
+-- that come later. owner: who made it; others need the role of operators.
+if object_id(N'<<schema_in_text>>.[consumer_settings]') is null
+    create table <<schema>>.[consumer_settings] (
+        feed_id int not null,
+        consumer nvarchar(128) not null,
+        settings nvarchar(max) not null,
+        begin_ulid binary(16) not null,
+        created_at datetime2(3) not null,
+        created_by nvarchar(256) not null,
+        resource_version bigint not null constraint [def:consumer_settings.resource_version] default 1,
+        owner nvarchar(128) not null,
+        constraint [pk:consumer_settings] primary key (feed_id, consumer)
+    );
+-- Who waits for a lease without having any; a row whose time is over counts no longer.
+if object_id(N'<<schema_in_text>>.[lease_waiters]') is null
+    create table <<schema>>.[lease_waiters] (
+        feed_id int not null,
+        consumer nvarchar(128) not null,
+        waiter nvarchar(256) not null,
+        since datetime2(3) not null,
+        until datetime2(3) not null,
+        constraint [pk:lease_waiters] primary key (feed_id, consumer, waiter)
+    );
+-- Events that consumers parked. While one is open (parked, retry), its consumer's ack stays below it.
+if object_id(N'<<schema_in_text>>.[dead_letters]') is null
+    create table <<schema>>.[dead_letters] (
+        number bigint not null identity(1, 1),
+        feed_id int not null,
+        consumer nvarchar(128) not null,
+        shard nvarchar(36) not null,
+        ulid binary(16) not null,
+        state varchar(10) not null,
+        attempts int not null,
+        reason nvarchar(2000) not null,
+        parked_at datetime2(3) not null,
+        parked_by nvarchar(256) not null,
+        settled_at datetime2(3) null,
+        settled_by nvarchar(256) null,
+        note nvarchar(2000) null,
+        constraint [pk:dead_letters] primary key (number),
+        constraint [unique:dead_letters.ulid] unique (feed_id, consumer, shard, ulid),
+        constraint [check:dead_letters.state] check (state in ('parked', 'retry', 'done', 'dropped'))
+    );
+-- Each attempt of a consumer at events, until it is purged by age. first_ulid, last_ulid: of the events, inclusive both.
+-- attempt: 1 for the first one at first_ulid.
+if object_id(N'<<schema_in_text>>.[invocations]') is null
+    create table <<schema>>.[invocations] (
+        number bigint not null identity(1, 1),
+        feed_id int not null,
+        consumer nvarchar(128) not null,
+        shard nvarchar(36) not null,
+        first_ulid binary(16) not null,
+        last_ulid binary(16) not null,
+        events bigint not null,
+        attempt int not null,
+        started_at datetime2(3) not null,
+        ended_at datetime2(3) not null,
+        outcome varchar(10) not null,
+        error nvarchar(2000) null,
+        holder nvarchar(256) not null,
+        lease_token bigint not null,
+        constraint [pk:invocations] primary key (feed_id, consumer, number),
+        constraint [check:invocations.outcome] check (outcome in ('consumed', 'failed', 'lost'))
+    );

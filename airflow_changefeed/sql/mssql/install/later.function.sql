@@ -1,0 +1,7 @@
+-- A time and so many seconds more, in whole milliseconds; the end of a lease.
+create function <<schema>>.[later](@time datetime2(3), @seconds float) returns datetime2(3)
+as
+begin
+    return dateadd(second, convert(int, floor(@seconds)),
+        dateadd(millisecond, convert(int, (@seconds - floor(@seconds)) * 1000), @time));
+end

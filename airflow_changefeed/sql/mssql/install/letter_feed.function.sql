@@ -1,0 +1,10 @@
+-- The feed of a dead letter, whose procedures know the rest; null where there is none of that number.
+create function <<schema>>.[letter_feed](@number bigint) returns nvarchar(128)
+as
+begin
+    return (
+        select f.name from <<schema>>.[dead_letters] as d
+        inner join <<schema>>.[feeds] as f on f.feed_id = d.feed_id
+        where d.number = @number
+    );
+end

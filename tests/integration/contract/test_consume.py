@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``ConsumerSession``: the step that is atomic with the work, dead letters, and the log of attempts."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from airflow_changefeed.core.consumer import (
+    MAX_REASON,
+    Consumption,
+    DeadLetter,
+    LetterState,
+    Outcome,
+    Parked,
+)
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import (
+    ConsumerUseError,
+    CursorBeyondFeedError,
+    DeadLetterError,
+    FeedNotFoundError,
+    LeaseLostError,
+    ShardNotFoundError,
+    StaleVersionError,
+    WorkTransactionError,
+)
+from airflow_changefeed.sources.base_consumers import ConsumerSession
+from tests.integration.contract.bench import Bench
+from tests.integration.contract.consumers import (
+    DO,
+    FIRST,
+    ME,
+    SECOND,
+    Stand,
+    expire,
+    refused,
+    set_up_stand,
+)
+
+
+@pytest.fixture
+def stand(bench: Bench) -> Stand:
+    """Give a consumer of events, and a table for its work."""
+    return set_up_stand(bench)
+
+
+def _park(
+    stand: Stand, session: ConsumerSession, row: CursorRow, number: int
+) -> tuple[CursorRow, DeadLetter]:
+    """Leave an event behind as a dead letter."""
+    parked = Parked(stand.ulid(number, row.shard), 3, f"event {number} is bad")
+    row = stand.take(session, stand.step(row, number, parked=parked))
+    (letter,) = (one for one in stand.source.dead_letters() if one.ulid == parked.ulid)
+    return row, letter
+
+
+def test_the_work_and_the_cursor_commit_together(stand: Stand) -> None:
+    """The row that is returned is the one that all see afterwards."""
+    row = stand.request(FIRST).rows[0]
+    with stand.session() as session:
+        for number in range(3):
+            with session.transaction():
+                stand.do(session, number)
+                row = session.consume(stand.step(row, number))
+            assert row == stand.row()
+            assert (row.ulid, row.ack) == (stand.ulid(number), stand.ulid(number))
+            assert (row.moved_by, row.resource_version, row.frontier.ahead) == (FIRST, number + 2, ())
+    assert stand.done() == {0, 1, 2}
+    assert stand.row(1).ulid == Ulid.MIN
+
+
+def test_neither_the_work_nor_the_cursor_stays_when_the_work_fails(stand: Stand) -> None:
+    """Before its step or after; the session goes on, and a later step is taken."""
+    row = stand.request(FIRST).rows[0]
+    with stand.session() as session:
+        with refused(session, ZeroDivisionError):
+            stand.do(session, 0)
+            raise ZeroDivisionError
+        with refused(session, ZeroDivisionError):
+            stand.do(session, 0)
+            session.consume(stand.step(row, 0))
+            raise ZeroDivisionError
+        assert (stand.done(), stand.row()) == (set(), row)
+        with session.transaction():
+            stand.do(session, 0)
+            session.consume(stand.step(row, 0))
+    assert (stand.done(), stand.row().ulid) == ({0}, stand.ulid(0))
+
+
+def test_a_transaction_without_a_step_commits_its_work(stand: Stand) -> None:
+    """A consumer may do something that consumes nothing."""
+    stand.request(FIRST)
+    with stand.session() as session, session.transaction():
+        stand.do(session, 7)
+    assert (stand.done(), stand.row().ulid) == ({7}, Ulid.MIN)
+
+
+@pytest.mark.parametrize("flaw", ["older", "made up", "given back", "version"])
+def test_nothing_is_written_under_a_lease_that_is_lost(stand: Stand, flaw: str) -> None:
+    """The work is undone, and the error has the row that stands in the way."""
+    row = stand.request(FIRST, 0, seconds=0.05 if flaw == "older" else 60).rows[0]
+    step = stand.step(row, 0)
+    if flaw == "older":
+        expire(stand)
+        assert stand.request(SECOND, 0).rows
+    elif flaw == "made up":
+        step = replace(step, lease_token=row.lease_token + 1)
+    elif flaw == "given back":
+        stand.source.leave(ME, stand.feed, {0: row.lease_token}, holder=FIRST)
+    else:
+        step = replace(step, expected_version=row.resource_version + 1)
+    before = stand.row()
+    error = StaleVersionError if flaw == "version" else LeaseLostError
+    with stand.session() as session:
+        with refused(session, error) as caught:
+            stand.do(session, 0)
+            session.consume(step)
+        assert caught.value.transient == (flaw != "version")
+        assert caught.value.facts["row"] == before
+        assert (stand.done(), stand.row()) == (set(), before)
+        if flaw == "version":
+            stand.take(session, stand.step(row, 0))
+
+
+def test_a_lease_that_ran_out_counts_until_somebody_asks(stand: Stand) -> None:
+    """Each step prolongs it."""
+    row = stand.request(FIRST, 0, seconds=0.05).rows[0]
+    expire(stand)
+    with stand.session() as session:
+        row = stand.take(session, stand.step(row, 0))
+    assert row.lease_expires is not None
+    assert row.lease_expires > stand.source.now()
+    assert not stand.request(SECOND, 0).rows
+
+
+def test_work_that_ended_its_transaction_consumes_nothing(stand: Stand) -> None:
+    """By a commit or rollback of its own, or an error that it caught; the next transaction is whole."""
+    engine, row = stand.bench.engine, stand.request(FIRST).rows[0]
+    with stand.session() as session:
+        for key, sql in ((10, "commit"), (20, "rollback")):
+            with refused(session, WorkTransactionError):
+                stand.do(session, key)
+                with suppress(Exception):
+                    engine.run(session.connection, sql)
+                session.consume(stand.step(row, 0))
+            with refused(session, WorkTransactionError), suppress(Exception):
+                engine.run(session.connection, sql)
+        with session.transaction():
+            stand.do(session, 1)
+        with refused(session, WorkTransactionError):
+            stand.do(session, 2)
+            with suppress(Exception):
+                engine.ruin(session.connection, DO, 1, "again")
+            session.consume(stand.step(row, 0))
+        assert stand.row() == row
+        # What the work committed by itself may stay: nothing can take it back.
+        assert stand.done() - {10} == {1}
+        stand.take(session, stand.step(row, 0))
+    assert stand.row().ulid == stand.ulid(0)
+
+
+def test_an_error_of_a_step_cannot_be_swallowed(stand: Stand) -> None:
+    """The transaction is gone with it, and with it the work."""
+    row = stand.request(FIRST).rows[0]
+    with stand.session() as session, refused(session, WorkTransactionError):
+        stand.do(session, 0)
+        with suppress(LeaseLostError):
+            session.consume(replace(stand.step(row, 0), lease_token=row.lease_token - 1))
+    assert (stand.done(), stand.row()) == (set(), row)
+
+
+def test_work_may_set_savepoints(stand: Stand) -> None:
+    """What it undoes by itself is undone, the rest commits with the cursor."""
+    engine, row = stand.bench.engine, stand.request(FIRST).rows[0]
+    with stand.session() as session, session.transaction():
+        stand.do(session, 0)
+        engine.run(session.connection, engine.savepoint[0])
+        stand.do(session, 1)
+        engine.run(session.connection, engine.savepoint[1])
+        session.consume(stand.step(row, 0))
+    assert (stand.done(), stand.row().ulid) == ({0}, stand.ulid(0))
+
+
+def test_work_that_closes_its_connection_consumes_nothing(stand: Stand) -> None:
+    """The next transaction gets another one."""
+    row = stand.request(FIRST).rows[0]
+    with stand.session() as session:
+        with refused(session, WorkTransactionError):
+            stand.do(session, 0)
+            session.connection.close()
+        assert (stand.done(), stand.row()) == (set(), row)
+        stand.take(session, stand.step(row, 0))
+
+
+def test_a_step_belongs_into_a_transaction(stand: Stand) -> None:
+    """Else nothing is consumed; and it moves forwards, to what the feed has reached."""
+    row = stand.request(FIRST).rows[0]
+    with stand.session() as session:
+        with pytest.raises(ConsumerUseError):
+            session.consume(stand.step(row, 0))
+        assert stand.row() == row
+        beyond = Ulid.floor(stand.source.now() + timedelta(days=1))
+        with refused(session, CursorBeyondFeedError):
+            stand.do(session, 0)
+            session.consume(replace(stand.step(row, 0), upto=beyond))
+        assert (stand.done(), stand.row()) == (set(), row)
+        row = stand.take(session, stand.step(row, 1))
+        row = stand.take(session, stand.step(row, 0))
+    assert row.ulid == stand.ulid(1)
+
+
+def test_a_step_of_a_consumer_that_was_dropped_is_refused(stand: Stand) -> None:
+    """Also when it was made again under the same name."""
+    row = stand.request(FIRST).rows[0]
+    with stand.session() as session:
+        stand.source.drop_consumer(ME, stand.feed)
+        with refused(session, ShardNotFoundError):
+            stand.do(session, 0)
+            session.consume(stand.step(row, 0))
+        stand.source.create_consumer(stand.spec, begin=Ulid.MIN, starts={0: Ulid.MIN}, by="again")
+        for _ in range(2):
+            with refused(session, LeaseLostError):
+                stand.do(session, 0)
+                session.consume(stand.step(row, 0))
+            stand.request(SECOND, 0)
+    assert (stand.done(), stand.row().ulid) == (set(), Ulid.MIN)
+
+
+@pytest.mark.parametrize("is_same", [True, False], ids=["one token", "old and new token"])
+def test_one_of_many_sessions_takes_a_step(stand: Stand, is_same: bool) -> None:
+    """However many try at once; the work of the others is undone."""
+    old = stand.request(FIRST, 0, seconds=60 if is_same else 0.05).rows[0]
+    new = old
+    if not is_same:
+        expire(stand)
+        new = stand.request(SECOND, 0).rows[0]
+    triers = 4
+    start = threading.Barrier(triers)
+
+    def attempt(number: int) -> bool:
+        row = new if number % 2 else old
+        with stand.session() as session:
+            start.wait(timeout=60)
+            try:
+                with session.transaction():
+                    stand.do(session, number)
+                    session.consume(stand.step(row, 0))
+            except (LeaseLostError, StaleVersionError):
+                return False
+            return True
+
+    with ThreadPoolExecutor(triers) as pool:
+        won = [number for number, has_won in enumerate(pool.map(attempt, range(triers))) if has_won]
+    assert len(won) == 1
+    assert stand.done() == set(won)
+    assert is_same or won[0] % 2
+    assert (stand.row().ulid, stand.row().resource_version) == (stand.ulid(0), new.resource_version + 1)
+
+
+def test_an_event_that_is_parked_holds_back_the_ack(stand: Stand) -> None:
+    """The cursor goes on; the ack stays below the first open letter, and follows when that is settled."""
+    row = stand.request(FIRST).rows[0]
+    with stand.session() as session:
+        row, first = _park(stand, session, row, 0)
+        assert (row.ulid, row.ack) == (stand.ulid(0), stand.ulid(0).previous())
+        assert (first.consumer, first.feed, first.shard, first.ulid) == (ME, stand.feed, 0, stand.ulid(0))
+        assert (first.state, first.attempts, first.reason) == (LetterState.PARKED, 3, "event 0 is bad")
+        assert (first.parked_by, first.settled_at, first.settled_by, first.note) == (FIRST, None, None, None)
+        row = stand.take(session, stand.step(row, 1))
+        row, second = _park(stand, session, row, 2)
+        assert (row.ulid, row.ack) == (stand.ulid(2), stand.ulid(0).previous())
+        assert second.number > first.number
+        dropped = stand.source.settle_letter(
+            first.number, LetterState.DROPPED, by="a person", note="it is a test"
+        )
+        assert (dropped.state, dropped.settled_by, dropped.note) == (
+            LetterState.DROPPED,
+            "a person",
+            "it is a test",
+        )
+        assert dropped.settled_at is not None
+        assert stand.row() == replace(row, ack=stand.ulid(2).previous())
+        assert stand.source.dead_letters(stand.feed, ME) == [second]
+        assert stand.source.dead_letters(is_open=False) == [dropped, second]
+        assert stand.source.dead_letters(consumer="another") == []
+        # The version is the same, so whoever consumes meanwhile is not disturbed.
+        row = stand.take(session, stand.step(row, 2))
+        assert row.ack == stand.ulid(2).previous()
+        stand.source.settle_letter(second.number, LetterState.DROPPED, by="a person")
+    assert stand.row().ack == stand.ulid(2)
+
+
+def test_a_letter_is_tried_again(stand: Stand) -> None:
+    """A failure parks it again, a success settles it, together with the work."""
+    row = stand.request(FIRST).rows[0]
+    tokens = {0: row.lease_token}
+    with stand.session() as session:
+        row, letter = _park(stand, session, row, 0)
+        assert not stand.source.renew_leases(ME, stand.feed, tokens, holder=FIRST, seconds=60).has_retries
+        retried = stand.source.settle_letter(letter.number, LetterState.RETRY, by="a person")
+        assert retried == replace(letter, state=LetterState.RETRY)
+        assert stand.source.renew_leases(ME, stand.feed, tokens, holder=FIRST, seconds=60).has_retries
+        again = stand.source.park_again(letter.number, Parked(letter.ulid, 4, "still bad"))
+        assert again == replace(letter, attempts=4, reason="still bad")
+        stand.source.settle_letter(letter.number, LetterState.RETRY, by="a person")
+        stand.source.settle_letter(letter.number, LetterState.PARKED, by="a person")
+        stand.source.settle_letter(letter.number, LetterState.RETRY, by="a person")
+        step = replace(stand.step(row, 0), letter=letter.number)
+        with refused(session, ZeroDivisionError):
+            stand.do(session, 0)
+            session.consume(step)
+            raise ZeroDivisionError
+        assert stand.source.dead_letters() == [replace(again, state=LetterState.RETRY)]
+        with session.transaction():
+            stand.do(session, 0)
+            row = session.consume(step)
+    assert (row.ulid, row.ack, stand.done()) == (stand.ulid(0), stand.ulid(0), {0})
+    (done,) = stand.source.dead_letters(is_open=False)
+    assert (done.state, done.settled_by) == (LetterState.DONE, FIRST)
+
+
+def test_a_letter_that_is_closed_or_unknown_is_refused(stand: Stand) -> None:
+    """By name; nothing is changed."""
+    row = stand.request(FIRST).rows[0]
+    with stand.session() as session:
+        row, letter = _park(stand, session, row, 0)
+        stand.source.settle_letter(letter.number, LetterState.DROPPED, by="a person")
+        row, before = stand.row(), stand.source.dead_letters(is_open=False)
+        for number in (letter.number, letter.number + 1):
+            with pytest.raises(DeadLetterError, match=str(number)):
+                stand.source.settle_letter(number, LetterState.RETRY, by="test")
+            with pytest.raises(DeadLetterError, match=str(number)):
+                stand.source.park_again(number, Parked(letter.ulid, 9, "late"))
+            with refused(session, DeadLetterError, str(number)):
+                stand.do(session, 0)
+                session.consume(replace(stand.step(row, 1), letter=number))
+        assert (stand.row(), stand.done()) == (row, set())
+        assert stand.source.dead_letters(is_open=False) == before
+        with pytest.raises(FeedNotFoundError):
+            stand.source.dead_letters("no.feed")
+
+
+def test_an_event_that_comes_again_opens_its_letter_again(stand: Stand) -> None:
+    """After a person has set the cursor back and made the consumer's second life."""
+    row = stand.request(FIRST).rows[0]
+    with stand.session() as session:
+        row, letter = _park(stand, session, row, 0)
+        stand.source.settle_letter(letter.number, LetterState.DROPPED, by="a person", note="no")
+        row, again = _park(stand, session, stand.row(), 0)
+    assert again == replace(letter, parked_at=again.parked_at)
+    assert stand.source.dead_letters(is_open=False) == [again]
+
+
+def test_purging_leaves_letters_that_are_open(stand: Stand) -> None:
+    """The event of a letter can be tried again as long as it is open."""
+    rows = stand.request(FIRST).rows
+    stand.bench.seal(stand.bench.after_now())
+    now = stand.source.now()
+    with stand.session() as session:
+        stand.take(session, stand.step(rows[1], 2))
+        row, letter = _park(stand, session, rows[0], 1)
+        stand.take(session, stand.step(row, 2))
+    assert {purged.shard: purged.upto for purged in stand.source.purge(stand.feed, now)} == {
+        0: stand.ulid(1).previous(),
+        1: stand.ulid(2, 1),
+    }
+    assert [event.ulid for event in stand.bench.events(0, stand.ulid(1).previous())] == [
+        stand.ulid(1),
+        stand.ulid(2),
+    ]
+    stand.source.settle_letter(letter.number, LetterState.DROPPED, by="a person")
+    assert {purged.shard: purged.upto for purged in stand.source.purge(stand.feed, now)} == {
+        0: stand.ulid(2),
+        1: stand.ulid(2, 1),
+    }
+
+
+def test_every_attempt_is_logged(stand: Stand) -> None:
+    """A success with its work, failures afterwards, whoever holds the lease then; long errors are cut."""
+    rows = stand.request(FIRST).rows
+    failed = stand.attempt(0, outcome=Outcome.FAILED, error="x" * (MAX_REASON + 1))
+    with stand.session() as session:
+        step = stand.step(rows[0], 0, attempt=failed)
+        session.log([step, replace(step, attempt=None)], holder=FIRST)
+        consumed = replace(stand.attempt(1), first=stand.ulid(0), events=2, number=2)
+        with refused(session, ZeroDivisionError):
+            session.consume(stand.step(rows[0], 1, attempt=consumed))
+            raise ZeroDivisionError
+        stand.take(session, stand.step(rows[0], 1, attempt=consumed))
+        lost = stand.attempt(0, 1, outcome=Outcome.LOST, error="taken over")
+        session.log([Consumption(1, stand.ulid(0, 1), 1, 1, 60, attempt=lost)], holder=SECOND)
+    found = stand.source.invocations(stand.feed, ME)
+    assert [one.attempt for one in found] == [lost, consumed, replace(failed, error="x" * MAX_REASON)]
+    assert [(one.consumer, one.feed, one.shard, one.holder) for one in found] == [
+        (ME, stand.feed, 1, SECOND),
+        (ME, stand.feed, 0, FIRST),
+        (ME, stand.feed, 0, FIRST),
+    ]
+    assert [one.lease_token for one in found[1:]] == [rows[0].lease_token] * 2
+    assert found[0].number > found[1].number > found[2].number
+    assert all(one.ended_at >= one.attempt.started_at for one in found)
+    assert stand.source.invocations(stand.feed, ME, shard=0) == found[1:]
+    assert stand.source.invocations(stand.feed, ME, limit=1) == found[:1]
+    assert stand.source.invocations(stand.feed, "another") == []
+    with pytest.raises(FeedNotFoundError):
+        stand.source.invocations("no.feed", ME)
+
+
+def test_the_log_is_purged_by_age(stand: Stand) -> None:
+    """Exclusive of the time that is given, and only a consumer's own."""
+    stand.request(FIRST)
+    with stand.session() as session:
+        for number in range(3):
+            failed = stand.attempt(number, outcome=Outcome.FAILED, error="no")
+            session.log([Consumption(0, stand.ulid(0), 1, 1, 60, attempt=failed)], holder=FIRST)
+            stand.bench.after_now()
+    found = stand.source.invocations(stand.feed, ME)
+    assert stand.source.purge_invocations(stand.feed, "another", before=stand.source.now()) == 0
+    assert stand.source.purge_invocations(stand.feed, ME, before=found[0].ended_at) == 2
+    assert stand.source.invocations(stand.feed, ME) == found[:1]
+    assert stand.source.purge_invocations(stand.feed, ME, before=stand.source.now()) == 1
