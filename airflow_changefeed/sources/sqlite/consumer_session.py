@@ -76,6 +76,9 @@ class SqliteConsumerSession:
         with self._database.named_errors():
             self._say(_BEGIN)
             self._is_begun = True
+            # If an error ends the transaction, and the work swallows it, its next write begins another one,
+            # which is refused; else it would commit by itself.
+            self.connection.isolation_level = "IMMEDIATE"
             try:
                 yield
                 self._check_work()
@@ -87,6 +90,8 @@ class SqliteConsumerSession:
                 raise
             finally:
                 self._is_begun = False
+                if self._open is not None:
+                    self._open.isolation_level = None
 
     def _roll_back(self) -> None:
         if self._is_in_transaction():

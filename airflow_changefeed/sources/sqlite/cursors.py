@@ -20,6 +20,7 @@ from airflow_changefeed.core.times import format_time, from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.unit import range_from, range_to
 from airflow_changefeed.exceptions import (
+    ConsumerSetupError,
     InvalidArgumentError,
     LeaseHeldError,
     LeaseLostError,
@@ -58,6 +59,7 @@ class SqliteCursors:
         check_consumer(consumer)
         with self.database.connect() as connection, self.database.write(connection):
             tables = load_feed(connection, feed)
+            _check_of_export(connection, feed, consumer)
             known = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
             for shard, after in starts.items():
                 check_shard(shard, tables.info.shard_key_type)
@@ -227,6 +229,21 @@ def _known(rows: Mapping[Shard, CursorRow], consumer: str, feed: str, shard: Sha
             shard=shard,
         )
     return rows[shard]
+
+
+def _check_of_export(connection: sqlite3.Connection, feed: str, consumer: str) -> None:
+    if (
+        present(connection, ("consumer_settings",))
+        and connection.execute(
+            'select 1 from "changefeed.consumer_settings" where feed = ? and consumer = ?', (feed, consumer)
+        ).fetchone()
+    ):
+        raise ConsumerSetupError(
+            f"consumer {consumer!r} of feed {feed!r} is one of events, which has settings: an export needs a "
+            "name of its own. Nothing was changed",
+            consumer=consumer,
+            feed=feed,
+        )
 
 
 def check_version(row: CursorRow, expected: int) -> None:

@@ -45,8 +45,9 @@ class SqliteLeases(SqliteConsumers):
                 self._begin_shards(connection, info, shards, by=holder)
                 free = self._free(connection, consumer, feed, shards, holder)[:at_most]
                 self._grant(connection, consumer, feed, free, holder, seconds)
-                self._note_waiter(connection, consumer, feed, holder, 0 if free else seconds)
                 rows = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
+                has_any = any(row.lease_holder == holder for row in rows.values())
+                self._note_waiter(connection, consumer, feed, holder, 0 if has_any else seconds)
             return Grant(
                 {shard: rows[shard] for shard in free},
                 self._free_at(connection, consumer, feed, shards, holder),

@@ -45,9 +45,9 @@ class FailOverPlan:
 
     seed: int
     rounds: int
+    lease: float
     workers: int = 3
     events: int = 24
-    lease: float = 1.0
     limit: float = 90.0
 
 
@@ -164,7 +164,9 @@ class FailOverRace:
                     self.failures.append(f"consumer {number} ended: {errors[-3000:]}")
                     return False
             if time.monotonic() > deadline:
-                self.failures.append(f"not done after {self.plan.limit} s: {self.bench.source.leases()}")
+                self.failures.append(
+                    f"{self._handled()} handled after {self.plan.limit} s: {self.bench.source.leases()}"
+                )
                 return False
         return True
 
@@ -239,10 +241,16 @@ class FailOverRace:
                 self.failures.append(f"consumer {number} ended with {code}: {errors[-3000:]}")
 
     def stop(self) -> None:
-        """Kill whatever still runs."""
+        """End whatever still runs; gently first, as some servers do not stand clients that are gone."""
+        for worker in self.workers.values():
+            if worker.process.stdin is not None:
+                worker.process.stdin.close()
         for number in list(self.workers):
-            self.workers[number].process.kill()
-            self.workers[number].process.wait()
+            process = self.workers[number].process
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+            process.kill()
+            process.wait()
             self._forget(number)
 
 

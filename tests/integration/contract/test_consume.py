@@ -141,7 +141,7 @@ def test_a_lease_that_ran_out_counts_until_somebody_asks(stand: Stand) -> None:
 
 
 def test_work_that_ended_its_transaction_consumes_nothing(stand: Stand) -> None:
-    """By a commit or rollback of its own, or an error that it caught; the next transaction is whole."""
+    """By a commit or rollback of its own, or an error that it caught; nor does what it writes then stay."""
     engine, row = stand.bench.engine, stand.request(FIRST).rows[0]
     with stand.session() as session:
         for key, sql in ((10, "commit"), (20, "rollback")):
@@ -158,6 +158,9 @@ def test_work_that_ended_its_transaction_consumes_nothing(stand: Stand) -> None:
             stand.do(session, 2)
             with suppress(Exception):
                 engine.ruin(session.connection, DO, 1, "again")
+            with suppress(Exception):
+                # Would commit by itself, as no transaction is open any more.
+                stand.do(session, 3)
             session.consume(stand.step(row, 0))
         assert stand.row() == row
         # What the work committed by itself may stay: nothing can take it back.

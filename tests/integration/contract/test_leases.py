@@ -57,7 +57,7 @@ def test_a_consumer_is_made_once(stand: Stand) -> None:
 
 
 def test_consumers_of_events_and_of_exports_do_not_mix(stand: Stand) -> None:
-    """An export's has cursors and no settings: its name is refused, and it gets no lease here."""
+    """An export's has cursors and no settings: the name of one is refused for the other, both ways."""
     source = stand.source
     source.begin_consumer("export", stand.feed, {0: Ulid.MIN}, by="test")
     with pytest.raises(ConsumerSetupError, match="export"):
@@ -65,6 +65,10 @@ def test_consumers_of_events_and_of_exports_do_not_mix(stand: Stand) -> None:
     assert [info.spec.consumer for info in source.consumers(stand.feed)] == [ME]
     with pytest.raises(ConsumerNotFoundError, match=ME):
         source.request_leases("export", stand.feed, [0], holder=FIRST, seconds=60)
+    before = source.cursors(stand.feed)
+    with pytest.raises(ConsumerSetupError, match="events"):
+        source.begin_consumer(ME, stand.feed, {0: Ulid.MIN}, by="test")
+    assert source.cursors(stand.feed) == before
 
 
 _NAMED: dict[str, Callable[[Any, str, str], object]] = {

@@ -1,7 +1,7 @@
 -- Makes sure that a consumer has a row for a shard. One that exists keeps its place, except that a row which has completed
 -- nothing yet may begin earlier. May run in the caller's transaction.
 -- @after: where the consumer begins, exclusive. @by: who begins it, for people to read.
--- errors: 77105 @after lies beyond the shard's clock. 77135 the consumer is somebody else's
+-- errors: 77105 @after lies beyond the shard's clock. 77135 the consumer is somebody else's. 77153 it is one of events
 -- permission: readers
 create procedure <<schema>>.[begin_consumer:<<name>>] (
     @consumer nvarchar(128),
@@ -15,12 +15,20 @@ begin
     set transaction isolation level read committed;
     begin try
         declare @is_own bit = case when @@trancount = 0 then 1 else 0 end;
-        declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id), @time datetime2(3), @found int, @owner nvarchar(128);
+        declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id), @time datetime2(3), @found int, @owner nvarchar(128), @message nvarchar(2048);
         if @is_own = 1 begin transaction;
         -- A purge takes this lock too: it sees this consumer, or is seen by its first read.
         select @time = s.time from <<schema>>.[state:<<name>>] as s with (updlock, rowlock) where s.shard_id = @shard_id;
         exec <<schema>>.[check_beyond:<<name>>] @shard_id = @shard_id, @cursor = @after;
         exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
+        -- create_consumer begins the shards of its consumer before it writes the settings.
+        if exists (select 1 from <<schema>>.[consumer_settings] as s where s.feed_id = <<feed_id>> and s.consumer = @consumer)
+        begin
+            set @message = concat(
+                N'changefeed 77153: consumer "', @consumer, N'" of feed "<<name_text>>" is one of events, which has settings: an export needs ',
+                N'a name of its own. Nothing was changed');
+            throw 77153, @message, 1;
+        end;
         select @found = count(*) from <<schema>>.[consumers] as c with (updlock, holdlock, rowlock)
         where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = @shard;
         -- A further shard is that of whoever began the first, also when an operator begins it.
