@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Run the benchmarks, print their tables, and leave the figures in ``build/benchmarks.json``.
+Run the benchmarks, print the tables of each when it is done, and leave them in ``build/benchmarks.json``.
 
 ``python -m tests.benchmarks [export] [fixed] [drain] [capture] [fold] [consume] [wake] [mssql]``, or all.
 """
@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.benchmarks import capture, consume, drain, export, fixed, fold, mssql, wake
+from tests.benchmarks.figures import tell
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "benchmarks.json"
 ALL = {
@@ -36,12 +37,14 @@ def main(names: Sequence[str]) -> int:
         print(f"no benchmark {', '.join(unknown)}; there are {', '.join(ALL)}", file=sys.stderr)
         return 2
     chapters = []
+    OUTPUT.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         for name in names or ALL:
+            tell(name)
             chapters.append(ALL[name](Path(folder)))
             print(chapters[-1].text, flush=True)
-    OUTPUT.parent.mkdir(exist_ok=True)
-    OUTPUT.write_text(json.dumps([asdict(chapter) for chapter in chapters], indent=2) + "\n")
+            # After each, so that one that fails leaves those before it.
+            OUTPUT.write_text(json.dumps([asdict(chapter) for chapter in chapters], indent=2) + "\n")
     return 0
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from tests.benchmarks import mssql_orders, orders
-from tests.benchmarks.figures import Chapter, Figure, Target
+from tests.benchmarks.figures import Chapter, Figure, Target, tell
 from tests.integration.contract.engines import Changer, Engine, expected_engines, open_engine
 
 ROUNDS = 5
@@ -43,6 +43,7 @@ def run(folder: Path) -> Chapter:
         with open_engine(name, folder) as engine:
             _set_up(engine)
             for rows, count in SIZES.items():
+                tell(f"capture on {name}, {rows:,} rows a statement")
                 for operation, seconds in _measure(engine, rows, count).items():
                     captured, handmade = (median(seconds[way]) for way in (True, False))
                     what = f"{operation} on {name}, {rows:,} rows a statement"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -119,6 +120,11 @@ class Chapter:
             lines += [target.text for target in self.targets]
             lines += [""]
         return "\n".join(lines)
+
+
+def tell(what: str) -> None:
+    """Say what is measured next; apart from the tables, which come when all of a chapter is measured."""
+    print(f"measuring {what}", file=sys.stderr, flush=True)
 
 
 def figure_of(what: str, rows: int, readings: Sequence[Reading], *, has_span: bool = False) -> Figure:

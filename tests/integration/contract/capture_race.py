@@ -40,7 +40,7 @@ from tests.integration.contract.captures import CaptureBench, change_of
 from tests.integration.contract.engines import Engine, Table
 from tests.integration.contract.oracles import Change, SealRecord
 from tests.integration.contract.race import Race
-from tests.integration.contract.workers import read_log
+from tests.integration.contract.workers import patiently, read_log
 
 COLUMNS = ("id", "stamp", "note", "ratio")
 SHARDS = (0, 1, 2)
@@ -200,7 +200,7 @@ class CaptureRace(Race):
     def _look(self) -> None:
         """Seal while nobody writes, and look at the tables."""
         until = self.bench.after_now()
-        self.bench.source.seal(CAPTURE, until)
+        patiently(self.bench.source.seal, CAPTURE, until)
         names = (*COLUMNS, *(f"extra{number + 1}" for number in range(self.extras)))
         rows = {
             (table, (row[0],)): dict(zip(names, row, strict=True))
@@ -214,9 +214,9 @@ class CaptureRace(Race):
         self.extras += 1
         changer = self.bench.engine.changer(120)
         for table in TABLES:
-            changer.execute(f'alter table "{table}" add extra{self.extras} varchar(100)')
+            changer.execute(f'alter table "{table}" add extra{self.extras} nvarchar(100)')
         changer.close()
-        self.bench.source.refresh_capture(CAPTURE)
+        patiently(self.bench.source.refresh_capture, CAPTURE)
 
 
 def run_capture_race(engine: Engine, plan: CapturePlan, folder: Path) -> CaptureHistory:

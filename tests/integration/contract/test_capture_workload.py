@@ -41,3 +41,13 @@ def test_the_export_folds_to_the_tables_through_a_long_workload(engine: Engine, 
     """100,000 statements, with many kills and columns that are added."""
     plan = CapturePlan(7, rounds=40, writers=4, transactions=220, kills=80, alters=8, limit=6000)
     assert _race(engine, plan, tmp_path).statements > 100_000
+
+
+@pytest.mark.races
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_the_export_folds_to_the_tables_while_many_rows_change(engine: Engine, tmp_path: Path) -> None:
+    """100,000 operations, each a row that a committed statement has inserted, updated, moved or deleted."""
+    plan = CapturePlan(11, rounds=14, writers=4, transactions=250, kills=32, alters=4, limit=6000)
+    history = _race(engine, plan, tmp_path)
+    assert sum(len(history.exported(shard)) for shard in SHARDS) > 100_000

@@ -257,7 +257,7 @@ def test_a_watch_that_is_closed_ends_its_waits(poller: Poller, threads: ThreadPo
 
 
 def test_a_missing_feed_ends_its_own_waits_alone(
-    poller: Poller, threads: ThreadPoolExecutor, source: WatchedSource
+    poller: Poller, threads: ThreadPoolExecutor, clock: Clock
 ) -> None:
     """Each who waits gets an error of their own; so does a name that no consumer can have."""
     with (
@@ -265,8 +265,14 @@ def test_a_missing_feed_ends_its_own_waits_alone(
         poller.watch("a.Gone", "reader") as gone,
         poller.watch(FEEDS[1], "a:b") as bad,
     ):
+        with pytest.raises(FeedNotFoundError):
+            gone.wait({})
         waiting = threads.submit(watch.wait, {})
         lost = [threads.submit(gone.wait, {}) for _ in range(2)]
+        until(lambda: len(poller._waiting) == 3 and not watch.is_new)
+        clock.paused()
+        clock.forget_pauses()
+        clock.advance(10)
         errors = [wait.exception(60) for wait in lost]
         assert [type(error) for error in errors] == [FeedNotFoundError] * 2
         assert "a.Gone" in str(errors[0])
