@@ -256,6 +256,7 @@ class CaptureInfo:
     :param drift: what differs between the tables and what is captured of them, in words; ``refresh_capture``
         takes the present columns.
     :param gaps: those that are open.
+    :param resource_version: that of its feed.
     """
 
     spec: CaptureSpec
@@ -264,6 +265,7 @@ class CaptureInfo:
     enabled_at: datetime
     drift: tuple[str, ...] = ()
     gaps: tuple[CaptureGap, ...] = field(default=())
+    resource_version: int = field(default=1, compare=False)
 
     @property
     def name(self) -> str:

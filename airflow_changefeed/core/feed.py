@@ -6,7 +6,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 
 from airflow_changefeed.core.ulid import Ulid, UlidRange
@@ -49,6 +49,9 @@ class FeedInfo:
     :param key_columns: the table's primary key, in its order.
     :param columns: all columns of the event table, in its order.
     :param sealed_until: for all shards, also those that do not exist yet; None before the first seal.
+    :param resource_version: bumped at every change of the settings, at an upgrade, and when the columns of the
+        table (of a capture: of the captured tables) changed.
+    :param time_tolerance: a ``time_hint`` further in the future takes the present time instead.
     """
 
     name: str
@@ -57,6 +60,8 @@ class FeedInfo:
     key_columns: tuple[Column, ...]
     columns: tuple[Column, ...]
     sealed_until: datetime | None = field(default=None, compare=False)
+    resource_version: int = field(default=1, compare=False)
+    time_tolerance: timedelta = timedelta(hours=1)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from airflow_changefeed.core.event import Page
 from airflow_changefeed.core.fault import Examination, Limits
 from airflow_changefeed.core.feed import FeedInfo, FeedKind, Seal, Shard, ShardStatus, StaleMark
+from airflow_changefeed.core.overview import FeedOverview
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.sources.base_capture import CaptureControl
 from airflow_changefeed.sources.base_consumers import ConsumerStore
@@ -241,6 +242,19 @@ class FeedReader(Protocol):
         :raises ColumnTypeError: a value that cannot be exported unchanged; names the column; terminal.
         """
 
+    def overview(
+        self, feeds: Sequence[str] | None = None, *, first_shard: int = 0, shards: int = 1_000
+    ) -> list[FeedOverview]:
+        """
+        Return feeds with their shards and consumers, in a number of questions that does not grow with the
+        shards. Waits for no writer.
+
+        :param feeds: None for all.
+        :param first_shard: how many shards of each to pass over, in their order.
+        :param shards: of each feed, at most.
+        :raises FeedNotFoundError: the database has no such feed; terminal.
+        """
+
     def stale_marks(self, feed: str) -> list[StaleMark]:
         """Return the marks of inserted history, by number."""
 
@@ -272,17 +286,26 @@ class FeedControl(Protocol):
         kind: FeedKind = FeedKind.OUTBOX,
         shard_key_type: str = "int",
         time_tolerance: timedelta = timedelta(hours=1),
+        resource_version: int | None = None,
     ) -> FeedInfo:
         """
         Make a feed over a table, with the table's own primary key; harmless to repeat.
 
         :param time_tolerance: a ``time_hint`` further in the future takes the present time instead.
+        :param resource_version: of the settings that were seen; None takes the feed however it is. It grows
+            with each change of the settings, with an upgrade, and when the table's columns change.
+        :raises StaleVersionError: the feed was changed since; tells the present version; nothing was changed;
+            terminal.
         :raises FeedSetupError: no such table, no primary key, reserved column names, or a feed of another
             kind.
         """
 
-    def drop_feed(self, feed: str) -> None:
-        """Drop a feed, with its order, cursors and marks. The event table stays."""
+    def drop_feed(self, feed: str, *, resource_version: int | None = None) -> None:
+        """
+        Drop a feed, with its order, cursors and marks. The event table stays.
+
+        :param resource_version: as of :meth:`set_up_feed`.
+        """
 
     def drain(self, feed: str) -> dict[Shard, int]:
         """

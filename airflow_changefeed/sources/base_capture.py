@@ -27,9 +27,16 @@ class CaptureControl(Protocol):
     - ``old``, ``new``: structs of the captured columns; null where there is no such row.
 
     The schema's metadata has the capture's :class:`~airflow_changefeed.core.capture.CaptureShape`.
+
+    A capture has the resource version of its feed. It grows with each change: enabling, disabling, refreshing,
+    settling, an upgrade, and a change of the columns of a captured table beneath it. Whoever names the
+    version that was seen is refused where it is not the present one any more (StaleVersionError, which tells
+    the present one; nothing was changed; terminal); None takes the capture however it is.
     """
 
-    def enable_capture(self, spec: CaptureSpec, *, snapshot: bool = False) -> CaptureInfo:
+    def enable_capture(
+        self, spec: CaptureSpec, *, snapshot: bool = False, resource_version: int | None = None
+    ) -> CaptureInfo:
         """
         Record changes from now on; all tables of a capture or none.
 
@@ -41,14 +48,16 @@ class CaptureControl(Protocol):
             another spec; names all reasons; nothing was changed; terminal.
         """
 
-    def disable_capture(self, name: str) -> None:
+    def disable_capture(self, name: str, *, resource_version: int | None = None) -> None:
         """
         Stop recording. The feed stays, to be exported to its end; ``drop_feed`` drops all.
 
         :raises CaptureNotFoundError: there is none of that name; names those that there are; terminal.
         """
 
-    def refresh_capture(self, name: str, *, without: Sequence[str] = ()) -> CaptureInfo:
+    def refresh_capture(
+        self, name: str, *, without: Sequence[str] = (), resource_version: int | None = None
+    ) -> CaptureInfo:
         """
         Capture the tables' present columns. Events that are recorded already keep theirs.
 
@@ -76,7 +85,9 @@ class CaptureControl(Protocol):
         ``seal`` raises CaptureGapError (terminal) while there is one.
         """
 
-    def settle_capture(self, name: str, *, note: str, by: str, resync: bool = False) -> CaptureInfo:
+    def settle_capture(
+        self, name: str, *, note: str, by: str, resync: bool = False, resource_version: int | None = None
+    ) -> CaptureInfo:
         """
         Close the open gaps: a person has seen them.
 

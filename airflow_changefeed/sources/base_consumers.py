@@ -88,6 +88,17 @@ class ConsumerStore(Protocol):
             export; nothing was changed; terminal.
         """
 
+    def change_consumer(self, spec: ConsumerSpec, *, resource_version: int, by: str) -> ConsumerInfo:
+        """
+        Give a consumer other settings; a running one goes on with those it began with until it is started
+        again.
+
+        :param resource_version: of the settings that were seen.
+        :raises StaleVersionError: they were changed since; tells the present ones; nothing was changed;
+            terminal.
+        :raises ConsumerNotFoundError: the feed has none of that name; terminal.
+        """
+
     def consumers(self, feed: str | None = None) -> list[ConsumerInfo]:
         """Return the consumers that were made with :meth:`create_consumer`, by feed and name."""
 

@@ -10,6 +10,7 @@ from typing import Protocol
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.history import CursorChange
 from airflow_changefeed.core.ulid import Ulid
 
 
@@ -22,6 +23,8 @@ class CursorMove:
     :param expected_version: the resource version that was seen.
     :param lease_token: the mover's grant; an older one is refused.
     :param ack: inclusive; what the consumer no longer needs. None leaves it; it never goes back.
+    :param is_rewind: a person's move, which may go back: the ack then stands where ``ack`` says, also below
+        where it was, so that no purge takes what the consumer is to see again. Refused below what was purged.
     """
 
     shard: Shard
@@ -29,6 +32,7 @@ class CursorMove:
     expected_version: int
     lease_token: int
     ack: Ulid | None = None
+    is_rewind: bool = False
 
 
 class CursorStore(Protocol):
@@ -38,7 +42,7 @@ class CursorStore(Protocol):
         """Return the rows of a feed, of one consumer or of all."""
 
     def begin_consumer(
-        self, consumer: str, feed: str, starts: Mapping[Shard, Ulid], *, by: str
+        self, consumer: str, feed: str, starts: Mapping[Shard, Ulid], *, by: str, why: str | None = None
     ) -> list[CursorRow]:
         """
         Make sure that a consumer has a row for each shard.
@@ -63,16 +67,49 @@ class CursorStore(Protocol):
         """Give leases back; a token that is no longer the newest is left alone."""
 
     def move_cursors(
-        self, consumer: str, feed: str, moves: Sequence[CursorMove], *, by: str
+        self, consumer: str, feed: str, moves: Sequence[CursorMove], *, by: str, why: str | None = None
     ) -> list[CursorRow]:
         """
         Change rows, all in one transaction or none; each change bumps its resource version.
 
+        Each leaves an entry in the history, in the same transaction.
+
+        :param why: what was done, and a person's own words, at most 2,000 characters; None where a program
+            moves on as it does.
         :return: all rows of the consumer and feed, after the change.
         :raises StaleVersionError: a row was changed since it was read; carries the present row; terminal.
         :raises LeaseLostError: a lease token is not the newest, or ran out; transient.
         :raises CursorBeyondFeedError: a frontier lies beyond the shard's clock; terminal.
+        :raises PurgedError: a rewind goes below what was purged; terminal.
         """
 
-    def drop_consumer(self, consumer: str, feed: str) -> None:
-        """Forget a consumer's rows, which frees what it held back from purging."""
+    def history(
+        self, feed: str, consumer: str, *, shard: Shard | None = None, limit: int = 100
+    ) -> list[CursorChange]:
+        """
+        Return the newest changes of a consumer's cursors, newest first.
+
+        Of each shard the newest ``KEPT_CHANGES`` are kept. The steps of consumers of events are in their log
+        of invocations instead; here is what persons changed of them.
+
+        :param shard: None for all.
+        """
+
+    def revoke_lease(self, consumer: str, feed: str, shard: Shard, *, lease_token: int) -> None:
+        """
+        Take a lease away from its holder: nothing it does under it is written any more.
+
+        :param lease_token: of the grant that was seen.
+        :raises StaleVersionError: another grant is the newest, or nobody holds it any more; nothing was
+            changed; terminal.
+        :raises ShardNotFoundError: the consumer has no cursor for that shard; terminal.
+        """
+
+    def drop_consumer(self, consumer: str, feed: str, *, resource_version: int | None = None) -> None:
+        """
+        Forget a consumer's rows, history and settings, which frees what it held back from purging.
+
+        :param resource_version: of what was seen: of a consumer of events that of its settings, of an
+            export's consumer the sum of its rows'. None drops it however it is.
+        :raises StaleVersionError: it was changed since; nothing was dropped; terminal.
+        """
