@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.cli.changefeed_command import command, open_feeds, show, tell
 from airflow_changefeed.core.feed import FeedKind
@@ -59,7 +59,7 @@ def _sentence(done: Installed) -> str:
 @command
 def setup_feed(args: Namespace) -> None:
     """Make a feed over a table, or renew it."""
-    options = (
+    options: dict[str, Any] = (
         {} if args.time_tolerance is None else {"time_tolerance": timedelta(seconds=args.time_tolerance)}
     )
     with open_feeds(args.conn_id) as source:

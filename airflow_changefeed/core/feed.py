@@ -49,8 +49,8 @@ class FeedInfo:
     :param key_columns: the table's primary key, in its order.
     :param columns: all columns of the event table, in its order.
     :param sealed_until: for all shards, also those that do not exist yet; None before the first seal.
-    :param resource_version: bumped at every change of the settings, at an upgrade, and when the columns of the
-        table (of a capture: of the captured tables) changed.
+    :param resource_version: bumped at every change of the settings, at an upgrade, and when the columns of
+        the table (of a capture: of the captured tables) changed.
     :param time_tolerance: a ``time_hint`` further in the future takes the present time instead.
     """
 

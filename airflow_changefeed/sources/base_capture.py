@@ -28,10 +28,10 @@ class CaptureControl(Protocol):
 
     The schema's metadata has the capture's :class:`~airflow_changefeed.core.capture.CaptureShape`.
 
-    A capture has the resource version of its feed. It grows with each change: enabling, disabling, refreshing,
-    settling, an upgrade, and a change of the columns of a captured table beneath it. Whoever names the
-    version that was seen is refused where it is not the present one any more (StaleVersionError, which tells
-    the present one; nothing was changed; terminal); None takes the capture however it is.
+    A capture has the resource version of its feed. It grows with each change: enabling, disabling,
+    refreshing, settling, an upgrade, and a change of the columns of a captured table beneath it. Whoever
+    names the version that was seen is refused where it is not the present one any more (StaleVersionError,
+    which tells the present one; nothing was changed; terminal); None takes the capture however it is.
     """
 
     def enable_capture(

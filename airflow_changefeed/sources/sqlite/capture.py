@@ -34,6 +34,14 @@ from airflow_changefeed.sources.sqlite.capture_triggers import drop_triggers, ma
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.names import FeedTables, load_feed, quote
 from airflow_changefeed.sources.sqlite.setup import INSTALL, create, install, register
+from airflow_changefeed.sources.sqlite.versions import (
+    begin_version,
+    bump_version,
+    check_absent,
+    check_feed,
+    look_beneath,
+    note_changes,
+)
 from airflow_changefeed.sql import fill, load_sql
 
 CAPTURE_INSTALL = (
@@ -52,24 +60,33 @@ class SqliteCapture:
 
     database: SqliteDatabase
 
-    def enable_capture(self, spec: CaptureSpec, *, snapshot: bool = False) -> CaptureInfo:
+    def enable_capture(
+        self, spec: CaptureSpec, *, snapshot: bool = False, resource_version: int | None = None
+    ) -> CaptureInfo:
         """See the protocol."""
         spec = replace(spec, name=spec.full_name)
-        with self.database.connect(wal=True) as connection, self.database.write(connection):
-            install(connection, (*INSTALL, *CAPTURE_INSTALL))
-            found = load_captures(connection, spec.name)
-            if not found:
-                self._enable_new(connection, spec, snapshot=snapshot)
-            elif spec not in (found[0].spec, found[0].present_spec):
-                raise FeedSetupError(
-                    f"capture {spec.name!r} exists already, as another: "
-                    f"{'; '.join(difference(spec, found[0].spec))}. Refresh it to take other columns; drop "
-                    "it (drop_feed) to make it anew",
-                    capture=spec.name,
-                )
-            elif not found[0].is_enabled:
-                self._enable_again(connection, found[0], snapshot=snapshot)
-            return self._info(connection, spec.name)
+        with self.database.connect(wal=True) as connection:
+            note_changes(self.database, connection, spec.name)
+            with self.database.write(connection):
+                install(connection, (*INSTALL, *CAPTURE_INSTALL))
+                found = load_captures(connection, spec.name)
+                if not found:
+                    check_absent(f"capture {spec.name!r}", resource_version)
+                    self._enable_new(connection, spec, snapshot=snapshot)
+                    begin_version(connection, load_feed(connection, spec.name))
+                    return self._info(connection, spec.name)
+                check_feed(connection, load_feed(connection, spec.name), resource_version)
+                if spec not in (found[0].spec, found[0].present_spec):
+                    raise FeedSetupError(
+                        f"capture {spec.name!r} exists already, as another: "
+                        f"{'; '.join(difference(spec, found[0].spec))}. Refresh it to take other columns; "
+                        "drop it (drop_feed) to make it anew",
+                        capture=spec.name,
+                    )
+                if not found[0].is_enabled:
+                    self._enable_again(connection, found[0], snapshot=snapshot)
+                    bump_version(connection, spec.name)
+                return self._info(connection, spec.name)
 
     def _enable_new(self, connection: sqlite3.Connection, spec: CaptureSpec, *, snapshot: bool) -> None:
         plan = plan_capture(connection, spec)
@@ -106,9 +123,9 @@ class SqliteCapture:
             record_rows(connection, tables, numbers, now_ms, with_reset=True)
         take_baseline(connection, capture)
 
-    def disable_capture(self, name: str) -> None:
+    def disable_capture(self, name: str, *, resource_version: int | None = None) -> None:
         """See the protocol."""
-        with self._written(name) as (connection, tables):
+        with self._written(name, resource_version) as (connection, tables):
             find_gaps(connection, tables, self.database.now_ms())
             capture = load_capture(connection, name)
             drop_triggers(connection, name, range(len(capture.tables)))
@@ -116,10 +133,13 @@ class SqliteCapture:
             if capture.is_enabled:
                 now_ms = self.database.now_ms()
                 store_capture(connection, replace(capture, tables=bare, disabled_at_ms=now_ms))
+                bump_version(connection, name)
 
-    def refresh_capture(self, name: str, *, without: Sequence[str] = ()) -> CaptureInfo:
+    def refresh_capture(
+        self, name: str, *, without: Sequence[str] = (), resource_version: int | None = None
+    ) -> CaptureInfo:
         """See the protocol."""
-        with self._written(name) as (connection, tables):
+        with self._written(name, resource_version) as (connection, tables):
             # First: what was altered would be made good, and nobody would hear of it.
             find_gaps(connection, tables, self.database.now_ms())
             before = renamed_capture(connection, load_capture(connection, name))
@@ -137,24 +157,32 @@ class SqliteCapture:
             if capture.is_enabled:
                 capture = _with_triggers(connection, capture, None)
             store_capture(connection, capture)
+            # Also where nothing changed: what was seen before may mean something else now (Hasura's reload).
+            bump_version(connection, name)
             return self._info(connection, name)
 
     def captures(self) -> list[CaptureInfo]:
         """See the protocol."""
-        with self.database.connect() as connection, self.database.snapshot(connection):
-            return [self._info(connection, one.name) for one in load_captures(connection)]
+        with self.database.connect() as connection:
+            look_beneath(self.database, connection)
+            with self.database.snapshot(connection):
+                return [self._info(connection, one.name) for one in load_captures(connection)]
 
     def capture(self, name: str) -> CaptureInfo:
         """See the protocol."""
-        with self.database.connect() as connection, self.database.snapshot(connection):
-            return self._info(connection, name)
+        with self.database.connect() as connection:
+            look_beneath(self.database, connection, name)
+            with self.database.snapshot(connection):
+                return self._info(connection, name)
 
     def check_capture(self, name: str) -> list[CaptureGap]:
         """See the protocol."""
         with self._written(name) as (connection, tables):
             return find_gaps(connection, tables, self.database.now_ms())
 
-    def settle_capture(self, name: str, *, note: str, by: str, resync: bool = False) -> CaptureInfo:
+    def settle_capture(
+        self, name: str, *, note: str, by: str, resync: bool = False, resource_version: int | None = None
+    ) -> CaptureInfo:
         """See the protocol."""
         problems = [
             f"{what} is missing: {why}"
@@ -162,7 +190,7 @@ class SqliteCapture:
             if not value.strip()
         ]
         InvalidArgumentError.collect(f"settling capture {name!r}", problems)
-        with self._written(name) as (connection, tables):
+        with self._written(name, resource_version) as (connection, tables):
             seen = gaps(connection, name, is_open=True)
             unseen = [gap for gap in find_gaps(connection, tables, self.database.now_ms()) if gap not in seen]
             if (seen or resync) and not unseen:
@@ -172,6 +200,7 @@ class SqliteCapture:
                     "where capture = ? and settled_at_ms is null",
                     (self.database.now_ms(), by, note, name),
                 )
+                bump_version(connection, name)
             info = self._info(connection, name)
         if unseen:
             raise gap_error(name, unseen)
@@ -224,11 +253,17 @@ class SqliteCapture:
         return find_gaps(connection, tables, self.database.now_ms())
 
     @contextmanager
-    def _written(self, name: str) -> Iterator[tuple[sqlite3.Connection, FeedTables]]:
-        """Open a write transaction for a capture that is there."""
-        with self.database.connect() as connection, self.database.write(connection):
-            load_capture(connection, name)
-            yield connection, load_feed(connection, name)
+    def _written(
+        self, name: str, resource_version: int | None = None
+    ) -> Iterator[tuple[sqlite3.Connection, FeedTables]]:
+        """Open a write transaction for a capture that is there, and is as its changer saw it."""
+        with self.database.connect() as connection:
+            note_changes(self.database, connection, name)
+            with self.database.write(connection):
+                load_capture(connection, name)
+                tables = load_feed(connection, name)
+                check_feed(connection, tables, resource_version)
+                yield connection, tables
 
     def _info(self, connection: sqlite3.Connection, name: str) -> CaptureInfo:
         capture = load_capture(connection, name)
@@ -239,6 +274,7 @@ class SqliteCapture:
             enabled_at=from_milliseconds(capture.enabled_at_ms),
             drift=drift_of(connection, capture),
             gaps=tuple(gaps(connection, name, is_open=True)),
+            resource_version=load_feed(connection, name, is_whole=False).info.resource_version,
         )
 
 

@@ -15,8 +15,7 @@ from airflow_changefeed.core.feed import Column
 from airflow_changefeed.sources.base import RESERVED_PREFIX
 from airflow_changefeed.sources.sqlite.capture_registry import StoredCapture, StoredTable
 from airflow_changefeed.sources.sqlite.names import columns_of, quote
-from airflow_changefeed.sources.sqlite.setup import shard_check
-from airflow_changefeed.sources.sqlite.types import storage_of
+from airflow_changefeed.sources.sqlite.types import shard_check, storage_of
 
 #: SQLite's limit of 2,000 columns in a result holds two images and what is read before them.
 MAX_FIELDS = 990

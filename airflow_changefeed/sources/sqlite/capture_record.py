@@ -11,7 +11,7 @@ from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.sqlite.capture_plan import shard_sql
 from airflow_changefeed.sources.sqlite.capture_transaction import event_numbers, next_number, number_range
 from airflow_changefeed.sources.sqlite.names import FeedTables, quote
-from airflow_changefeed.sources.sqlite.setup import shard_check
+from airflow_changefeed.sources.sqlite.types import shard_check
 
 #: Of an event, as readers know them.
 _SNAPSHOT, _RESET = "r", "t"

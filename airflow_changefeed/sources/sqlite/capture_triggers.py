@@ -19,7 +19,7 @@ from airflow_changefeed.core.feed import Column
 from airflow_changefeed.sources.sqlite.capture_plan import shard_sql
 from airflow_changefeed.sources.sqlite.capture_registry import StoredCapture, StoredTable
 from airflow_changefeed.sources.sqlite.names import columns_of, literal, quote
-from airflow_changefeed.sources.sqlite.setup import shard_check
+from airflow_changefeed.sources.sqlite.types import shard_check
 from airflow_changefeed.sql import fill, load_sql
 
 #: Rounded, as a day of 64-bit floats is a little off; the same for all rows of a statement.

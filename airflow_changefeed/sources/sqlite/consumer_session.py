@@ -18,7 +18,7 @@ from airflow_changefeed.exceptions import (
     WorkTransactionError,
 )
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.sources.sqlite.cursors import check_version, cursor_rows
+from airflow_changefeed.sources.sqlite.cursor_rows import check_version, cursor_rows
 from airflow_changefeed.sources.sqlite.letters import ack_of, log_attempt, open_letter, park, settle
 from airflow_changefeed.sources.sqlite.names import load_feed
 from airflow_changefeed.sources.sqlite.reader import check_beyond

@@ -6,21 +6,17 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 
-from airflow_changefeed.core.consumer import (
-    ConsumerInfo,
-    ConsumerSpec,
-)
+from airflow_changefeed.core.consumer import ConsumerInfo, ConsumerSpec
 from airflow_changefeed.core.feed import Shard, check_shard
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ConsumerNotFoundError, ConsumerSetupError
+from airflow_changefeed.sources.base_versions import check_version, consumer_text
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumer_session import SqliteConsumerSession
-from airflow_changefeed.sources.sqlite.cursors import (
-    SqliteCursors,
-    cursor_rows,
-)
-from airflow_changefeed.sources.sqlite.names import columns_of, load_feed, present
+from airflow_changefeed.sources.sqlite.cursor_rows import cursor_rows
+from airflow_changefeed.sources.sqlite.cursors import SqliteCursors
+from airflow_changefeed.sources.sqlite.names import CONSUMER_TABLES, columns_of, load_feed, present
 from airflow_changefeed.sources.sqlite.reader import check_beyond
 from airflow_changefeed.sources.sqlite.setup import install
 
@@ -31,6 +27,8 @@ _TABLES = (
     "invocation.table",
     "invocation.index",
 )
+#: Column of the cursor rows that a file gets with its first consumer of events.
+LEASE_SINCE = "lease_since_ms integer"
 _SETTINGS = "consumer, feed, settings, begin_ulid, created_at_ms, created_by, resource_version"
 
 
@@ -47,7 +45,7 @@ class SqliteConsumers(SqliteCursors):
         with self.database.connect() as connection, self.database.write(connection):
             tables = load_feed(connection, feed)
             _install(connection)
-            known = {info.spec.consumer: info for info in _infos(connection, feed)}
+            known = {info.spec.consumer: info for info in consumer_infos(connection, feed)}
             if consumer in known:
                 return _same(known[consumer], spec)
             if cursor_rows(connection, feed, consumer):
@@ -67,12 +65,43 @@ class SqliteConsumers(SqliteCursors):
             )
             return load_consumer(connection, consumer, feed)
 
+    def change_consumer(self, spec: ConsumerSpec, *, resource_version: int, by: str) -> ConsumerInfo:
+        """See the protocol."""
+        consumer, feed = spec.consumer, spec.feed
+        with self.database.connect() as connection, self.database.write(connection):
+            info = load_consumer(connection, consumer, feed)
+            _check_settings(info, resource_version)
+            if spec != info.spec:
+                connection.execute(
+                    'update "changefeed.consumer_settings" set settings = ?, '
+                    "resource_version = resource_version + 1 where feed = ? and consumer = ?",
+                    (spec.to_json(), feed, consumer),
+                )
+            return load_consumer(connection, consumer, feed)
+
+    def drop_consumer(self, consumer: str, feed: str, *, resource_version: int | None = None) -> None:
+        """See the protocol of cursors."""
+        with self.database.connect() as connection, self.database.write(connection):
+            load_feed(connection, feed)
+            infos = {info.spec.consumer: info for info in consumer_infos(connection, feed)}
+            if consumer in infos:
+                _check_settings(infos[consumer], resource_version)
+            else:
+                rows = cursor_rows(connection, feed, consumer)
+                version = sum(row.resource_version for row in rows)
+                what = f"consumer {consumer!r} of feed {feed!r}"
+                check_version(what, resource_version, version, consumer_text(None, rows))
+            for name in ("consumer", *present(connection, CONSUMER_TABLES)):
+                connection.execute(
+                    f'delete from "changefeed.{name}" where feed = ? and consumer = ?', (feed, consumer)
+                )
+
     def consumers(self, feed: str | None = None) -> list[ConsumerInfo]:
         """See the protocol."""
         with self.database.connect() as connection:
             if feed is not None:
                 load_feed(connection, feed)
-            return _infos(connection, feed)
+            return consumer_infos(connection, feed)
 
     def consumer(self, consumer: str, feed: str) -> ConsumerInfo:
         """See the protocol."""
@@ -89,7 +118,12 @@ class SqliteConsumers(SqliteCursors):
 def _install(connection: sqlite3.Connection) -> None:
     install(connection, _TABLES)
     if "lease_since_ms" not in {column.name for column, _ in columns_of(connection, "changefeed.consumer")}:
-        connection.execute('alter table "changefeed.consumer" add column lease_since_ms integer')
+        connection.execute(f'alter table "changefeed.consumer" add column {LEASE_SINCE}')
+
+
+def _check_settings(info: ConsumerInfo, expected: int | None) -> None:
+    what = f"consumer {info.spec.consumer!r} of feed {info.spec.feed!r}"
+    check_version(what, expected, info.resource_version, consumer_text(info.spec, ()))
 
 
 def _same(info: ConsumerInfo, spec: ConsumerSpec) -> ConsumerInfo:
@@ -104,7 +138,8 @@ def _same(info: ConsumerInfo, spec: ConsumerSpec) -> ConsumerInfo:
     return info
 
 
-def _infos(connection: sqlite3.Connection, feed: str | None) -> list[ConsumerInfo]:
+def consumer_infos(connection: sqlite3.Connection, feed: str | None) -> list[ConsumerInfo]:
+    """Return the consumers of events of a feed or of all; none where nobody ever made one."""
     if not present(connection, ("consumer_settings",)):
         return []
     rows = connection.execute(
@@ -132,7 +167,7 @@ def load_consumer(connection: sqlite3.Connection, consumer: str, feed: str) -> C
     :raises ConsumerNotFoundError: the feed has none of that name; terminal.
     """
     load_feed(connection, feed)
-    known = {info.spec.consumer: info for info in _infos(connection, feed)}
+    known = {info.spec.consumer: info for info in consumer_infos(connection, feed)}
     if consumer not in known:
         raise ConsumerNotFoundError(
             f"feed {feed!r} has no consumer {consumer!r}; it has: {', '.join(sorted(known)) or 'none'}. "

@@ -10,34 +10,31 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any
 
 from airflow_changefeed.core.cursor import CursorRow, check_consumer
-from airflow_changefeed.core.feed import Shard, check_shard, parse_shard, shard_text
+from airflow_changefeed.core.feed import Shard, check_shard, shard_text
 from airflow_changefeed.core.frontier import Frontier
-from airflow_changefeed.core.times import format_time, from_milliseconds
-from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.core.unit import range_from, range_to
-from airflow_changefeed.exceptions import (
-    ConsumerSetupError,
-    InvalidArgumentError,
-    LeaseHeldError,
-    LeaseLostError,
-    ShardNotFoundError,
-    StaleVersionError,
-)
+from airflow_changefeed.core.history import CursorChange
+from airflow_changefeed.core.times import from_milliseconds
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.unit import range_to
+from airflow_changefeed.exceptions import ConsumerSetupError, InvalidArgumentError
 from airflow_changefeed.sources.base_cursors import CursorMove
+from airflow_changefeed.sources.base_versions import stale_lease
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.sources.sqlite.names import CONSUMER_TABLES, load_feed, present
-from airflow_changefeed.sources.sqlite.reader import check_beyond
-
-_COLUMNS = (
-    "consumer, feed, shard, start_ulid, ulid, ahead, ack, resource_version, moved_at_ms, moved_by, "
-    "lease_token, lease_holder, lease_expires_ms"
+from airflow_changefeed.sources.sqlite.cursor_history import changes_of, remember
+from airflow_changefeed.sources.sqlite.cursor_rows import (
+    check_free,
+    check_lease,
+    check_lease_seconds,
+    check_version,
+    cursor_rows,
+    draw_token,
+    known_row,
 )
-#: Seconds of a year: the longest a lease may last.
-MAX_LEASE = 366 * 86_400
+from airflow_changefeed.sources.sqlite.names import load_feed, present
+from airflow_changefeed.sources.sqlite.reader import check_beyond, check_purged
+
 _WHERE = "where feed = ? and consumer = ? and shard = ?"
 
 
@@ -53,7 +50,7 @@ class SqliteCursors:
             return cursor_rows(connection, feed, consumer)
 
     def begin_consumer(
-        self, consumer: str, feed: str, starts: Mapping[Shard, Ulid], *, by: str
+        self, consumer: str, feed: str, starts: Mapping[Shard, Ulid], *, by: str, why: str | None = None
     ) -> list[CursorRow]:
         """See the protocol."""
         check_consumer(consumer)
@@ -70,7 +67,20 @@ class SqliteCursors:
                     self.insert_cursor(connection, consumer, feed, shard, after, by)
                 elif (frontier := row.frontier.begin_at(after)) != row.frontier:
                     self._update(connection, row, frontier, min(row.ack, after), by)
-            return cursor_rows(connection, feed, consumer)
+            return self._remembered(connection, consumer, feed, known, why)
+
+    def _remembered(
+        self,
+        connection: sqlite3.Connection,
+        consumer: str,
+        feed: str,
+        before: Mapping[Shard, CursorRow],
+        why: str | None,
+    ) -> list[CursorRow]:
+        """Write what was changed into the history, and return all rows as they are now."""
+        rows = cursor_rows(connection, feed, consumer)
+        remember(connection, before, rows, why)
+        return rows
 
     def insert_cursor(
         self, connection: sqlite3.Connection, consumer: str, feed: str, shard: Shard, after: Ulid, by: str
@@ -122,7 +132,7 @@ class SqliteCursors:
             known = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
             now_ms = self.database.now_ms()
             for shard in shards:
-                _check_free(_known(known, consumer, feed, shard), holder, from_milliseconds(now_ms))
+                check_free(known_row(known, consumer, feed, shard), holder, from_milliseconds(now_ms))
             token = draw_token(connection)
             connection.executemany(
                 'update "changefeed.consumer" set lease_token = ?, lease_holder = ?, lease_expires_ms = ? '
@@ -144,7 +154,7 @@ class SqliteCursors:
             )
 
     def move_cursors(
-        self, consumer: str, feed: str, moves: Sequence[CursorMove], *, by: str
+        self, consumer: str, feed: str, moves: Sequence[CursorMove], *, by: str, why: str | None = None
     ) -> list[CursorRow]:
         """See the protocol."""
         if len({move.shard for move in moves}) < len(moves):
@@ -156,79 +166,45 @@ class SqliteCursors:
             known = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
             now = self.database.now()
             for move in moves:
-                row = _known(known, consumer, feed, move.shard)
+                row = known_row(known, consumer, feed, move.shard)
                 # The lease first: who lost it may try again, whatever the new holder has moved meanwhile.
-                _check_lease(row, move.lease_token, now)
+                check_lease(row, move.lease_token, now)
                 check_version(row, move.expected_version)
                 furthest = move.frontier.ahead[-1].upto if move.frontier.ahead else move.frontier.upto
                 check_beyond(connection, tables, move.shard, max(furthest, move.ack or Ulid.MIN))
-                ack = row.ack if move.ack is None else max(row.ack, move.ack)
-                self._update(connection, row, move.frontier, ack, by)
-            return cursor_rows(connection, feed, consumer)
+                if move.is_rewind:
+                    upto = move.frontier.upto
+                    check_purged(connection, tables, move.shard, min(upto, move.ack or upto))
+                self._update(connection, row, move.frontier, _ack(row, move), by)
+            return self._remembered(connection, consumer, feed, known, why)
 
-    def drop_consumer(self, consumer: str, feed: str) -> None:
+    def history(
+        self, feed: str, consumer: str, *, shard: Shard | None = None, limit: int = 100
+    ) -> list[CursorChange]:
+        """See the protocol."""
+        with self.database.connect() as connection:
+            load_feed(connection, feed)
+            return changes_of(connection, feed, consumer, shard, limit)
+
+    def revoke_lease(self, consumer: str, feed: str, shard: Shard, *, lease_token: int) -> None:
         """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
             load_feed(connection, feed)
-            for name in ("consumer", *present(connection, CONSUMER_TABLES)):
-                connection.execute(
-                    f'delete from "changefeed.{name}" where feed = ? and consumer = ?', (feed, consumer)
-                )
+            known = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
+            row = known_row(known, consumer, feed, shard)
+            if row.lease_token != lease_token or row.lease_holder is None:
+                raise stale_lease(row, lease_token)
+            connection.execute(
+                f'update "changefeed.consumer" set lease_holder = null, lease_expires_ms = null {_WHERE}',
+                (feed, consumer, shard_text(shard)),
+            )
 
 
-def check_lease_seconds(seconds: float) -> None:
-    """Raise InvalidArgumentError for a time that no lease can last."""
-    if not 0 < seconds <= MAX_LEASE:
-        raise InvalidArgumentError(f"a lease must last 0 (exclusive) to {MAX_LEASE} seconds, not {seconds}")
-
-
-def draw_token(connection: sqlite3.Connection) -> int:
-    """Draw a lease token: higher than every one drawn in this database before."""
-    (token,) = connection.execute('insert into "changefeed.lease" default values returning token').fetchone()
-    connection.execute('delete from "changefeed.lease"')
-    return int(token)
-
-
-def cursor_rows(connection: sqlite3.Connection, feed: str, consumer: str | None) -> list[CursorRow]:
-    """Return the rows of a feed's consumer, or of all of them."""
-    rows = connection.execute(
-        f'select {_COLUMNS} from "changefeed.consumer" where feed = ?1 and (?2 is null or consumer = ?2) '
-        "order by consumer, shard",
-        (feed, consumer),
-    )
-    return [_row(*row) for row in rows]
-
-
-def _row(*values: Any) -> CursorRow:
-    consumer, feed, shard, start, upto, ahead, ack, version, moved_at, moved_by, token, holder, expires = (
-        values
-    )
-    pieces: tuple[UlidRange, ...] = tuple(range_from(piece) for piece in json.loads(ahead))
-    return CursorRow(
-        consumer=consumer,
-        feed=feed,
-        shard=parse_shard(shard),
-        frontier=Frontier(Ulid.of_bytes(start), Ulid.of_bytes(upto), pieces),
-        resource_version=version,
-        moved_at=from_milliseconds(moved_at),
-        moved_by=moved_by,
-        lease_token=token,
-        lease_holder=holder,
-        lease_expires=from_milliseconds(expires) if expires is not None else None,
-        ack=Ulid.of_bytes(ack),
-    )
-
-
-def _known(rows: Mapping[Shard, CursorRow], consumer: str, feed: str, shard: Shard) -> CursorRow:
-    if shard not in rows:
-        raise ShardNotFoundError(
-            f"consumer {consumer!r} has no cursor for shard {shard_text(shard)} of feed {feed!r}; begin it "
-            "first (begin_consumer)",
-            consumer=consumer,
-            feed=feed,
-            shard=shard,
-        )
-    return rows[shard]
+def _ack(row: CursorRow, move: CursorMove) -> Ulid:
+    """Return where the ack stands after a move."""
+    if move.is_rewind:
+        return move.ack if move.ack is not None else min(row.ack, move.frontier.upto)
+    return row.ack if move.ack is None else max(row.ack, move.ack)
 
 
 def _check_of_export(connection: sqlite3.Connection, feed: str, consumer: str) -> None:
@@ -244,39 +220,3 @@ def _check_of_export(connection: sqlite3.Connection, feed: str, consumer: str) -
             consumer=consumer,
             feed=feed,
         )
-
-
-def check_version(row: CursorRow, expected: int) -> None:
-    """Raise StaleVersionError when a row was changed since its reader saw it."""
-    if row.resource_version != expected:
-        raise StaleVersionError(
-            f"cursor of consumer {row.consumer!r}, feed {row.feed!r}, shard {shard_text(row.shard)} is at "
-            f"resource version {row.resource_version} ({row.ulid}, moved by {row.moved_by!r}), not {expected}"
-            ": nothing was changed. Read it again and decide anew",
-            row=row,
-            expected_version=expected,
-            present_version=row.resource_version,
-        )
-
-
-def _check_lease(row: CursorRow, token: int, now: datetime) -> None:
-    if row.lease_token != token or row.lease_expires is None or row.lease_expires <= now:
-        raise LeaseLostError(
-            f"lease {token} on consumer {row.consumer!r}, feed {row.feed!r}, shard {shard_text(row.shard)} "
-            f"is lost (newest grant {row.lease_token}, held by {row.lease_holder!r}): nothing was written. "
-            "Take the lease again",
-            row=row,
-            lease_token=token,
-        )
-
-
-def _check_free(row: CursorRow, holder: str, now: datetime) -> None:
-    if row.lease_holder in (None, holder) or row.lease_expires is None or row.lease_expires <= now:
-        return
-    raise LeaseHeldError(
-        f"consumer {row.consumer!r}, feed {row.feed!r}, shard {shard_text(row.shard)} is leased to "
-        f"{row.lease_holder!r} until {format_time(row.lease_expires)}: retry then",
-        row=row,
-        holder=row.lease_holder,
-        expires=row.lease_expires,
-    )

@@ -16,6 +16,7 @@ from airflow_changefeed.sources.sqlite.capture_drift import drift_of
 from airflow_changefeed.sources.sqlite.capture_gaps import altered, gaps
 from airflow_changefeed.sources.sqlite.capture_registry import REGISTRY, StoredCapture
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.consumers import LEASE_SINCE
 from airflow_changefeed.sources.sqlite.control import HINT_MS, waiting_shards
 from airflow_changefeed.sources.sqlite.names import FeedTables, load_feeds, quote
 from airflow_changefeed.sources.sqlite.setup import INSTALL, create, install
@@ -127,8 +128,9 @@ def _not_installed(path: str) -> Fault:
 
 
 def _definitions(connection: sqlite3.Connection) -> dict[str, str]:
-    """Return the definitions of our objects, by name."""
-    return dict(connection.execute(f"select name, sql from sqlite_master where {_OURS}").fetchall())
+    """Return the definitions of our objects, by name, without the column that consumers of events add."""
+    rows = connection.execute(f"select name, sql from sqlite_master where {_OURS}")
+    return {name: sql.replace(f", {LEASE_SINCE}", "") for name, sql in rows}
 
 
 def _installed(names: tuple[str, ...]) -> dict[str, str]:

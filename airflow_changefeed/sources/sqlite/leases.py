@@ -13,7 +13,7 @@ from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard, check_shard, shard_text
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.sources.sqlite.consumers import SqliteConsumers, load_consumer
-from airflow_changefeed.sources.sqlite.cursors import check_lease_seconds, cursor_rows, draw_token
+from airflow_changefeed.sources.sqlite.cursor_rows import check_lease_seconds, cursor_rows, draw_token
 from airflow_changefeed.sources.sqlite.names import load_feed, present
 
 _WHERE = "where feed = ? and consumer = ? and shard = ?"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sqlite3
 import uuid
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 
 from airflow_changefeed.core.feed import (
@@ -21,8 +22,8 @@ from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import FeedNotFoundError, FeedSetupError, InvalidArgumentError
 from airflow_changefeed.sources.sqlite.capture_registry import StoredCapture, load_captures
 
-#: What a file has beside cursors of its consumers of events; one of an older version has none of it.
-CONSUMER_TABLES = ("consumer_settings", "lease_waiter", "dead_letter", "invocation")
+#: What a file has of its consumers beside cursors; one of an older version has none of it.
+CONSUMER_TABLES = ("consumer_settings", "lease_waiter", "dead_letter", "invocation", "cursor_history")
 _SHARD_COLUMNS = ("shard", "shard_id")
 _ONLY_SHARD = "0 = ?"
 
@@ -39,7 +40,14 @@ def literal(text: str) -> str:
 
 def present(connection: sqlite3.Connection, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return those of our tables that the file has; without the prefix of their names."""
-    found = {name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")}
+    marks = ", ".join("?" * len(names))
+    found = {
+        name
+        for (name,) in connection.execute(
+            f"select name from sqlite_master where type = 'table' and name in ({marks})",
+            [f"changefeed.{name}" for name in names],
+        )
+    }
     return tuple(name for name in names if f"changefeed.{name}" in found)
 
 
@@ -51,12 +59,14 @@ class FeedTables:
     :param floor_ms: sealed until this time, for all shards; 0 before the first seal.
     :param tolerance_ms: how far in the future a hint may lie.
     :param capture: whose events these are; None where a user writes them.
+    :param fingerprint: of the columns at the resource version; None where it was never written down.
     """
 
     info: FeedInfo
     floor_ms: int
     tolerance_ms: int
     capture: StoredCapture | None = None
+    fingerprint: str | None = None
 
     @property
     def table(self) -> str:
@@ -168,35 +178,47 @@ def columns_of(connection: sqlite3.Connection, table: str) -> list[tuple[Column,
 
 def load_feeds(connection: sqlite3.Connection, feed: str | None = None) -> list[FeedTables]:
     """Return one feed or all, by name; none where changefeed was never installed."""
-    installed = connection.execute(
-        "select 1 from sqlite_master where name = 'changefeed.registry'"
-    ).fetchone()
-    if not installed:
+    installed = present(connection, ("registry", "feed_version"))
+    if "registry" not in installed:
         return []
+    version, join = "1, null", ""
+    if "feed_version" in installed:
+        version = "coalesce(v.resource_version, 1), v.fingerprint"
+        join = 'left join "changefeed.feed_version" as v on v.feed = r.feed'
     rows = connection.execute(
-        'select feed, kind, shard_key_type, floor_ms, tolerance_ms from "changefeed.registry" '
-        "where ?1 is null or feed = ?1 order by feed",
+        f"select r.feed, kind, shard_key_type, floor_ms, tolerance_ms, {version} "
+        f'from "changefeed.registry" as r {join} where ?1 is null or r.feed = ?1 order by r.feed',
         (feed,),
     ).fetchall()
-    return [_tables(connection, *row) for row in rows]
+    captures = {capture.name: capture for capture in load_captures(connection, feed)}
+    return [_tables(connection, captures.get(row[0]), *row) for row in rows]
 
 
 def _tables(
     connection: sqlite3.Connection,
+    capture: StoredCapture | None,
     feed: str,
     kind: str,
     shard_key_type: str,
     floor_ms: int,
     tolerance_ms: int,
+    version: int,
+    fingerprint: str | None,
 ) -> FeedTables:
     columns = columns_of(connection, feed)
     keys = tuple(column for column, place in sorted(columns, key=lambda pair: pair[1]) if place)
     sealed = from_milliseconds(floor_ms) if floor_ms else None
     info = FeedInfo(
-        feed, FeedKind(kind), shard_key_type, keys, tuple(column for column, _ in columns), sealed
+        feed,
+        FeedKind(kind),
+        shard_key_type,
+        keys,
+        tuple(column for column, _ in columns),
+        sealed,
+        version,
+        timedelta(milliseconds=tolerance_ms),
     )
-    captures = load_captures(connection, feed)
-    return FeedTables(info, floor_ms, tolerance_ms, captures[0] if captures else None)
+    return FeedTables(info, floor_ms, tolerance_ms, capture, fingerprint)
 
 
 def load_feed(connection: sqlite3.Connection, feed: str, *, is_whole: bool = True) -> FeedTables:

@@ -20,6 +20,7 @@ from airflow_changefeed.sources.looks import answer, only
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.names import FeedTables, load_feed, load_feeds
 from airflow_changefeed.sources.sqlite.peek import look
+from airflow_changefeed.sources.sqlite.versions import look_beneath
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +33,12 @@ ON_MISSING = ("fail", "keys_only")
 
 
 class SqliteReader:
-    """The part of the source that reads; of all its methods only :meth:`read_feed` writes, when it drains."""
+    """
+    The part of the source that reads.
+
+    Of all its methods only :meth:`read_feed` writes, when it drains, and those that give resource versions,
+    when they note that columns changed.
+    """
 
     database: SqliteDatabase
     bulk_reader: str
@@ -51,11 +57,13 @@ class SqliteReader:
     def feeds(self) -> list[FeedInfo]:
         """See the protocol."""
         with self.database.connect() as connection:
+            look_beneath(self.database, connection)
             return [tables.info for tables in load_feeds(connection)]
 
     def feed(self, feed: str) -> FeedInfo:
         """See the protocol."""
         with self.database.connect() as connection:
+            look_beneath(self.database, connection, feed)
             return load_feed(connection, feed).info
 
     def shards(self, feed: str) -> list[ShardStatus]:

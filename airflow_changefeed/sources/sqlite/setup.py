@@ -7,7 +7,7 @@ import sqlite3
 from datetime import timedelta
 
 from airflow_changefeed import __version__
-from airflow_changefeed.core.feed import INTEGER_SHARD_BITS, SHARD_KEY_TYPES, Column, FeedInfo, FeedKind
+from airflow_changefeed.core.feed import SHARD_KEY_TYPES, Column, FeedInfo, FeedKind
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
 from airflow_changefeed.sources.base import RESERVED_PREFIX, Installed
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
@@ -20,7 +20,15 @@ from airflow_changefeed.sources.sqlite.names import (
     present,
     quote,
 )
-from airflow_changefeed.sources.sqlite.types import Storage, storage_of
+from airflow_changefeed.sources.sqlite.types import Storage, shard_check, storage_of
+from airflow_changefeed.sources.sqlite.versions import (
+    begin_version,
+    bump_version,
+    check_absent,
+    check_feed,
+    end_version,
+    note_changes,
+)
 from airflow_changefeed.sql import fill, load_sql
 
 INSTALL = ("registry.table", "consumer.table", "stale.table", "lease.table")
@@ -46,6 +54,7 @@ class SqliteSetup:
         kind: FeedKind = FeedKind.OUTBOX,
         shard_key_type: str = "int",
         time_tolerance: timedelta = timedelta(hours=1),
+        resource_version: int | None = None,
     ) -> FeedInfo:
         """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
         problems = []
@@ -58,14 +67,25 @@ class SqliteSetup:
         InvalidArgumentError.collect(f"feed {table!r}", problems)
         kind = FeedKind(kind)
         tolerance_ms = time_tolerance // timedelta(milliseconds=1)
-        with self.database.connect(wal=True) as connection, self.database.write(connection):
-            install(connection, INSTALL)
-            _check_same(load_feeds(connection, table), kind, shard_key_type)
-            columns = _check_table(connection, table, kind)
-            tables = register(connection, table, kind, shard_key_type, tolerance_ms)
-            create(connection, tables, columns)
-            _check_keys(connection, tables)
-            return tables.info
+        with self.database.connect(wal=True) as connection:
+            note_changes(self.database, connection, table)
+            with self.database.write(connection):
+                install(connection, INSTALL)
+                known = load_feeds(connection, table)
+                for tables in known:
+                    check_feed(connection, tables, resource_version)
+                if not known:
+                    check_absent(f"feed {table!r}", resource_version)
+                _check_same(known, kind, shard_key_type)
+                columns = _check_table(connection, table, kind)
+                tables = register(connection, table, kind, shard_key_type, tolerance_ms)
+                create(connection, tables, columns)
+                _check_keys(connection, tables)
+                if not known:
+                    begin_version(connection, tables)
+                elif known[0].tolerance_ms != tolerance_ms:
+                    bump_version(connection, table)
+                return load_feed(connection, table).info
 
     def version(self) -> str:
         """See :class:`~airflow_changefeed.sources.base.FeedControl`; the file holds no code of ours."""
@@ -79,18 +99,26 @@ class SqliteSetup:
         version = self.version()
         return Installed(version, version)
 
-    def drop_feed(self, feed: str) -> None:
+    def drop_feed(self, feed: str, *, resource_version: int | None = None) -> None:
         """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
-        with self.database.connect() as connection, self.database.write(connection):
-            tables = load_feed(connection, feed, is_whole=False)
-            for table in (tables.outbox, tables.feed_table, tables.state):
-                connection.execute(f"drop table if exists {table}")
-            # The one object of ours that lies on the user's table.
-            connection.execute(f"drop index if exists {tables.ulid_index}")
-            for registry in ("registry", "consumer", "stale", *present(connection, CONSUMER_TABLES)):
-                connection.execute(f'delete from "changefeed.{registry}" where feed = ?', (feed,))
-            if tables.capture is not None:
-                self.drop_recorded(connection, tables)
+        with self.database.connect() as connection:
+            note_changes(self.database, connection, feed)
+            with self.database.write(connection):
+                tables = load_feed(connection, feed, is_whole=False)
+                check_feed(connection, tables, resource_version)
+                self._drop(connection, tables)
+
+    def _drop(self, connection: sqlite3.Connection, tables: FeedTables) -> None:
+        for table in (tables.outbox, tables.feed_table, tables.state):
+            connection.execute(f"drop table if exists {table}")
+        # The one object of ours that lies on the user's table.
+        connection.execute(f"drop index if exists {tables.ulid_index}")
+        feed = tables.info.name
+        for registry in ("registry", "consumer", "stale", *present(connection, CONSUMER_TABLES)):
+            connection.execute(f'delete from "changefeed.{registry}" where feed = ?', (feed,))
+        end_version(connection, feed)
+        if tables.capture is not None:
+            self.drop_recorded(connection, tables)
 
     def drop_recorded(self, connection: sqlite3.Connection, tables: FeedTables) -> None:
         """Drop what a capture has beside its feed; the part of the source that captures does it."""
@@ -216,16 +244,3 @@ def create(connection: sqlite3.Connection, tables: FeedTables, keys: list[Column
 
 def _folder(tables: FeedTables, name: str) -> str:
     return "capture" if tables.capture is not None and name in _OF_CAPTURES else "feed"
-
-
-def shard_check(shard_key_type: str, value: str) -> str:
-    """Return SQL that is true for a shard of a type, and never null."""
-    if shard_key_type == "uniqueidentifier":
-        # Nothing but a UUID as Python writes it: another text would stop every drain of the feed.
-        digits = "[0-9a-f]"
-        groups = "-".join(digits * length for length in (8, 4, 4, 4, 12))
-        return f"typeof({value}) = 'text' and {value} glob '{groups}'"
-    if shard_key_type == "tinyint":
-        return f"typeof({value}) = 'integer' and {value} between 0 and 255"
-    limit = 1 << (INTEGER_SHARD_BITS[shard_key_type] - 1)
-    return f"typeof({value}) = 'integer' and {value} between -{limit - 1} - 1 and {limit - 1}"

@@ -13,6 +13,7 @@ from airflow_changefeed.sources.sqlite.history import SqliteHistory
 from airflow_changefeed.sources.sqlite.inspect import SqliteInspect
 from airflow_changefeed.sources.sqlite.leases import SqliteLeases
 from airflow_changefeed.sources.sqlite.letters import SqliteLetters
+from airflow_changefeed.sources.sqlite.overview import SqliteOverview
 from airflow_changefeed.sources.sqlite.reader import SqliteReader
 from airflow_changefeed.sources.sqlite.setup import SqliteSetup
 
@@ -23,6 +24,7 @@ class SqliteFeedSource(
     SqliteCapture,
     SqliteControl,
     SqliteReader,
+    SqliteOverview,
     SqliteHistory,
     SqliteSetup,
     SqliteLeases,

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a stale write is told: the version that was named, the present one, and the present value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from airflow_changefeed.core.capture import CaptureGap
+from airflow_changefeed.core.consumer import ConsumerSpec
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.feed import FeedInfo, shard_text
+from airflow_changefeed.exceptions import StaleVersionError
+
+#: Columns, shards or tables that a present value names; of more it says how many.
+_NAMED = 20
+#: What a present value is where there is nothing any more, or nothing yet; its version is 0.
+NOTHING = "there is none of that name"
+
+
+def stale(what: str, expected: int, version: int, present: str, **facts: object) -> StaleVersionError:
+    """
+    Return the error of a stale write.
+
+    :param what: what was to be changed: ``feed 'myservice.MyEvent'``.
+    :param expected: the version that was named.
+    :param version: the present one; 0 where there is no such thing.
+    :param present: the present value, in short.
+    """
+    future = (
+        " A version above the present one is of another database, or from before this one was restored."
+        if expected > version
+        else ""
+    )
+    return StaleVersionError(
+        f"{what} is at resource version {version} ({present}), not {expected}: nothing was changed.{future} "
+        "Read it again and decide anew",
+        expected_version=expected,
+        present_version=version,
+        present=present,
+        **facts,
+    )
+
+
+def stale_cursor(row: CursorRow, expected: int) -> StaleVersionError:
+    """Return the error of a stale move."""
+    return stale(
+        f"cursor of consumer {row.consumer!r}, feed {row.feed!r}, shard {shard_text(row.shard)}",
+        expected,
+        row.resource_version,
+        f"{row.ulid}, moved by {row.moved_by!r}",
+        row=row,
+    )
+
+
+def stale_lease(row: CursorRow, token: int) -> StaleVersionError:
+    """Return the error of who would take away a lease that is not there any more."""
+    held = f"held by {row.lease_holder!r}" if row.lease_holder is not None else "held by nobody any more"
+    return StaleVersionError(
+        f"lease {token} on consumer {row.consumer!r}, feed {row.feed!r}, shard {shard_text(row.shard)} is "
+        f"not the one that is held: the newest grant is {row.lease_token}, {held}. Nothing was changed. Read "
+        "it again and decide anew",
+        expected_version=token,
+        present_version=row.lease_token,
+        present=held,
+        row=row,
+    )
+
+
+def check_version(what: str, expected: int | None, version: int, present: str) -> None:
+    """
+    Check the version that a write names.
+
+    :param expected: None passes.
+    :raises StaleVersionError: it is not the present one; terminal.
+    """
+    if expected is not None and expected != version:
+        raise stale(what, expected, version, present)
+
+
+def feed_text(info: FeedInfo) -> str:
+    """Return a feed's settings in short."""
+    columns = _listed(f"{column.name} {column.type}".rstrip() for column in info.columns)
+    return (
+        f"{info.kind.value}, {info.shard_key_type} shards, time tolerance "
+        f"{info.time_tolerance.total_seconds():g} s, columns: {columns or 'none, the table is gone'}"
+    )
+
+
+def capture_text(
+    tables: Sequence[str], drift: Sequence[str], gaps: Sequence[CaptureGap], *, is_enabled: bool
+) -> str:
+    """Return a capture in short."""
+    state = "enabled" if is_enabled else "disabled"
+    parts = [f"{state}, tables: {_listed(tables)}", *drift[:_NAMED]]
+    if gaps:
+        parts.append(f"open gaps: {_listed(str(gap.number) for gap in gaps)}")
+    return "; ".join(parts)
+
+
+def consumer_text(spec: ConsumerSpec | None, rows: Iterable[CursorRow]) -> str:
+    """
+    Return a consumer in short.
+
+    :param spec: of a consumer of events; None of an export's.
+    :param rows: of an export's.
+    """
+    if spec is not None:
+        return f"settings {spec.to_json()}"
+    places = _listed(f"shard {shard_text(row.shard)} at {row.ulid}" for row in rows)
+    return places or NOTHING
+
+
+def _listed(texts: Iterable[str]) -> str:
+    given = list(texts)
+    more = f" and {len(given) - _NAMED} more" if len(given) > _NAMED else ""
+    return ", ".join(given[:_NAMED]) + more

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Consumers of events that people change: by who saw the settings, and without a holder's leave."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_changefeed.exceptions import (
+    ConsumerNotFoundError,
+    LeaseLostError,
+    ShardNotFoundError,
+    StaleVersionError,
+)
+from tests.integration.contract.bench import Bench
+from tests.integration.contract.consumers import FIRST, ME, SECOND, Stand, refused, set_up_stand
+
+
+@pytest.fixture
+def stand(bench: Bench) -> Stand:
+    """Give a consumer of events."""
+    return set_up_stand(bench)
+
+
+def test_settings_of_a_consumer_are_changed_by_who_saw_them(stand: Stand) -> None:
+    """Seed 004's stories: the second of two changes, and a drop of what was changed since, are refused."""
+    source, seen = stand.source, 1
+    changed = source.change_consumer(replace(stand.spec, max_attempts=3), resource_version=seen, by="user-2")
+    assert (changed.spec.max_attempts, changed.resource_version) == (3, 2)
+    again = source.change_consumer(changed.spec, resource_version=2, by="user-2")
+    assert again == changed == source.consumer(ME, stand.feed)
+    calls = [
+        lambda: source.change_consumer(stand.spec, resource_version=seen, by="user-1"),
+        lambda: source.drop_consumer(ME, stand.feed, resource_version=seen),
+    ]
+    for call in calls:
+        with pytest.raises(StaleVersionError, match="nothing was changed") as caught:
+            call()
+        assert (caught.value.facts["expected_version"], caught.value.facts["present_version"]) == (1, 2)
+        assert changed.spec.to_json() in caught.value.facts["present"]
+    with pytest.raises(StaleVersionError, match="restored"):
+        source.change_consumer(stand.spec, resource_version=7, by="user-1")
+    assert source.consumer(ME, stand.feed) == changed
+    assert len(source.cursors(stand.feed, ME)) == 2
+    source.drop_consumer(ME, stand.feed, resource_version=2)
+    with pytest.raises(ConsumerNotFoundError):
+        source.change_consumer(stand.spec, resource_version=2, by="user-1")
+
+
+def test_a_holder_whose_lease_was_taken_away_writes_nothing(stand: Stand) -> None:
+    """Only the grant that was seen is taken away, and only once; another process gets it at once."""
+    source = stand.source
+    row = stand.request(FIRST, 0).rows[0]
+    with pytest.raises(StaleVersionError) as caught:
+        source.revoke_lease(ME, stand.feed, 0, lease_token=row.lease_token + 1)
+    assert FIRST in caught.value.message
+    assert stand.row() == row
+    source.revoke_lease(ME, stand.feed, 0, lease_token=row.lease_token)
+    assert (stand.row().lease_holder, stand.row().lease_expires) == (None, None)
+    with stand.session() as session:
+        with refused(session, LeaseLostError):
+            stand.do(session, 1)
+            session.consume(stand.step(row, 0))
+        assert stand.done() == set()
+        with pytest.raises(StaleVersionError):
+            source.revoke_lease(ME, stand.feed, 0, lease_token=row.lease_token)
+        renewed = source.renew_leases(ME, stand.feed, {0: row.lease_token}, holder=FIRST, seconds=60)
+        assert renewed.held == frozenset()
+        new = stand.request(SECOND, 0).rows[0]
+        assert new.lease_token > row.lease_token
+        with pytest.raises(StaleVersionError, match=SECOND):
+            source.revoke_lease(ME, stand.feed, 0, lease_token=row.lease_token)
+        assert stand.take(session, stand.step(new, 0)).ulid == stand.ulid(0)
+    with pytest.raises(ShardNotFoundError):
+        source.revoke_lease(ME, stand.feed, 5, lease_token=1)
