@@ -15,7 +15,7 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.cli.changefeed_command import Row, command, open_feeds, show, tell
+from airflow_changefeed.cli.changefeed_command import Row, command, open_feeds, tell
 from airflow_changefeed.exceptions import ConsumerNotFoundError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from airflow_changefeed.sources.base import FeedSource
 
-#: Rows that a table shows at once, at most, where it does not wait for more.
-_SCREEN = 50
 _POLL_TIMEOUT = "poll_timeout"
 
 
@@ -122,7 +120,7 @@ def _print_events(source: FeedSource, feed: str, args: Namespace, stop: threadin
         return stop.is_set() or is_over.is_set()
 
     with (
-        _printer(args.format or "json") as write,
+        printer(args.format or "json") as write,
         closing(
             default_rows(source, args.name, feed, options, should_stop=should_stop, pace=Pace(wait=stop.wait))
         ) as rows,
@@ -142,30 +140,30 @@ def _print_events(source: FeedSource, feed: str, args: Namespace, stop: threadin
 
 
 @contextmanager
-def _printer(format_: str) -> Iterator[Callable[[Row], None]]:
-    """Give what writes rows: one JSON object a line at once, or tables of some rows."""
+def printer(format_: str) -> Iterator[Callable[[Row], None]]:
+    """
+    Give what writes rows, each at once: as a JSON object, or as a line of a table as wide as its first row.
+
+    At once, as asking for the next row consumes this one: what is kept back could be lost.
+    """
     if format_ == "json":
         yield lambda row: print(json_text(row), flush=True)
         return
-    waiting: list[Row] = []
-
-    def flush() -> None:
-        show([{name: _plain(value) for name, value in row.items()} for row in waiting], "table")
-        waiting.clear()
+    widths: dict[str, int] = {}
 
     def write(row: Row) -> None:
-        waiting.append(row)
-        if len(waiting) == _SCREEN or row[next(iter(row))] == _POLL_TIMEOUT:
-            flush()
+        texts = {name: "" if value is None else json_text(value).strip('"') for name, value in row.items()}
+        if not widths:
+            widths.update({name: max(len(name), len(text)) for name, text in texts.items()})
+            print(_line({name: name for name in texts}, widths))
+            print(_line({name: "=" * width for name, width in widths.items()}, widths))
+        print(_line(texts, widths), flush=True)
 
-    try:
-        yield write
-    finally:
-        flush()
+    yield write
 
 
-def _plain(value: Any) -> Any:
-    return json_text(value).strip('"') if value is not None else None
+def _line(texts: Mapping[str, str], widths: Mapping[str, int]) -> str:
+    return " | ".join(text.ljust(widths[name]) for name, text in texts.items()).rstrip()
 
 
 def json_text(value: Any) -> str:

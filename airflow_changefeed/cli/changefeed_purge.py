@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.cli.changefeed_command import Row, ask, command, open_feeds, show, tell, ulid_values
@@ -14,6 +15,7 @@ from airflow_changefeed.core.ulid import Ulid
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from airflow_changefeed.core.consumer import DeadLetter
     from airflow_changefeed.core.cursor import CursorRow
     from airflow_changefeed.core.feed import ShardStatus
     from airflow_changefeed.sources.base import FeedSource, Purged
@@ -42,9 +44,14 @@ def _rows(source: FeedSource, args: Namespace, *, dry_run: bool) -> list[Row]:
     # Read first: what stood in the way may be gone afterwards, not the other way round.
     states = {state.shard: state for state in source.shards(args.feed)}
     cursors = source.cursors(args.feed)
+    begins = {info.spec.consumer: info.begin for info in source.consumers(args.feed)}
+    letters = source.dead_letters(args.feed)
     wanted = Ulid.floor(args.before).previous()
     found = source.purge(args.feed, args.before, dry_run=dry_run)
-    return [_row(purged, held_back(purged, wanted, states.get(purged.shard), cursors)) for purged in found]
+    return [
+        _row(purged, held_back(purged, wanted, states.get(purged.shard), cursors, begins, letters))
+        for purged in found
+    ]
 
 
 def _row(purged: Purged, reasons: list[str]) -> Row:
@@ -57,13 +64,20 @@ def _row(purged: Purged, reasons: list[str]) -> Row:
 
 
 def held_back(
-    purged: Purged, wanted: Ulid, state: ShardStatus | None, cursors: Iterable[CursorRow]
+    purged: Purged,
+    wanted: Ulid,
+    state: ShardStatus | None,
+    cursors: Iterable[CursorRow],
+    begins: Mapping[str, Ulid] = MappingProxyType({}),
+    letters: Iterable[DeadLetter] = (),
 ) -> list[str]:
     """
     Name all that keeps a purge from going as far as it was asked to; nothing where it does.
 
     :param wanted: up to which ULID it was asked to go, inclusive.
     :param cursors: of all consumers of the feed. One without a row for the shard needs all of it.
+    :param begins: of the consumers of events; one without a row for the shard needs what comes behind.
+    :param letters: dead letters that are open.
     """
     if purged.upto >= wanted:
         return []
@@ -73,7 +87,7 @@ def held_back(
         reasons.append("the feed is not sealed")
     elif Ulid.floor(sealed).previous() < wanted:
         reasons.append(f"the feed is sealed until {format_time(sealed)} only")
-    acks: dict[str, Ulid | None] = {}
+    acks = {name: None if begin == Ulid.MIN else begin for name, begin in begins.items()}
     for row in cursors:
         acks.setdefault(row.consumer, None)
         if row.shard == purged.shard:
@@ -84,7 +98,11 @@ def held_back(
         elif ack == Ulid.MIN:
             reasons.append(f"consumer {consumer} has acknowledged nothing")
         elif ack < wanted:
-            reasons.append(f"consumer {consumer} has acknowledged up to {format_time(ack.time)}")
+            parked = [one for one in letters if (one.consumer, one.shard) == (consumer, purged.shard)]
+            first = min(parked, key=lambda one: one.ulid, default=None)
+            is_parked = first is not None and first.ulid.previous() == ack
+            why = f", as dead letter {first.number} is open" if first is not None and is_parked else ""
+            reasons.append(f"consumer {consumer} has acknowledged up to {format_time(ack.time)}{why}")
     return reasons
 
 

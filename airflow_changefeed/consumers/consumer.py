@@ -9,7 +9,7 @@ the work and the consumption are to be one.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from airflow_changefeed.consumers.event import FeedEvent
@@ -18,6 +18,7 @@ from airflow_changefeed.core.consumer import Attempt, Parked
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.exceptions import (
     ConsumerUseError,
+    DeadLetterError,
     LeaseLostError,
     SourceUnavailableError,
     StaleVersionError,
@@ -82,7 +83,7 @@ class Consumer(Receiver):
 
     def _take(self, what: str, events: int | None) -> None:
         got = self._checked(what, events)[:events]
-        self._work.mark(got)
+        self._work.mark(got, self._got_under)
         if got[0].letter is None:
             self._intake.reader(got[0].shard).take(len(got))
         else:
@@ -91,8 +92,8 @@ class Consumer(Receiver):
 
     def _checked(self, what: str, events: int | None) -> list[FeedEvent]:
         """Return what was got, if so much of it can be consumed."""
-        if self._is_lost:
-            self._is_lost = False
+        if self._is_lost or not self._is_got_held():
+            self._is_lost, self._got = False, []
             raise LeaseLostError(
                 f"consumer {self.info.spec.consumer!r} of feed {self.info.spec.feed!r} lost the shard of the "
                 "event that it got: it did nothing for longer than its emit timeout while another one "
@@ -170,7 +171,7 @@ class Consumer(Receiver):
         self._got = []
         for reader in self._intake.readers:
             reader.put_back()
-        self._intake.letters.extendleft(reversed(self._letters_taken))
+        self._intake.put_back(self._letters_taken)
         self._letters_taken = []
         if isinstance(error, SourceUnavailableError):
             # Whether the commit was made is not known; where the cursor stands says it.
@@ -178,6 +179,9 @@ class Consumer(Receiver):
             self._intake.forget(self.shards)
         elif isinstance(error, (LeaseLostError, StaleVersionError)):
             self._intake.forget(shards)
+        elif isinstance(error, DeadLetterError):
+            # Somebody settled one meanwhile; those that are still to be tried again are read again.
+            self._intake.letters.clear()
 
     @contextmanager
     def transaction(self, *, attempt: Attempt | None = None) -> Iterator[Any]:
@@ -222,13 +226,14 @@ class Consumer(Receiver):
         if got[0].letter is not None:
             if attempt is not None:
                 self.log(got[0].shard, attempt, self.token(got[0].shard))
-            self._source.park_again(got[0].letter, Parked(got[0].id, attempts, reason))
             self._intake.letters.popleft()
             self._got = []
+            with suppress(DeadLetterError):  # settled meanwhile
+                self._source.park_again(got[0].letter, Parked(got[0].id, attempts, reason))
             return
         self._work.begin()
         for event in got:
-            self._work.mark_parked(event.shard, Parked(event.id, attempts, reason))
+            self._work.mark_parked(event.shard, Parked(event.id, attempts, reason), self._got_under)
         self._intake.reader(got[0].shard).take(len(got))
         self._got = []
         self.commit(attempt=attempt)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 #: Called with an event, or the list of a batch's events, and the connection of their transaction. What it
 #: returns does not matter; it fails by raising.
 Handler = Callable[[Any, Any], object]
+#: Seconds after which a handler is interrupted once more.
+_AGAIN = 1.0
 #: Before the name of a procedure.
 PROCEDURE = "procedure:"
 
@@ -114,24 +117,40 @@ def check_timeout(seconds: float | None) -> None:
 @contextmanager
 def limited(seconds: float | None) -> Iterator[None]:
     """
-    Interrupt a block after some seconds.
+    Interrupt a block after some seconds, and again each second where it catches that.
 
-    It is interrupted where Python runs next, so a call into a library that never comes back is not.
+    It is interrupted where Python runs next, so a call into a library that never comes back is not. A process
+    has one such timer: one that runs already, as of a task's ``execution_timeout``, goes on, and comes first
+    where it is due first.
 
-    :raises HandlerTimeoutError: its time is over.
+    :raises HandlerTimeoutError: its time is over, also where the block caught it.
     """
     if seconds is None:
         yield
         return
     import signal
 
-    def interrupt(*_: object) -> None:
-        raise HandlerTimeoutError(f"the handler took longer than its {seconds:g} s")
+    outer, again = signal.getitimer(signal.ITIMER_REAL)
+    if 0 < outer <= seconds:
+        yield
+        return
+    late: list[HandlerTimeoutError] = []
 
+    def interrupt(*_: object) -> None:
+        late.append(HandlerTimeoutError(f"the handler took longer than its {seconds:g} s"))
+        raise late[-1]
+
+    begun = time.monotonic()
     before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
+        signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        if outer:
+            # 0 would stop it.
+            left = max(outer - (time.monotonic() - begun), 0.001)
+            signal.setitimer(signal.ITIMER_REAL, left, again)
+    if late:
+        raise late[-1]

@@ -78,6 +78,11 @@ class Holding:
         """Whether the leases are to be prolonged."""
         return self._clock() - self._renewed_at >= self.renew_every
 
+    def has(self, shard: Shard, token: int) -> bool:
+        """Whether a shard is still held under a lease token, and not anew."""
+        row = self.rows.get(shard)
+        return row is not None and row.lease_token == token
+
     def missing(self, known: Iterable[Shard]) -> list[Shard]:
         """
         Return the shards that it would like to hold, too.

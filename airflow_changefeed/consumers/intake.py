@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -148,6 +148,12 @@ class Intake:
                     self._source, wanted.feed, letter.shard, range_, self._columns, 1, letter.number
                 ):
                     self.letters.extend(page.events())
+
+    def put_back(self, letters: Sequence[FeedEvent]) -> None:
+        """Bring back dead letters that were not consumed, of shards that are held, and not read again."""
+        known = {letter.letter for letter in self.letters}
+        held = [one for one in letters if one.shard in self.holding.rows and one.letter not in known]
+        self.letters.extendleft(reversed(held))
 
     def reader(self, shard: Shard) -> ShardReader:
         """Return what reads a shard that is held."""

@@ -61,6 +61,8 @@ class Receiver:
         self._work = Work(source, self._intake.holding)
         self._source = source
         self._got: list[FeedEvent] = []
+        #: Token of the lease under which they were got.
+        self._got_under = 0
         self._letters_taken: list[FeedEvent] = []
         self._is_lost = False
         self._is_registered = False
@@ -166,13 +168,22 @@ class Receiver:
         """
         self._need_registered()
         self.check_batch(batch)
-        first = self._wait_for(lambda: self._intake.first(may_drain=self._may_drain()), timeout)
-        if first is None:
-            self._got = []
-            return []
-        self._is_lost = False
-        self._got = [first] if first.letter is not None else self._collect(first.shard, batch)
-        return list(self._got)
+        begun = self.pace.clock()
+        while True:
+            left = None if timeout is None else timeout - (self.pace.clock() - begun)
+            first = self._wait_for(lambda: self._intake.first(may_drain=self._may_drain()), left)
+            if first is None:
+                self._got = []
+                return []
+            self._is_lost = False
+            # Kept while more is waited for.
+            self._got, self._got_under = [first], self._intake.holding.rows[first.shard].lease_token
+            got = [first] if first.letter is not None else self._collect(first.shard, batch)
+            if self._got:
+                self._got = got
+                return list(got)
+            # Its shard went meanwhile, and nobody was given it; there may be others.
+            self._is_lost = False
 
     def _wait_for(self, look: Callable[[], Answer | None], timeout: float | None) -> Answer | None:
         """Look until there is something, or the time is over."""
@@ -233,10 +244,16 @@ class Receiver:
         if self._work.has_begun:
             return
         busy = {event.shard for event in self._got[:1]} | self._work.shards
-        self._intake.tend(busy)
-        if not busy <= set(self._intake.holding.rows):
-            self._is_lost = True
-            self._got = []
+        try:
+            self._intake.tend(busy)
+        finally:
+            # A shard that was lost, and got again at once, is another one: its events may be consumed.
+            if not self._is_got_held() or not self._work.is_held:
+                self._is_lost = True
+                self._got = []
+
+    def _is_got_held(self) -> bool:
+        return not self._got or self._intake.holding.has(self._got[0].shard, self._got_under)
 
     def _may_drain(self) -> bool:
         return self._may_always_drain or not self._work.has_begun

@@ -23,7 +23,7 @@ from airflow_changefeed.consumers.pace import Pace
 from airflow_changefeed.consumers.trying import Backoff, Trial
 from airflow_changefeed.core.consumer import OnPoison
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import InvalidArgumentError, TransientError
+from airflow_changefeed.exceptions import InvalidArgumentError, LeaseHeldError, TransientError
 from airflow_changefeed.sources.base import FeedSource
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ def run_consumer(
     that failed is tried again event by event, so that only an event that fails is to blame; one by
     transaction stays whole. After ``max_attempts`` of the consumer's settings it stops, or parks what failed
     and goes on. A lease that was lost, and a database that is away, count as no failure: it goes on when it
-    can.
+    can, also where it waits for its first shard.
 
     :param handler: called with an event (with a batch: the list of its events) and the connection; or its
         name (:func:`~airflow_changefeed.consumers.handlers.load_handler`).
@@ -91,7 +91,9 @@ def run_consumer(
     :param max_events: end after so many events; None for no end.
     :param handler_timeout: seconds after which a handler is interrupted, which is a failure; only in the main
         thread. Without it a handler that never returns keeps its transaction open; another consumer takes
-        over after ``emit_timeout``, and nothing of the first one is ever committed.
+        over after ``emit_timeout``, and nothing of the first one is ever committed. On a database with one
+        writer at a time nobody can take over, or write, until that process ends. A process has one alarm:
+        where another one is due first, as of a task's ``execution_timeout``, that comes instead.
     :param on_poison: None as the consumer's settings say.
     :param stop: an event or function; asked between batches, and each second while waiting.
     :param options: of :class:`~airflow_changefeed.consumers.consumer.Consumer`.
@@ -113,12 +115,12 @@ def run_consumer(
     consumer.check_batch(batch)
     if below is not None:
         consumer.end_below(below)
-    consumer.register(should_stop)
     try:
         loop = _Loop(source, consumer, function, batch, backoff or Backoff(), should_stop)
         loop.trial.timeout = handler_timeout
         loop.trial.on_poison = on_poison or consumer.info.spec.on_poison
         loop.end_at(until)
+        loop.register(at_head)
         return loop.run(at_head, max_events)
     finally:
         consumer.leave()
@@ -158,6 +160,22 @@ class _Loop:
     def _is_over(self) -> bool:
         return self._should_stop() or (self._deadline is not None and self._clock() >= self._deadline)
 
+    def register(self, at_head: bool) -> None:
+        """Wait until a shard is held, also while the database is away: others stand by for hours."""
+        outages = 0
+        while not self._is_over():
+            try:
+                self._consumer.register(self._is_over)
+                return
+            except LeaseHeldError:
+                raise
+            except TransientError as error:
+                wait = self._backoff.seconds(outages := outages + 1)
+                log.warning("%s; going on in %.1f s", error, wait)
+                if self._cannot_wait(at_head, outages):
+                    raise
+            self._pause(wait)
+
     def run(self, at_head: bool, max_events: int | None) -> Run:
         """Run until told to stop."""
         outages = 0
@@ -170,6 +188,7 @@ class _Loop:
                 if not events:
                     if at_head:
                         break
+                    outages = 0
                     continue
                 wait = self.trial.attempt(events)
                 outages = 0
@@ -206,4 +225,8 @@ class _Loop:
         """Wait before the next attempt, in slices, so that a stop is heard."""
         end = self._clock() + seconds
         while not self._is_over() and (left := end - self._clock()) > 0:
-            self._consumer.pause(min(left, _SLICE))
+            try:
+                self._consumer.pause(min(left, _SLICE))
+            except TransientError:
+                # Nothing can be kept then; the next attempt tells it, if it is still so.
+                self._consumer.pace.wait(min(left, _SLICE))

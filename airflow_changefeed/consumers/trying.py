@@ -16,13 +16,15 @@ from airflow_changefeed.consumers.handlers import Handler, limited
 from airflow_changefeed.core.consumer import OnPoison, Outcome
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.exceptions import (
+    ChangefeedError,
     ConsumerUseError,
+    DeadLetterError,
     HandlerError,
     InvalidArgumentError,
     LeaseLostError,
     PoisonError,
+    SourceUnavailableError,
     StaleVersionError,
-    TransientError,
     WorkTransactionError,
 )
 
@@ -87,7 +89,8 @@ class Trial:
         self._done = done
         self._backoff = backoff
         self._singles = 0
-        self._is_working = False
+        #: What the handler raised, as it raised it.
+        self._raised: Exception | None = None
         self.timeout: float | None = None
         self.on_poison = OnPoison.STOP
 
@@ -115,8 +118,8 @@ class Trial:
         except (StaleVersionError, ConsumerUseError):
             raise
         except Exception as error:
-            if isinstance(error, TransientError) and not self._is_working:
-                raise
+            if not self._is_to_blame(error):
+                return self._pass_over(events, error)
             return self._failed(events, started_at, token, error)
         self._done.events += len(events)
         self._done.transactions += 1
@@ -127,13 +130,33 @@ class Trial:
     def _handle(self, events: list[FeedEvent], started_at: datetime) -> None:
         given = events[0] if self._batch is ONE else events
         attempt = self._attempts.attempt(events, started_at)
-        self._is_working = False
+        self._raised = None
         with self._consumer.transaction(attempt=attempt) as connection:
-            self._is_working = True
-            with limited(self.timeout):
-                self._function(given, connection)
-            self._is_working = False
+            try:
+                with limited(self.timeout):
+                    self._function(given, connection)
+            except Exception as error:
+                self._raised = error
+                raise
             self._consumer.next(len(events))
+
+    def _is_to_blame(self, error: Exception) -> bool:
+        """
+        Whether the work failed, and not what we do around it.
+
+        Its lock time-outs and deadlocks are named by us on their way, and are its failures all the same; that
+        the database went away meanwhile is none.
+        """
+        if self._raised is None:
+            return not isinstance(error, ChangefeedError)
+        return error is self._raised or not isinstance(error, SourceUnavailableError)
+
+    def _pass_over(self, events: list[FeedEvent], error: Exception) -> float:
+        """Raise what nobody here can do anything about; a letter may be settled while it waits its turn."""
+        if isinstance(error, DeadLetterError) and events[0].letter is not None:
+            log.warning("%s; going on with what comes next", error)
+            return 0.0
+        raise error
 
     def _lost(self, events: list[FeedEvent], started_at: datetime, token: int, error: LeaseLostError) -> None:
         log.warning("%s", error)

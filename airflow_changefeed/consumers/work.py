@@ -27,10 +27,15 @@ class _RolledBackError(Exception):
 
 @dataclass
 class _Mark:
-    """What is consumed at the commit: events of a shard up to one, a parked event, or a letter."""
+    """
+    What is consumed at the commit: events of a shard up to one, a parked event, or a letter.
+
+    :param token: of the lease under which it was got; a newer one may follow what another one has consumed.
+    """
 
     shard: Shard
     upto: Ulid
+    token: int
     letter: int | None = None
     parked: Parked | None = None
 
@@ -97,19 +102,29 @@ class Work:
         if not self.is_open:
             raise ConsumerUseError(f"{what} needs a transaction: begin() one, or use `with transaction()`")
 
-    def mark(self, events: Sequence[FeedEvent]) -> None:
-        """Consume events of one shard, or a letter, with the transaction."""
-        last = events[-1]
-        if last.letter is not None:
-            self._marks.append(_Mark(last.shard, last.id, letter=last.letter))
-        elif self._marks and self._marks[-1].shard == last.shard and self._marks[-1].letter is None:
-            self._marks[-1].upto = last.id
-        else:
-            self._marks.append(_Mark(last.shard, last.id))
+    def mark(self, events: Sequence[FeedEvent], token: int) -> None:
+        """
+        Consume events of one shard, or a letter, with the transaction.
 
-    def mark_parked(self, shard: Shard, parked: Parked) -> None:
+        :param token: of the lease under which they were got.
+        """
+        last = events[-1]
+        before = self._marks[-1] if self._marks else None
+        if last.letter is not None:
+            self._marks.append(_Mark(last.shard, last.id, token, letter=last.letter))
+        elif before and (before.shard, before.token) == (last.shard, token) and before.letter is None:
+            before.upto = last.id
+        else:
+            self._marks.append(_Mark(last.shard, last.id, token))
+
+    def mark_parked(self, shard: Shard, parked: Parked, token: int) -> None:
         """Leave an event behind as a dead letter with the transaction."""
-        self._marks.append(_Mark(shard, parked.ulid, parked=parked))
+        self._marks.append(_Mark(shard, parked.ulid, token, parked=parked))
+
+    @property
+    def is_held(self) -> bool:
+        """Whether all that was marked is still held as it was when it was got."""
+        return all(self._holding.has(mark.shard, mark.token) for mark in self._marks)
 
     def commit(self, attempt: Attempt | None = None) -> None:
         """
@@ -137,7 +152,7 @@ class Work:
 
     def _step(self, mark: _Mark, rows: dict[Shard, CursorRow], attempt: Attempt | None) -> Consumption:
         row = rows.get(mark.shard) or self._holding.rows.get(mark.shard)
-        if row is None:
+        if row is None or row.lease_token != mark.token:
             raise self._lost(mark.shard)
         return Consumption(
             shard=mark.shard,
@@ -153,10 +168,10 @@ class Work:
     def _lost(self, shard: Shard) -> LeaseLostError:
         wanted = self._holding.wanted
         return LeaseLostError(
-            f"consumer {wanted.consumer!r} of feed {wanted.feed!r} does not hold shard {shard} any more: it "
-            "did not ask for the next event, or consume, within its emit timeout, and another one waited. "
-            "Nothing was written. get() goes on with what is held now; a longer emit_timeout leaves more "
-            "time",
+            f"consumer {wanted.consumer!r} of feed {wanted.feed!r} does not hold shard {shard} any more, or "
+            "holds it anew: it did not ask for the next event, or consume, within its emit timeout, and "
+            "another one waited. Nothing was written. get() goes on with what is held now; a longer "
+            "emit_timeout leaves more time",
             consumer=wanted.consumer,
             feed=wanted.feed,
             shard=shard,

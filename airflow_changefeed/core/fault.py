@@ -60,6 +60,7 @@ class FaultKind(Enum):
     # Consumers, their cursors and Variables.
     CONSUMER_UNKNOWN = ("consumer-unknown", _ERROR)
     CONSUMER_IDLE = ("consumer-idle", _WARNING)
+    DEAD_LETTER = ("dead-letter", _WARNING)
     CURSOR_BEYOND_FEED = ("cursor-beyond-feed", _ERROR)
     CURSOR_PURGED = ("cursor-purged", _ERROR)
     LEASE_EXPIRED = ("lease-expired", _NOTE)

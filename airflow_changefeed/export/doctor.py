@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
+from airflow_changefeed.core.consumer import ConsumerInfo
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.fault import Examination, Fault, FaultKind, Limits, Severity, not_looked_at
 from airflow_changefeed.core.feed import ShardStatus, StaleMark
@@ -60,7 +61,7 @@ def examine(
         raise FeedNotFoundError(
             f"no feed {feed!r} in this database; it has {', '.join(feeds) or 'none'}", feed=feed, known=feeds
         )
-    seen: list[CursorRow] = []
+    seen: list[str] = []
     for name in feeds if feed is None else [feed] if feed in feeds else []:
         seen += _examine_feed(source, variables, name, consumer, open_store, limits, faults)
     if consumer is not None and feeds and not seen:
@@ -80,17 +81,21 @@ def _examine_feed(
     open_store: Callable[[str], ExportStore] | None,
     limits: Limits,
     faults: list[Fault],
-) -> Sequence[CursorRow]:
-    """Add a feed's faults; return the rows of its consumers."""
+) -> list[str]:
+    """Add a feed's faults; return the names of its consumers."""
     statuses: list[ShardStatus] = _try(faults, f"shards of feed {feed}", lambda: source.shards(feed)) or []
     rows = _try(faults, f"cursors of feed {feed}", lambda: source.cursors(feed, consumer)) or []
     marks = _try(faults, f"stale marks of feed {feed}", lambda: source.stale_marks(feed)) or []
-    sight = Sight(feed, source.now(), statuses, rows)
+    events = _try(faults, f"consumers of feed {feed}", lambda: _of_events(source, feed, consumer)) or {}
+    letters = _try(faults, f"dead letters of feed {feed}", lambda: source.dead_letters(feed, consumer)) or []
+    sight = Sight(feed, source.now(), statuses, rows, events, letters)
     faults += cursor_faults(sight, limits)
     holes = hole_faults(rows)
     faults += [fault for _, fault in holes]
     if variables is not None:
-        look = partial(variable_faults, source, variables, feed, rows, consumer)
+        # A consumer of events has its cursors in the database alone.
+        exports = [row for row in rows if row.consumer not in events]
+        look = partial(variable_faults, source, variables, feed, exports, consumer, tuple(events))
         faults += _try(faults, f"Variables of feed {feed}", look) or []
     if open_store is not None:
         exporter = rows if consumer is not None else []
@@ -99,7 +104,12 @@ def _examine_feed(
     elif marks:
         what = f"whether windows with inserted history ({len(marks)} marks) were exported again"
         faults.append(not_looked_at(f"feed {feed}", what, "Name the export with --path"))
-    return rows
+    return [*(row.consumer for row in rows), *events]
+
+
+def _of_events(source: FeedSource, feed: str, consumer: str | None) -> dict[str, ConsumerInfo]:
+    infos = {info.spec.consumer: info for info in source.consumers(feed)}
+    return {name: info for name, info in infos.items() if consumer in (None, name)}
 
 
 def _output(
@@ -115,6 +125,7 @@ def _output(
 
 def _unknown(source: FeedSource, feeds: Sequence[str], consumer: str) -> list[Fault]:
     known = dict.fromkeys(row.consumer for feed in feeds for row in source.cursors(feed))
+    known |= dict.fromkeys(info.spec.consumer for feed in feeds for info in source.consumers(feed))
     what = f"the database has no cursor of it; there are {', '.join(known) or 'no consumers'}"
     remedy = "Check its name; a consumer begins with its first export"
     return [Fault(FaultKind.CONSUMER_UNKNOWN, f"consumer {consumer}", what, remedy)]

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from airflow_changefeed.core.consumer import ConsumerInfo, DeadLetter
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.fault import Fault, FaultKind, Limits
 from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
@@ -16,6 +17,10 @@ from airflow_changefeed.export.coverage import Gap
 
 #: A lease that lasts longer than this from now on belongs to no export of ours.
 LONG_LEASE = timedelta(hours=1)
+#: The same of a consumer of events, which may choose its emit timeout.
+LONGEST_EMIT_TIMEOUT = timedelta(days=1)
+#: Characters of a letter's reason that are told.
+_REASON = 200
 _NEVER_BACK = (
     "Find the writer whose time_hint, or whose clock, is ahead, and correct it. A shard's clock never goes "
     "back, so its events get that time until it has come: wait, let the writers use another shard, or drop "
@@ -31,12 +36,16 @@ class Sight:
     :param now: the database's clock.
     :param shards: those that ever had an event.
     :param rows: of all consumers looked at.
+    :param consumers: those of events, by name, also without a row.
+    :param letters: that are open.
     """
 
     feed: str
     now: datetime
     shards: Sequence[ShardStatus] = ()
     rows: Sequence[CursorRow] = ()
+    consumers: Mapping[str, ConsumerInfo] = field(default_factory=dict)
+    letters: Sequence[DeadLetter] = ()
 
 
 def cursor_faults(sight: Sight, limits: Limits) -> list[Fault]:
@@ -45,7 +54,8 @@ def cursor_faults(sight: Sight, limits: Limits) -> list[Fault]:
         *_clocks(sight, limits),
         *_places(sight),
         *_idle(sight, limits),
-        *(fault for row in sight.rows for fault in _lease(row, sight.now, limits)),
+        *_letters(sight),
+        *(fault for row in sight.rows for fault in _lease(sight, row, limits)),
     ]
 
 
@@ -101,21 +111,29 @@ def _places(sight: Sight) -> Iterator[Fault]:
                 FaultKind.CURSOR_PURGED,
                 _subject(row),
                 f"its cursor {row.ulid} lies below {status.purged_upto}, up to which events are purged",
-                "Move the cursor there (write it into the Variable, then adopt); what was purged is lost to "
-                "this consumer. Or drop the consumer (drop_consumer) and let it begin again",
+                "Make another consumer that begins at earliest, and read the export of the time between"
+                if row.consumer in sight.consumers
+                else "Move the cursor there (write it into the Variable, then adopt); what was purged is "
+                "lost to this consumer. Or drop the consumer (drop_consumer) and let it begin again",
             )
 
 
 def _idle(sight: Sight, limits: Limits) -> Iterator[Fault]:
     """Find consumers that keep events from being purged, and have not moved for long."""
-    for consumer in dict.fromkeys(row.consumer for row in sight.rows):
+    for consumer in dict.fromkeys([*(row.consumer for row in sight.rows), *sight.consumers]):
         own = {row.shard: row for row in sight.rows if row.consumer == consumer}
-        last = max(row.moved_at for row in own.values())
+        of_events = sight.consumers.get(consumer)
+        # Without a row the consumer has not yet seen the shard, and needs all of it.
+        begin = of_events.begin if of_events is not None else Ulid.MIN
+        made = [of_events.created_at] if of_events is not None else []
+        last = max([*made, *(row.moved_at for row in own.values())])
         held = []
         for status in sight.shards:
             row = own.get(status.shard)
-            # Without a row the consumer has not yet seen the shard, and needs all of it.
-            ack, moved = (row.ack, row.moved_at) if row is not None else (Ulid.MIN, last)
+            ack, moved = (row.ack, row.moved_at) if row is not None else (begin, last)
+            if row is not None and of_events is not None:
+                # What only its dead letters hold back is told with them.
+                ack = row.ulid
             if status.head is not None and status.head > ack and sight.now - moved > limits.idle_consumer:
                 held.append(f"shard {shard_text(status.shard)} from {format_time(ack.time)} on")
         if held:
@@ -129,9 +147,31 @@ def _idle(sight: Sight, limits: Limits) -> Iterator[Fault]:
             )
 
 
-def _lease(row: CursorRow, now: datetime, limits: Limits) -> Iterator[Fault]:
+def _letters(sight: Sight) -> Iterator[Fault]:
+    """Find events that consumers parked, and that nobody has settled."""
+    for consumer in dict.fromkeys(letter.consumer for letter in sight.letters):
+        own = [letter for letter in sight.letters if letter.consumer == consumer]
+        first = min(own, key=lambda letter: letter.ulid)
+        yield Fault(
+            FaultKind.DEAD_LETTER,
+            f"feed {sight.feed}, consumer {consumer}",
+            f"{len(own)} dead letters are open, the first of {format_time(first.ulid.time)} in shard "
+            f"{shard_text(first.shard)} ({first.reason[:_REASON]}): their events are not consumed, and in "
+            "their shards all from there on is kept from being purged",
+            "See airflow changefeed dead-letters list; then retry or drop each",
+        )
+
+
+def _lease(sight: Sight, row: CursorRow, limits: Limits) -> Iterator[Fault]:
     if row.lease_holder is None or row.lease_expires is None:
         return
+    now, longest = sight.now, LONG_LEASE
+    is_still = now - row.moved_at > limits.idle_consumer
+    if row.consumer in sight.consumers:
+        # One that waits for events keeps its lease, and moves when there is something to consume.
+        heads = {status.shard: status.head for status in sight.shards}
+        is_still = is_still and (heads.get(row.shard) or Ulid.MIN) > row.ulid
+        longest = LONGEST_EMIT_TIMEOUT
     if row.lease_expires <= now:
         yield Fault(
             FaultKind.LEASE_EXPIRED,
@@ -140,7 +180,7 @@ def _lease(row: CursorRow, now: datetime, limits: Limits) -> Iterator[Fault]:
             f"{format_time(row.lease_expires)}",
             "Nothing: the process was killed, and the next one takes the lease",
         )
-    elif row.lease_expires - now > LONG_LEASE or now - row.moved_at > limits.idle_consumer:
+    elif row.lease_expires - now > longest or is_still:
         yield Fault(
             FaultKind.LEASE_STUCK,
             _subject(row),

@@ -29,12 +29,14 @@ def variable_faults(
     feed: str,
     rows: Sequence[CursorRow],
     consumer: str | None,
+    without: Collection[str] = (),
 ) -> list[Fault]:
     """
     Find what is wrong with the Variables of a feed's consumers, also of those without rows.
 
     :param rows: of the consumers in the database.
     :param consumer: None for all.
+    :param without: consumers that publish nothing: those of events.
     """
     consumers = dict.fromkeys(row.consumer for row in rows)
     if consumer is not None:
@@ -42,7 +44,7 @@ def variable_faults(
     else:
         consumers |= dict.fromkeys(name for name, of in published(variables).values() if of == feed)
     faults = []
-    for each in consumers:
+    for each in (name for name in consumers if name not in without):
         fault = _variable(source, variables, feed, each)
         faults += [fault] if fault is not None else []
     return faults

@@ -66,6 +66,8 @@ class ConsumerSession(Protocol):
         """
         Write attempts that failed into the log, outside of any transaction, whoever holds the lease now.
 
+        Of a consumer that was dropped nothing is written.
+
         :param steps: of which only shard, lease token and attempt count.
         """
 
@@ -122,7 +124,8 @@ class ConsumerStore(Protocol):
         """
         Take the leases that are free, given back, run out, or the holder's own already.
 
-        A shard without a row begins where the consumer's later shards do. Without any lease the holder is
+        A shard without a row begins where the consumer's later shards do, or at its end where its clock has
+        not come so far. Without any lease the holder is
         written down as waiting, for as long as ``seconds`` after each request; with one it no longer waits.
 
         :param holder: a name that no other process has.

@@ -27,6 +27,14 @@ from airflow_changefeed.sources.sqlite.reader import check_beyond
 _BEGIN = "begin immediate -- changefeed"
 _COMMIT = "commit -- changefeed"
 _ROLLBACK = "rollback -- changefeed"
+#: What writes nothing by itself.
+_READS = {
+    sqlite3.SQLITE_SELECT,
+    sqlite3.SQLITE_READ,
+    sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_RECURSIVE,
+    sqlite3.SQLITE_PRAGMA,
+}
 
 
 class SqliteConsumerSession:
@@ -55,8 +63,15 @@ class SqliteConsumerSession:
         return self._open
 
     def _authorize(self, action: int, *_: str | None) -> int:
-        """Refuse ``begin``, ``commit`` and ``rollback`` of the work; savepoints are its own."""
-        if action != sqlite3.SQLITE_TRANSACTION or self._is_ours:
+        """
+        Refuse ``begin``, ``commit`` and ``rollback`` of the work; savepoints are its own.
+
+        Refuse to write, too, once an error has ended the transaction: it would be committed by itself.
+        """
+        if self._is_ours or action in _READS:
+            return sqlite3.SQLITE_OK
+        is_over = self._is_begun and self._open is not None and not self._open.in_transaction
+        if action != sqlite3.SQLITE_TRANSACTION and not is_over:
             return sqlite3.SQLITE_OK
         self._was_refused = True
         return sqlite3.SQLITE_DENY
@@ -194,7 +209,11 @@ class SqliteConsumerSession:
         with self._database.connect() as connection, self._database.write(connection):
             load_feed(connection, self._feed)
             now_ms = self._database.now_ms()
-            for step in steps:
+            is_there = connection.execute(
+                'select 1 from "changefeed.consumer_settings" where feed = ? and consumer = ?',
+                (self._feed, self._consumer),
+            ).fetchone()
+            for step in steps if is_there else []:
                 if step.attempt is not None:
                     place = (self._consumer, self._feed, step.shard)
                     log_attempt(

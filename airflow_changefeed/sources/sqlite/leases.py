@@ -15,6 +15,7 @@ from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.sources.sqlite.consumers import SqliteConsumers, load_consumer
 from airflow_changefeed.sources.sqlite.cursor_rows import check_lease_seconds, cursor_rows, draw_token
 from airflow_changefeed.sources.sqlite.names import load_feed, present
+from airflow_changefeed.sources.sqlite.reader import shard_bounds
 
 _WHERE = "where feed = ? and consumer = ? and shard = ?"
 #: Seconds between two looks of one who waits: nothing wakes it, and a look takes no lock.
@@ -82,7 +83,10 @@ class SqliteLeases(SqliteConsumers):
         for shard in shards:
             check_shard(shard, tables.info.shard_key_type)
             if shard not in begun:
-                self.insert_cursor(connection, consumer, feed, shard, info.begin, by)
+                # A clock that has not come so far would refuse it; whatever comes there is later than what it
+                # has.
+                _, highest = shard_bounds(connection, tables, shard)
+                self.insert_cursor(connection, consumer, feed, shard, min(info.begin, highest), by)
 
     def _free(
         self,

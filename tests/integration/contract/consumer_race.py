@@ -48,7 +48,7 @@ class FailOverPlan:
     lease: float
     workers: int = 3
     events: int = 24
-    limit: float = 90.0
+    limit: float = 300.0
 
 
 @dataclass(frozen=True)

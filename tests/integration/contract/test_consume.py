@@ -416,6 +416,16 @@ def test_every_attempt_is_logged(stand: Stand) -> None:
         stand.source.invocations("no.feed", ME)
 
 
+def test_nothing_is_logged_of_a_consumer_that_was_dropped(stand: Stand) -> None:
+    """Else one of its name that comes later would count it."""
+    row = stand.request().rows[0]
+    with stand.session() as session:
+        stand.source.drop_consumer(ME, stand.feed)
+        failed = stand.attempt(0, outcome=Outcome.FAILED, error="no")
+        session.log([stand.step(row, 0, attempt=failed)], holder=FIRST)
+    assert stand.source.invocations(stand.feed, ME) == []
+
+
 def test_the_log_is_purged_by_age(stand: Stand) -> None:
     """Exclusive of the time that is given, and only a consumer's own."""
     stand.request(FIRST)

@@ -220,6 +220,21 @@ def test_a_shard_that_comes_later_begins_where_the_consumer_does(stand: Stand) -
     }
 
 
+def test_a_shard_whose_clock_is_behind_begins_at_its_end(stand: Stand) -> None:
+    """It is read from there on; a cursor beyond its clock would be refused."""
+    begin = stand.ulid(2)
+    spec = ConsumerSpec("later", stand.feed)
+    stand.source.create_consumer(spec, begin=begin, starts={0: Ulid.MIN}, by="test")
+    stand.bench.write(1, shard=7, hint=begin.time - timedelta(hours=5))
+    (old,) = stand.bench.events(7)
+    grant = stand.source.request_leases("later", stand.feed, [7, 8], holder=FIRST, seconds=60)
+    assert grant.rows[7].ulid == old.ulid
+    # One that never had an event, in a feed that was never sealed.
+    assert grant.rows[8].ulid == Ulid.MIN
+    stand.bench.write(1, shard=7)
+    assert len(stand.bench.events(7, after=grant.rows[7].ulid)) == 1
+
+
 def test_each_shard_is_granted_to_one_of_many(bench: Bench) -> None:
     """However many ask at once, for shards that nobody has begun."""
     bench.write(1)

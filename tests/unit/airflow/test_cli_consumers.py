@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_changefeed.cli.changefeed_consume import json_text
+from airflow_changefeed.cli.changefeed_consume import json_text, printer
 from airflow_changefeed.consumers.event import FeedEvent
 from airflow_changefeed.core.consumer import Attempt, Consumption, Outcome, Parked
 from airflow_changefeed.core.ulid import Ulid
@@ -199,6 +199,17 @@ def test_events_are_printed_as_a_table(commands: Commands, source: SqliteFeedSou
     assert commands.run("consume", NAME, "--at-head", "--format", "table") == 0, commands.err
     assert "changefeed_event" in commands.out
     assert commands.out.count("add") == 3
+
+
+@pytest.mark.parametrize("kind", ["json", "table"])
+def test_a_row_is_shown_before_the_next_one_is_asked_for(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As that consumes it, and a process that is killed then would have lost it."""
+    with printer(kind) as write:
+        for text in ("first", "a longer second", None):
+            write({"changefeed_event": "add", "data": text})
+            assert (text or "add") in capsys.readouterr().out
 
 
 def test_a_handler_is_run_for_each_event(

@@ -16,6 +16,7 @@ import pytest
 
 from airflow_changefeed.cli.changefeed_purge import held_back
 from airflow_changefeed.cli.changefeed_read import plain_value
+from airflow_changefeed.core.consumer import DeadLetter, LetterState
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import FeedKind, ShardStatus
 from airflow_changefeed.core.frontier import Frontier
@@ -208,6 +209,22 @@ def test_every_consumer_that_holds_back_is_named() -> None:
         "consumer b has acknowledged nothing",
     ]
     assert held_back(Purged(0, 5, wanted), wanted, state, rows) == []
+
+
+def test_consumers_of_events_that_hold_back_are_named() -> None:
+    """Also those without a row, from where they begin, and a dead letter that is the reason."""
+    wanted = Ulid.floor(NOON).previous()
+    parked = Ulid.floor(START + HOUR)
+    frontier = Frontier.beginning(wanted)
+    row = CursorRow("mailer", FEED, 0, frontier, 1, START, "test", ack=parked.previous())
+    letter = DeadLetter(7, "mailer", FEED, 0, parked, LetterState.PARKED, 3, "no", NOON, "test")
+    begins = {"mailer": Ulid.MIN, "new": Ulid.MIN, "from": parked, "behind": wanted}
+    state = ShardStatus(0, NOON, None, NOON, Ulid.MIN, False)
+    assert held_back(Purged(0, 0, Ulid.floor(START)), wanted, state, [row], begins, [letter]) == [
+        "consumer from has acknowledged up to 2013-01-01T01:00:00Z",
+        "consumer mailer has acknowledged up to 2013-01-01T00:59:59.999Z, as dead letter 7 is open",
+        "consumer new has not begun here and needs all",
+    ]
 
 
 def test_purge_says_who_keeps_the_events_of_serialized_writers(commands: Commands, database: str) -> None:

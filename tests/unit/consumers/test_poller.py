@@ -268,6 +268,8 @@ def test_a_missing_feed_ends_its_own_waits_alone(
         with pytest.raises(FeedNotFoundError):
             gone.wait({})
         waiting = threads.submit(watch.wait, {})
+        # Its first look is for all who wait then.
+        until(lambda: not watch.is_new)
         lost = [threads.submit(gone.wait, {}) for _ in range(2)]
         until(lambda: len(poller._waiting) == 3 and not watch.is_new)
         clock.paused()

@@ -11,6 +11,9 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+from airflow_changefeed.consumers.begin import create_consumer
+from airflow_changefeed.consumers.run import run_consumer
+from airflow_changefeed.core.consumer import ConsumerSpec, OnPoison
 from airflow_changefeed.core.cursor import CursorDocument, variable_key
 from airflow_changefeed.core.fault import Examination, FaultKind
 from airflow_changefeed.exceptions import (
@@ -133,6 +136,25 @@ def leave_idle(patient: Patient) -> None:
     )
 
 
+def consume(patient: Patient, name: str = "mailer", start: str = "earliest") -> None:
+    """A consumer of events that has all shards, and is alive."""
+    spec = ConsumerSpec(name, FEED, max_attempts=1, on_poison=OnPoison.PARK)
+    create_consumer(patient.source, spec, start, by="test")
+    patient.source.request_leases(name, FEED, [1, 2], holder="host:1:x", seconds=60)
+
+
+def _fails(event: object, connection: object) -> None:
+    raise ValueError("no such airport")
+
+
+def _park(patient: Patient) -> None:
+    """An event that cannot be handled, and all others that can."""
+    consume(patient)
+    patient.source.leave("mailer", FEED, {1: 2, 2: 2}, holder="host:1:x")
+    run_consumer(patient.source, "mailer", FEED, _fails, at_head=True, max_events=1)
+    run_consumer(patient.source, "mailer", FEED, lambda event, connection: None, at_head=True)
+
+
 def _restored(patient: Patient) -> None:
     """The file of before the last seal."""
     patient.sql(
@@ -247,6 +269,12 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
         leave_idle,
         {},
         "keeps events from being purged: shard 1 from 2013-01-01T00:59:59.999Z on, shard 2 from 1970",
+    ),
+    FaultKind.DEAD_LETTER: (
+        _park,
+        {},
+        f"feed {FEED}, consumer mailer: 1 dead letters are open, the first of 2013-01-01T00:00:00Z in "
+        "shard 1 (ValueError: no such airport)",
     ),
     FaultKind.CURSOR_BEYOND_FEED: (
         _restored,

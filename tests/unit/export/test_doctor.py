@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.core.cursor import CursorDocument, variable_key
 from airflow_changefeed.core.fault import FaultKind, Limits, Severity
 from airflow_changefeed.core.feed import FeedKind
+from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
     FeedNotFoundError,
@@ -28,6 +30,7 @@ from tests.unit.export.ailments import (
     KEY,
     LAST,
     Patient,
+    consume,
     die,
     edit_by_hand,
     insert_history,
@@ -66,6 +69,38 @@ def test_a_healthy_feed_of_serialized_writers_has_none(patient: Patient) -> None
     patient.sql('create table "nyc.Reading" (shard integer, ulid blob, primary key (shard, ulid))')
     patient.source.set_up_feed("nyc.Reading", kind=FeedKind.SERIALIZED)
     assert patient.examine(feed="nyc.Reading", open_store=None).faults == ()
+
+
+_EIGHT_DAYS_AGO = (
+    "update \"changefeed.{table}\" set {column} = {column} - 691200000 where consumer = 'mailer'"
+)
+
+
+def test_a_healthy_consumer_of_events_has_none(patient: Patient) -> None:
+    """It has no Variable, and waits with its lease for as long as nothing comes."""
+    consume(patient, start="latest")
+    patient.sql(_EIGHT_DAYS_AGO.format(table="consumer", column="moved_at_ms"))
+    assert patient.examine().faults == ()
+    assert patient.examine(consumer="mailer").faults == ()
+
+
+def test_a_consumer_of_events_that_stands_still_is_told(patient: Patient) -> None:
+    """With its lease, where there is something to consume."""
+    consume(patient)
+    patient.sql(_EIGHT_DAYS_AGO.format(table="consumer", column="moved_at_ms"))
+    patient.sql(_EIGHT_DAYS_AGO.format(table="consumer_settings", column="created_at_ms"))
+    kinds = [fault.kind for fault in patient.examine().faults]
+    assert kinds == [FaultKind.CONSUMER_IDLE, FaultKind.LEASE_STUCK, FaultKind.LEASE_STUCK]
+
+
+def test_a_consumer_of_events_that_never_began_a_shard_is_told(patient: Patient) -> None:
+    """It holds back retention as others do."""
+    patient.source.create_consumer(ConsumerSpec("mailer", FEED), begin=Ulid.MIN, starts={}, by="test")
+    assert patient.examine(consumer="mailer").faults == ()
+    patient.sql(_EIGHT_DAYS_AGO.format(table="consumer_settings", column="created_at_ms"))
+    (fault,) = patient.examine().faults
+    assert fault.kind is FaultKind.CONSUMER_IDLE
+    assert "shard 1 from 1970-01-01T00:00:00Z on, shard 2" in fault.what
 
 
 def test_looking_changes_nothing(patient: Patient) -> None:
@@ -108,7 +143,8 @@ def test_a_lost_event_table_is_told_with_what_it_hides(patient: Patient) -> None
     assert lost.kind is FaultKind.EVENT_TABLE_MISSING
     assert hidden.kind is FaultKind.NOT_LOOKED_AT
     assert hidden.where == "; ".join(
-        f"{what} of feed {FEED}" for what in ("shards", "cursors", "stale marks", "Variables")
+        f"{what} of feed {FEED}"
+        for what in ("shards", "cursors", "stale marks", "consumers", "dead letters", "Variables")
     )
 
 

@@ -1,4 +1,4 @@
--- Writes an attempt into the log of a consumer, whoever holds its lease now.
+-- Writes an attempt into the log of a consumer, whoever holds its lease now; of one that was dropped nothing is written.
 -- @first_ulid, @last_ulid: of the events, inclusive both. @attempt: 1 for the first one at @first_ulid. @outcome: consumed, failed or
 -- lost. @error: why it failed.
 -- errors: 77135 the consumer is somebody else's
@@ -24,9 +24,11 @@ begin
         exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
         insert into <<schema>>.[invocations]
             (feed_id, consumer, shard, first_ulid, last_ulid, events, attempt, started_at, ended_at, outcome, error, holder, lease_token)
-        values (
-            <<feed_id>>, @consumer, <<schema>>.[shard_text](@shard_id), @first_ulid, @last_ulid, @events, @attempt, @started_at, <<schema>>.[now](), @outcome,
-            @error, @holder, @lease_token);
+        select
+            s.feed_id, s.consumer, <<schema>>.[shard_text](@shard_id), @first_ulid, @last_ulid, @events, @attempt, @started_at, <<schema>>.[now](), @outcome,
+            @error, @holder, @lease_token
+        from <<schema>>.[consumer_settings] as s
+        where s.feed_id = <<feed_id>> and s.consumer = @consumer;
     end try
     begin catch
         if @@trancount > 0 rollback;

@@ -1,5 +1,5 @@
 -- Takes the leases that are free, given back, run out, or the holder's own already. A shard without a row begins where the
--- consumer's later shards do. Without any lease the holder is written down as waiting, for @seconds; with one no longer.
+-- consumer's later shards do, or at its end where its clock has not come so far. Without any lease the holder is written down as waiting, for @seconds; with one no longer.
 -- @shards: JSON array. @holder: a name that nobody else has. @seconds: until they run out by the database's clock. @at_most:
 -- how many; null takes all.
 -- result: as of cursors, of the shards that were asked for, and is_granted. One that is locked just now may be missing.
@@ -20,8 +20,9 @@ begin
     set transaction isolation level read committed;
     set rowcount 0;
     begin try
-        declare @now datetime2(3), @token bigint, @begin binary(16), @count int, @created_by nvarchar(256), @owner nvarchar(128);
+        declare @now datetime2(3), @token bigint, @begin binary(16), @floor binary(16), @count int, @created_by nvarchar(256), @owner nvarchar(128);
         declare @asked table (place int not null, shard nvarchar(36) not null primary key, shard_id <<shard_type>> not null);
+        declare @begun table (shard nvarchar(36) not null primary key, begin_ulid binary(16) not null);
         declare @free table (place int not null, shard nvarchar(36) not null primary key);
         if @@trancount > 0
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (request_leases)', 0;
@@ -47,11 +48,25 @@ begin
             exec <<schema>>.[check_settings:<<name>>] @consumer = @consumer;
             select @begin = s.begin_ulid, @created_by = s.created_by, @owner = s.owner from <<schema>>.[consumer_settings] as s
             where s.feed_id = <<feed_id>> and s.consumer = @consumer;
+            -- A clock that has not come so far would refuse the cursor; whatever comes there is later than what it has.
+            select @floor = <<schema>>.[previous_ulid](<<schema>>.[floor_ulid](f.floor_time)) from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
+            if @floor > @begin set @floor = @begin;
+            insert into @begun (shard, begin_ulid)
+            select a.shard, @begin from @asked as a
+            inner join <<schema>>.[state:<<name>>] as s on s.shard_id = a.shard_id
+            where s.ulid > @begin
+            union all
+            select a.shard, convert(binary(16), <<schema>>.[previous_ulid](s.ulid)) from @asked as a
+            inner join <<schema>>.[state:<<name>>] as s on s.shard_id = a.shard_id
+            where s.ulid <= @begin
+            union all
+            select a.shard, @floor from @asked as a
+            where not exists (select 1 from <<schema>>.[state:<<name>>] as s where s.shard_id = a.shard_id);
             insert into <<schema>>.[consumers] (feed_id, consumer, shard, start_ulid, ulid, ack, moved_at, moved_by, owner)
-            select <<feed_id>>, @consumer, a.shard, @begin, @begin, @begin, <<schema>>.[now](), @created_by, @owner
-            from @asked as a
+            select <<feed_id>>, @consumer, b.shard, b.begin_ulid, b.begin_ulid, b.begin_ulid, <<schema>>.[now](), @created_by, @owner
+            from @begun as b
             where not exists (
-                select 1 from <<schema>>.[consumers] as c where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = a.shard
+                select 1 from <<schema>>.[consumers] as c where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = b.shard
             );
             commit;
         end;
