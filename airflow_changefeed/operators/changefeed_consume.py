@@ -49,8 +49,9 @@ class ChangefeedConsumeOperator(BaseOperator):
     :param consumer: name of the consumer. (templated)
     :param handler: a callable, ``package.module:function``, or ``procedure:schema.name`` on SQL Server, which
         returns 0 when the event is done.
-    :param until: ``head``: all events that are committed when the task begins. ``window_end``: those below
-        the end of the run's window, which is sealed first; the task fails while one of them is a dead letter.
+    :param until: ``head``: all events that are committed when the task begins; those of shards that another
+        process consumes at the time are left to it. ``window_end``: those below the end of the run's window,
+        which is sealed first; the task fails while one of them is a dead letter, or is not consumed yet.
     :param batch: what is handled at once: ``1`` (an event), a number of events, or ``transaction``: all
         events of the transaction that made them, of captures only.
     :param shards: those to consume; None for all. (templated)

@@ -123,6 +123,43 @@ def work_before_consumption() -> None:
     session.consume = broken
 
 
+def no_fence_in_consume_events() -> None:
+    """Let consumers of SQL Server move their cursors whoever holds the lease now, and wherever they stand."""
+    from airflow_changefeed.sql import mssql
+
+    whole = mssql.load_sql
+    fences = {
+        "if @token <> @lease_token or @holder is null or @lease_token is null": "if 1 = 0",
+        "if @version <> @expected_version": "if 1 = 0",
+        "and lease_token = @lease_token and lease_holder is not null;": ";",
+    }
+
+    def broken(name: str) -> str:
+        text = whole(name)
+        if name.endswith("/consume_events.procedure.sql"):
+            for fence, gap in fences.items():
+                assert fence in text, fence
+                text = text.replace(fence, gap)
+        return text
+
+    mssql.load_sql = broken
+
+
+def work_before_consume_events() -> None:
+    """Let a consumer of SQL Server commit its work, and consume in a transaction after it."""
+    from airflow_changefeed.sources.mssql import consumer_session
+
+    session = consumer_session.MssqlConsumerSession
+    consume = session.consume
+
+    def broken(self: Any, step: Any) -> Any:
+        self._working().rows(consumer_session._COMMIT.format(transaction_id=self._transaction_id))
+        self._transaction_id = self._begin()
+        return consume(self, step)
+
+    session.consume = broken
+
+
 BREAKS: dict[str, Callable[[], None]] = {
     function.__name__: function
     for function in (
@@ -133,6 +170,8 @@ BREAKS: dict[str, Callable[[], None]] = {
         cursor_before_manifest,
         no_fence_in_consume,
         work_before_consumption,
+        no_fence_in_consume_events,
+        work_before_consume_events,
     )
 }
 

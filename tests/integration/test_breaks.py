@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.breaks import BREAKS, VARIABLE
+from tests.integration.contract.engines import expected_engines
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -29,16 +30,22 @@ EXPECTED = [
     ("work_before_consumption", f"{LOST}[sqlite]", r"assert \[\(.*== \[\]"),
     ("cursor_before_manifest", "tests/unit/airflow/test_operator.py", "test_a_retry_after_a_crash_anywhere"),
 ]
+#: The same on a T-SQL server.
+EXPECTED_OF_MSSQL = [
+    ("no_fence_in_consume_events", f"{LOST}[mssql]", "DID NOT RAISE"),
+    ("work_before_consume_events", f"{LOST}[mssql]", r"assert \[\(.*== \[\]"),
+]
+HAS_SERVER = "mssql" in expected_engines()
 
 
 @pytest.mark.races
-@pytest.mark.parametrize(("name", "target", "word"), EXPECTED)
+@pytest.mark.parametrize(("name", "target", "word"), [*EXPECTED, *(EXPECTED_OF_MSSQL if HAS_SERVER else ())])
 def test_a_deliberate_break_makes_the_suite_fail(name: str, target: str, word: str, tmp_path: Path) -> None:
     """For the reason that it was made for."""
     options = [
         "-q",
         "-k",
-        "sqlite or killed or crash",
+        "sqlite or killed or crash or mssql",
         f"--basetemp={tmp_path / 'inner'}",
         "-o",
         f"cache_dir={tmp_path / 'cache'}",
@@ -59,4 +66,4 @@ def test_a_deliberate_break_makes_the_suite_fail(name: str, target: str, word: s
 
 def test_every_break_is_shown() -> None:
     """No break can be forgotten."""
-    assert {name for name, _, _ in EXPECTED} == set(BREAKS)
+    assert {name for name, _, _ in (*EXPECTED, *EXPECTED_OF_MSSQL)} == set(BREAKS)

@@ -73,9 +73,10 @@ class SqliteLetters:
         """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
             open_letter(connection, number)
+            # The log, which they are counted by, may have been purged meanwhile.
             connection.execute(
-                "update \"changefeed.dead_letter\" set state = 'parked', attempts = ?, reason = ? "
-                "where number = ?",
+                "update \"changefeed.dead_letter\" set state = 'parked', attempts = max(?, attempts + 1), "
+                "reason = ? where number = ?",
                 (parked.attempts, parked.reason[:MAX_REASON], number),
             )
             return _load(connection, number)

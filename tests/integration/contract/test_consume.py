@@ -312,6 +312,9 @@ def test_a_letter_is_tried_again(stand: Stand) -> None:
         assert stand.source.renew_leases(ME, stand.feed, tokens, holder=FIRST, seconds=60).has_retries
         again = stand.source.park_again(letter.number, Parked(letter.ulid, 4, "still bad"))
         assert again == replace(letter, attempts=4, reason="still bad")
+        # The log, by which tries are counted, was purged meanwhile.
+        again = stand.source.park_again(letter.number, Parked(letter.ulid, 1, "worse"))
+        assert again == replace(letter, attempts=5, reason="worse")
         stand.source.settle_letter(letter.number, LetterState.RETRY, by="a person")
         stand.source.settle_letter(letter.number, LetterState.PARKED, by="a person")
         stand.source.settle_letter(letter.number, LetterState.RETRY, by="a person")

@@ -19,46 +19,18 @@ from airflow_changefeed.consumers.default import default_rows
 from airflow_changefeed.consumers.event import FeedEvent
 from airflow_changefeed.consumers.run import run_consumer
 from airflow_changefeed.consumers.settings import DefaultOptions
-from airflow_changefeed.core.capture import TableCapture
 from airflow_changefeed.core.consumer import ConsumerSpec, OnPoison
 from airflow_changefeed.exceptions import InvalidArgumentError, LeaseLostError, PoisonError
 from tests.integration.contract.bench import Bench
 from tests.integration.contract.captures import CaptureBench
+from tests.integration.contract.consumer_data import BATCHES, COUNTED, NAME, begun, data_batches
 from tests.integration.contract.engines import Engine, Table
 
-NAME = "watch"
-COUNTED = (("n", "identity"),)
 AUDIT = Table(
     "shop.audit",
     COUNTED,
     (("type", "text"), ("tbl", "text"), *((name, "integer") for name in ("i", "j", "old_i", "old_j"))),
 )
-
-
-def _begun(engine: Engine, table: Table, name: str, **options: Any) -> CaptureBench:
-    """Capture all columns of a table but its key, and make a consumer."""
-    columns = tuple(column for column, _ in table.columns)
-    engine.create_table(table)
-    bench = CaptureBench(engine, engine.source())
-    bench.enable(
-        TableCapture(table.name, insert=columns, update=columns, delete=columns), name=name, **options
-    )
-    create_consumer(bench.source, ConsumerSpec(NAME, name, max_attempts=2), by="test")
-    return bench
-
-
-def _data(engine: Engine, **options: Any) -> CaptureBench:
-    """Commit the transactions of the manual's batch example."""
-    bench = _begun(engine, Table("shop.t", COUNTED, (("data", "text"),)), "shop.batch", **options)
-    insert = 'insert into "shop.t" (data) values '
-    bench.run(f"{insert} ('first')")
-    bench.run(f"{insert} ('second'), ('third')")
-    bench.run(f"{insert} ('fourth')", f"{insert} ('fifth')")
-    bench.run(insert + ", ".join(f"('row {number}')" for number in range(6, 11)))
-    return bench
-
-
-BATCHES = [["first"], ["second", "third"], ["fourth", "fifth"], [f"row {number}" for number in range(6, 11)]]
 
 
 def _written(value: Any) -> Any:
@@ -70,7 +42,7 @@ def _written(value: Any) -> Any:
 def test_watch_is_given_every_change(engine: Engine) -> None:
     """A value of every kind: new columns, and old ones by another name, null where there is no such row."""
     kinds = (("i", "integer"), ("d", "double"), ("c", "text"), ("b", "bytes"), ("t", "time"))
-    bench = _begun(engine, Table("shop.t", COUNTED, kinds), "shop.watch")
+    bench = begun(engine, Table("shop.t", COUNTED, kinds), "shop.watch")
     dead, code = ("x'deadbeef'", "x'600dc0de'") if engine.name == "sqlite" else ("0xdeadbeef", "0x600dc0de")
     values = f"1, 22.0/7, 'hello', {dead}, '2019-12-19T20:08:38.418'"
     bench.run(f'insert into "shop.t" (i, d, c, b, t) values ({values})')
@@ -101,7 +73,7 @@ def test_watch_is_given_every_change(engine: Engine) -> None:
 
 def _audited(engine: Engine) -> CaptureBench:
     table = Table("shop.t", COUNTED, (("i", "integer"), ("j", "integer")))
-    bench = _begun(engine, table, "shop.audited")
+    bench = begun(engine, table, "shop.audited")
     engine.create_table(AUDIT)
     bench.run('insert into "shop.t" (i, j) values (1, 1), (1, 2), (1, 3), (1, 4)')
     bench.run('update "shop.t" set i = j where j % 2 = 0')
@@ -211,7 +183,7 @@ def _consume_a_txn(consumer: Consumer) -> Iterator[str]:
 
 def test_a_procedure_consumes_what_one_transaction_made(engine: Engine) -> None:
     """With a sentinel at each boundary."""
-    bench = _data(engine)
+    bench = data_batches(engine)
     emitted = []
     with Consumer(bench.source, NAME, "shop.batch", with_tid=True) as consumer:
         for _ in BATCHES:
@@ -224,7 +196,7 @@ def test_a_procedure_consumes_what_one_transaction_made(engine: Engine) -> None:
 
 def test_a_batch_is_what_one_transaction_made(engine: Engine) -> None:
     """A handler gets all of it at once."""
-    bench = _data(engine)
+    bench = data_batches(engine)
     seen = []
     run_consumer(
         bench.source,
@@ -245,7 +217,7 @@ def _rows(bench: CaptureBench, count: int, **options: Any) -> list[dict[str, Any
 
 def test_the_default_consumer_shows_boundaries(engine: Engine) -> None:
     """The manual's output, with its option for sentinels."""
-    bench = _data(engine)
+    bench = data_batches(engine)
     rows = _rows(bench, 14, batch_consume=True, with_txn_sentinel=True)
     assert [row["data"] or row["changefeed_event"] for row in rows] == [
         text for texts in BATCHES for text in (*texts, "txn")
@@ -254,14 +226,14 @@ def test_the_default_consumer_shows_boundaries(engine: Engine) -> None:
 
 def test_a_batch_of_the_default_consumer_is_consumed_whole(engine: Engine) -> None:
     """A client that leaves in the middle of a transaction gets all of it again."""
-    bench = _data(engine)
+    bench = data_batches(engine)
     assert [row["data"] for row in _rows(bench, 3, batch_consume=True)] == ["first", "second", "third"]
     assert [row["data"] for row in _rows(bench, 2, batch_consume=True)] == ["second", "third"]
 
 
 def test_the_default_consumer_consumes_row_by_row(engine: Engine) -> None:
     """An event when the row behind it is asked for; two rows for an update."""
-    bench = _data(engine)
+    bench = data_batches(engine)
     assert [row["data"] for row in _rows(bench, 2)] == ["first", "second"]
     assert [row["data"] for row in _rows(bench, 1)] == ["second"]
     bench.run("update \"shop.t\" set data = '2nd' where data = 'second'")
@@ -274,7 +246,7 @@ def test_the_default_consumer_consumes_row_by_row(engine: Engine) -> None:
 
 def test_the_default_consumer_tells_metadata(engine: Engine) -> None:
     """Epoch, sequence and transaction, each where it was asked for."""
-    bench = _data(engine, with_sequence=True)
+    bench = data_batches(engine, with_sequence=True)
     rows = _rows(bench, 10, with_epoch=True, with_sequence=True, with_tid=True)
     assert [row["changefeed_sequence"] for row in rows] == list(range(1, 11))
     tids = [row["changefeed_tid"] for row in rows]
@@ -287,7 +259,7 @@ def test_the_default_consumer_tells_metadata(engine: Engine) -> None:
 
 def test_the_default_consumer_tells_that_nothing_came(engine: Engine) -> None:
     """Neither a shard nor an event, in time; and goes on."""
-    bench = _data(engine)
+    bench = data_batches(engine)
     with Consumer(bench.source, NAME, bench.name) as other:
         rows = _rows(bench, 2, register_timeout=1)
         assert [row["changefeed_event"] for row in rows] == ["register_timeout"] * 2
@@ -303,7 +275,7 @@ def test_the_default_consumer_tells_that_nothing_came(engine: Engine) -> None:
 
 def test_the_default_consumer_gives_way_after_its_emit_timeout(engine: Engine) -> None:
     """To one who waits; it learns of it when it asks for the next row."""
-    bench = _data(engine)
+    bench = data_batches(engine)
     given = DefaultOptions(emit_timeout=500)
     with closing(default_rows(bench.source, NAME, bench.name, given)) as rows:
         assert next(rows)["data"] == "first"

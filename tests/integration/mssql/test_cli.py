@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from airflow_changefeed import __version__
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.sql.mssql import script
 from tests.integration.mssql.server import Client, Database, Rows, new_database
-from tests.unit.airflow.commands import Commands
+from tests.unit.airflow.commands import Commands, connection_json
 
 FEED = "myservice.MyEvent"
 SHARD = "00000000-0000-0000-0000-00000000abcd"
@@ -35,21 +34,7 @@ def commands(
 
 
 def _connect(monkeypatch: pytest.MonkeyPatch, conn_id: str, description: dict[str, Any]) -> None:
-    connection = {
-        "conn_type": "mssql",
-        "host": description["host"],
-        "port": description["port"],
-        "schema": description["database"],
-        "login": description["user"],
-        "password": description["password"],
-        "extra": {
-            "encrypt": description["encrypt"],
-            "trust_server_certificate": "yes" if description["trust_server_certificate"] else "no",
-            "changefeed_schema": description["schema"],
-            "lock_timeout": 20,
-        },
-    }
-    monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id}", json.dumps(connection))
+    monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id}", connection_json(description))
 
 
 def _cache(database: Database) -> str:

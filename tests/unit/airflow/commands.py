@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,21 @@ def described() -> Iterator[tuple[str, ActionCommand]]:
             yield command.name, command
         else:
             yield from ((f"{command.name} {part.name}", part) for part in command.subcommands)
+
+
+def connection_json(description: Mapping[str, Any]) -> str:
+    """Return a source's description as the Airflow connection that opens it."""
+    if description["type"] == "sqlite":
+        return json.dumps({"conn_type": "sqlite", "host": description["path"]})
+    extra = {
+        "encrypt": description["encrypt"],
+        "trust_server_certificate": "yes" if description["trust_server_certificate"] else "no",
+        "changefeed_schema": description["schema"],
+        "lock_timeout": 20,
+    }
+    names = {"host": "host", "port": "port", "schema": "database", "login": "user", "password": "password"}
+    values = {field: description[name] for field, name in names.items()}
+    return json.dumps({"conn_type": "mssql", **values, "extra": extra})
 
 
 def run(*arguments: str) -> int:

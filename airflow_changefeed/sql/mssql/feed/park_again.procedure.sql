@@ -16,7 +16,12 @@ begin
         declare @is_own bit = case when @@trancount = 0 then 1 else 0 end, @consumer nvarchar(128), @shard nvarchar(36);
         if @is_own = 1 begin transaction;
         exec <<schema>>.[lock_letter:<<name>>] @number = @number, @consumer = @consumer output, @shard = @shard output;
-        update <<schema>>.[dead_letters] set state = 'parked', attempts = @attempts, reason = @reason where number = @number;
+        update <<schema>>.[dead_letters]
+        set state = 'parked',
+            -- The log, which they are counted by, may have been purged meanwhile.
+            attempts = case when @attempts > attempts then @attempts else attempts + 1 end,
+            reason = @reason
+        where number = @number;
         if @is_own = 1 commit;
         exec <<schema>>.[dead_letters:<<name>>] @is_open = 0, @number = @number;
     end try
