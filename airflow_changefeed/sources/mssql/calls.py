@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow_changefeed.sources.mssql.catalog import load_feed, load_feeds
@@ -12,6 +12,8 @@ from airflow_changefeed.sources.mssql.names import MssqlFeed, literal
 from airflow_changefeed.sources.mssql.session import Session
 
 Record = dict[str, Any]
+#: A result: names of its columns, and rows.
+Result = tuple[list[str], list[tuple[Any, ...]]]
 
 
 def call_results(
@@ -24,7 +26,7 @@ def call_results(
     :return: the rows of each of its results, by column name.
     """
     sql, values = feed.call(procedure, arguments)
-    return _records(session.execute(sql, *values))
+    return records(session.execute(sql, *values))
 
 
 def ask_feeds(
@@ -53,7 +55,7 @@ def ask_feeds(
             may = f"has_perms_by_name({literal(one.object(procedure))}, 'OBJECT', 'EXECUTE') = 1"
             # The declarations first, as a batch has them once.
             declared, _, call = sql.rpartition("exec ")
-            answer = _records(session.execute(f"{declared}if {may} exec {call}", *values))
+            answer = records(session.execute(f"{declared}if {may} exec {call}", *values))
             for place, rows in enumerate(answer):
                 found[place] += rows
         return found
@@ -61,5 +63,17 @@ def ask_feeds(
     return database.ask(question, **({} if feed is None else {"feed": feed}))
 
 
-def _records(results: list[tuple[list[str], list[tuple[Any, ...]]]]) -> list[list[Record]]:
+def records(results: Iterable[Result]) -> list[list[Record]]:
+    """Return the rows of each result, by column name."""
     return [[dict(zip(names, row, strict=True)) for row in rows] for names, rows in results]
+
+
+def sections(results: Iterable[Result]) -> dict[int, list[Result]]:
+    """Return the results of a batch about several feeds, each of which begins with its place: by place."""
+    found: dict[int, list[Result]] = {}
+    for columns, rows in results:
+        if columns == ["place"]:
+            section = found[rows[0][0]] = []
+        else:
+            section.append((columns, rows))
+    return found

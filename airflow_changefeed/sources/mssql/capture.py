@@ -15,6 +15,7 @@ from airflow_changefeed.exceptions import (
     FeedSetupError,
     InvalidArgumentError,
 )
+from airflow_changefeed.sources.base_versions import capture_text, check_version
 from airflow_changefeed.sources.mssql.capture_info import load_captures, load_gaps
 from airflow_changefeed.sources.mssql.connection import MssqlDatabase
 from airflow_changefeed.sources.mssql.errors import is_driver_error, name_error
@@ -22,7 +23,7 @@ from airflow_changefeed.sources.mssql.install import has_object
 from airflow_changefeed.sources.mssql.names import call_text, quote, split_name
 from airflow_changefeed.sources.mssql.registry import load_registry
 from airflow_changefeed.sources.mssql.session import Session
-from airflow_changefeed.sources.mssql.setup import install_where_missing
+from airflow_changefeed.sources.mssql.setup import install_where_missing, named_version
 
 
 class MssqlCaptures:
@@ -30,7 +31,9 @@ class MssqlCaptures:
 
     database: MssqlDatabase
 
-    def enable_capture(self, spec: CaptureSpec, *, snapshot: bool = False) -> CaptureInfo:
+    def enable_capture(
+        self, spec: CaptureSpec, *, snapshot: bool = False, resource_version: int | None = None
+    ) -> CaptureInfo:
         """
         See :class:`~airflow_changefeed.sources.base.CaptureControl`.
 
@@ -42,25 +45,30 @@ class MssqlCaptures:
         with self.database.connect(capture=capture) as session:
             install_where_missing(session, self.database)
             _check_version(session, self.database)
-            _check_same_tables(session, self.database.schema, spec, capture)
+            _check_present(session, self.database.schema, spec, capture, resource_version)
             procedure = f"{quote(self.database.schema)}.[enable_capture]"
             with server_refusals(capture), session.transaction():
-                for table in spec.tables:
+                for number, table in enumerate(spec.tables):
                     arguments = _arguments(spec, table, capture, snapshot=snapshot)
+                    # The first table makes the next version.
+                    arguments |= named_version(None if number else resource_version)
                     session.execute(call_text(procedure, arguments), *arguments.values())
             return self._capture(session, capture)
 
-    def disable_capture(self, name: str) -> None:
+    def disable_capture(self, name: str, *, resource_version: int | None = None) -> None:
         """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
         with self.database.connect(capture=name) as session:
             self._capture(session, name)
-            self._call(session, "disable_capture", {"capture": name})
+            self._call(session, "disable_capture", {"capture": name, **named_version(resource_version)})
 
-    def refresh_capture(self, name: str, *, without: Sequence[str] = ()) -> CaptureInfo:
+    def refresh_capture(
+        self, name: str, *, without: Sequence[str] = (), resource_version: int | None = None
+    ) -> CaptureInfo:
         """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
+        arguments = {"capture": name, "without": json.dumps(list(without))}
         with self.database.connect(capture=name) as session:
             self._capture(session, name)
-            self._call(session, "refresh_capture", {"capture": name, "without": json.dumps(list(without))})
+            self._call(session, "refresh_capture", {**arguments, **named_version(resource_version)})
             return self._capture(session, name)
 
     def captures(self) -> list[CaptureInfo]:
@@ -85,7 +93,9 @@ class MssqlCaptures:
         except CaptureGapError:
             return [gap for gap in self.capture_gaps(name) if gap.settled_at is None]
 
-    def settle_capture(self, name: str, *, note: str, by: str, resync: bool = False) -> CaptureInfo:
+    def settle_capture(
+        self, name: str, *, note: str, by: str, resync: bool = False, resource_version: int | None = None
+    ) -> CaptureInfo:
         """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
         problems = [f"{what} is missing" for what, given in (("note", note), ("by", by)) if not given.strip()]
         InvalidArgumentError.collect(f"capture {name!r}", problems)
@@ -94,6 +104,7 @@ class MssqlCaptures:
             "by": by,
             "resync": resync,
             "lock_timeout": self.database.lock_timeout_ms,
+            **named_version(resource_version),
         }
         with self.database.connect(capture=name) as session:
             self._capture(session, name)
@@ -180,11 +191,20 @@ def _check_version(session: Session, database: MssqlDatabase) -> None:
         )
 
 
-def _check_same_tables(session: Session, schema: str, spec: CaptureSpec, capture: str) -> None:
-    """Raise where the capture is there with other tables; of each table the server compares the rest."""
+def _check_present(
+    session: Session, schema: str, spec: CaptureSpec, capture: str, resource_version: int | None
+) -> None:
+    """
+    Raise where the capture is there at another version, or with other tables.
+
+    Of each table the server compares the rest, and the version again, under its lock.
+    """
     wanted = {".".join(split_name(table.table)).casefold() for table in spec.tables}
     for one in load_captures(session, schema):
         present = {table.table.casefold() for table in one.spec.tables}
+        if one.name == capture:
+            text = capture_text(sorted(present), one.drift, one.gaps, is_enabled=one.is_enabled)
+            check_version(f"capture {capture!r}", resource_version, one.resource_version, text)
         if one.name == capture and present != wanted:
             raise FeedSetupError(
                 f"capture {capture!r} is there already, of {', '.join(sorted(present))}: choose another "

@@ -25,6 +25,7 @@ from airflow_changefeed.sources.mssql.registry import (
     table_name,
 )
 from airflow_changefeed.sources.mssql.session import Session
+from airflow_changefeed.sources.mssql.versions import load_versions
 
 
 def load_captures(session: Session, schema: str) -> list[CaptureInfo]:
@@ -38,6 +39,7 @@ def load_captures(session: Session, schema: str) -> list[CaptureInfo]:
         return []
     drift = load_drift(session, schema, registry)
     gaps = load_gaps(session, schema, registry)
+    versions = load_versions(session, schema)
     return [
         CaptureInfo(
             spec=capture_spec(registry, row),
@@ -48,6 +50,7 @@ def load_captures(session: Session, schema: str) -> list[CaptureInfo]:
                 str(one) for one in drift if one.capture == row["name"] and (one.words or not one.is_seen)
             ),
             gaps=tuple(gap for gap in gaps if gap.capture == row["name"]),
+            resource_version=versions[row["feed_id"]],
         )
         for row in registry.captures
     ]

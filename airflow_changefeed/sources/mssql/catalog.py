@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from airflow_changefeed.core.feed import Column, FeedInfo, FeedKind
@@ -13,27 +14,38 @@ from airflow_changefeed.sources.mssql.names import MssqlFeed, as_time, quote
 from airflow_changefeed.sources.mssql.registry import MssqlCapture, is_of_capture, load_registry
 from airflow_changefeed.sources.mssql.session import Session
 from airflow_changefeed.sources.mssql.types import declared
+from airflow_changefeed.sources.mssql.versions import note_schemas, registered
 
 #: Year of the floor of a feed that was never sealed.
 _NEVER_SEALED = 1970
 
 
 def load_feeds(
-    session: Session, schema: str, feed: str | None = None, *, is_fresh: bool = True
+    session: Session,
+    schema: str,
+    feed: str | None = None,
+    *,
+    is_fresh: bool = True,
+    is_noted: bool = False,
 ) -> list[MssqlFeed] | None:
     """
     Return one feed or all, by name; None where changefeed is not installed, or the login must not see it.
 
     :param is_fresh: False takes the columns that the connection has seen before. A feed's keys stay, the
         other columns of its table may change.
+    :param is_noted: whether to note first what changed beneath, so that the resource versions are the present
+        ones.
     """
+    note = note_schemas(schema, "@feed") if is_noted else ""
+    columns = (
+        "feed_id, name, kind, shard_key_type, ulid_column, shard_column, floor_time, tolerance_ms, "
+        "object_schema_name(object_id) as table_schema, object_name(object_id) as table_name"
+    )
     try:
         rows = session.records(
             # Apart, so that one feed is found by its key: another may be being set up, and locked.
-            "declare @feed nvarchar(128) = ?; select feed_id, name, kind, shard_key_type, ulid_column, "
-            "shard_column, floor_time, object_schema_name(object_id) as table_schema, "
-            f"object_name(object_id) as table_name from {quote(schema)}.[feeds] "
-            f"{'where name = @feed' if feed else ''}",
+            f"declare @feed nvarchar(128) = nullif(?, N''); {note} "
+            f"{registered(schema, columns, 'where name = @feed' if feed else '')}",
             feed or "",
         )
     except Exception as error:
@@ -42,8 +54,8 @@ def load_feeds(
         raise
     known = {row["feed_id"]: (schema, row["feed_id"], row["name"]) for row in rows}
     if is_fresh or any(name not in session.columns for name in known.values()):
-        columns = _columns(session, schema, feed)
-        session.columns |= {name: columns.get(number, []) for number, name in known.items()}
+        found_columns = _columns(session, schema, feed)
+        session.columns |= {name: found_columns.get(number, []) for number, name in known.items()}
         session.captures |= _captures(session, schema, known)
     found = [
         _feed(schema, row, session.columns[name], session.captures.get(name))
@@ -82,6 +94,8 @@ def _feed(
         tuple(keys[:-1] if capture else keys),
         tuple(Column(column["name"], declared(column)) for column in columns),
         as_time(row["floor_time"]) if row["floor_time"].year > _NEVER_SEALED else None,
+        int(row["resource_version"]),
+        timedelta(milliseconds=int(row["tolerance_ms"])),
     )
     key_names = {column.name for column in info.key_columns}
     has_table = row["table_schema"] is not None and row["table_name"] is not None
@@ -177,18 +191,24 @@ def _check_whole(feed: MssqlFeed) -> None:
 
 
 def load_feed(
-    session: Session, schema: str, feed: str, *, is_fresh: bool = False, is_whole: bool = True
+    session: Session,
+    schema: str,
+    feed: str,
+    *,
+    is_fresh: bool = False,
+    is_noted: bool = False,
+    is_whole: bool = True,
 ) -> MssqlFeed:
     """
     Return one feed.
 
-    :param is_fresh: whether to look at the table's columns again, as :func:`load_feeds` says.
+    :param is_fresh, is_noted: as of :func:`load_feeds`.
     :param is_whole: False also takes a feed whose event table is gone, to drop it.
     :raises FeedNotFoundError: there is none of that name; names those that there are.
     :raises FeedSetupError: the feed's event table was dropped, or the login must not see it.
     :raises PermissionDeniedError: the feed is a capture, and the login must not see of what.
     """
-    found = load_feeds(session, schema, feed, is_fresh=is_fresh) if feed else []
+    found = load_feeds(session, schema, feed, is_fresh=is_fresh, is_noted=is_noted) if feed else []
     if found is None:
         raise FeedNotFoundError(
             f"no feed {feed!r}: changefeed is not installed in schema {schema!r} of this database, or this "

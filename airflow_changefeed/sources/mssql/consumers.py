@@ -48,12 +48,18 @@ class MssqlConsumers(MssqlCursors):
             }
 
         ((row,),) = self._change("create_consumer", spec.consumer, spec.feed, arguments)
-        return _info(row)
+        return consumer_info(row)
+
+    def change_consumer(self, spec: ConsumerSpec, *, resource_version: int, by: str) -> ConsumerInfo:
+        """See the protocol."""
+        value = {"settings": spec.to_json(), "resource_version": resource_version}
+        ((row,),) = self._change("change_consumer", spec.consumer, spec.feed, lambda _: value)
+        return consumer_info(row)
 
     def consumers(self, feed: str | None = None) -> list[ConsumerInfo]:
         """See the protocol."""
         (rows,) = ask_feeds(self.database, feed, "consumer_settings", {})
-        return [_info(row) for row in rows]
+        return [consumer_info(row) for row in rows]
 
     def consumer(self, consumer: str, feed: str) -> ConsumerInfo:
         """See the protocol."""
@@ -178,7 +184,8 @@ def _tokens(feed: MssqlFeed, tokens: Mapping[Shard, int]) -> str:
     return json.dumps({shard_text(feed.to_sql(shard)): token for shard, token in tokens.items()})
 
 
-def _info(row: Mapping[str, Any]) -> ConsumerInfo:
+def consumer_info(row: Mapping[str, Any]) -> ConsumerInfo:
+    """Return a consumer as the procedures tell it."""
     return ConsumerInfo(
         ConsumerSpec.from_json(row["consumer"], row["feed"], row["settings"]),
         Ulid.of_bytes(row["begin_ulid"]),

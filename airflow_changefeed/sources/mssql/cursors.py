@@ -15,6 +15,7 @@ from typing import Any
 from airflow_changefeed.core.cursor import CursorRow, check_consumer
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.history import CursorChange
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.unit import range_from, range_to
 from airflow_changefeed.exceptions import (
@@ -24,10 +25,11 @@ from airflow_changefeed.exceptions import (
     StaleVersionError,
 )
 from airflow_changefeed.sources.base_cursors import CursorMove
+from airflow_changefeed.sources.base_versions import stale_lease
 from airflow_changefeed.sources.mssql.catalog import load_feed
 from airflow_changefeed.sources.mssql.connection import MssqlDatabase
 from airflow_changefeed.sources.mssql.errors import name_error
-from airflow_changefeed.sources.mssql.names import MssqlFeed, as_time
+from airflow_changefeed.sources.mssql.names import MssqlFeed, as_time, as_ulid
 from airflow_changefeed.sources.mssql.session import Session
 
 #: Seconds of a year: the longest a lease may last.
@@ -47,7 +49,7 @@ class MssqlCursors:
         )
 
     def begin_consumer(
-        self, consumer: str, feed: str, starts: Mapping[Shard, Ulid], *, by: str
+        self, consumer: str, feed: str, starts: Mapping[Shard, Ulid], *, by: str, why: str | None = None
     ) -> list[CursorRow]:
         """See the protocol."""
         check_consumer(consumer)
@@ -55,8 +57,9 @@ class MssqlCursors:
             found = load_feed(session, self.database.schema, feed)
             with session.transaction():
                 for shard in in_order(starts):
-                    value = {"shard_id": found.to_sql(shard), "after": starts[shard].bytes, "by": by}
-                    _call(session, found, "begin_consumer", {"consumer": consumer, **value})
+                    value = {"shard_id": found.to_sql(shard), "after": starts[shard].bytes}
+                    given = {"consumer": consumer, **value, "by": by, "why": why}
+                    _call(session, found, "begin_consumer", given)
             return _rows(session, found, consumer)
 
     def take_lease(
@@ -101,7 +104,7 @@ class MssqlCursors:
                     _call(session, found, "release_lease", {"consumer": consumer, **value})
 
     def move_cursors(
-        self, consumer: str, feed: str, moves: Sequence[CursorMove], *, by: str
+        self, consumer: str, feed: str, moves: Sequence[CursorMove], *, by: str, why: str | None = None
     ) -> list[CursorRow]:
         """See the protocol."""
         by_shard = {move.shard: move for move in moves}
@@ -116,15 +119,46 @@ class MssqlCursors:
             found = load_feed(session, self.database.schema, feed)
             with session.transaction():
                 for shard in in_order(by_shard):
-                    value = _move(found, by_shard[shard])
-                    _call(session, found, "move_cursor", {"consumer": consumer, **value, "by": by}, shard)
+                    value = _move(found, by_shard[shard]) | {"by": by, "why": why}
+                    _call(session, found, "move_cursor", {"consumer": consumer, **value}, shard)
             return _rows(session, found, consumer)
 
-    def drop_consumer(self, consumer: str, feed: str) -> None:
+    def history(
+        self, feed: str, consumer: str, *, shard: Shard | None = None, limit: int = 100
+    ) -> list[CursorChange]:
+        """See the protocol."""
+        if limit < 1:
+            raise InvalidArgumentError(f"limit must be 1 or more, not {limit}")
+
+        def question(session: Session) -> list[CursorChange]:
+            found = load_feed(session, self.database.schema, feed)
+            value = {"shard_id": None if shard is None else found.to_sql(shard), "limit": limit}
+            rows = _call(session, found, "history", {"consumer": consumer, **value})
+            return [_change(feed, row) for row in rows]
+
+        return self.database.ask(question, feed=feed, consumer=consumer)
+
+    def revoke_lease(self, consumer: str, feed: str, shard: Shard, *, lease_token: int) -> None:
+        """See the protocol."""
+        try:
+            with (
+                self._telling_row(consumer, feed),
+                self.database.connect(feed=feed, consumer=consumer) as session,
+            ):
+                found = load_feed(session, self.database.schema, feed)
+                value = {"shard_id": found.to_sql(shard), "lease_token": lease_token}
+                _call(session, found, "revoke_lease", {"consumer": consumer, **value}, shard)
+        except StaleVersionError as error:
+            if (row := error.facts.get("row")) is None:
+                raise
+            raise stale_lease(row, lease_token) from error
+
+    def drop_consumer(self, consumer: str, feed: str, *, resource_version: int | None = None) -> None:
         """See the protocol."""
         with self.database.connect(feed=feed, consumer=consumer) as session:
             found = load_feed(session, self.database.schema, feed)
-            _call(session, found, "drop_consumer", {"consumer": consumer})
+            value = {"consumer": consumer, "resource_version": resource_version}
+            _call(session, found, "drop_consumer", value)
 
 
 def check_lease_seconds(seconds: float) -> None:
@@ -151,7 +185,23 @@ def _move(feed: MssqlFeed, move: CursorMove) -> dict[str, Any]:
         "ack": None if move.ack is None else move.ack.bytes,
         "expected_version": move.expected_version,
         "lease_token": move.lease_token,
+        "is_rewind": move.is_rewind or None,
     }
+
+
+def _change(feed: str, row: Mapping[str, Any]) -> CursorChange:
+    return CursorChange(
+        number=int(row["number"]),
+        consumer=row["consumer"],
+        feed=feed,
+        shard=parse_shard(row["shard"]),
+        before=as_ulid(row["before_ulid"]),
+        after=Ulid.of_bytes(row["after_ulid"]),
+        resource_version=int(row["resource_version"]),
+        at=as_time(row["moved_at"]),
+        by=row["moved_by"],
+        why=row["why"],
+    )
 
 
 def _call(

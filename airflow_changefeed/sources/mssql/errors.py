@@ -79,10 +79,13 @@ THROWN: Mapping[int, type[ChangefeedError]] = {
     77152: ConsumerSetupError,
     77153: ConsumerSetupError,
     77154: DeadLetterError,
+    77155: StaleVersionError,
 }
 #: Of conversions that fail in a view, where nothing can be thrown.
 CONVERTED: Mapping[int, type[ChangefeedError]] = {77122: FeedSetupError}
 _THROWN = re.compile(r"changefeed (\d+): (.*)", re.DOTALL)
+#: How our T-SQL tells the version that a write named, the present one, and the present value.
+_STALE = re.compile(r"is at resource version (\d+) \((.*)\), not (-?\d+): nothing was changed", re.DOTALL)
 
 
 def thrown(error: BaseException) -> tuple[int, str] | None:
@@ -110,8 +113,11 @@ def name_text(text: str, *, secret: str = "", **facts: Any) -> ChangefeedError |
     :param text: of the server, or of the driver.
     """
     if found := _THROWN.search(text):
-        known = {**THROWN, **CONVERTED}
-        return known.get(int(found[1]), TerminalError)(found[2].strip(), number=int(found[1]), **facts)
+        kind = {**THROWN, **CONVERTED}.get(int(found[1]), TerminalError)
+        if stale := _STALE.search(found[2]):
+            present, expected = int(stale[1]), int(stale[3])
+            facts |= {"expected_version": expected, "present_version": present, "present": stale[2]}
+        return kind(found[2].strip(), number=int(found[1]), **facts)
     for native in NATIVE:
         if re.search(native.pattern, text.lower(), re.DOTALL):
             advice = native.advice or remedy(text)

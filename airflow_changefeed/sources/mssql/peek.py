@@ -9,12 +9,13 @@ asks for, so that the server plans it once; a failure in one feed ends that feed
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_changefeed.core.feed import parse_shard
 from airflow_changefeed.exceptions import LockTimeoutError, TransientError
 from airflow_changefeed.sources.looks import FeedLook
+from airflow_changefeed.sources.mssql.calls import Result, sections
 from airflow_changefeed.sources.mssql.catalog import load_feed
 from airflow_changefeed.sources.mssql.errors import name_error, name_text
 from airflow_changefeed.sources.mssql.names import as_time, as_ulid, literal, quote
@@ -23,8 +24,6 @@ from airflow_changefeed.sources.mssql.session import Session
 
 #: Letters that a name may have on SQL Server.
 _LONGEST = 128
-#: A result: names of its columns, and rows.
-_Result = tuple[list[str], list[tuple[Any, ...]]]
 
 #: Gives a row with the place of each feed that the login may look at, then its results, or the error.
 #: Who waits for a lock in vain waits once, whatever number of feeds is locked.
@@ -70,7 +69,7 @@ def look(
         FeedSetupError where its event table was dropped, or the login must not see it, or another error.
     """
     try:
-        sections = _sections(session.execute(_batch(schema, wanted)))
+        found_sections = sections(session.execute(_batch(schema, wanted)))
     except Exception as error:
         if len(wanted) == 1 or isinstance(name_error(error), TransientError):
             if not isinstance(name_error(error), TransientError):
@@ -80,7 +79,7 @@ def look(
         # Some errors end a batch whatever catches them: then each feed alone.
         return {feed: _alone(session, schema, feed, names) for feed, names in wanted.items()}
     found = {
-        feed: _answer(session, schema, feed, names, sections.get(place))
+        feed: _answer(session, schema, feed, names, found_sections.get(place))
         for place, (feed, names) in enumerate(wanted.items())
     }
     for one in found.values():
@@ -125,19 +124,8 @@ def _alone(session: Session, schema: str, feed: str, names: Sequence[str]) -> Fe
         return named
 
 
-def _sections(results: Iterable[_Result]) -> dict[int, list[_Result]]:
-    """Return the results of each feed, by its place."""
-    sections: dict[int, list[_Result]] = {}
-    for columns, rows in results:
-        if columns == ["place"]:
-            section = sections[rows[0][0]] = []
-        else:
-            section.append((columns, rows))
-    return sections
-
-
 def _answer(
-    session: Session, schema: str, feed: str, names: Sequence[str], section: list[_Result] | None
+    session: Session, schema: str, feed: str, names: Sequence[str], section: list[Result] | None
 ) -> FeedLook | Exception:
     try:
         if section is None:
@@ -162,9 +150,7 @@ def _answer(
         return named
 
 
-def _found(
-    session: Session, schema: str, feed: str, names: Sequence[str], section: list[_Result]
-) -> FeedLook:
+def _found(session: Session, schema: str, feed: str, names: Sequence[str], section: list[Result]) -> FeedLook:
     (_, ((name, at, has_table),)), (_, shards), (_, cursors) = section
     if name != feed or not has_table:
         load_feed(session, schema, feed)

@@ -32,7 +32,12 @@ ON_MISSING = ("fail", "keys_only")
 
 
 class MssqlReader:
-    """The part of the source that reads; of all its methods only :meth:`read_feed` writes, when it drains."""
+    """
+    The part of the source that reads.
+
+    Of all its methods only :meth:`read_feed` writes, when it drains, and those that give resource versions,
+    when they note that columns changed.
+    """
 
     database: MssqlDatabase
 
@@ -49,12 +54,15 @@ class MssqlReader:
 
     def feeds(self) -> list[FeedInfo]:
         """See the protocol."""
-        found = self.database.ask(lambda session: load_feeds(session, self.database.schema))
+        found = self.database.ask(lambda session: load_feeds(session, self.database.schema, is_noted=True))
         return [feed.info for feed in found or []]
 
     def feed(self, feed: str) -> FeedInfo:
         """See the protocol."""
-        return self._ask(feed, lambda session, found: found.info, is_fresh=True)
+        schema = self.database.schema
+        return self.database.ask(
+            lambda session: load_feed(session, schema, feed, is_fresh=True, is_noted=True).info, feed=feed
+        )
 
     def _ask(
         self,

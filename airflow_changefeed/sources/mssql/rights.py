@@ -25,6 +25,7 @@ _READERS = (
     ),
     *("consume_events", "log_attempt", "invocations", "purge_invocations"),
     *("dead_letters", "settle_letter", "park_again"),
+    *("history", "overview", "revoke_lease", "change_consumer"),
 )
 #: The role that has the right, by what stands before the feed in an object's name.
 ROLES: Mapping[str, str] = MappingProxyType(

@@ -36,6 +36,7 @@ class MssqlSetup:
         kind: FeedKind = FeedKind.OUTBOX,
         shard_key_type: str = "int",
         time_tolerance: timedelta = timedelta(hours=1),
+        resource_version: int | None = None,
     ) -> FeedInfo:
         """
         See :class:`~airflow_changefeed.sources.base.FeedControl`.
@@ -61,6 +62,7 @@ class MssqlSetup:
             "blocking": kind is FeedKind.SERIALIZED,
             "shard_key_type": shard_key_type,
             "time_tolerance_ms": time_tolerance // timedelta(milliseconds=1),
+            **named_version(resource_version),
         }
         feed = f"{schema}.{name}"
         with self.database.connect(feed=feed) as session:
@@ -90,13 +92,18 @@ class MssqlSetup:
             after = installed_version(session, self.database.schema)
         return Installed(before, after or __version__)
 
-    def drop_feed(self, feed: str) -> None:
+    def drop_feed(self, feed: str, *, resource_version: int | None = None) -> None:
         """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
         with self.database.connect(feed=feed) as session:
             found = load_feed(session, self.database.schema, feed, is_whole=False)
-            arguments = {"table_name": found.table or found.name}
+            arguments = {"table_name": found.table or found.name, **named_version(resource_version)}
             procedure = f"{quote(self.database.schema)}.[drop_feed]"
             session.execute(call_text(procedure, arguments), *arguments.values())
+
+
+def named_version(resource_version: int | None) -> dict[str, int]:
+    """Return the argument of a procedure for the version that was seen; none where none is named."""
+    return {} if resource_version is None else {"resource_version": resource_version}
 
 
 def install_where_missing(session: Session, database: MssqlDatabase) -> None:

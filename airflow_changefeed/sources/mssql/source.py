@@ -21,6 +21,7 @@ from airflow_changefeed.sources.mssql.options import (
     missing_login,
     read_options,
 )
+from airflow_changefeed.sources.mssql.overview import MssqlOverview
 from airflow_changefeed.sources.mssql.reader import MssqlReader
 from airflow_changefeed.sources.mssql.setup import MssqlSetup
 
@@ -30,6 +31,7 @@ DEFAULT_SCHEMA = "changefeed"
 class MssqlFeedSource(
     MssqlControl,
     MssqlReader,
+    MssqlOverview,
     MssqlHistory,
     MssqlSetup,
     MssqlCaptures,

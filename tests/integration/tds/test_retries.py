@@ -143,6 +143,13 @@ CALLS: dict[str, Callable[[MssqlFeedSource], Any]] = {
     "request_leases": lambda source: source.request_leases("nightly", FEED, [0], holder="me", seconds=5),
     "renew_leases": lambda source: source.renew_leases("nightly", FEED, {0: 1}, holder="me", seconds=5),
     "leave": lambda source: source.leave("nightly", FEED, {0: 1}, holder="me"),
+    "revoke_lease": lambda source: source.revoke_lease("nightly", FEED, 0, lease_token=1),
+    "change_consumer": lambda source: source.change_consumer(
+        ConsumerSpec("nightly", FEED), resource_version=1, by="me"
+    ),
+    "history": lambda source: source.history(FEED, "nightly"),
+    "feed": lambda source: source.feed(FEED),
+    "overview": lambda source: source.overview([FEED]),
     "leases": lambda source: source.leases(FEED),
     "dead_letters": lambda source: source.dead_letters(FEED),
     "settle_letter": lambda source: source.settle_letter(1, LetterState.RETRY, by="me"),
@@ -156,6 +163,7 @@ CALLS: dict[str, Callable[[MssqlFeedSource], Any]] = {
 AGAIN = {
     *("drain", "seal", "next_attempt", "cursors", "peek", "peek_many", "now"),
     *("consumers", "leases", "dead_letters", "invocations"),
+    *("history", "feed", "overview"),
 }
 
 

@@ -20,6 +20,7 @@ from airflow_changefeed.exceptions import (
     PermissionDeniedError,
     PurgedError,
     SourceUnavailableError,
+    StaleVersionError,
     TerminalError,
 )
 from airflow_changefeed.sources.mssql.errors import CONVERTED, THROWN, name_error, thrown
@@ -250,3 +251,20 @@ def test_a_deadlock_is_a_lock_that_was_not_waited_for() -> None:
     """Whoever catches lock timeouts catches it, and whoever tries again knows it."""
     assert type(name_error(_error(TEXTS[1205]))) is DeadlockError
     assert issubclass(DeadlockError, LockTimeoutError)
+
+
+@pytest.mark.parametrize("number", [77132, 77155])
+def test_a_stale_write_has_what_was_named_and_what_there_is_as_facts(number: int) -> None:
+    """Also where the present value itself looks like the end of it."""
+    error = name_error(
+        _error(
+            f'changefeed {number}: feed "s.T" is at resource version 5 (outbox, columns: a), not (b), '
+            "not -3: nothing was changed. Read it again and decide anew"
+        ),
+        feed="s.T",
+    )
+    assert isinstance(error, StaleVersionError)
+    assert not error.transient
+    facts = {name: error.facts[name] for name in ("expected_version", "present_version", "present", "feed")}
+    present = "outbox, columns: a), not (b"
+    assert facts == {"expected_version": -3, "present_version": 5, "present": present, "feed": "s.T"}

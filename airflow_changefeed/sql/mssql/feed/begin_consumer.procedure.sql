@@ -1,13 +1,14 @@
 -- Makes sure that a consumer has a row for a shard. One that exists keeps its place, except that a row which has completed
--- nothing yet may begin earlier. May run in the caller's transaction.
--- @after: where the consumer begins, exclusive. @by: who begins it, for people to read.
+-- nothing yet may begin earlier. What it does is in the history. May run in the caller's transaction.
+-- @after: where the consumer begins, exclusive. @by, @why: who begins it and why, for people to read.
 -- errors: 77105 @after lies beyond the shard's clock. 77135 the consumer is somebody else's. 77153 it is one of events
 -- permission: readers
 create procedure <<schema>>.[begin_consumer:<<name>>] (
     @consumer nvarchar(128),
     @shard_id <<shard_type>>,
     @after binary(16),
-    @by nvarchar(256)
+    @by nvarchar(256),
+    @why nvarchar(2000) = null
 )
 as
 begin
@@ -16,6 +17,7 @@ begin
     begin try
         declare @is_own bit = case when @@trancount = 0 then 1 else 0 end;
         declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id), @time datetime2(3), @found int, @owner nvarchar(128), @message nvarchar(2048);
+        declare @before binary(16), @version bigint, @count int, @now datetime2(3);
         if @is_own = 1 begin transaction;
         -- A purge takes this lock too: it sees this consumer, or is seen by its first read.
         select @time = s.time from <<schema>>.[state:<<name>>] as s with (updlock, rowlock) where s.shard_id = @shard_id;
@@ -29,25 +31,31 @@ begin
                 N'a name of its own. Nothing was changed');
             throw 77153, @message, 1;
         end;
-        select @found = count(*) from <<schema>>.[consumers] as c with (updlock, holdlock, rowlock)
+        select @found = count(*), @before = max(c.ulid), @version = max(c.resource_version) from <<schema>>.[consumers] as c with (updlock, holdlock, rowlock)
         where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = @shard;
         -- A further shard is that of whoever began the first, also when an operator begins it.
         select top (1) @owner = c.owner from <<schema>>.[consumers] as c
         where c.feed_id = <<feed_id>> and c.consumer = @consumer
         order by c.shard;
+        set @now = <<schema>>.[now]();
         if @found = 0
             insert into <<schema>>.[consumers] (feed_id, consumer, shard, start_ulid, ulid, ack, moved_at, moved_by, owner)
-            values (<<feed_id>>, @consumer, @shard, @after, @after, @after, <<schema>>.[now](), @by, isnull(@owner, user_name()));
+            values (<<feed_id>>, @consumer, @shard, @after, @after, @after, @now, @by, isnull(@owner, user_name()));
         else
             update <<schema>>.[consumers]
             set start_ulid = @after,
                 ulid = @after,
                 ack = convert(binary(16), case when ack < @after then ack else @after end),
                 resource_version = resource_version + 1,
-                moved_at = <<schema>>.[now](),
+                moved_at = @now,
                 moved_by = @by
             where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard
                 and ulid = start_ulid and ahead = N'[]' and start_ulid > @after;
+        set @count = @@rowcount;
+        set @version = isnull(@version, 0) + 1;
+        if @count > 0
+            exec <<schema>>.[note_change:<<name>>]
+                @consumer = @consumer, @shard = @shard, @before = @before, @after = @after, @resource_version = @version, @at = @now, @by = @by, @why = @why;
         if @is_own = 1 commit;
     end try
     begin catch

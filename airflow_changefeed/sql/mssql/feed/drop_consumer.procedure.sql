@@ -1,21 +1,51 @@
--- Forgets all of a consumer: settings, cursors, leases, dead letters and log, which frees what it held back from purging.
--- errors: 77135 the consumer is somebody else's
+-- Forgets all of a consumer: settings, cursors with their history, leases, dead letters and log, which frees what it held back from
+-- purging.
+-- @resource_version: of the settings that were seen; of an export's consumer, which has none, the sum of its rows'. Null drops it
+--     however it is.
+-- errors: 77135 the consumer is somebody else's. 77155 it is at another @resource_version; nothing was dropped
 -- permission: readers
-create procedure <<schema>>.[drop_consumer:<<name>>] (@consumer nvarchar(128))
+create procedure <<schema>>.[drop_consumer:<<name>>] (@consumer nvarchar(128), @resource_version bigint = null)
 as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     set rowcount 0;
     begin try
-        declare @is_own bit = case when @@trancount = 0 then 1 else 0 end;
+        declare @is_own bit = case when @@trancount = 0 then 1 else 0 end, @message nvarchar(2048), @version bigint, @present nvarchar(max);
         exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
         if @is_own = 1 begin transaction;
+        if @resource_version is not null
+        begin
+            -- Locked by an update that changes nothing, and then read: what is read is what the last one to have it committed.
+            update <<schema>>.[consumer_settings] set resource_version = resource_version where feed_id = <<feed_id>> and consumer = @consumer;
+            select @version = s.resource_version, @present = concat(N'settings ', left(s.settings, 500)) from <<schema>>.[consumer_settings] as s
+            where s.feed_id = <<feed_id>> and s.consumer = @consumer;
+            if @version is null
+            begin
+                update <<schema>>.[consumers] set resource_version = resource_version where feed_id = <<feed_id>> and consumer = @consumer;
+                select
+                    @version = sum(c.resource_version),
+                    @present = left(string_agg(convert(nvarchar(max), concat(N'shard ', c.shard, N' at ', <<schema>>.[ulid_text](c.ulid))), N', ') within group (order by c.shard), 1000)
+                from <<schema>>.[consumers] as c
+                where c.feed_id = <<feed_id>> and c.consumer = @consumer;
+            end;
+            set @version = isnull(@version, 0);
+            if @version <> @resource_version
+            begin
+                set @message = concat(
+                    N'changefeed 77155: consumer "', @consumer, N'" of feed "<<name_text>>" is at resource version ', @version, N' (', isnull(@present, N'there is none of that name'),
+                    N'), not ', @resource_version, N': nothing was changed.',
+                    case when @resource_version > @version then N' A version above the present one is of another database, or from before this one was restored.' else N'' end,
+                    N' Read it again and decide anew');
+                throw 77155, @message, 1;
+            end;
+        end;
         -- In the order in which others lock them.
         delete from <<schema>>.[consumer_settings] where feed_id = <<feed_id>> and consumer = @consumer;
         delete from <<schema>>.[consumers] where feed_id = <<feed_id>> and consumer = @consumer;
         delete from <<schema>>.[dead_letters] where feed_id = <<feed_id>> and consumer = @consumer;
         delete from <<schema>>.[invocations] where feed_id = <<feed_id>> and consumer = @consumer;
+        delete from <<schema>>.[cursor_history] where feed_id = <<feed_id>> and consumer = @consumer;
         delete from <<schema>>.[lease_waiters] where feed_id = <<feed_id>> and consumer = @consumer;
         if @is_own = 1 commit;
     end try

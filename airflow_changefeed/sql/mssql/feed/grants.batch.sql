@@ -31,6 +31,10 @@ grant execute on <<schema>>.[purge_invocations:<<name>>] to [<<schema_name>>.rea
 grant execute on <<schema>>.[dead_letters:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[settle_letter:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[park_again:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[history:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[overview:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[revoke_lease:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[change_consumer:<<name>>] to [<<schema_name>>.readers:<<name>>];
 exec (N'alter role [<<schema_name_in_text>>.readers:<<name_in_text>>] add member [<<schema_name_in_text>>.operators:<<name_in_text>>]');
 grant execute on <<schema>>.[drain_feed:<<name>>] to [<<schema_name>>.operators:<<name>>];
 grant execute on <<schema>>.[seal_feed:<<name>>] to [<<schema_name>>.operators:<<name>>];
@@ -39,3 +43,4 @@ grant execute on <<schema>>.[insert_history:<<name>>] to [<<schema_name>>.operat
 grant execute on <<schema>>.[now] to public;
 grant execute on <<schema>>.[version] to public;
 grant execute on <<schema>>.[letter_feed] to public;
+grant execute on <<schema>>.[note_schemas] to public;

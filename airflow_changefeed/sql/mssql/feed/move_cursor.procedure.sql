@@ -1,9 +1,10 @@
 -- Moves a consumer's cursor in a shard, only if the row still is as its reader saw it; bumps its resource version.
--- May run in the caller's transaction: last in it, the work and the cursor commit together.
+-- May run in the caller's transaction: last in it, the work and the cursor commit together. Each move is in the history.
 -- @start_ulid (exclusive), @ulid (inclusive), @ahead (JSON): the new frontier. @furthest: the highest place in it.
 -- @ack: inclusive, what the consumer no longer needs; null leaves it, it never goes back. @expected_version: as it was seen.
--- @lease_token: the mover's grant. @by: who moves it, for people to read.
--- errors: 77105 beyond the shard's clock. 77131 no such row. 77132 the row was changed. 77133 the lease is not the newest or
+-- @lease_token: the mover's grant. @by, @why: who moves it and why, for people to read.
+-- @is_rewind: 1 for a person's move, which may go back, but not below what was purged; the ack, too.
+-- errors: 77104 what comes after it is purged. 77105 beyond the shard's clock. 77131 no such row. 77132 the row was changed. 77133 the lease is not the newest or
 --     ran out; transient. 77135 the consumer is somebody else's
 -- permission: readers
 create procedure <<schema>>.[move_cursor:<<name>>] (
@@ -16,7 +17,9 @@ create procedure <<schema>>.[move_cursor:<<name>>] (
     @ack binary(16) = null,
     @expected_version bigint,
     @lease_token bigint,
-    @by nvarchar(256)
+    @by nvarchar(256),
+    @why nvarchar(2000) = null,
+    @is_rewind bit = 0
 )
 as
 begin
@@ -26,9 +29,13 @@ begin
         declare @is_own bit = case when @@trancount = 0 then 1 else 0 end;
         declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id), @message nvarchar(2048), @now datetime2(3) = <<schema>>.[now]();
         declare @version bigint, @token bigint, @holder nvarchar(256), @expires datetime2(3), @moved_by nvarchar(256), @beyond binary(16);
+        declare @before binary(16), @lowest binary(16), @time datetime2(3);
         if @is_own = 1 begin transaction;
+        -- A purge takes this lock too: it sees the row as it was, or as it is now.
+        if @is_rewind = 1 select @time = s.time from <<schema>>.[state:<<name>>] as s with (updlock, rowlock) where s.shard_id = @shard_id;
         exec <<schema>>.[check_consumer:<<name>>] @consumer = @consumer, @shard = @shard;
-        select @version = c.resource_version, @token = c.lease_token, @holder = c.lease_holder, @expires = c.lease_expires, @moved_by = c.moved_by
+        select @version = c.resource_version, @token = c.lease_token, @holder = c.lease_holder, @expires = c.lease_expires, @moved_by = c.moved_by,
+            @before = c.ulid
         from <<schema>>.[consumers] as c
         where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = @shard;
         -- The lease first: who lost it may try again, whatever the new holder has moved meanwhile.
@@ -43,21 +50,31 @@ begin
         begin
             set @message = concat(
                 N'changefeed 77132: cursor of consumer "', @consumer, N'", feed "<<name_text>>", shard ', @shard, N' is at resource version ',
-                @version, N' (moved by "', @moved_by, N'"), not ', @expected_version, N': nothing was changed. Read it again and decide anew');
+                @version, N' (', <<schema>>.[ulid_text](@before), N', moved by "', @moved_by, N'"), not ', @expected_version, N': nothing was changed.',
+                case when @expected_version > @version then N' A version above the present one is of another database, or from before this one was restored.' else N'' end,
+                N' Read it again and decide anew');
             throw 77132, @message, 1;
         end;
         set @beyond = case when @furthest is null or @ulid > @furthest then convert(binary(16), @ulid) else convert(binary(16), @furthest) end;
         if @ack > @beyond set @beyond = @ack;
         exec <<schema>>.[check_beyond:<<name>>] @shard_id = @shard_id, @cursor = @beyond;
+        if @is_rewind = 1
+        begin
+            set @lowest = case when @ack < @ulid then convert(binary(16), @ack) else convert(binary(16), @ulid) end;
+            exec <<schema>>.[check_purged:<<name>>] @shard_id = @shard_id, @after = @lowest;
+        end;
         update <<schema>>.[consumers]
         set start_ulid = @start_ulid,
             ulid = @ulid,
             ahead = @ahead,
-            ack = convert(binary(16), case when @ack > ack then @ack else ack end),
+            ack = convert(binary(16), case when @ack > ack or (@is_rewind = 1 and @ack is not null) then @ack else ack end),
             resource_version = resource_version + 1,
             moved_at = @now,
             moved_by = @by
         where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard;
+        set @version = @version + 1;
+        exec <<schema>>.[note_change:<<name>>]
+            @consumer = @consumer, @shard = @shard, @before = @before, @after = @ulid, @resource_version = @version, @at = @now, @by = @by, @why = @why;
         if @is_own = 1 commit;
     end try
     begin catch

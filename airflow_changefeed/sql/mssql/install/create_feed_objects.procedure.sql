@@ -112,7 +112,10 @@ begin
             where t.place > @at
             order by t.place;
         end;
-        update <<schema>>.[feeds] set version = <<schema>>.[version]() where feed_id = @feed_id;
+        update <<schema>>.[feeds]
+        set resource_version = resource_version + case when version in ('', <<schema>>.[version]()) then 0 else 1 end,
+            version = <<schema>>.[version]()
+        where feed_id = @feed_id;
     end try
     begin catch
         if @@trancount > 0 rollback;

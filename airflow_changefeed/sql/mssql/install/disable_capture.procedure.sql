@@ -1,8 +1,8 @@
 -- Stops recording. The feed stays, to be read to its end; drop_feed drops it with all that was recorded.
--- @capture: its name. Harmless to repeat.
--- errors: 77141 there is no such capture. 77101 another set-up goes on; transient
+-- @capture: its name. Harmless to repeat. @resource_version: as it was seen; null takes it however it is.
+-- errors: 77141 there is no such capture. 77101 another set-up goes on; transient. 77155 it is at another @resource_version
 -- permission: as of enable_capture
-create procedure <<schema>>.[disable_capture] (@capture nvarchar(128))
+create procedure <<schema>>.[disable_capture] (@capture nvarchar(128), @resource_version bigint = null)
 as
 begin
     set xact_abort, nocount on;
@@ -11,19 +11,23 @@ begin
     -- Where it and a writer lock each other out, the writer goes on.
     set deadlock_priority low;
     begin try
-        declare @id int, @message nvarchar(2048), @result int, @place int, @sql nvarchar(max);
+        declare @id int, @message nvarchar(2048), @result int, @place int, @sql nvarchar(max), @feed_id int, @was_enabled bit;
         declare @drops table (place int not null identity(1, 1) primary key, sql nvarchar(max) not null);
+        if @@trancount = 0 exec <<schema>>.[note_schemas] @name = @capture;
         begin transaction;
         exec @result = sp_getapplock
             @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 60000;
         if @result < 0
             throw 77101, N'changefeed 77101: another set-up or upgrade is going on in this database; retry when it has ended', 1;
-        select @id = c.capture_id from <<schema>>.[captures] as c where c.name = @capture;
+        select @id = c.capture_id, @was_enabled = c.is_enabled, @feed_id = f.feed_id
+        from <<schema>>.[captures] as c left join <<schema>>.[feeds] as f on f.name = c.name
+        where c.name = @capture;
         if @id is null
         begin
             set @message = concat(N'changefeed 77141: there is no capture "', @capture, N'" in this database');
             throw 77141, @message, 1;
         end;
+        exec <<schema>>.[check_version] @feed_id = @feed_id, @resource_version = @resource_version;
         exec <<schema>>.[note_capture_gaps] @capture_id = @id;
         update <<schema>>.[captures]
         set is_changing = 1, disabled_at = case when is_enabled = 1 then <<schema>>.[now]() else disabled_at end, is_enabled = 0
@@ -47,6 +51,7 @@ begin
         end;
         update <<schema>>.[capture_tables] set guard_name = null, trigger_count = 0 where capture_id = @id;
         update <<schema>>.[captures] set is_changing = 0 where capture_id = @id;
+        if @was_enabled = 1 exec <<schema>>.[bump_version] @feed_id = @feed_id;
         commit;
     end try
     begin catch

@@ -1,11 +1,13 @@
 -- Drops a feed with its order, cursors and marks. The event table stays, but that of a capture, which is ours and goes with
 -- its triggers. Also one whose table is gone.
--- @table_name, or @table: the event table, or the feed's name (schema.table without quotes).
--- errors: 77106 there is no such feed. 77101 another set-up goes on
+-- @table_name, or @table: the event table, or the feed's name (schema.table without quotes). @resource_version: of the feed as it
+--     was seen; null drops it however it is.
+-- errors: 77106 there is no such feed. 77101 another set-up goes on. 77155 it is at another @resource_version; nothing was dropped
 -- permission: as of setup_feed
 create procedure <<schema>>.[drop_feed] (
     @table_name nvarchar(max) = null,
-    @table nvarchar(max) = null
+    @table nvarchar(max) = null,
+    @resource_version bigint = null
 )
 as
 begin
@@ -26,13 +28,15 @@ begin
             set @message = concat(N'changefeed 77106: there is no feed "', left(@given, 300), N'" in this database');
             throw 77106, @message, 1;
         end;
-        if exists (select 1 from <<schema>>.[captures] as c where c.name = @name)
-            exec <<schema>>.[disable_capture] @capture = @name;
+        if @@trancount = 0 exec <<schema>>.[note_schemas] @name = @name;
         begin transaction;
         exec @result = sp_getapplock
             @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 60000;
         if @result < 0
             throw 77101, N'changefeed 77101: a set-up or upgrade is going on in this database; retry when it has ended', 1;
+        exec <<schema>>.[check_version] @feed_id = @feed_id, @resource_version = @resource_version;
+        if exists (select 1 from <<schema>>.[captures] as c where c.name = @name)
+            exec <<schema>>.[disable_capture] @capture = @name;
 
         -- What calls goes before what it calls: the order of making them, backwards. A table's name is that of its object.
         insert into @drops (sql)
@@ -105,11 +109,15 @@ begin
         delete from <<schema>>.[dead_letters] where feed_id = @feed_id;
         delete from <<schema>>.[invocations] where feed_id = @feed_id;
         delete from <<schema>>.[lease_waiters] where feed_id = @feed_id;
+        delete from <<schema>>.[cursor_history] where feed_id = @feed_id;
         delete from <<schema>>.[capture_gaps] where capture_id in (select c.capture_id from <<schema>>.[captures] as c where c.name = @name);
         delete from <<schema>>.[capture_columns] where capture_id in (select c.capture_id from <<schema>>.[captures] as c where c.name = @name);
         delete from <<schema>>.[capture_tables] where capture_id in (select c.capture_id from <<schema>>.[captures] as c where c.name = @name);
         delete from <<schema>>.[captures] where name = @name;
         delete from <<schema>>.[stale_marks] where feed_id = @feed_id;
+        delete from <<schema>>.[dropped_feeds] where name = @name;
+        insert into <<schema>>.[dropped_feeds] (name, resource_version)
+        select f.name, f.resource_version from <<schema>>.[feeds] as f where f.feed_id = @feed_id;
         delete from <<schema>>.[feeds] where feed_id = @feed_id;
         commit;
     end try

@@ -8,8 +8,10 @@
 --     change no chosen column. @session_keys: JSON array of keys of session_context that are recorded. @trace_key: the one of
 --     the trace context; N'' for none. @with_sequence: 1 shows readers the number of each event in its shard.
 -- @guard_table: 1 makes the server refuse truncate and switch. @guard_schema: 1 makes it refuse changes of the table by which
---     its writers would fail. @snapshot: 1 also records the rows that are there.
--- errors: 77140 all that is wrong with it; nothing was changed. 77101 another set-up goes on; transient. 55000, 71000
+--     its writers would fail. @snapshot: 1 also records the rows that are there. @resource_version: of the capture as it was
+--     seen; null takes it however it is.
+-- errors: 77140 all that is wrong with it; nothing was changed. 77101 another set-up goes on; transient. 77155 it is at another
+--     @resource_version, or not there. 55000, 71000
 -- permission: to alter the table, and as of setup_feed
 create procedure <<schema>>.[enable_capture] (
     @table nvarchar(max),
@@ -26,7 +28,8 @@ create procedure <<schema>>.[enable_capture] (
     @with_sequence bit = 0,
     @guard_table bit = 1,
     @guard_schema bit = 1,
-    @snapshot bit = 0
+    @snapshot bit = 0,
+    @resource_version bigint = null
 )
 as
 begin
@@ -38,7 +41,7 @@ begin
     begin try
         declare @object_id int = object_id(@table, N'U'), @message nvarchar(2048), @result int, @sql nvarchar(max);
         declare @table_schema nvarchar(128), @table_name nvarchar(128), @capture_id int, @no smallint, @is_enabled bit, @problem nvarchar(200);
-        declare @events nvarchar(300), @event_schema nvarchar(128), @event_name nvarchar(128), @rows bigint;
+        declare @events nvarchar(300), @event_schema nvarchar(128), @event_name nvarchar(128), @rows bigint, @feed_id int;
         if @object_id is null
         begin
             set @message = concat(N'changefeed 71000: Could not find table "', left(@table, 300), N'" in this database, or you may not see it: name it with its schema');
@@ -67,14 +70,23 @@ begin
             or isnull(isjson(@session_keys), 0) = 0
             throw 55000, N'changefeed 55000: columns and @session_keys are given as JSON arrays, for example N''["id", "name"]''', 1;
 
+        if @@trancount = 0 exec <<schema>>.[note_schemas] @name = @capture;
         begin transaction;
         exec @result = sp_getapplock
             @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 60000;
         if @result < 0
             throw 77101, N'changefeed 77101: another set-up or upgrade is going on in this database; retry when it has ended', 1;
         select @capture_id = c.capture_id, @is_enabled = c.is_enabled from <<schema>>.[captures] as c where c.name = @capture;
+        if @capture_id is null and @resource_version is not null
+        begin
+            set @message = concat(N'changefeed 77155: capture "', @capture, N'" is at resource version 0 (there is none of that name), not ', @resource_version,
+                N': nothing was changed. A version above the present one is of another database, or from before this one was restored. Read it again and decide anew');
+            throw 77155, @message, 1;
+        end;
         if @capture_id is not null
         begin
+            select @feed_id = f.feed_id from <<schema>>.[feeds] as f where f.name = @capture;
+            exec <<schema>>.[check_version] @feed_id = @feed_id, @resource_version = @resource_version;
             if exists (
                 select 1 from <<schema>>.[captures] as c
                 inner join <<schema>>.[feeds] as f on f.name = c.name
@@ -109,6 +121,7 @@ begin
                     update <<schema>>.[captures] set is_changing = 1 where capture_id = @capture_id;
                     exec <<schema>>.[create_capture_objects] @capture_id = @capture_id, @table_no = @no;
                     update <<schema>>.[captures] set is_changing = 0 where capture_id = @capture_id;
+                    exec <<schema>>.[bump_version] @feed_id = @feed_id;
                 end;
                 commit;
                 return;
@@ -214,6 +227,9 @@ begin
     set nocount on;
     exec <<schema_in_text>>.[check_captured_tables];
 end';
+        if @feed_id is not null exec <<schema>>.[bump_version] @feed_id = @feed_id;
+        -- One that was just made is at its first version.
+        else update <<schema>>.[feeds] set schema_print = <<schema>>.[columns_print](name, object_id) where name = @capture;
         commit;
     end try
     begin catch

@@ -2,7 +2,9 @@
 -- tolerance_ms: a time_hint further in the future takes the present time. floor_time: sealed until then; no event of any
 -- shard, also of one first used later, gets a ULID below it (ADR 0001, R7). attempt: the last attempt token drawn.
 -- sequence_name: what the outbox's order_sequence is drawn from, quoted. ulid_column, shard_column: of the event table,
--- for serialized writers only; without shard_column the feed has shard 0 alone.
+-- for serialized writers only; without shard_column the feed has shard 0 alone. resource_version: grows with each change of
+-- the settings, with an upgrade, and with the columns of the table (of a capture: of its tables), of which schema_print is a
+-- fingerprint, as they were last seen.
 if object_id(N'<<schema_in_text>>.[feeds]') is null
     create table <<schema>>.[feeds] (
         feed_id int not null identity(1, 1),
@@ -17,8 +19,21 @@ if object_id(N'<<schema_in_text>>.[feeds]') is null
         ulid_column nvarchar(128) null,
         shard_column nvarchar(128) null,
         version varchar(20) not null,
+        resource_version bigint not null constraint [def:feeds.resource_version] default 1,
+        schema_print varbinary(32) null,
         constraint [pk:feeds] primary key (feed_id),
         constraint [unique:feeds.name] unique (name),
         constraint [check:feeds.kind] check (kind in ('outbox', 'serialized')),
         constraint [check:feeds.tolerance_ms] check (tolerance_ms >= 0)
+    );
+if col_length(N'<<schema_in_text>>.[feeds]', N'resource_version') is null
+    alter table <<schema>>.[feeds] add resource_version bigint not null constraint [def:feeds.resource_version] default 1;
+if col_length(N'<<schema_in_text>>.[feeds]', N'schema_print') is null
+    alter table <<schema>>.[feeds] add schema_print varbinary(32) null;
+-- The last version of feeds that were dropped: none comes again where there is another feed of that name.
+if object_id(N'<<schema_in_text>>.[dropped_feeds]') is null
+    create table <<schema>>.[dropped_feeds] (
+        name nvarchar(128) not null,
+        resource_version bigint not null,
+        constraint [pk:dropped_feeds] primary key (name)
     );

@@ -1,10 +1,13 @@
 -- Captures the present columns of a capture's tables, and makes its triggers anew. What is recorded already stays.
 -- @capture: its name. @without: JSON array of columns to capture no longer, so that they may be dropped or given another type.
--- errors: 77141 there is no such capture. 77143 a column's type does not fit what was recorded; nothing was changed. 77140
+-- @resource_version: as it was seen; null takes it however it is.
+-- errors: 77141 there is no such capture. 77143 a column's type does not fit what was recorded; nothing was changed. 77140. 77155
+--     it is at another @resource_version
 -- permission: as of enable_capture
 create procedure <<schema>>.[refresh_capture] (
     @capture nvarchar(128),
-    @without nvarchar(max) = N'[]'
+    @without nvarchar(max) = N'[]',
+    @resource_version bigint = null
 )
 as
 begin
@@ -15,20 +18,24 @@ begin
     set deadlock_priority low;
     begin try
         declare @id int, @no smallint, @last smallint, @object_id int, @message nvarchar(2048), @result int, @is_enabled bit;
-        declare @columns nvarchar(max), @found nvarchar(max);
+        declare @columns nvarchar(max), @found nvarchar(max), @feed_id int;
         if isnull(isjson(@without), 0) = 0
             throw 55000, N'changefeed 55000: @without is given as a JSON array, for example N''["name"]''', 1;
+        if @@trancount = 0 exec <<schema>>.[note_schemas] @name = @capture;
         begin transaction;
         exec @result = sp_getapplock
             @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 60000;
         if @result < 0
             throw 77101, N'changefeed 77101: another set-up or upgrade is going on in this database; retry when it has ended', 1;
-        select @id = c.capture_id, @is_enabled = c.is_enabled from <<schema>>.[captures] as c where c.name = @capture;
+        select @id = c.capture_id, @is_enabled = c.is_enabled, @feed_id = f.feed_id
+        from <<schema>>.[captures] as c left join <<schema>>.[feeds] as f on f.name = c.name
+        where c.name = @capture;
         if @id is null
         begin
             set @message = concat(N'changefeed 77141: there is no capture "', @capture, N'" in this database');
             throw 77141, @message, 1;
         end;
+        exec <<schema>>.[check_version] @feed_id = @feed_id, @resource_version = @resource_version;
         if @is_enabled = 0
         begin
             set @message = concat(N'changefeed 77140: capture "', @capture, N'" is disabled; enable it, which takes the present columns, too');
@@ -59,6 +66,8 @@ begin
             select top (1) @no = t.table_no from <<schema>>.[capture_tables] as t where t.capture_id = @id and t.table_no > @last order by t.table_no;
         end;
         update <<schema>>.[captures] set is_changing = 0 where capture_id = @id;
+        -- Also where nothing changed: what was seen before may mean something else now.
+        exec <<schema>>.[bump_version] @feed_id = @feed_id;
         commit;
     end try
     begin catch

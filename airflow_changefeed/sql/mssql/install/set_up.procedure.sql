@@ -10,7 +10,8 @@ create procedure <<schema>>.[set_up] (
     @time_tolerance_ms bigint = null,
     @ulid_column sysname = null,
     @shard_column sysname = null,
-    @must_exist bit
+    @must_exist bit,
+    @resource_version bigint = null
 )
 as
 begin
@@ -19,7 +20,7 @@ begin
     begin try
         declare @object_id int = object_id(@table_name, N'U'), @message nvarchar(2048);
         declare @kind varchar(10) = case when @outbox = 1 then 'outbox' else 'serialized' end;
-        declare @name nvarchar(128), @feed_id int, @state int, @type sysname, @sequence nvarchar(300), @result int, @is_new bit = 0;
+        declare @name nvarchar(128), @feed_id int, @state int, @type sysname, @sequence nvarchar(300), @result int, @is_new bit = 0, @is_known bit = 0;
         if (isnull(@outbox, 0) = 0 and isnull(@serialized, 0) = 0) or (@outbox = 1 and @serialized = 1)
             throw 55000, N'changefeed 55000: please pass *either* @outbox=1 *or* @blocking=1 (@serialize_writers=1)', 1;
         if @object_id is null
@@ -40,6 +41,8 @@ begin
         select @name = concat(i.TABLE_SCHEMA, N'.', i.TABLE_NAME) from INFORMATION_SCHEMA.TABLES as i
         where i.TABLE_SCHEMA = object_schema_name(@object_id) and i.TABLE_NAME = object_name(@object_id);
 
+        -- Stays noted, also where this is refused.
+        if @@trancount = 0 exec <<schema>>.[note_schemas] @name = @name;
         -- One that is there is renewed object by object, as its readers and writers go on meanwhile; a new one is made whole
         -- or not at all.
         begin transaction;
@@ -47,13 +50,20 @@ begin
             @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 60000;
         if @result < 0
             throw 77101, N'changefeed 77101: another set-up or upgrade is going on in this database; retry when it has ended', 1;
-        select @feed_id = f.feed_id, @type = f.shard_key_type from <<schema>>.[feeds] as f where f.name = @name;
+        select @feed_id = f.feed_id, @type = f.shard_key_type, @is_known = 1 from <<schema>>.[feeds] as f where f.name = @name;
         set @state = object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'state:', @name))));
         if @feed_id is null and @state is null and @must_exist = 1
         begin
             set @message = concat(N'changefeed 77106: there is no feed "', @name, N'" in this database; make it with setup_feed');
             throw 77106, @message, 1;
         end;
+        if @feed_id is null and @resource_version is not null
+        begin
+            set @message = concat(N'changefeed 77155: feed "', @name, N'" is at resource version 0 (there is none of that name), not ', @resource_version,
+                N': nothing was changed. A version above the present one is of another database, or from before this one was restored. Read it again and decide anew');
+            throw 77155, @message, 1;
+        end;
+        if @is_known = 1 exec <<schema>>.[check_version] @feed_id = @feed_id, @resource_version = @resource_version;
         if @feed_id is null and @state is null set @is_new = 1;
         if @feed_id is null
         begin
@@ -71,8 +81,9 @@ begin
                     throw 77111, @message, 1;
                 end;
             end;
-            insert into <<schema>>.[feeds] (name, object_id, kind, shard_key_type, sequence_name, version)
-            values (@name, @object_id, @kind, isnull(@type, isnull(@shard_key_type, N'int')), @sequence, '');
+            insert into <<schema>>.[feeds] (name, object_id, kind, shard_key_type, sequence_name, version, resource_version)
+            values (@name, @object_id, @kind, isnull(@type, isnull(@shard_key_type, N'int')), @sequence, '',
+                1 + isnull((select d.resource_version from <<schema>>.[dropped_feeds] as d where d.name = @name), 0));
             set @feed_id = scope_identity();
             select @type = f.shard_key_type from <<schema>>.[feeds] as f where f.feed_id = @feed_id;
         end;
@@ -88,7 +99,12 @@ begin
         set object_id = @object_id,
             tolerance_ms = isnull(@time_tolerance_ms, tolerance_ms),
             ulid_column = @ulid_column,
-            shard_column = @shard_column
+            shard_column = @shard_column,
+            -- Repeated as it is, it is no change.
+            resource_version = resource_version + case when @is_known = 1 and (
+                object_id <> @object_id or tolerance_ms <> @time_tolerance_ms
+                or isnull(ulid_column, N'') <> isnull(@ulid_column, N'') or isnull(shard_column, N'') <> isnull(@shard_column, N'')) then 1 else 0 end,
+            schema_print = isnull(<<schema>>.[columns_print](@name, @object_id), schema_print)
         where feed_id = @feed_id;
         if @is_new = 0 commit;
         exec <<schema>>.[create_feed_objects] @feed_id = @feed_id;

@@ -2,8 +2,10 @@
 -- @table_name, or @table: the event table, with its schema. @outbox = 1, or @blocking = 1 (@serialize_writers = 1): how it
 --     is written. @shard_key_type: int (default), bigint, smallint, tinyint or uniqueidentifier. @time_tolerance_ms: a
 --     time_hint further in the future takes the present time; 3600000 by default. @ulid_column, @shard_column: of the
---     event table, for serialized writers, where they are not named ulid and shard or shard_id.
--- errors: 55000 arguments. 71000 no such table. 77101 another set-up goes on. 77110 to 77119: see "Errors" in the docs
+--     event table, for serialized writers, where they are not named ulid and shard or shard_id. @resource_version: of the
+--     feed as it was seen; null takes it however it is.
+-- errors: 55000 arguments. 71000 no such table. 77101 another set-up goes on. 77110 to 77119: see "Errors" in the docs. 77155 the
+--     feed is at another @resource_version, or not there; nothing was changed
 -- permission: to create tables, procedures and roles in the schema
 create procedure <<schema>>.[setup_feed] (
     @table_name nvarchar(max) = null,
@@ -14,7 +16,8 @@ create procedure <<schema>>.[setup_feed] (
     @shard_key_type sysname = null,
     @time_tolerance_ms bigint = null,
     @ulid_column sysname = null,
-    @shard_column sysname = null
+    @shard_column sysname = null,
+    @resource_version bigint = null
 )
 as
 begin
@@ -23,5 +26,6 @@ begin
     declare @given nvarchar(max) = isnull(@table_name, @table), @serialized bit = isnull(@blocking, 0) | isnull(@serialize_writers, 0);
     exec <<schema>>.[set_up]
         @table_name = @given, @outbox = @outbox, @serialized = @serialized, @shard_key_type = @shard_key_type,
-        @time_tolerance_ms = @time_tolerance_ms, @ulid_column = @ulid_column, @shard_column = @shard_column, @must_exist = 0;
+        @time_tolerance_ms = @time_tolerance_ms, @ulid_column = @ulid_column, @shard_column = @shard_column, @must_exist = 0,
+        @resource_version = @resource_version;
 end

@@ -1,13 +1,16 @@
 -- Closes the open gaps of a capture: a person has seen them. What the tables hold now is right from here on.
 -- @note: what was done about them. @by: who. @resync: 1 records a reset and all rows that each table with a gap has now, in this
 --     transaction, so that whoever folds the events has the right state again; of all tables where no gap is open.
--- errors: 77100 in a transaction. 77101 no lock; transient. 77143 a trigger is still missing, disabled or altered
+-- @resource_version: of the capture as it was seen; null takes it however it is.
+-- errors: 77100 in a transaction. 77101 no lock; transient. 77143 a trigger is still missing, disabled or altered.
+--     77155 it is at another @resource_version; nothing was changed
 -- permission: operators
 create procedure <<schema>>.[settle_capture:<<name>>] (
     @note nvarchar(2000),
     @by nvarchar(256),
     @resync bit = 0,
-    @lock_timeout int = 60000
+    @lock_timeout int = 60000,
+    @resource_version bigint = null
 )
 as
 begin
@@ -19,14 +22,22 @@ begin
     begin try
         declare @tables table (table_no smallint not null primary key);
         declare @id int, @is_enabled bit, @no smallint, @base bigint, @rows bigint, @gained bigint, @reason nvarchar(2000), @message nvarchar(2048);
+        declare @result int, @changes int;
         if @@trancount > 0
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (settle_capture)', 0;
         if isnull(@note, N'') = N'' or isnull(@by, N'') = N''
             throw 77108, N'changefeed 77108: feed "<<name_text>>": @note and @by are missing: say who settles the gaps and what was done about them', 1;
+        exec <<schema>>.[note_schemas] @name = N'<<name_text>>';
+        begin transaction;
+        -- Who enables, refreshes or disables it takes this lock, too.
+        exec @result = sp_getapplock
+            @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = @lock_timeout;
+        if @result < 0
+            throw 77101, N'changefeed 77101: a set-up or upgrade is going on in this database; retry when it has ended', 1;
+        exec <<schema>>.[check_version] @feed_id = <<feed_id>>, @resource_version = @resource_version;
         select @id = c.capture_id, @is_enabled = c.is_enabled from <<schema>>.[captures] as c where c.name = N'<<name_text>>';
         if @resync = 1 and @is_enabled = 0
             throw 77143, N'changefeed 77143: feed "<<name_text>>": its capture is disabled, so its rows cannot be recorded: enable it with @snapshot = 1, or settle without @resync', 1;
-        begin transaction;
         insert into @tables (table_no)
         select distinct g.table_no from <<schema>>.[capture_gaps] as g where g.capture_id = @id and g.settled_at is null and @is_enabled = 1;
         -- Nothing is open, but all is to be recorded anew.
@@ -61,6 +72,8 @@ begin
         update <<schema>>.[capture_gaps]
         set settled_at = <<schema>>.[now](), settled_by = @by, note = @note
         where capture_id = @id and settled_at is null;
+        set @changes = @@rowcount;
+        if @changes > 0 or @resync = 1 exec <<schema>>.[bump_version] @feed_id = <<feed_id>>;
         commit;
     end try
     begin catch

@@ -1,0 +1,19 @@
+-- Tells the caller's #shards how many recorded events wait to be ordered in each, at most 10,000: a statement of many rows is one
+-- row of the outbox. Those of open transactions are passed over.
+-- permission: internal
+create procedure <<schema>>.[count_waiting:<<name>>]
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    update s
+    set waiting = (
+        select isnull(sum(convert(bigint, c.changefeed_rows)), 0) from (
+            select top (10000) o.changefeed_rows
+            from <<schema>>.[outbox:<<name>>] as o with (readcommittedlock, rowlock, readpast)
+            where o.shard_id = s.shard_id
+        ) as c
+    )
+    from #shards as s;
+    update #shards set waiting = 10000 where waiting > 10000;
+end

@@ -1,0 +1,45 @@
+-- Gives a consumer of events other settings; a running one goes on with those it began with until it is started again. Settings
+-- as they are change nothing.
+-- @settings: as of create_consumer. @resource_version: of the settings that were seen; null takes them however they are.
+-- result: as of consumer_settings, of this one.
+-- errors: 77108 @settings. 77135 it is somebody else's. 77151 no such consumer. 77155 it is at another @resource_version; nothing was
+--     changed
+-- permission: readers
+create procedure <<schema>>.[change_consumer:<<name>>] (
+    @consumer nvarchar(128),
+    @settings nvarchar(max),
+    @resource_version bigint = null
+)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    begin try
+        declare @is_own bit = case when @@trancount = 0 then 1 else 0 end, @message nvarchar(2048), @present nvarchar(max), @version bigint;
+        if isnull(isjson(@settings), 0) = 0
+            throw 77108, N'changefeed 77108: feed "<<name_text>>": @settings must be JSON', 1;
+        if @is_own = 1 begin transaction;
+        exec <<schema>>.[check_settings:<<name>>] @consumer = @consumer;
+        select @present = s.settings, @version = s.resource_version from <<schema>>.[consumer_settings] as s
+        where s.feed_id = <<feed_id>> and s.consumer = @consumer;
+        if @version <> @resource_version
+        begin
+            set @message = concat(
+                N'changefeed 77155: consumer "', @consumer, N'" of feed "<<name_text>>" is at resource version ', @version, N' (settings ', left(@present, 500),
+                N'), not ', @resource_version, N': nothing was changed.',
+                case when @resource_version > @version then N' A version above the present one is of another database, or from before this one was restored.' else N'' end,
+                N' Read it again and decide anew');
+            throw 77155, @message, 1;
+        end;
+        if @present <> @settings
+            update <<schema>>.[consumer_settings]
+            set settings = @settings, resource_version = resource_version + 1
+            where feed_id = <<feed_id>> and consumer = @consumer;
+        if @is_own = 1 commit;
+        exec <<schema>>.[consumer_settings:<<name>>] @consumer = @consumer;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
+end

@@ -1,0 +1,81 @@
+-- The feed at one glance, for people: its shards, what waits in them, and where its consumers stand. Waits for no writer: rows
+-- that somebody holds locked are passed over. Its cost grows with the shards that are asked for.
+-- @first_shard: how many shards to pass over, in their order: numbers ascending, UUIDs by text. @shards: how many to tell, at most.
+-- result: feed, shard_count (of them all); one row.
+-- result: shard_id, time, head, sealed_until, purged_upto, has_outbox (as of shards), waiting (rows in the outbox, at most 10000).
+-- result: as of cursors, and behind (events in the feed beyond the cursor, at most 10000); of the shards above, by their order.
+-- result: as of consumer_settings.
+-- errors: 77108 arguments
+-- permission: readers
+create procedure <<schema>>.[overview:<<name>>] (@first_shard int = 0, @shards int = 1000)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    set rowcount 0;
+    begin try
+        if @first_shard is null or @first_shard < 0 or @shards is null or @shards < 0
+            throw 77108, N'changefeed 77108: feed "<<name_text>>": @first_shard and @shards must be 0 or more', 1;
+        declare @floor datetime2(3), @count int;
+        create table #waiting (shard_id <<shard_type>> not null primary key);
+        exec <<schema>>.[waiting:<<name>>];
+        create table #shards (
+            shard_id <<shard_type>> not null primary key, shard nvarchar(36) collate database_default not null, place int not null, waiting bigint not null
+        );
+        select @floor = f.floor_time from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
+        insert into #shards (shard_id, shard, place, waiting)
+        select n.shard_id, n.shard, row_number() over (order by try_convert(bigint, n.shard), n.shard) - 1, 0
+        from (
+            select u.shard_id, lower(convert(nvarchar(36), u.shard_id)) as shard
+            from (
+                select s.shard_id, 1 as is_used
+                from <<schema>>.[state:<<name>>] as s with (readcommittedlock, rowlock, readpast)
+                union all
+                select w.shard_id, 1 from #waiting as w
+                union all
+                -- Serialized writers, one after the other, may have their shard's row in state locked at every look.
+                select convert(<<shard_type>>, c.shard), 0 from <<schema>>.[consumers] as c where c.feed_id = <<feed_id>>
+            ) as u
+            group by u.shard_id
+            having max(u.is_used) = 1 or exists (
+                select 1 from <<schema>>.[feed:<<name>>] as f with (readcommittedlock, rowlock, readpast) where f.shard_id = u.shard_id)
+        ) as n;
+        select @count = count(*) from #shards as s;
+        delete from #shards where place < @first_shard or place - @first_shard >= @shards;
+        exec <<schema>>.[count_waiting:<<name>>];
+        select N'<<name_text>>' as feed, @count as shard_count;
+        select
+            k.shard_id,
+            case when s.time > @floor then s.time else @floor end as time,
+            h.ulid as head,
+            case when @floor > '1970-01-01' then @floor end as sealed_until,
+            convert(binary(16), isnull(s.purged_upto, 0x00000000000000000000000000000000)) as purged_upto,
+            convert(bit, case when k.waiting > 0 then 1 else 0 end) as has_outbox,
+            k.waiting
+        from #shards as k
+        left join <<schema>>.[state:<<name>>] as s with (readcommittedlock, rowlock, readpast) on s.shard_id = k.shard_id
+        outer apply (
+            select top (1) f.ulid from <<schema>>.[feed:<<name>>] as f with (readcommittedlock, rowlock, readpast)
+            where f.shard_id = k.shard_id
+            order by f.ulid desc
+        ) as h
+        order by k.place;
+        select
+            c.consumer, c.shard, c.start_ulid, c.ulid, c.ahead, c.ack, c.resource_version, c.moved_at, c.moved_by,
+            c.lease_token, c.lease_holder, c.lease_expires, b.behind
+        from #shards as k
+        inner join <<schema>>.[consumers] as c on c.feed_id = <<feed_id>> and c.shard = k.shard
+        cross apply (
+            select count(*) as behind from (
+                select top (10000) 1 as one
+                from <<schema>>.[feed:<<name>>] as f with (readcommittedlock, rowlock, readpast)
+                where f.shard_id = k.shard_id and f.ulid > c.ulid
+            ) as r
+        ) as b
+        order by k.place, c.consumer;
+        exec <<schema>>.[consumer_settings:<<name>>];
+    end try
+    begin catch
+        throw;
+    end catch;
+end

@@ -1,0 +1,9 @@
+-- Serialized writers have no outbox, so nothing waits in it.
+-- permission: internal
+create procedure <<schema>>.[count_waiting:<<name>>]
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    update #shards set waiting = 0;
+end
