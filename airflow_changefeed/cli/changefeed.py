@@ -18,7 +18,8 @@ from airflow_changefeed.cli.changefeed_consumer_options import (
     dead_letter_commands,
     leases_command,
 )
-from airflow_changefeed.cli.changefeed_options import action, conn_id, option, shown
+from airflow_changefeed.cli.changefeed_cursor_options import cursor_commands
+from airflow_changefeed.cli.changefeed_options import action, conn_id, option, seen, shown
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, Arg, CLICommand
@@ -50,6 +51,7 @@ def get_cli_commands() -> list[CLICommand]:
                 _purge(),
                 _verify(),
                 _doctor(),
+                cursor_commands(),
                 capture_commands(),
                 consumer_commands(),
                 consume_command(),
@@ -94,7 +96,8 @@ def _setup_feed() -> ActionCommand:
         "setup-feed",
         "install.setup_feed",
         "Make a feed over a table, or bring it to this version",
-        "Installs changefeed first where it is missing and the login may. Harmless to repeat.",
+        "Installs changefeed first where it is missing and the login may. Harmless to repeat; asks first "
+        "where settings of a feed that is there would change.",
         option("table", help="The event table, for example myservice.MyEvent"),
         *conn_id(),
         option("--kind", help=_KIND_HELP, choices=("outbox", "serialized"), default="outbox"),
@@ -106,9 +109,11 @@ def _setup_feed() -> ActionCommand:
         ),
         option(
             "--time-tolerance",
-            help="Seconds (default: 3600): a time hint further in the future takes the present time",
+            help="Seconds (default: 3600, of a feed that is there as it is): a time hint further in the "
+            "future takes the present time",
             type=seconds,
         ),
+        *seen(),
         *shown(),
     )
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.core.consumer import Beginning
     from airflow_changefeed.core.feed import Shard
     from airflow_changefeed.core.ulid import Ulid
+    from airflow_changefeed.export.move_plan import Destination
 
 
 def time(text: str) -> datetime:
@@ -98,3 +99,26 @@ def beginning(text: str) -> Beginning | datetime | Ulid:
 def attempts(text: str) -> int | str:
     """Read how often something may fail; ``none`` for ever."""
     return text if text == "none" else count(text)
+
+
+def destination(text: str) -> Destination:
+    """Read where a cursor is to go."""
+    from airflow_changefeed.export.move_plan import parse_destination
+
+    try:
+        return parse_destination(text)
+    except InvalidArgumentError as problem:
+        raise ArgumentTypeError(problem.message) from None
+
+
+def version(text: str) -> int:
+    """Read a resource version."""
+    if text.isdecimal() and 0 < int(text) < 2**63:
+        return int(text)
+    raise ArgumentTypeError(f"{text!r} is no resource version: give a whole number, as it is shown")
+
+
+def row_version(text: str) -> tuple[Shard | None, int]:
+    """Read a cursor's resource version: alone, or behind its shard and ``=``."""
+    name, is_named, number = text.rpartition("=")
+    return (shard(name) if is_named else None), version(number)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.utils.platform import getuser
 
-from airflow_changefeed.cli.changefeed_command import Row, ask, command, open_feeds, show, tell
+from airflow_changefeed.cli.changefeed_command import Row, command, open_feeds, seen_version, show, tell
 from airflow_changefeed.core.capture import (
     TRACE_KEY,
     CaptureSpec,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_changefeed.core.capture import CaptureGap, CaptureInfo
+    from airflow_changefeed.sources.base import FeedSource
 
 #: Exit status of a check that found an open gap.
 OPEN = 1
@@ -55,7 +56,8 @@ def enable(args: Namespace) -> None:
     with open_feeds(args.conn_id) as source:
         if source.capabilities.set_triggers:
             tell(OUTPUT_WARNING.format(tables=", ".join(table.table for table in spec.tables)))
-        info = source.enable_capture(spec, snapshot=args.snapshot)
+        version = _seen_disabled(source, spec, args)
+        info = source.enable_capture(spec, snapshot=args.snapshot, resource_version=version)
         show([capture_row(info)], args.output, _short)
         tell(f"Capture {info.name} records changes; its events are the feed {info.name}")
         for table, shape in info.shape.tables.items():
@@ -63,6 +65,17 @@ def enable(args: Namespace) -> None:
                 tell(
                     f"The events of {table} do not tell all of its rows: it cannot be folded from them alone"
                 )
+
+
+def _seen_disabled(source: FeedSource, spec: CaptureSpec, args: Namespace) -> int | None:
+    """Return the version that was named, or shown of a capture that is disabled; None where there is none."""
+    is_installed = not source.capabilities.needs_install or source.version() is not None
+    known = {info.name: info for info in source.captures()} if is_installed else {}
+    present = known.get(spec.full_name)
+    if present is None or present.is_enabled:
+        return None if args.resource_version is None else int(args.resource_version)
+    question = f"Enable capture {present.name} again? It is disabled; what changed meanwhile is a gap"
+    return seen_version(args, present.resource_version, question, "Nothing was enabled")
 
 
 def spec_of(args: Namespace) -> CaptureSpec:
@@ -126,7 +139,14 @@ def _read(path: str) -> Any:
 def disable(args: Namespace) -> None:
     """Stop recording."""
     with open_feeds(args.conn_id) as source:
-        source.disable_capture(args.name)
+        present = source.capture(args.name)
+        version = args.resource_version
+        if present.is_enabled:
+            question = (
+                f"Stop recording of capture {present.name}, enabled at {format_time(present.enabled_at)}?"
+            )
+            version = seen_version(args, present.resource_version, question, "Nothing was disabled")
+        source.disable_capture(args.name, resource_version=version)
         show([capture_row(source.capture(args.name))], args.output, _short)
         tell(f"Capture {args.name} records nothing any more; its feed stays, to be exported to its end")
 
@@ -144,9 +164,17 @@ def list_captures(args: Namespace) -> None:
 def refresh(args: Namespace) -> None:
     """Capture the present columns."""
     with open_feeds(args.conn_id) as source:
-        info = source.refresh_capture(args.name, without=tuple(args.without or ()))
+        present = source.capture(args.name)
+        question = f"Let capture {present.name} take the present columns? {_drift(present)}"
+        version = seen_version(args, present.resource_version, question, "Nothing was refreshed")
+        without = tuple(args.without or ())
+        info = source.refresh_capture(args.name, without=without, resource_version=version)
         show([capture_row(info)], args.output, _short)
         tell(f"Capture {info.name} takes the present columns")
+
+
+def _drift(info: CaptureInfo) -> str:
+    return f"What differs: {'; '.join(info.drift)}" if info.drift else "Nothing differs"
 
 
 @command
@@ -167,7 +195,7 @@ def settle(args: Namespace) -> None:
     """Close the gaps that are open, or record all rows anew where there are none, after asking."""
     with open_feeds(args.conn_id) as source:
         before = source.capture(args.name)
-        if not before.gaps and not args.resync:
+        if not before.gaps and not args.resync and args.resource_version is None:
             show([capture_row(before)], args.output, _short)
             tell(f"Capture {args.name} has no open gap: nothing was settled")
             return
@@ -176,10 +204,13 @@ def settle(args: Namespace) -> None:
                 f"capture {args.name!r} is disabled, so it records no rows: enable it first, or leave "
                 "--resync out"
             )
-        if not args.yes:
+        if args.resource_version is None and not args.yes:
             show([gap_row(gap) for gap in before.gaps], "table", _open, on_error=True)
-            ask(_settling(before, resync=args.resync), "Nothing was settled")
-        info = source.settle_capture(args.name, note=args.note, by=getuser(), resync=args.resync)
+        question = _settling(before, resync=args.resync)
+        version = seen_version(args, before.resource_version, question, "Nothing was settled")
+        info = source.settle_capture(
+            args.name, note=args.note, by=getuser(), resync=args.resync, resource_version=version
+        )
         show([capture_row(info)], args.output, _short)
         tell(f"Settled {len(before.gaps)} gaps of capture {args.name}")
         if args.resync:
@@ -210,6 +241,7 @@ def capture_row(info: CaptureInfo) -> Row:
         "capture": info.name,
         "is_enabled": info.is_enabled,
         "enabled_at": format_time(info.enabled_at),
+        "resource_version": info.resource_version,
         "whole_tables": [name for name, table in info.shape.tables.items() if table.is_whole],
         "drift": list(info.drift),
         "open_gaps": [gap_row(gap) for gap in info.gaps],
@@ -243,6 +275,7 @@ def _short(row: Row) -> Row:
         "tables": [table["table"] for table in row["spec"]["tables"]],
         "enabled": row["is_enabled"],
         "since": row["enabled_at"],
+        "version": row["resource_version"],
         "drift": row["drift"],
         "open gaps": len(row["open_gaps"]),
     }

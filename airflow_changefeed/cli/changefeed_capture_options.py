@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.cli.changefeed_options import action, conn_id, option, shown
+from airflow_changefeed.cli.changefeed_options import action, conn_id, option, seen, shown
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
@@ -35,8 +35,8 @@ def _enable() -> ActionCommand:
         "capture.enable",
         "Record the inserts, updates and deletes of tables from now on",
         "Makes triggers on the tables, a table of events, and a feed over it. Harmless to repeat; a capture "
-        "that is disabled is enabled again. On SQL Server it needs a member of db_owner, and warns of "
-        "statements with an output clause, which tables with triggers refuse.",
+        "that is disabled is enabled again, after asking. On SQL Server it needs a member of db_owner, and "
+        "warns of statements with an output clause, which tables with triggers refuse.",
         *conn_id(),
         option("--table", help="Table, schema.table; may be given more than once", action="append"),
         option("--insert", help=f"What an insert records: {_COLUMNS.format('inserts')}", metavar="COLUMNS"),
@@ -81,6 +81,7 @@ def _enable() -> ActionCommand:
         ),
         option("--spec", help="File with all of this as JSON, as --dry-run prints it; - for standard input"),
         option("-n", "--dry-run", help="Only print the capture as JSON", action="store_true"),
+        *seen(),
         *shown(),
     )
 
@@ -105,10 +106,11 @@ def _disable() -> ActionCommand:
         "disable",
         "capture.disable",
         "Stop recording; what was recorded stays",
-        "The feed can be exported to its end. What changes while the capture is disabled is a gap once it is "
-        "enabled again.",
+        "Asks first. The feed can be exported to its end. What changes while the capture is disabled is a "
+        "gap once it is enabled again. Ends with status 1 when the answer was no.",
         _name(),
         *conn_id(),
+        *seen(),
         *shown(),
     )
 
@@ -129,8 +131,8 @@ def _refresh() -> ActionCommand:
         "refresh",
         "capture.refresh",
         "Capture the tables' present columns",
-        "Of an operation whose columns were chosen, only those that are gone are left out. Events that are "
-        "recorded already keep theirs.",
+        "Asks first. Of an operation whose columns were chosen, only those that are gone are left out. "
+        "Events that are recorded already keep theirs. Ends with status 1 when the answer was no.",
         _name(),
         *conn_id(),
         option(
@@ -139,6 +141,7 @@ def _refresh() -> ActionCommand:
             "more than once",
             action="append",
         ),
+        *seen(),
         *shown(),
     )
 
@@ -156,8 +159,6 @@ def _check() -> ActionCommand:
 
 
 def _settle() -> ActionCommand:
-    from airflow.cli.cli_config import ARG_YES
-
     return action(
         "settle",
         "capture.settle",
@@ -172,7 +173,7 @@ def _settle() -> ActionCommand:
             "folds are right from there on",
             action="store_true",
         ),
-        ARG_YES,
+        *seen(),
         *shown(),
     )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -19,6 +20,7 @@ from rich.markup import escape
 
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import ChangefeedError
+from airflow_changefeed.export.cursors import CONN_ID
 from airflow_changefeed.sources.mssql.errors import is_driver_error
 
 if TYPE_CHECKING:
@@ -48,10 +50,15 @@ def command(run: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
             # What a server says may have no name of ours; a traceback would end with the status of a finding.
             if not isinstance(problem, (ChangefeedError, OSError)) and not is_driver_error(problem):
                 raise
-            tell(problem)
+            tell(with_conn_id(f"{type(problem).__name__}: {problem}", args))
             raise SystemExit(FAILED) from None
 
     return wrapped
+
+
+def with_conn_id(text: str, args: Namespace) -> str:
+    """Name the connection in commands: below this layer nobody knows by which one was asked."""
+    return text.replace(CONN_ID, f"--conn-id {shlex.quote(getattr(args, 'conn_id', None) or '...')}")
 
 
 def tell(message: str | Exception) -> None:
@@ -92,6 +99,21 @@ def ask(question: str, otherwise: str) -> None:
     if answer.strip().lower() not in ("y", "yes"):
         tell(otherwise)
         raise SystemExit(DECLINED)
+
+
+def seen_version(args: Namespace, present: int, question: str, otherwise: str) -> int:
+    """
+    Return the resource version to change: the one that was named, or the one that a person has just seen.
+
+    :param present: as it was read.
+    :param question: names what changes, and the present value.
+    :param otherwise: what a command that ends here has not done.
+    """
+    if args.resource_version is not None:
+        return int(args.resource_version)
+    if not args.yes:
+        ask(f"Resource version {present}. {question}", otherwise)
+    return present
 
 
 def ulid_values(name: str, ulid: Ulid | None) -> Row:

@@ -3,16 +3,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.utils.platform import getuser
 
-from airflow_changefeed.cli.changefeed_command import Row, ask, command, open_feeds, show, tell, ulid_values
+from airflow_changefeed.cli.changefeed_command import (
+    Row,
+    ask,
+    command,
+    open_feeds,
+    seen_version,
+    show,
+    tell,
+    ulid_values,
+)
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, OnPoison, Outcome
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.exceptions import ConsumerNotFoundError
+from airflow_changefeed.exceptions import ConsumerNotFoundError, InvalidArgumentError, ShardNotFoundError
+from airflow_changefeed.export.cursors import some
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -28,6 +39,38 @@ def create(args: Namespace) -> None:
     """Make a consumer."""
     from airflow_changefeed.consumers.begin import create_consumer
 
+    spec = ConsumerSpec(args.name, args.feed, **_given(args))
+    with open_feeds(args.conn_id) as source:
+        info = create_consumer(source, spec, args.start or Beginning.LATEST, by=getuser())
+        show([consumer_row(info)], args.output)
+        tell(f"Consumer {args.name} of feed {args.feed} is there; no purge passes it until it is dropped")
+
+
+@command
+def alter(args: Namespace) -> None:
+    """Give a consumer other settings, after asking."""
+    given = _given(args)
+    if not given:
+        raise InvalidArgumentError("name what to change: --max-attempts, --on-poison or --keep-log")
+    with open_feeds(args.conn_id) as source:
+        info = source.consumer(args.name, args.feed)
+        spec = replace(info.spec, **given)
+        is_same = spec == info.spec
+        if is_same and args.resource_version is None:
+            show([consumer_row(info)], args.output)
+            tell(f"Consumer {args.name} of feed {args.feed} has these settings already: nothing was changed")
+            return
+        question = (
+            f"Change consumer {args.name} of feed {args.feed} from {info.spec.to_json()} to {spec.to_json()}?"
+        )
+        version = seen_version(args, info.resource_version, question, "Nothing was changed")
+        info = source.change_consumer(spec, resource_version=version, by=getuser())
+        show([consumer_row(info)], args.output)
+        tell("Changed. A process that runs goes on with what it began with until it is started again")
+
+
+def _given(args: Namespace) -> dict[str, Any]:
+    """Return the settings that options name."""
     given: dict[str, Any] = {}
     if args.max_attempts is not None:
         given["max_attempts"] = None if args.max_attempts == "none" else args.max_attempts
@@ -35,11 +78,48 @@ def create(args: Namespace) -> None:
         given["on_poison"] = OnPoison(args.on_poison)
     if args.keep_log is not None:
         given["keep_log"] = timedelta(seconds=args.keep_log)
-    spec = ConsumerSpec(args.name, args.feed, **given)
+    return given
+
+
+@command
+def revoke(args: Namespace) -> None:
+    """Take a lease away from its holder, after asking."""
     with open_feeds(args.conn_id) as source:
-        info = create_consumer(source, spec, args.start or Beginning.LATEST, by=getuser())
-        show([consumer_row(info)], args.output)
-        tell(f"Consumer {args.name} of feed {args.feed} is there; no purge passes it until it is dropped")
+        token = args.lease_token
+        if token is None:
+            token = _seen_lease(source, args)
+        source.revoke_lease(args.name, args.feed, args.shard, lease_token=token)
+        found = [
+            one for one in source.leases(args.feed) if one.consumer == args.name and one.shard == args.shard
+        ]
+        show([lease_row(one) for one in found], args.output)
+        tell(f"Whoever held lease {token} writes nothing under it any more")
+
+
+def _seen_lease(source: FeedSource, args: Namespace) -> int:
+    """Return the token of the present grant, shown and agreed to."""
+    rows = {row.shard: row for row in source.cursors(args.feed, args.name)}
+    row = rows.get(args.shard)
+    if row is None:
+        raise ShardNotFoundError(
+            f"consumer {args.name!r} has no cursor for shard {shard_text(args.shard)} of feed {args.feed!r}; "
+            f"it has {some(map(shard_text, rows)) or 'none'}",
+            consumer=args.name,
+            feed=args.feed,
+        )
+    if row.lease_holder is None:
+        raise InvalidArgumentError(
+            f"nobody holds shard {shard_text(args.shard)} for consumer {args.name!r} of feed {args.feed!r}: "
+            "there is nothing to revoke"
+        )
+    if not args.yes:
+        until = None if row.lease_expires is None else format_time(row.lease_expires)
+        ask(
+            f"Take shard {shard_text(args.shard)} away from {row.lease_holder} (lease token "
+            f"{row.lease_token}, until {until})?",
+            "Nothing was revoked",
+        )
+    return row.lease_token
 
 
 @command
@@ -57,11 +137,12 @@ def drop(args: Namespace) -> None:
     with open_feeds(args.conn_id) as source:
         info = source.consumer(args.name, args.feed)
         letters = source.dead_letters(args.feed, args.name)
-        if not args.yes:
+        if args.resource_version is None and not args.yes:
             show([_place_row(row) for row in source.cursors(args.feed, args.name)], "table", on_error=True)
-            also = f" and its {len(letters)} open dead letters" if letters else ""
-            ask(f"Drop consumer {args.name} of feed {args.feed}{also}?", "Nothing was dropped")
-        source.drop_consumer(args.name, args.feed)
+        also = f" and its {len(letters)} open dead letters" if letters else ""
+        question = f"Drop consumer {args.name} of feed {args.feed}{also}?"
+        version = seen_version(args, info.resource_version, question, "Nothing was dropped")
+        source.drop_consumer(args.name, args.feed, resource_version=version)
         show([consumer_row(info)], args.output)
         tell(f"Dropped consumer {args.name} of feed {args.feed}")
 

@@ -10,8 +10,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.cli.changefeed_arguments import attempts, beginning, count, length, seconds
-from airflow_changefeed.cli.changefeed_options import action, conn_id, option, shown
+from airflow_changefeed.cli.changefeed_arguments import (
+    attempts,
+    beginning,
+    count,
+    length,
+    seconds,
+    shard,
+    version,
+)
+from airflow_changefeed.cli.changefeed_options import action, conn_id, option, seen, shown
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
@@ -33,8 +41,8 @@ def consumer_commands() -> GroupCommand:
 
     return GroupCommand(
         name="consumer",
-        help="Create, list and drop consumers of events, and see what they tried",
-        subcommands=(_create(), _list(), _drop(), _log()),
+        help="Create, change, list and drop consumers of events, and see what they tried",
+        subcommands=(_create(), _alter(), _list(), _drop(), _revoke(), _log()),
     )
 
 
@@ -106,17 +114,63 @@ def _create() -> ActionCommand:
             help="Where it begins: latest (default), earliest, a time with its zone, or a ULID (exclusive)",
             type=beginning,
         ),
+        *_settings(" (default: 10)", " (default)", " (default: 604800)"),
+        *shown(),
+    )
+
+
+def _settings(attempts_: str = "", poison: str = "", log: str = "") -> tuple[Arg, Arg, Arg]:
+    """Give the options of a consumer's settings, with what each is without it."""
+    return (
         option(
             "--max-attempts",
-            help="Failures of one event before --on-poison (default: 10); none tries for ever",
+            help=f"Failures of one event before --on-poison{attempts_}; none tries for ever",
             type=attempts,
         ),
         option(
             "--on-poison",
-            help="stop (default), or park the event as a dead letter and go on",
+            help=f"stop{poison}, or park the event as a dead letter and go on",
             choices=("stop", "park"),
         ),
-        option("--keep-log", help="Seconds that its attempts are kept (default: 604800)", type=seconds),
+        option("--keep-log", help=f"Seconds that its attempts are kept{log}", type=seconds),
+    )
+
+
+def _alter() -> ActionCommand:
+    return action(
+        "alter",
+        "consumer.alter",
+        "Give a consumer other settings",
+        "Shows both and asks first; settings that are not named stay. A process that runs goes on with what "
+        "it began with until it is started again. Ends with status 1 when the answer was no.",
+        _name(),
+        *conn_id(),
+        _feed(required=True),
+        *_settings(),
+        *seen(),
+        *shown(),
+    )
+
+
+def _revoke() -> ActionCommand:
+    from airflow.cli.cli_config import ARG_YES
+
+    return action(
+        "revoke",
+        "consumer.revoke",
+        "Take a shard away from the process that holds it, for a consumer of events or an export's",
+        "Shows the holder and asks first. Nothing that it does under its lease is written any more. Ends "
+        "with status 1 when the answer was no.",
+        _name(),
+        *conn_id(),
+        _feed(required=True),
+        option("--shard", help="Shard, a whole number or a UUID", type=shard, required=True),
+        option(
+            "--lease-token",
+            help="Of the lease as it was seen: refused if it is another by now, and nothing is asked",
+            type=version,
+        ),
+        ARG_YES,
         *shown(),
     )
 
@@ -134,8 +188,6 @@ def _list() -> ActionCommand:
 
 
 def _drop() -> ActionCommand:
-    from airflow.cli.cli_config import ARG_YES
-
     return action(
         "drop",
         "consumer.drop",
@@ -145,7 +197,7 @@ def _drop() -> ActionCommand:
         _name(),
         *conn_id(),
         _feed(required=True),
-        ARG_YES,
+        *seen(),
         *shown(),
     )
 

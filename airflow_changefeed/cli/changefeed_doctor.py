@@ -6,7 +6,13 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.cli.changefeed_command import command, show, tell, use_stored_connections
+from airflow_changefeed.cli.changefeed_command import (
+    command,
+    show,
+    tell,
+    use_stored_connections,
+    with_conn_id,
+)
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -21,7 +27,8 @@ FAULTY = 1
 def doctor(args: Namespace) -> None:
     """Find out what is wrong; the faults go to standard output, all else to standard error."""
     found = _examine(args)
-    show([fault.to_dict() for fault in found.faults], args.output)
+    rows = [fault.to_dict() for fault in found.faults]
+    show([row | {"remedy": with_conn_id(row["remedy"], args)} for row in rows], args.output)
     tell(f"{args.conn_id}: {found.summary}")
     if not found.is_clean:
         raise SystemExit(FAULTY)

@@ -8,13 +8,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.cli.changefeed_command import command, open_feeds, show, tell
+from airflow_changefeed.cli.changefeed_command import command, open_feeds, seen_version, show, tell
 from airflow_changefeed.core.feed import FeedKind
+from airflow_changefeed.exceptions import FeedNotFoundError
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_changefeed.sources.base import Installed
+    from airflow_changefeed.core.feed import FeedInfo
+    from airflow_changefeed.sources.base import FeedSource, Installed
 
 
 @command
@@ -59,10 +61,14 @@ def _sentence(done: Installed) -> str:
 @command
 def setup_feed(args: Namespace) -> None:
     """Make a feed over a table, or renew it."""
-    options: dict[str, Any] = (
-        {} if args.time_tolerance is None else {"time_tolerance": timedelta(seconds=args.time_tolerance)}
-    )
     with open_feeds(args.conn_id) as source:
+        options: dict[str, Any] = {}
+        if args.time_tolerance is not None:
+            options["time_tolerance"] = timedelta(seconds=args.time_tolerance)
+        present = _present(source, args.table)
+        if present is not None:
+            options.setdefault("time_tolerance", present.time_tolerance)
+        options["resource_version"] = _seen(args, present, options.get("time_tolerance"))
         info = source.set_up_feed(
             args.table, kind=FeedKind(args.kind), shard_key_type=args.shard_key_type, **options
         )
@@ -71,6 +77,30 @@ def setup_feed(args: Namespace) -> None:
         "kind": info.kind.value,
         "shard_key_type": info.shard_key_type,
         "key_columns": [column.name for column in info.key_columns],
+        "time_tolerance": info.time_tolerance.total_seconds(),
+        "resource_version": info.resource_version,
     }
     show([row], args.output)
     tell(f"Feed {info.name} is set up")
+
+
+def _present(source: FeedSource, table: str) -> FeedInfo | None:
+    if source.capabilities.needs_install and source.version() is None:
+        return None
+    try:
+        return source.feed(table)
+    except FeedNotFoundError:
+        return None
+
+
+def _seen(args: Namespace, present: FeedInfo | None, tolerance: timedelta | None) -> int | None:
+    """Return the version that was named or shown; None where nothing would change that is there."""
+    if present is None or tolerance is None or tolerance == present.time_tolerance:
+        return None if args.resource_version is None else int(args.resource_version)
+    return seen_version(
+        args,
+        present.resource_version,
+        f"Change the time tolerance of feed {present.name} from {present.time_tolerance.total_seconds():g} "
+        f"to {tolerance.total_seconds():g} seconds?",
+        "Nothing was changed",
+    )

@@ -43,6 +43,16 @@ def conn_id() -> tuple[Arg]:
     )
 
 
+def seen() -> tuple[Arg, Arg]:
+    """Give the options of commands that change only what was seen."""
+    from airflow.cli.cli_config import ARG_YES
+
+    from airflow_changefeed.cli.changefeed_arguments import version
+
+    help_ = "As it was seen: refused if it was changed since, and nothing is asked"
+    return option("--resource-version", help=help_, type=version), ARG_YES
+
+
 def shown() -> tuple[Arg, Arg]:
     """Give the options of all commands that show rows."""
     from airflow.cli.cli_config import ARG_OUTPUT, ARG_VERBOSE

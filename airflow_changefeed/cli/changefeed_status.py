@@ -89,6 +89,7 @@ def feed_rows(source: FeedSource, info: FeedInfo) -> list[Row]:
             {
                 "feed": info.name,
                 "kind": info.kind.value,
+                "feed_resource_version": info.resource_version,
                 "shard": None if shard is None else shard_text(shard),
                 **_shard_values(state),
                 **_consumer_values(row, state.head if state else None, now),

@@ -11,6 +11,7 @@ person decides.
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -21,6 +22,7 @@ from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.exceptions import (
     CursorEditedError,
+    CursorFormatError,
     LeaseHeldError,
     LeaseLostError,
     StaleVersionError,
@@ -34,10 +36,9 @@ log = logging.getLogger(__name__)
 #: Seconds to go on trying while others move cursors of the same consumer. Longer than a dead holder's lease.
 MOVE_TIMEOUT = 90.0
 _PUBLISH_TRIES = 50
-_REMEDY = (
-    "Nothing was moved. Take over what the Variable says (adopt) or overwrite it with what the database "
-    "says (publish)"
-)
+#: Stands in commands for the connection, whose id is not known here.
+CONN_ID = "--conn-id ..."
+_OF_ROWS = "; cursors that the database lost can be made again from the manifests"
 
 
 class VariableStore(Protocol):
@@ -119,7 +120,7 @@ def compare(
     rows = source.cursors(feed, consumer)
     if text is None:
         return rows, not rows
-    document = CursorDocument.from_json(text, key=key)
+    document = _read(text, key, consumer, feed, rows)
     known = {row.shard: row for row in rows}
     problems = []
     if not document.is_intact:
@@ -134,12 +135,8 @@ def compare(
     if problems:
         raise CursorEditedError(
             f"Airflow Variable {key!r} differs from the cursors of consumer {consumer!r} in the database of "
-            f"feed {feed!r}: {'; '.join(problems)}. {_REMEDY}"
-            + (
-                "; cursors that the database lost can be made again from the manifests (rebuild)"
-                if not rows
-                else ""
-            ),
+            f"feed {feed!r}: {some(problems, '; ')}. Nothing was moved. {remedy(consumer, feed)}"
+            + ("" if rows else f"{_OF_ROWS}: {shell('cursor rebuild', consumer, feed)} --path ..."),
             key=key,
             consumer=consumer,
             feed=feed,
@@ -149,6 +146,52 @@ def compare(
         shard: cursor.resource_version for shard, cursor in document.shards.items()
     }
     return rows, is_current
+
+
+def _read(text: str, key: str, consumer: str, feed: str, rows: Sequence[CursorRow]) -> CursorDocument:
+    try:
+        return CursorDocument.from_json(text, key=key)
+    except CursorFormatError as problem:
+        there = some(f"shard {shard_text(row.shard)} {_of_row(row)}" for row in rows) or "nothing"
+        _, publish = settle_commands(consumer, feed)
+        rebuild = f"{shell('cursor rebuild', consumer, feed)} --path ..."
+        act = f"Overwrite it with that: {publish}" if rows else f"Delete it{_OF_ROWS}: {rebuild}"
+        raise CursorFormatError(
+            f"{problem.message}. The Variable says {text[:80]!r}, the database {there}. Nothing was moved. "
+            f"{act}",
+            **problem.facts,
+            reason=problem.message,
+        ) from None
+
+
+def shell(command: str, consumer: str, feed: str, *words: str) -> str:
+    """
+    Return a command on a consumer as people paste it; with ``CONN_ID`` for the connection.
+
+    :param command: ``cursor adopt``.
+    :param words: further ones, which are quoted where they have to be.
+    """
+    return f"airflow changefeed {command} {shlex.join((consumer, '--feed', feed, *words))} {CONN_ID}"
+
+
+def settle_commands(consumer: str, feed: str) -> tuple[str, str]:
+    """Return the two commands that settle an edited Variable: adopt what it says, and publish the rows."""
+    return shell("cursor adopt", consumer, feed), shell("cursor publish", consumer, feed)
+
+
+def remedy(consumer: str, feed: str) -> str:
+    """Say what settles an edited Variable."""
+    adopt, publish = settle_commands(consumer, feed)
+    return (
+        f"Take over what the Variable says: {adopt}; or overwrite it with what the database says: {publish}"
+    )
+
+
+def some(texts: Iterable[str], separator: str = ", ", most: int = 10) -> str:
+    """Join texts, of many the first ones: a feed may have thousands of shards."""
+    found = list(texts)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return separator.join(found[:most]) + more
 
 
 def _difference(cursor: Cursor, row: CursorRow | None) -> str:
@@ -163,10 +206,14 @@ def _difference(cursor: Cursor, row: CursorRow | None) -> str:
 
 
 def _both(shard: Shard, cursor: Cursor, row: CursorRow | None, why: str) -> str:
-    there = f"{row.ulid} (resource version {row.resource_version})" if row else "nothing"
+    there = _of_row(row) if row else "nothing"
     here = f"{cursor.ulid} (resource version {cursor.resource_version})"
     both = f"shard {shard_text(shard)}: the Variable says {here}, the database {there}"
     return f"{both}: {why}" if why else both
+
+
+def _of_row(row: CursorRow) -> str:
+    return f"{row.ulid} (resource version {row.resource_version})"
 
 
 @contextmanager
@@ -189,18 +236,24 @@ def move(
     tokens: Mapping[Shard, int],
     change: Callable[[CursorRow], Frontier],
     by: str,
+    why: str | None = None,
+    *,
+    is_rewind: bool = False,
 ) -> list[CursorRow]:
     """
     Change the rows that ``change`` gives another frontier, all or none.
 
+    :param why: what a person decided; None where a program moves on.
+    :param is_rewind: whether the cursor may go back, and the ack with it.
     :return: all rows, after the change.
     """
     moves = []
     for row in rows:
         if row.shard in tokens and (frontier := change(row)) != row.frontier:
             token = tokens[row.shard]
-            moves.append(CursorMove(row.shard, frontier, row.resource_version, token, ack=frontier.upto))
-    return source.move_cursors(consumer, feed, moves, by=by) if moves else list(rows)
+            seen = (row.shard, frontier, row.resource_version, token)
+            moves.append(CursorMove(*seen, ack=frontier.upto, is_rewind=is_rewind))
+    return source.move_cursors(consumer, feed, moves, by=by, why=why) if moves else list(rows)
 
 
 def publish_rows(
@@ -226,12 +279,16 @@ def publish_rows(
     return rows
 
 
-def retrying(attempt: Callable[[], list[CursorRow]], timeout: float) -> list[CursorRow]:
+def retrying(
+    attempt: Callable[[], list[CursorRow]],
+    timeout: float,
+    errors: tuple[type[Exception], ...] = (LeaseHeldError, LeaseLostError, StaleVersionError),
+) -> list[CursorRow]:
     """Try until nobody else moves the cursors, for at most ``timeout`` seconds; then raise the last error."""
     from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
     return Retrying(
-        retry=retry_if_exception_type((LeaseHeldError, LeaseLostError, StaleVersionError)),
+        retry=retry_if_exception_type(errors),
         stop=stop_after_delay(timeout),
         wait=wait_random_exponential(multiplier=0.02, max=1.0),
         reraise=True,

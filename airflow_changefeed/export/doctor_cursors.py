@@ -14,6 +14,7 @@ from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
 from airflow_changefeed.core.times import EPOCH, format_time, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.export.coverage import Gap
+from airflow_changefeed.export.cursors import shell
 
 #: A lease that lasts longer than this from now on belongs to no export of ours.
 LONG_LEASE = timedelta(hours=1)
@@ -111,10 +112,8 @@ def _places(sight: Sight) -> Iterator[Fault]:
                 FaultKind.CURSOR_PURGED,
                 _subject(row),
                 f"its cursor {row.ulid} lies below {status.purged_upto}, up to which events are purged",
-                "Make another consumer that begins at earliest, and read the export of the time between"
-                if row.consumer in sight.consumers
-                else "Move the cursor there (write it into the Variable, then adopt); what was purged is "
-                "lost to this consumer. Or drop the consumer (drop_consumer) and let it begin again",
+                "Move the cursor to earliest, and read the export of the time between, as what was purged is "
+                f"lost to this consumer: {_command('cursor set', row)} --to earliest",
             )
 
 
@@ -186,8 +185,13 @@ def _lease(sight: Sight, row: CursorRow, limits: Limits) -> Iterator[Fault]:
             _subject(row),
             f"{row.lease_holder} holds the lease until {format_time(row.lease_expires)}; the cursor, which "
             f"nobody else may move, was moved at {format_time(row.moved_at)} last",
-            f"End that process; then wait, or give its lease back (release_lease, token {row.lease_token})",
+            "End that process; then wait, or take its lease away: "
+            f"{_command('consumer revoke', row, '--lease-token', str(row.lease_token))}",
         )
+
+
+def _command(name: str, row: CursorRow, *words: str) -> str:
+    return shell(name, row.consumer, row.feed, "--shard", shard_text(row.shard), *words)
 
 
 def _shard(feed: str, shard: Shard) -> str:

@@ -66,5 +66,5 @@ def _stale(store: ExportStore, units: Units, marks: Sequence[StaleMark], where: 
                     FaultKind.WINDOW_STALE,
                     where,
                     f"{unit}: history was inserted after it was exported ({later[0].reason})",
-                    "Export it again: backfill the window, or adopt a cursor before the batch",
+                    "Export it again: backfill the window, or set the cursor to before the batch",
                 )

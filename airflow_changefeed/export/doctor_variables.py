@@ -10,10 +10,9 @@ from typing import Protocol
 from airflow_changefeed.core.cursor import KEY_PREFIX, CursorDocument, CursorRow, variable_key
 from airflow_changefeed.core.fault import Fault, FaultKind
 from airflow_changefeed.exceptions import CursorEditedError, CursorFormatError, UnsupportedVersionError
-from airflow_changefeed.export.cursors import VariableStore, compare
+from airflow_changefeed.export.cursors import VariableStore, compare, settle_commands, shell
+from airflow_changefeed.export.cursors import remedy as settling
 from airflow_changefeed.sources.base import FeedSource
-
-_SETTLE = "overwrite it with what the database says (publish), or take over what it says (adopt)"
 
 
 class VariableLister(VariableStore, Protocol):
@@ -93,6 +92,7 @@ def _named(key: str, text: str | None) -> tuple[str, str] | None:
 def _variable(source: FeedSource, variables: VariableLister, feed: str, consumer: str) -> Fault | None:
     key = variable_key(consumer, feed)
     where = f"Variable {key}"
+    _, publish = settle_commands(consumer, feed)
     try:
         _, is_current = compare(source, variables, consumer, feed)
     except CursorEditedError as problem:
@@ -101,12 +101,14 @@ def _variable(source: FeedSource, variables: VariableLister, feed: str, consumer
         remedy = (
             "Upgrade this package, or finish with the newer one"
             if isinstance(problem, UnsupportedVersionError)
-            else "Overwrite it with what the database says (publish)"
+            else f"Overwrite it with what the database says: {publish}"
         )
-        return Fault(FaultKind.VARIABLE_UNREADABLE, where, problem.message, remedy)
+        # Without the commands, which the remedy has.
+        what = problem.facts.get("reason", problem.message)
+        return Fault(FaultKind.VARIABLE_UNREADABLE, where, what, remedy)
     if is_current:
         return None
-    remedy = "Nothing: the next run of the consumer's export publishes it again. At once: publish"
+    remedy = f"Nothing: the next run of the consumer's export publishes it again. At once: {publish}"
     if variables.get(key) is None:
         what = "the database has cursors of this consumer, and there is no such Variable"
         return Fault(FaultKind.VARIABLE_MISSING, where, what, remedy)
@@ -119,7 +121,7 @@ def _edited(
     key = variable_key(consumer, feed)
     if source.cursors(feed, consumer):
         what = "; ".join(problem.facts["problems"])
-        remedy = f"Nothing moves until you decide: {_SETTLE}"
+        remedy = f"Nothing moves until you decide. {settling(consumer, feed)}"
         return Fault(FaultKind.VARIABLE_EDITED, f"Variable {key}", what, remedy)
     shards = CursorDocument.from_json(variables.get(key) or "", key=key).shards
     return Fault(
@@ -127,5 +129,6 @@ def _edited(
         f"Variable {key}",
         f"it has cursors of {len(shards)} shards, and the database has none of consumer {consumer!r}",
         "If the consumer was dropped, delete the Variable. If its rows are lost, make them again: from the "
-        "Variable (adopt) or from the manifests (rebuild)",
+        f"Variable ({shell('cursor adopt', consumer, feed)}) or from the manifests "
+        f"({shell('cursor rebuild', consumer, feed)} --path ...)",
     )

@@ -20,7 +20,7 @@ from airflow_changefeed.exceptions import (
     CursorFormatError,
     PurgedError,
 )
-from airflow_changefeed.export.cursors import MOVE_TIMEOUT, VariableStore, move, publish_rows, retrying
+from airflow_changefeed.export.cursors import MOVE_TIMEOUT, VariableStore, move, publish_rows, retrying, shell
 from airflow_changefeed.export.lease import leased
 from airflow_changefeed.sources.base import FeedSource
 
@@ -45,7 +45,8 @@ def publish(source: FeedSource, variables: VariableStore, consumer: str, feed: s
     if not rows:
         raise CursorError(
             f"feed {feed!r}: the database holds no cursor of consumer {consumer!r} to publish. Make them "
-            "from the manifests of its export (rebuild), or from the Variable (adopt)",
+            f"from the manifests of its export: {shell('cursor rebuild', consumer, feed)} --path ...; or "
+            f"from the Variable: {shell('cursor adopt', consumer, feed)}",
             feed=feed,
             consumer=consumer,
         )
@@ -71,8 +72,9 @@ def adopt(
     :raises PurgedError: a ULID lies below what was purged, so that events would be missed; terminal.
     """
     wanted = _document(variables, consumer, feed).shards
-    _check_reachable(source, feed, wanted)
-    source.begin_consumer(consumer, feed, {shard: cursor.ulid for shard, cursor in wanted.items()}, by=by)
+    _check_reachable(source, consumer, feed, wanted)
+    starts = {shard: cursor.ulid for shard, cursor in wanted.items()}
+    source.begin_consumer(consumer, feed, starts, by=by, why="adopt")
 
     def change(row: CursorRow) -> Frontier:
         return (
@@ -83,7 +85,8 @@ def adopt(
 
     def attempt() -> list[CursorRow]:
         with leased(source, consumer, feed, list(wanted), by) as leases, leases.tokens() as tokens:
-            return move(source, consumer, feed, source.cursors(feed, consumer), tokens, change, by)
+            rows = source.cursors(feed, consumer)
+            return move(source, consumer, feed, rows, tokens, change, by, "adopt", is_rewind=True)
 
     return publish_rows(source, variables, consumer, feed, retrying(attempt, timeout))
 
@@ -118,7 +121,7 @@ def rebuild(
         )
     # A crash after this leaves rows that have completed nothing, which count as lost the next time.
     starts = {shard: min(piece.after for piece in shard_pieces) for shard, shard_pieces in pieces.items()}
-    rows = source.begin_consumer(consumer, feed, starts, by=by)
+    rows = source.begin_consumer(consumer, feed, starts, by=by, why="rebuild")
     lost = {row.shard for row in rows if row.shard in pieces and not row.frontier.has_moved}
 
     def change(row: CursorRow) -> Frontier:
@@ -127,7 +130,8 @@ def rebuild(
     def attempt() -> list[CursorRow]:
         shards = sorted(lost, key=shard_text)
         with leased(source, consumer, feed, shards, by) as leases, leases.tokens() as tokens:
-            return move(source, consumer, feed, source.cursors(feed, consumer), tokens, change, by)
+            rows = source.cursors(feed, consumer)
+            return move(source, consumer, feed, rows, tokens, change, by, "rebuild")
 
     return publish_rows(source, variables, consumer, feed, retrying(attempt, timeout) if lost else rows)
 
@@ -143,14 +147,14 @@ def _document(variables: VariableStore, consumer: str, feed: str) -> CursorDocum
     if (document.consumer, document.feed) != (consumer, feed):
         raise CursorFormatError(
             f"Airflow Variable {key!r} holds cursors of consumer {document.consumer!r} and feed "
-            f"{document.feed!r}, not of {consumer!r} and {feed!r}; overwrite it with what the database says "
-            "(publish)",
+            f"{document.feed!r}, not of {consumer!r} and {feed!r}; overwrite it with what the database says: "
+            f"{shell('cursor publish', consumer, feed)}",
             key=key,
         )
     return document
 
 
-def _check_reachable(source: FeedSource, feed: str, wanted: Mapping[Shard, Cursor]) -> None:
+def _check_reachable(source: FeedSource, consumer: str, feed: str, wanted: Mapping[Shard, Cursor]) -> None:
     """Check all places before the first change: rows are begun in one transaction and moved in another."""
     states = {status.shard: status for status in source.shards(feed)}
     for shard, cursor in wanted.items():
@@ -159,8 +163,9 @@ def _check_reachable(source: FeedSource, feed: str, wanted: Mapping[Shard, Curso
             raise CursorBeyondFeedError(
                 f"feed {feed!r} shard {shard_text(shard)}: cursor {cursor.ulid} in the Variable lies beyond "
                 "the shard's clock "
-                f"({status.clock.isoformat() if status else 'the feed has no such shard'}). Nothing was "
-                "changed: write a cursor that the feed has reached, or publish",
+                f"({status.clock.isoformat() if status else 'the feed has no such shard'}): it is of another "
+                "feed, or the database was restored to an earlier state. Nothing was changed: write a cursor "
+                f"that the feed has reached, or publish: {shell('cursor publish', consumer, feed)}",
                 feed=feed,
                 shard=shard,
                 cursor=cursor.ulid,
@@ -168,8 +173,9 @@ def _check_reachable(source: FeedSource, feed: str, wanted: Mapping[Shard, Curso
         if cursor.ulid < status.purged_upto:
             raise PurgedError(
                 f"feed {feed!r} shard {shard_text(shard)}: cursor {cursor.ulid} in the Variable lies below "
-                f"{status.purged_upto}, up to which events were purged, so they would be missed. Nothing was "
-                "changed: write a cursor from there on, or publish",
+                f"{status.purged_upto}, up to which events were purged, so they would be missed. Nothing "
+                "was changed: write a cursor from there on, or publish: "
+                f"{shell('cursor publish', consumer, feed)}",
                 feed=feed,
                 shard=shard,
                 purged_upto=status.purged_upto,

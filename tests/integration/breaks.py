@@ -160,6 +160,13 @@ def work_before_consume_events() -> None:
     session.consume = broken
 
 
+def no_version_check_in_move() -> None:
+    """Let a SQLite cursor be moved by whoever has the lease, wherever it stands since it was seen."""
+    from airflow_changefeed.sources.sqlite import cursors
+
+    cursors.check_version = lambda *_: None
+
+
 BREAKS: dict[str, Callable[[], None]] = {
     function.__name__: function
     for function in (
@@ -172,6 +179,7 @@ BREAKS: dict[str, Callable[[], None]] = {
         work_before_consumption,
         no_fence_in_consume_events,
         work_before_consume_events,
+        no_version_check_in_move,
     )
 }
 

@@ -19,6 +19,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 CONTRACT = "tests/integration/contract"
 RACE = f"{CONTRACT}/test_races.py::test_no_promise_breaks_while_all_race_and_some_are_killed[sqlite-outbox]"
 LOST = f"{CONTRACT}/test_consumer_examples.py::test_whoever_lost_its_shard_writes_nothing"
+MOVES = f"{CONTRACT}/test_cursor_race.py::test_no_move_of_many_at_once_is_lost"
 #: Break, what is run, and a word of the complaint.
 EXPECTED = [
     ("no_lock_in_drain", RACE, "feed_is_complete|readers_skip_nothing|ulids_ascend|UNIQUE"),
@@ -27,6 +28,7 @@ EXPECTED = [
     ("no_floor_for_new_shards", f"{CONTRACT}/test_seal.py", "test_a_shard_first_used_after_a_seal"),
     ("manifest_before_data", "tests/unit/export/test_commit.py", "test_killed_anywhere_and_retried"),
     ("no_fence_in_consume", f"{LOST}[sqlite]", "DID NOT RAISE"),
+    ("no_version_check_in_move", f"{MOVES}[sqlite]", "moves were lost"),
     ("work_before_consumption", f"{LOST}[sqlite]", r"assert \[\(.*== \[\]"),
     ("cursor_before_manifest", "tests/unit/airflow/test_operator.py", "test_a_retry_after_a_crash_anywhere"),
 ]

@@ -251,7 +251,7 @@ def test_a_disabled_capture_keeps_its_feed(commands: Commands, path: Path, sourc
     """What is written afterwards is not recorded, what was before is there."""
     commands.rows("capture enable", "--table", "shop.Order")
     execute(path, """insert into "shop.Order" values (1, 'new', null)""")
-    (row,) = commands.rows("capture disable", CAPTURE)
+    (row,) = commands.rows("capture disable", CAPTURE, "--yes")
     assert row["is_enabled"] is False
     assert f"{CAPTURE} records nothing any more" in commands.err
     execute(path, """insert into "shop.Order" values (2, 'new', null)""")
@@ -264,9 +264,9 @@ def test_refresh_takes_the_present_columns(commands: Commands, path: Path) -> No
     execute(path, 'alter table "shop.Order" add column Colour text')
     (row,) = commands.rows("capture list")
     assert any("Colour" in words for words in row["drift"])
-    (row,) = commands.rows("capture refresh", CAPTURE)
+    (row,) = commands.rows("capture refresh", CAPTURE, "--yes")
     assert row["drift"] == []
-    (row,) = commands.rows("capture refresh", CAPTURE, "--without", "Colour", "--without", "PaidAt")
+    (row,) = commands.rows("capture refresh", CAPTURE, "--without", "Colour", "--without", "PaidAt", "--yes")
     assert commands.err.startswith(f"Capture {CAPTURE} takes the present columns")
 
 
@@ -328,7 +328,7 @@ def test_a_resync_needs_no_gap(commands: Commands, path: Path, source: SqliteFee
     source.drain(CAPTURE)
     events = source.stream(CAPTURE, 0, UlidRange(Ulid.MIN, Ulid.MAX))
     assert [row["type"] for batch in events for row in batch.to_pylist()] == ["reset", "add"]
-    commands.rows("capture disable", CAPTURE)
+    commands.rows("capture disable", CAPTURE, "--yes")
     assert commands.run("capture settle", CAPTURE, "--note", "to fold", "--resync", "--yes") != 0
     assert "is disabled, so it records no rows: enable it first" in commands.err
 
@@ -345,7 +345,7 @@ def test_captures_are_a_table_for_people(commands: Commands) -> None:
     )
     assert commands.run("capture list", "-o", "plain") == 0
     head, line = commands.out.splitlines()
-    assert head.split() == ["capture", "tables", "enabled", "since", "drift", "open", "gaps"]
+    assert head.split() == ["capture", "tables", "enabled", "since", "version", "drift", "open", "gaps"]
     assert line.split()[:4] == ["shop.All", "shop.Order;", "shop.OrderLine", "yes"]
 
 

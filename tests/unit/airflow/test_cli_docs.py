@@ -3,23 +3,36 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shlex
 import sqlite3
+import sys
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from airflow_changefeed.consumers.run import run_consumer
 from airflow_changefeed.consumers.trying import Backoff
+from airflow_changefeed.core.cursor import CursorDocument
+from airflow_changefeed.core.manifest import Manifest
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import Window
+from airflow_changefeed.export import cursors
 from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.hooks.changefeed import AirflowVariables
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.sql.mssql import script
-from tests.examples import DOCS, examples
+from tests.examples import DOCS, examples, run_example
 from tests.unit.airflow.commands import described, run
+from tests.unit.airflow.conftest import CONSUMER, KEY, START
 from tests.unit.export.flights import FEED, Flights, hours
+
+HOUR = timedelta(hours=1)
 
 PAGE = "reference/cli.md"
 #: Commands whose examples need no more than a feed.
@@ -139,8 +152,79 @@ def test_the_examples_of_consumers_run(
         # Plain feeds know no transactions.
         there = {'{"with_tid": true, "poll_timeout": 2000}': '{"poll_timeout": 0}'}
         for words in (*(one for one in lines if one not in (first, last)), last):
+            if words[1] == "revoke":
+                source.request_leases("billing", feed, [0], holder="worker", seconds=600)
             assert run(*(there.get(word, word) for word in words)) == 0, (words, capsys.readouterr().err)
         assert source.consumers() == []
+
+
+def _export(source: SqliteFeedSource, path: Path) -> ExportStore:
+    """Let a consumer have exported three hours of shard 0, whose manifests are there."""
+    ends = [Window(START + number * HOUR, START + (number + 1) * HOUR) for number in range(3)]
+    source.seal(FEED, START + 6 * HOUR)
+    source.begin_consumer(CONSUMER, FEED, {0: ends[0].range.after}, by="a run")
+    done = {0: [window.range for window in ends]}
+    cursors.advance(source, AirflowVariables(), CONSUMER, FEED, done, by="a run")
+    store = ExportStore(str(path), FEED)
+    store.claim()
+    for window in ends:
+        unit = ExportUnit.of_window(0, window)
+        store.write(Manifest(FEED, unit, 1, CONSUMER, "run", START, (), window.end, 0, {}))
+    return store
+
+
+@pytest.fixture
+def places(
+    server: None, database: str, source: SqliteFeedSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, str]:
+    """What the pages name, and where it is here: an export of another feed; all questions get a yes."""
+    store = _export(source, tmp_path / "export")
+    description = json.dumps({"conn_type": "sqlite", "host": database})
+    monkeypatch.setenv("AIRFLOW_CONN_FEEDS", description)
+    monkeypatch.setattr(sys, "stdin", Yes())
+    return {
+        "/data/export": store.path,
+        "myservice.MyEvent": FEED,
+        "2026-01-01T00:00:00Z": "2013-01-01T01:00:00Z",
+    }
+
+
+class Yes(io.StringIO):
+    """A person who agrees to everything."""
+
+    def readline(self, size: int | None = -1, /) -> str:
+        """Say yes."""
+        return "y\n"
+
+
+def test_the_examples_of_cursors_run(
+    places: dict[str, str], source: SqliteFeedSource, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the order of the page, with the versions and numbers that it names; rebuilt at the end."""
+    lines = _lines("cursor")
+    assert [words[1] for words in lines if words[1] in ("show", "rebuild")] == ["show", "rebuild"]
+    for words in lines:
+        assert run(*(places.get(word, word) for word in words)) == 0, (words, capsys.readouterr().err)
+    (row,) = source.cursors(FEED, CONSUMER)
+    assert row.ulid == Ulid.floor(START + 3 * HOUR).previous()
+
+
+@pytest.mark.parametrize("page", ["how-to/move-cursors.md", "how-to/recover.md"])
+def test_the_pages_on_cursors_run(
+    places: dict[str, str], source: SqliteFeedSource, capsys: pytest.CaptureFixture[str], page: str
+) -> None:
+    """Each command answered with yes, then each block of Python; all leave the Variable as the row."""
+    for block in examples(page, places, "bash"):
+        for line in block.splitlines():
+            words = shlex.split(line, comments=True)[2:]
+            if words[1] == "revoke":
+                source.take_lease(CONSUMER, FEED, [0], holder="a batch", seconds=600)
+            assert run(*words) == 0, (words, capsys.readouterr().err)
+    names: dict[str, object] = {}
+    for block in examples(page, places):
+        run_example(block, names)
+    rows = source.cursors(FEED, CONSUMER)
+    assert AirflowVariables().get(KEY) == CursorDocument.of_rows(CONSUMER, FEED, rows).to_json()
 
 
 def _park_two(source: SqliteFeedSource, feed: str) -> None:

@@ -144,6 +144,8 @@ def test_a_feed_is_set_up(commands: Commands) -> None:
         "kind": "outbox",
         "shard_key_type": "bigint",
         "key_columns": ["Id", "Line"],
+        "time_tolerance": 60.5,
+        "resource_version": 1,
     }
     assert commands.rows("setup-feed", *options) == [expected]
     assert "shop.Order is set up" in commands.err

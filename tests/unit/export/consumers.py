@@ -181,7 +181,7 @@ EDITS = {
 class Crashing(SqliteFeedSource):
     """A source whose process dies as it moves cursors, before the change."""
 
-    def move_cursors(self, consumer: str, feed: str, moves: Any, *, by: str) -> list[CursorRow]:
+    def move_cursors(self, consumer: str, feed: str, moves: Any, **more: Any) -> list[CursorRow]:
         raise Crash
 
     def release_lease(self, consumer: str, feed: str, tokens: Mapping[Shard, int]) -> None:

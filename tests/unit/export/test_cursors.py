@@ -297,12 +297,12 @@ def test_moves_are_made_of_what_was_read_under_the_lease(
     class Racing(SqliteFeedSource):
         raced = False
 
-        def move_cursors(self, consumer: str, feed: str, moves: Any, *, by: str) -> list[CursorRow]:
+        def move_cursors(self, consumer: str, feed: str, moves: Any, **more: Any) -> list[CursorRow]:
             if not Racing.raced:
                 Racing.raced = True
                 earlier = UlidRange(Ulid.MIN, hour(0).range.after)
                 source.begin_consumer(consumer, feed, {0: earlier.after}, by="racer")
-            return super().move_cursors(consumer, feed, moves, by=by)
+            return super().move_cursors(consumer, feed, moves, **more)
 
     begin(source)
     rows = advance(Racing(source.database.path), variables, 0)

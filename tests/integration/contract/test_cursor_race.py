@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many people move one cursor at once: each reads it, changes it, and writes it only if it is as it was."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from airflow_changefeed.core.cursor import CursorDocument, variable_key
+from airflow_changefeed.core.ulid import Ulid
+from tests.integration.contract.bench import Bench
+from tests.integration.contract.cursor_workers import CONSUMER, MoverJob
+from tests.integration.contract.race import PROJECT
+from tests.unit.export.consumers import SharedVariables
+
+MOVERS = 50
+#: Seconds after which a race is given up as hanging.
+LIMIT = 200.0
+
+
+def start(job: MoverJob, folder: Path) -> subprocess.Popen[bytes]:
+    """Start a mover, which waits for a byte to begin."""
+    with (folder / f"mover-{job.number}.err").open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.contract.cursor_workers"],
+            cwd=PROJECT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        )
+    raw = pickle.dumps(job)
+    tell(process, len(raw).to_bytes(8, "big") + raw)
+    return process
+
+
+def tell(process: subprocess.Popen[bytes], message: bytes) -> None:
+    """Write to a mover's input."""
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):
+        process.stdin.write(message)
+        process.stdin.flush()
+
+
+def race(jobs: list[MoverJob], folder: Path) -> list[str]:
+    """Let all move at once; return what those that failed said."""
+    movers = [start(job, folder) for job in jobs]
+    try:
+        for mover in movers:
+            assert mover.stdout is not None
+            mover.stdout.read(1)
+        for mover in movers:
+            tell(mover, b"!")
+        codes = [mover.wait(LIMIT) for mover in movers]
+    finally:
+        for mover in movers:
+            mover.kill()
+            mover.communicate()
+    return [
+        (folder / f"mover-{job.number}.err").read_text()[-2000:]
+        for job, code in zip(jobs, codes, strict=True)
+        if code
+    ]
+
+
+@pytest.mark.races
+def test_no_move_of_many_at_once_is_lost(bench: Bench, tmp_path: Path) -> None:
+    """Fifty processes move it by an event each: it ends fifty events on, with each move in its history."""
+    bench.write(MOVERS)
+    bench.source.drain(bench.feed)
+    bench.source.begin_consumer(CONSUMER, bench.feed, {0: Ulid.MIN}, by="test")
+    places = (str(Ulid.MIN), *bench.fed())
+    shared = str(tmp_path / "airflow.db")
+    jobs = [MoverJob(number, bench.source.describe(), bench.feed, shared, places) for number in range(MOVERS)]
+    assert race(jobs, tmp_path) == []
+    rows = bench.source.cursors(bench.feed, CONSUMER)
+    assert [str(row.ulid) for row in rows] == [places[-1]], "moves were lost"
+    begun, *moves = reversed(bench.source.history(bench.feed, CONSUMER, limit=1000))
+    assert (begun.before, begun.by) == (None, "test")
+    assert len(moves) == MOVERS, "moves were lost"
+    assert sorted(one.by for one in moves) == sorted(f"mover {number}" for number in range(MOVERS))
+    assert [(str(one.before), str(one.after)) for one in moves] == list(pairwise(places))
+    assert [one.resource_version for one in moves] == [
+        begun.resource_version + n for n in range(1, MOVERS + 1)
+    ]
+    key = variable_key(CONSUMER, bench.feed)
+    text = SharedVariables(shared).get(key)
+    assert text == CursorDocument.of_rows(CONSUMER, bench.feed, rows).to_json()

@@ -1,0 +1,591 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``airflow changefeed cursor``, on the embedded source and Airflow's own Variables."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sqlite3
+import sys
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.models import Variable
+
+from airflow_changefeed.consumers.begin import create_consumer
+from airflow_changefeed.core.consumer import ConsumerSpec
+from airflow_changefeed.core.cursor import CursorDocument
+from airflow_changefeed.core.manifest import Manifest
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import Window
+from airflow_changefeed.export import cursors
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.hooks.changefeed import AirflowVariables
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.unit.airflow.commands import Commands
+from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START, insert
+
+HOUR = timedelta(hours=1)
+OF = (CONSUMER, "--feed", FEED)
+
+
+def window(number: int) -> Window:
+    """Return an hour of the feed."""
+    return Window(START + number * HOUR, START + (number + 1) * HOUR)
+
+
+def end_of(number: int) -> str:
+    """Where the cursor stands after an hour."""
+    return str(window(number).range.upto)
+
+
+def export(source: SqliteFeedSource, *numbers: int) -> None:
+    """Say that hours are exported, as the operator does."""
+    begin = dict.fromkeys((0, 1), window(0).range.after)
+    source.begin_consumer(CONSUMER, FEED, begin, by="a run")
+    done = {shard: [window(number).range for number in numbers] for shard in (0, 1)}
+    cursors.advance(source, AirflowVariables(), CONSUMER, FEED, done, by="a run")
+
+
+@pytest.fixture
+def exported(server: None, commands: Commands, source: SqliteFeedSource) -> SqliteFeedSource:
+    """A consumer that has exported three hours of a feed of six, three events of each shard in each."""
+    source.seal(FEED, START + 6 * HOUR)
+    export(source, 0, 1, 2)
+    return source
+
+
+def at(source: SqliteFeedSource) -> list[str]:
+    """Return where the consumer stands."""
+    return [str(row.ulid) for row in source.cursors(FEED, CONSUMER)]
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Let a person answer; nobody where there is no text."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+
+
+def published() -> dict[str, Any]:
+    """Read the Variable."""
+    found: dict[str, Any] = json.loads(Variable.get(KEY))
+    return found
+
+
+def edit(shard: str, **values: object) -> None:
+    """Change the Variable in Airflow's UI."""
+    content = published()
+    content["shards"][shard].update(values)
+    Variable.set(KEY, json.dumps(content))
+
+
+def assert_published(source: SqliteFeedSource) -> None:
+    """Check that the Variable says what the rows say."""
+    rows = source.cursors(FEED, CONSUMER)
+    assert Variable.get(KEY) == CursorDocument.of_rows(CONSUMER, FEED, rows).to_json()
+
+
+# ---- show
+
+
+def test_show_says_where_a_consumer_stands(commands: Commands, exported: SqliteFeedSource) -> None:
+    """Place, version, how far it is behind, gaps, lease and Variable; nothing is changed."""
+    export(exported, 4)
+    before, text = exported.cursors(FEED, CONSUMER), Variable.get(KEY)
+    first, second = commands.rows("cursor show", *OF)
+    assert (first["shard"], first["cursor"], first["cursor_time"]) == (
+        *("0", end_of(2)),
+        "2013-01-01T02:59:59.999Z",
+    )
+    assert (first["resource_version"], first["behind"], first["variable"]) == (3, 9, "equal")
+    (gap,) = first["missing"]
+    assert (gap["start"], gap["end"]) == ("2013-01-01T03:00:00Z", "2013-01-01T04:00:00Z")
+    assert (first["lease_holder"], first["moved_by"], second["shard"]) == (None, "a run", "1")
+    assert "Cursors: 2; gaps that hold them: 2; Variable" in commands.err
+    assert commands.rows("cursor show", *OF, "--shard", "1") == [second]
+    assert (exported.cursors(FEED, CONSUMER), Variable.get(KEY)) == (before, text)
+
+
+def test_show_is_a_table_for_people(commands: Commands, exported: SqliteFeedSource) -> None:
+    """With gaps as windows."""
+    export(exported, 4)
+    assert commands.run("cursor show", *OF, "-o", "plain") == 0
+    head, line, _ = commands.out.splitlines()
+    assert head.split()[:3] == ["shard", "cursor", "cursor"]
+    assert "2013-01-01T03:00:00Z to 2013-01-01T04:00:00Z" in line
+
+
+def test_show_says_what_a_variable_is(commands: Commands, exported: SqliteFeedSource) -> None:
+    """Missing, older, edited with both values and the two commands, no cursor at all."""
+    old = Variable.get(KEY)
+    Variable.delete(KEY)
+    assert {row["variable"] for row in commands.rows("cursor show", *OF)} == {"missing"}
+    assert "missing, and is published again by the next run" in commands.err
+    export(exported, 3)
+    Variable.set(KEY, old)
+    assert {row["variable"] for row in commands.rows("cursor show", *OF)} == {"older"}
+    assert commands.run("cursor publish", *OF) == 0
+    edit("0", ulid=end_of(0))
+    assert {row["variable"] for row in commands.rows("cursor show", *OF)} == {"edited"}
+    for words in (
+        f"the Variable says {end_of(0)} (resource version 3), the database {end_of(3)} (resource version 3)",
+        f"airflow changefeed cursor adopt {CONSUMER} --feed {FEED} --conn-id changefeed_default",
+        f"airflow changefeed cursor publish {CONSUMER} --feed {FEED} --conn-id changefeed_default",
+    ):
+        assert words in commands.err
+    Variable.set(KEY, "see below")
+    assert {row["variable"] for row in commands.rows("cursor show", *OF)} == {"unreadable"}
+    assert "The Variable says 'see below', the database shard 0" in commands.err
+
+
+def test_show_of_a_consumer_of_events(commands: Commands, exported: SqliteFeedSource) -> None:
+    """It has no Variable."""
+    create_consumer(exported, ConsumerSpec("billing", FEED), "earliest", by="test")
+    rows = commands.rows("cursor show", "billing", "--feed", FEED)
+    assert [(row["behind"], row["variable"]) for row in rows] == [(18, None), (18, None)]
+    assert "Variable" not in commands.err
+
+
+@pytest.mark.parametrize("name", ["show", "set", "reset", "history", "adopt", "publish", "rebuild"])
+def test_a_consumer_that_is_not_there(
+    commands: Commands, exported: SqliteFeedSource, tmp_path: Path, name: str
+) -> None:
+    """Status 2, and those that are."""
+    more = {"set": ("--to", "latest", "--yes"), "rebuild": ("--path", str(tmp_path / "export"))}.get(name, ())
+    message = commands.fails(f"cursor {name}", "lake", "--feed", FEED, *more)
+    assert "lake" in message
+    if name not in ("adopt", "publish", "rebuild"):
+        assert message.startswith("ConsumerNotFoundError: ")
+        assert f"it has: {CONSUMER}" in message
+
+
+def test_a_shard_that_is_not_there(commands: Commands, exported: SqliteFeedSource) -> None:
+    """Status 2, and those that are."""
+    for name, more in (("show", ()), ("set", ("--to", "latest")), ("reset", ())):
+        message = commands.fails(f"cursor {name}", *OF, "--shard", "7", *more)
+        assert message.startswith("ShardNotFoundError: ")
+        assert "no cursor for shard 7" in message
+
+
+# ---- set
+
+
+@pytest.mark.parametrize(
+    ("to", "place", "words"),
+    [
+        (end_of(0), end_of(0), "12 events come again, 0 are skipped"),
+        (end_of(0).lower(), end_of(0), "12 events come again"),
+        ("2013-01-01T01:00:00Z", end_of(0), "12 events come again"),
+        ("earliest", str(Ulid.MIN), "18 events come again"),
+        ("latest", end_of(5), "0 events come again, 18 are skipped"),
+    ],
+    ids=["ULID", "small letters", "time", "earliest", "latest"],
+)
+def test_set_says_what_it_means_asks_and_moves(
+    commands: Commands,
+    exported: SqliteFeedSource,
+    monkeypatch: pytest.MonkeyPatch,
+    to: str,
+    place: str,
+    words: str,
+) -> None:
+    """The versions and places are shown first; after a yes all have moved, and the Variable too."""
+    answer(monkeypatch, "y\n")
+    rows = commands.rows("cursor set", *OF, "--to", to, "--why", "hour 2 was wrong")
+    assert words in commands.err
+    assert (
+        f"Move 2 cursors of consumer {CONSUMER}, feed {FEED}, from the versions shown? [y/N]" in commands.err
+    )
+    assert end_of(2) in commands.err
+    assert "version" in commands.err
+    assert [(row["before"], row["after"], row["resource_version"]) for row in rows] == [
+        (end_of(2), place, 3)
+    ] * 2
+    assert at(exported) == [place] * 2
+    assert_published(exported)
+    first, *_ = commands.rows("cursor history", *OF)
+    assert first["why"] == "set: hour 2 was wrong"
+
+
+@pytest.mark.parametrize(("text", "status"), [("n\n", 1), ("", 2)], ids=["no", "nobody"])
+def test_without_a_yes_nothing_moves(
+    commands: Commands, exported: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch, text: str, status: int
+) -> None:
+    """Also where nobody is there to answer."""
+    before, variable = exported.cursors(FEED, CONSUMER), Variable.get(KEY)
+    for command in (("cursor set", *OF, "--to", "earliest"), ("cursor reset", *OF)):
+        answer(monkeypatch, text)
+        assert commands.run(*command) == status
+        assert "Nothing was moved" in commands.err
+        assert commands.out == ""
+    assert (exported.cursors(FEED, CONSUMER), Variable.get(KEY)) == (before, variable)
+
+
+def test_what_moved_while_a_person_thought_is_refused(
+    commands: Commands, exported: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version that was shown is the one that is sent."""
+
+    class Slow(io.StringIO):
+        def readline(self, size: int = -1, /) -> str:
+            export(exported, 3)
+            return "y\n"
+
+    monkeypatch.setattr(sys, "stdin", Slow())
+    assert commands.run("cursor set", *OF, "--to", "earliest") == 2
+    assert "StaleVersionError: " in commands.err
+    assert end_of(3) in commands.err
+    assert at(exported) == [end_of(3)] * 2
+    assert_published(exported)
+
+
+def test_one_shard_is_moved_alone(commands: Commands, exported: SqliteFeedSource) -> None:
+    """And several are, by name."""
+    commands.rows("cursor set", *OF, "--to", end_of(0), "--shard", "1", "--yes")
+    assert at(exported) == [end_of(2), end_of(0)]
+    commands.rows("cursor set", *OF, "--to", end_of(1), "--shard", "0", "--shard", "1", "--yes")
+    assert at(exported) == [end_of(1)] * 2
+
+
+def test_versions_are_named_for_each_cursor(commands: Commands, exported: SqliteFeedSource) -> None:
+    """One alone needs no shard; nothing is asked then."""
+    to = ("--to", end_of(0))
+    message = commands.fails("cursor set", *OF, *to, "--resource-version", "2")
+    assert "2 cursors move: name the version of each with its shard, --resource-version 0=..." in message
+    message = commands.fails("cursor set", *OF, *to, "--resource-version", "0=2")
+    assert "shard 1: no version named" in message
+    twice = ("--resource-version", "0=2", "--resource-version", "0=3")
+    assert "names a shard twice" in commands.fails("cursor set", *OF, *to, *twice)
+    message = commands.fails("cursor set", *OF, *to, "--shard", "0", "--resource-version", "1=2")
+    assert "shard 1: a version is named, but its cursor does not move" in message
+    assert at(exported) == [end_of(2)] * 2
+    both = ("--resource-version", "0=2", "--resource-version", "1=2")
+    commands.rows("cursor set", *OF, *to, *both)
+    commands.rows("cursor set", *OF, "--to", end_of(1), "--shard", "0", "--resource-version", "3")
+    assert at(exported) == [end_of(1), end_of(0)]
+
+
+def test_two_people_at_one_cursor(commands: Commands, exported: SqliteFeedSource) -> None:
+    """Both saw version 2; the second is told what the first has done, and nothing of it is lost."""
+    seen = ("--shard", "0", "--resource-version", "2")
+    commands.rows("cursor set", *OF, "--to", end_of(0), *seen, "--why", "mine")
+    message = commands.fails("cursor set", *OF, "--to", end_of(1), *seen)
+    assert message.startswith("StaleVersionError: ")
+    assert end_of(0) in message
+    assert "3" in message
+    assert "nothing was changed" in message
+    assert at(exported) == [end_of(0), end_of(2)]
+    assert_published(exported)
+    assert [row["why"] for row in commands.rows("cursor history", *OF)][:1] == ["set: mine"]
+
+
+def test_a_version_of_the_future_is_refused(commands: Commands, exported: SqliteFeedSource) -> None:
+    """It is of another database, or of before a restore."""
+    message = commands.fails(
+        "cursor set", *OF, "--to", end_of(0), "--shard", "0", "--resource-version", "900"
+    )
+    assert message.startswith("StaleVersionError: ")
+    assert "another database" in message
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--to", "yesterday"), "'yesterday' is no ULID"),
+        (("--to", "01ARZ3NDEKTSV4RRFFQ69G5FAU"), "ABCDEFGHJKMNPQRSTVWXYZ"),
+        (("--to", "8ZZZZZZZZZZZZZZZZZZZZZZZZZ"), "overflow 128-bits"),
+        (("--to", "2013-01-01"), "zone"),
+        ((), "required: --to"),
+        (("--to", "latest", "--shard", "x"), "'x' is no shard"),
+        (("--to", "latest", "--resource-version"), "expected one argument"),
+        (("--to", "latest", "--resource-version", "0"), "'0' is no resource version"),
+        (("--to", "latest", "--resource-version", "0=x"), "'x' is no resource version"),
+        (("--to", "latest", "--resource-version", "x=1"), "'x' is no shard"),
+    ],
+    ids=lambda value: " ".join(value)[-40:] if isinstance(value, tuple) else "",
+)
+def test_options_of_set_that_mean_nothing(commands: Commands, options: tuple[str, ...], message: str) -> None:
+    """By the parser, with what is wrong."""
+    assert message in commands.refuses("cursor set", *OF, *options)
+
+
+@pytest.mark.parametrize(
+    ("to", "message"),
+    [
+        (str(Ulid.MAX), "CursorBeyondFeedError: "),
+        ("2099-01-01T00:00:00Z", "FutureTimeError: "),
+        (end_of(0), "PurgedError: "),
+        ("2013-01-01T00:00:00Z", "PurgedError: "),
+        (end_of(2), "stands there already"),
+    ],
+    ids=["beyond", "future", "purged", "purged time", "same"],
+)
+def test_places_that_a_cursor_cannot_go_to(
+    commands: Commands, exported: SqliteFeedSource, to: str, message: str
+) -> None:
+    """Status 2, and nothing is asked."""
+    exported.purge(FEED, START + 2 * HOUR)
+    assert message in commands.fails("cursor set", *OF, "--to", to)
+    assert at(exported) == [end_of(2)] * 2
+
+
+def test_whoever_holds_a_cursor_is_named(commands: Commands, exported: SqliteFeedSource) -> None:
+    """With the command that takes its lease away, which can be pasted."""
+    tokens = exported.take_lease(CONSUMER, FEED, [0], holder="a batch", seconds=600)
+    message = commands.fails("cursor set", *OF, "--to", "earliest", "--yes")
+    assert message.startswith("LeaseHeldError: ")
+    assert "'a batch'" in message
+    command = message.rpartition("take its lease away: airflow changefeed ")[2].strip()
+    assert command.endswith(f"--lease-token {tokens[0]} --conn-id changefeed_default")
+    words = command.split()[:-2]
+    assert commands.run(" ".join(words[:2]), *words[2:]) == 0, commands.err
+    commands.rows("cursor set", *OF, "--to", "earliest", "--yes")
+    assert at(exported) == [str(Ulid.MIN)] * 2
+
+
+# ---- reset and history
+
+
+def test_history_says_who_changed_what(commands: Commands, exported: SqliteFeedSource) -> None:
+    """Newest first, of one shard or all; each can be undone."""
+    commands.rows("cursor set", *OF, "--to", "earliest", "--yes", "--why", "a mistake")
+    rows = commands.rows("cursor history", *OF, "--shard", "1")
+    assert [(row["before"], row["after"]) for row in rows] == [
+        (end_of(2), str(Ulid.MIN)),
+        (str(window(0).range.after), end_of(2)),
+        (None, str(window(0).range.after)),
+    ]
+    assert [row["by"] == "a run" for row in rows] == [False, True, True]
+    assert [row["why"] for row in rows] == ["set: a mistake", None, None]
+    assert [row["resource_version"] for row in rows] == [3, 2, 1]
+    assert rows[0]["at"] >= rows[1]["at"]
+    assert len(commands.rows("cursor history", *OF, "--limit", "2")) == 2
+    number = str(rows[0]["number"])
+    (undone,) = commands.rows("cursor reset", *OF, "--change", number, "--yes", "--why", "sorry")
+    assert (undone["shard"], undone["after"]) == ("1", end_of(2))
+    assert at(exported) == [str(Ulid.MIN), end_of(2)]
+    (row, *_) = commands.rows("cursor history", *OF, "--shard", "1")
+    assert row["why"] == f"reset to before change {number}: sorry"
+    assert commands.run("cursor history", *OF, "-o", "plain") == 0
+    assert commands.out.split()[:2] == ["number", "shard"]
+
+
+def test_reset_goes_back_to_the_beginning(commands: Commands, exported: SqliteFeedSource) -> None:
+    """Of the consumer, not of the feed."""
+    commands.rows("cursor reset", *OF, "--shard", "0", "--yes")
+    assert at(exported) == [str(window(0).range.after), end_of(2)]
+    assert [row["why"] for row in commands.rows("cursor history", *OF)][:1] == ["reset"]
+
+
+def test_a_change_that_cannot_be_undone(commands: Commands, exported: SqliteFeedSource) -> None:
+    """It is not there, it made the cursor, or it names its shard already."""
+    assert "no change 99" in commands.fails("cursor reset", *OF, "--change", "99")
+    first = commands.rows("cursor history", *OF)[-1]["number"]
+    assert "nothing was before it" in commands.fails("cursor reset", *OF, "--change", str(first))
+    assert "leave --shard out" in commands.fails("cursor reset", *OF, "--change", "1", "--shard", "0")
+
+
+# ---- ways back from losses
+
+
+def test_a_deleted_variable_comes_back(commands: Commands, exported: SqliteFeedSource) -> None:
+    """By the next move, or at once."""
+    Variable.delete(KEY)
+    commands.rows("cursor publish", *OF)
+    assert_published(exported)
+    Variable.delete(KEY)
+    commands.rows("cursor set", *OF, "--to", end_of(0), "--yes")
+    assert_published(exported)
+
+
+def test_a_variable_edited_to_nonsense_is_overwritten(commands: Commands, exported: SqliteFeedSource) -> None:
+    """It cannot be adopted, and until then nothing moves."""
+    Variable.set(KEY, "see below")
+    assert "CursorFormatError: " in commands.fails("cursor set", *OF, "--to", end_of(0), "--yes")
+    assert "CursorFormatError: " in commands.fails("cursor adopt", *OF)
+    assert at(exported) == [end_of(2)] * 2
+    rows = commands.rows("cursor publish", *OF)
+    assert [row["after"] for row in rows] == [end_of(2)] * 2
+    assert_published(exported)
+
+
+@pytest.mark.parametrize("choice", ["adopt", "publish"])
+def test_a_variable_set_back_by_hand_is_settled(
+    commands: Commands, exported: SqliteFeedSource, choice: str
+) -> None:
+    """Either side may be right; the command that the message names does it."""
+    edit("1", ulid=end_of(0))
+    message = commands.fails("cursor set", *OF, "--to", "earliest", "--yes")
+    assert message.startswith("CursorEditedError: ")
+    command = f"airflow changefeed cursor {choice} {CONSUMER} --feed {FEED} --conn-id changefeed_default"
+    assert command in message
+    rows = commands.rows(f"cursor {choice}", *OF)
+    place = end_of(0) if choice == "adopt" else end_of(2)
+    assert [row["after"] for row in rows] == at(exported) == [end_of(2), place]
+    assert_published(exported)
+    (newest, *_) = commands.rows("cursor history", *OF)
+    assert newest["why"] == ("adopt" if choice == "adopt" else None)
+
+
+def test_adopting_a_cursor_set_back_keeps_its_events(commands: Commands, exported: SqliteFeedSource) -> None:
+    """From being purged before they are exported again."""
+    edit("0", ulid=end_of(0))
+    commands.rows("cursor adopt", *OF)
+    assert str(exported.cursors(FEED, CONSUMER)[0].ack) == end_of(0)
+
+
+def test_an_old_value_of_the_variable_is_published_over(
+    commands: Commands, exported: SqliteFeedSource
+) -> None:
+    """A whole value of a week ago moves nothing back by itself."""
+    old = Variable.get(KEY)
+    export(exported, 3)
+    Variable.set(KEY, old)
+    export(exported, 4)
+    assert at(exported) == [end_of(4)] * 2
+    assert_published(exported)
+
+
+def manifests(path: Path, *numbers: int) -> ExportStore:
+    """Write an export with the manifests of empty hours."""
+    store = ExportStore(str(path), FEED)
+    store.claim()
+    for shard in (0, 1):
+        for number in numbers:
+            unit = ExportUnit.of_window(shard, window(number))
+            store.write(Manifest(FEED, unit, 1, CONSUMER, "run", START, (), window(number).end, 0, {}))
+    return store
+
+
+def test_lost_cursors_are_rebuilt(commands: Commands, exported: SqliteFeedSource, tmp_path: Path) -> None:
+    """Rows and Variable are gone: the manifests say where the export ends."""
+    manifests(tmp_path / "export", 0, 1, 2)
+    exported.drop_consumer(CONSUMER, FEED)
+    Variable.delete(KEY)
+    rows = commands.rows("cursor rebuild", *OF, "--path", str(tmp_path / "export"))
+    assert [(row["before"], row["after"]) for row in rows] == [(None, end_of(2))] * 2
+    assert_published(exported)
+    assert {row["why"] for row in commands.rows("cursor history", *OF)} == {"rebuild"}
+
+
+def test_cursors_are_rebuilt_up_to_the_first_manifest_that_is_gone(
+    commands: Commands, exported: SqliteFeedSource, tmp_path: Path
+) -> None:
+    """Manifests were deleted, too: what they said is a gap, which show names, and is exported again."""
+    manifests(tmp_path / "export", 0, 2)
+    exported.drop_consumer(CONSUMER, FEED)
+    Variable.delete(KEY)
+    commands.rows("cursor rebuild", *OF, "--path", str(tmp_path / "export"))
+    assert at(exported) == [end_of(0)] * 2
+    (row, _) = commands.rows("cursor show", *OF)
+    assert [(gap["start"], gap["end"]) for gap in row["missing"]] == [
+        ("2013-01-01T01:00:00Z", "2013-01-01T02:00:00Z")
+    ]
+    export(exported, 1)
+    assert at(exported) == [end_of(2)] * 2
+
+
+def test_rebuilding_from_nothing_is_refused(
+    commands: Commands, exported: SqliteFeedSource, tmp_path: Path
+) -> None:
+    """An empty folder is not taken for a beginning."""
+    (tmp_path / "export").mkdir()
+    message = commands.fails("cursor rebuild", *OF, "--path", str(tmp_path / "export"))
+    assert "no unit of consumer 'warehouse'" in message
+
+
+def test_a_restored_database_is_explained(
+    commands: Commands, exported: SqliteFeedSource, database: str
+) -> None:
+    """Its clock is behind the cursor that was published: refused, with the choices, which work."""
+    exported.close()
+    shutil.copy(database, f"{database}.backup")
+    insert(database, range(36, 42), START)
+    exported.seal(FEED, START + 7 * HOUR)
+    export(exported, 3, 4, 5, 6)
+    exported.close()
+    shutil.copy(f"{database}.backup", database)
+    assert {row["variable"] for row in commands.rows("cursor show", *OF)} == {"edited"}
+    assert "it is ahead of the database, which was restored to an earlier state" in commands.err
+    assert "CursorEditedError: " in commands.fails("cursor set", *OF, "--to", "latest", "--yes")
+    message = commands.fails("cursor adopt", *OF)
+    assert message.startswith("CursorBeyondFeedError: ")
+    assert "Nothing was changed" in message
+    assert "publish" in message
+    commands.rows("cursor publish", *OF)
+    assert at(exported) == [end_of(2)] * 2
+    message = commands.fails("cursor set", *OF, "--to", end_of(6), "--yes")
+    assert "the database was restored to an earlier state" in message
+    commands.rows("cursor set", *OF, "--to", "latest", "--yes")
+    assert at(exported) == [end_of(5)] * 2
+    assert_published(exported)
+
+
+def test_events_have_no_variable_to_settle(
+    commands: Commands, exported: SqliteFeedSource, tmp_path: Path
+) -> None:
+    """Their cursors are set; adopt, publish and rebuild are for exports."""
+    create_consumer(exported, ConsumerSpec("billing", FEED), "earliest", by="test")
+    for name, more in (("adopt", ()), ("publish", ()), ("rebuild", ("--path", str(tmp_path / "export")))):
+        message = commands.fails(f"cursor {name}", "billing", "--feed", FEED, *more)
+        assert "is one of events" in message
+    commands.rows("cursor set", "billing", "--feed", FEED, "--to", "latest", "--yes")
+    assert {str(row.ulid) for row in exported.cursors(FEED, "billing")} == {end_of(5)}
+    assert Variable.get(f"changefeed:billing:{FEED}", default_var=None) is None
+
+
+def test_a_time_is_when_a_consumer_goes_on(commands: Commands, exported: SqliteFeedSource) -> None:
+    """Its events are the next ones."""
+    commands.rows("cursor set", *OF, "--to", format_time(START + HOUR), "--shard", "0", "--yes")
+    (row, _) = exported.cursors(FEED, CONSUMER)
+    (event,) = exported.read_feed(FEED, 0, row.ulid, 1)
+    assert event.ulid.time == START + HOUR
+
+
+def test_a_database_that_is_busy(
+    commands: Commands, exported: SqliteFeedSource, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Status 2, one line, and nothing has changed."""
+    extra = {"conn_type": "sqlite", "host": database, "extra": {"lock_timeout": 0.1}}
+    monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps(extra))
+    before = Variable.get(KEY)
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute("begin immediate")
+        message = commands.fails("cursor set", *OF, "--to", "earliest", "--yes")
+    assert message.startswith("LockTimeoutError: ")
+    assert at(exported) == [end_of(2)] * 2
+    assert Variable.get(KEY) == before
+
+
+def test_a_consumer_of_very_many_shards(
+    commands: Commands, exported: SqliteFeedSource, database: str
+) -> None:
+    """More than are looked at together: all are shown and moved; messages name the first ones only."""
+    shards = range(2, 1_102)
+    with closing(sqlite3.connect(database)) as connection:
+        connection.executemany(
+            'insert into "nyc.Flight" values (?, ?)', [(shard + 100, "JFK") for shard in shards]
+        )
+        connection.executemany(
+            'insert into "changefeed.outbox:nyc.Flight" (shard_id, id) values (?, ?)',
+            [(shard, shard + 100) for shard in shards],
+        )
+        connection.commit()
+    exported.drain(FEED)
+    exported.begin_consumer(CONSUMER, FEED, dict.fromkeys(shards, Ulid.MIN), by="test")
+    rows = commands.rows("cursor show", *OF)
+    assert {row["shard"]: row["behind"] for row in rows} == {
+        **{"0": 9, "1": 9},
+        **{str(shard): 1 for shard in shards},
+    }
+    message = commands.fails("cursor set", *OF, "--to", str(Ulid.MAX))
+    assert "and 1092 more" in message
+    assert len(message) < 2_000
+    commands.rows("cursor set", *OF, "--to", "latest", "--yes")
+    assert {row["behind"] for row in commands.rows("cursor show", *OF)} == {0}
+    assert_published(exported)

@@ -1,0 +1,589 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moving cursors as people do: planned, shown, and made only if nothing changed since."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from airflow_changefeed.consumers.begin import create_consumer
+from airflow_changefeed.core.consumer import (
+    Attempt,
+    Beginning,
+    ConsumerSpec,
+    Consumption,
+    LetterState,
+    Outcome,
+    Parked,
+)
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.exceptions import (
+    ChangefeedError,
+    ConsumerNotFoundError,
+    CursorBeyondFeedError,
+    CursorEditedError,
+    CursorFormatError,
+    FeedNotFoundError,
+    FutureTimeError,
+    InvalidArgumentError,
+    InvalidUlidError,
+    InvalidWindowError,
+    LeaseHeldError,
+    LeaseLostError,
+    PurgedError,
+    ShardNotFoundError,
+    StaleVersionError,
+)
+from airflow_changefeed.export import cursors, settle
+from airflow_changefeed.export.lease import leased
+from airflow_changefeed.export.moving import (
+    Destination,
+    PlannedMove,
+    go_back,
+    move_to,
+    parse_destination,
+    plan_moves,
+    plan_reset,
+)
+from airflow_changefeed.export.variable_state import VariableKind, variable_state
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.unit.export.consumers import (
+    CONSUMER,
+    FEED,
+    HOURS,
+    KEY,
+    START,
+    Variables,
+    advance,
+    assert_published,
+    begin,
+    edit,
+    end_of,
+    hour,
+    places,
+    published,
+    set_ulid,
+)
+
+FAR = Ulid.floor(datetime(2099, 1, 1, tzinfo=timezone.utc))
+
+
+@pytest.fixture
+def exported(source: SqliteFeedSource, variables: Variables) -> list[CursorRow]:
+    """A consumer that has exported six hours of both shards."""
+    begin(source)
+    return advance(source, variables, *range(6))
+
+
+def plan(source: SqliteFeedSource, to: Destination, *shards: int) -> list[PlannedMove]:
+    """Plan a move of the consumer's cursors."""
+    return plan_moves(source, CONSUMER, FEED, to, shards or None)
+
+
+def move(
+    source: SqliteFeedSource, variables: Variables, moves: list[PlannedMove], **more: object
+) -> list[CursorRow]:
+    """Make it."""
+    return move_to(source, variables, CONSUMER, FEED, moves, by="anna", **{"timeout": 0.1, **more})  # type: ignore[arg-type]
+
+
+# ---- planning
+
+
+def test_a_plan_says_what_comes_again(source: SqliteFeedSource, exported: list[CursorRow]) -> None:
+    """Backwards: the events between the place and the cursor; nothing is changed."""
+    (first, second) = plan(source, end_of(1))
+    assert (first.shard, first.row, first.target, first.again, first.skipped) == (
+        *(0, exported[0], end_of(1)),
+        *(4, 0),
+    )
+    assert second.again == 4
+    assert source.cursors(FEED, CONSUMER) == exported
+
+
+def test_a_plan_says_what_is_skipped(source: SqliteFeedSource, variables: Variables) -> None:
+    """Forwards: the events that are not exported; those of windows ahead of a gap are, and are absorbed."""
+    begin(source)
+    advance(source, variables, 0, 3, 4, 9)
+    (found,) = plan(source, end_of(6), 0)
+    assert (found.again, found.skipped) == (0, 4)
+    assert found.absorbed == (UlidRange(hour(3).range.after, hour(4).range.upto),)
+    assert found.forgotten == ()
+    assert found.frontier == Frontier(hour(0).range.after, end_of(6), (hour(9).range,))
+
+
+def test_a_plan_ends_where_complete_windows_do(source: SqliteFeedSource, variables: Variables) -> None:
+    """A place within a window that is complete takes the cursor to its end."""
+    begin(source)
+    advance(source, variables, 0, 2)
+    (found,) = plan(source, Ulid.floor(START + timedelta(hours=2, minutes=10)), 0)
+    assert found.frontier.upto == end_of(2)
+    assert (found.again, found.skipped) == (0, 1)
+
+
+def test_a_plan_says_what_is_forgotten(source: SqliteFeedSource, variables: Variables) -> None:
+    """Backwards, windows ahead of a gap count no longer; their events come again, too."""
+    begin(source)
+    advance(source, variables, 0, 1, 3)
+    (found,) = plan(source, end_of(0), 1)
+    assert found.forgotten == (hour(3).range,)
+    assert found.absorbed == ()
+    assert found.again == 2
+
+
+@pytest.mark.parametrize(
+    ("to", "place"),
+    [
+        (end_of(2), end_of(2)),
+        (START + timedelta(hours=3), end_of(2)),
+        (START + timedelta(hours=3, microseconds=999), end_of(2)),
+        (Beginning.EARLIEST, Ulid.MIN),
+        (Beginning.LATEST, end_of(HOURS - 1)),
+    ],
+    ids=["ULID", "time", "fine time", "earliest", "latest"],
+)
+def test_a_cursor_goes_where_it_is_told(
+    source: SqliteFeedSource, exported: list[CursorRow], to: Destination, place: Ulid
+) -> None:
+    """A ULID is where it then stands, a time is when it goes on; latest is the clock, not the last event."""
+    assert [one.target for one in plan(source, to)] == [place, place]
+
+
+def test_earliest_is_the_first_event_that_is_not_purged(
+    source: SqliteFeedSource, exported: list[CursorRow]
+) -> None:
+    """Nothing before it can be read."""
+    source.purge(FEED, START + timedelta(hours=2))
+    assert {one.target for one in plan(source, Beginning.EARLIEST)} == {end_of(1)}
+
+
+def test_a_time_that_a_shard_has_not_come_to_is_its_clock(
+    source: SqliteFeedSource, exported: list[CursorRow]
+) -> None:
+    """A time of the past is no mistake, wherever the shard stands: what comes is later."""
+    found = plan(source, START + timedelta(hours=HOURS + 5))
+    assert {one.target for one in found} == {end_of(HOURS - 1)}
+
+
+@pytest.mark.parametrize(
+    ("consumer", "feed", "to", "shards", "error", "words"),
+    [
+        ("lake", FEED, end_of(1), None, ConsumerNotFoundError, "no consumer 'lake'; it has: warehouse"),
+        (CONSUMER, "nyc.Weather", end_of(1), None, FeedNotFoundError, "nyc.Weather"),
+        (CONSUMER, FEED, end_of(1), [0, 7], ShardNotFoundError, "no cursor for shard 7.*it has 0, 1"),
+        (CONSUMER, FEED, end_of(1), [0, 0], InvalidArgumentError, "named twice"),
+        (CONSUMER, FEED, FAR, None, CursorBeyondFeedError, "highest place of shard 0 .*restored.*latest"),
+        (CONSUMER, FEED, datetime(2099, 1, 1, tzinfo=timezone.utc), None, FutureTimeError, "latest"),
+        (CONSUMER, FEED, datetime(2013, 1, 1), None, InvalidWindowError, "zone"),
+        (CONSUMER, FEED, end_of(0), None, PurgedError, "purged up to .* in shard 0.*earliest"),
+        (CONSUMER, FEED, START, None, PurgedError, "earliest"),
+        (CONSUMER, FEED, end_of(5), None, InvalidArgumentError, "stands there already: shard 0 at"),
+    ],
+    ids=["consumer", "feed", "shard", "twice", "beyond", "future", "zone", "purged", "before", "same"],
+)
+def test_a_place_that_means_nothing_is_refused(
+    source: SqliteFeedSource,
+    exported: list[CursorRow],
+    consumer: str,
+    feed: str,
+    to: Destination,
+    shards: list[int] | None,
+    error: type[ChangefeedError],
+    words: str,
+) -> None:
+    """Whatever is wrong with it: named, with what to do instead."""
+    source.purge(FEED, START + timedelta(hours=2))
+    with pytest.raises(error, match=words):
+        plan_moves(source, consumer, feed, to, shards)
+    assert places(source.cursors(FEED, CONSUMER)) == {0: end_of(5), 1: end_of(5)}
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "words"),
+    [
+        ("yesterday", InvalidUlidError, "'yesterday' is no ULID"),
+        ("01ARZ3NDEKTSV4RRFFQ69G5FA", InvalidUlidError, "is no ULID"),
+        ("01ARZ3NDEKTSV4RRFFQ69G5FAU", InvalidUlidError, "letters in 0123456789ABCDEFGHJKMNPQRSTVWXYZ"),
+        ("01arz3ndektsv4rrffq69g5fal", InvalidUlidError, "is no ULID"),
+        ("8ZZZZZZZZZZZZZZZZZZZZZZZZZ", InvalidUlidError, "overflow 128-bits"),
+        ("2013-01-01", InvalidArgumentError, "zone"),
+        ("2013-01-01T00:00", InvalidArgumentError, "zone"),
+        ("0x00ff; drop", InvalidArgumentError, "no time"),
+        ("", InvalidArgumentError, "no time"),
+    ],
+)
+def test_a_text_that_is_no_place_is_refused(text: str, error: type[ChangefeedError], words: str) -> None:
+    """Not a ULID, of a wrong alphabet, beyond 128 bits, a time without zone."""
+    with pytest.raises(error, match=words):
+        parse_destination(text)
+
+
+def test_texts_are_places() -> None:
+    """In either case of letters."""
+    assert parse_destination(str(end_of(1)).lower()) == end_of(1)
+    assert parse_destination("2013-01-01T00:00:00Z") == START
+    assert parse_destination("earliest") is Beginning.EARLIEST
+    assert parse_destination("latest") is Beginning.LATEST
+
+
+# ---- moving
+
+
+def test_a_move_back_is_published_and_remembered(
+    source: SqliteFeedSource, variables: Variables, exported: list[CursorRow]
+) -> None:
+    """The Variable follows, the history says who and why, the lease is free, and the export goes on there."""
+    rows = move(source, variables, plan(source, end_of(1), 0), why="set: hour 2 was wrong")
+    assert places(rows) == {0: end_of(1), 1: end_of(5)}
+    assert_published(source, variables)
+    (change,) = source.history(FEED, CONSUMER, limit=1)
+    assert (change.shard, change.before, change.after) == (0, end_of(5), end_of(1))
+    assert (change.by, change.why) == ("anna", "set: hour 2 was wrong")
+    assert change.resource_version == rows[0].resource_version == exported[0].resource_version + 1
+    assert {row.lease_holder for row in rows} == {None}
+    assert places(advance(source, variables, 2))[0] == end_of(2)
+
+
+def test_a_move_back_keeps_its_events_from_being_purged(
+    source: SqliteFeedSource, variables: Variables, exported: list[CursorRow]
+) -> None:
+    """The ack goes back with the cursor."""
+    move(source, variables, plan(source, end_of(1)))
+    assert {row.ack for row in source.cursors(FEED, CONSUMER)} == {end_of(1)}
+    assert {purged.upto for purged in source.purge(FEED, START + timedelta(hours=5))} <= {end_of(1), Ulid.MIN}
+    assert source.count(FEED, 0, [hour(2).range]) == [1]
+
+
+def test_whoever_comes_second_is_refused(
+    source: SqliteFeedSource, variables: Variables, exported: list[CursorRow]
+) -> None:
+    """Both saw the same; the second is told what is there now, and nothing of the first is lost."""
+    mine, yours = plan(source, end_of(1)), plan(source, end_of(3))
+    move(source, variables, mine)
+    text = variables.values[KEY]
+    with pytest.raises(StaleVersionError, match=str(end_of(1))) as refused:
+        move(source, variables, yours)
+    assert refused.value.expected_version == exported[0].resource_version
+    assert refused.value.present_version == exported[0].resource_version + 1
+    assert places(source.cursors(FEED, CONSUMER)) == {0: end_of(1), 1: end_of(1)}
+    assert variables.values[KEY] == text
+    assert {row.lease_holder for row in source.cursors(FEED, CONSUMER)} == {None}
+    assert places(move(source, variables, plan(source, end_of(3))))[0] == end_of(3)
+
+
+def test_one_stale_cursor_of_several_stops_all(
+    source: SqliteFeedSource, variables: Variables, exported: list[CursorRow]
+) -> None:
+    """All move, or none does."""
+    both = plan(source, end_of(1))
+    move(source, variables, plan(source, end_of(3), 1))
+    with pytest.raises(StaleVersionError):
+        move(source, variables, both)
+    assert places(source.cursors(FEED, CONSUMER)) == {0: end_of(5), 1: end_of(3)}
+
+
+@pytest.mark.parametrize("ahead", [-1, 1, 1000])
+def test_the_version_that_was_seen_counts(
+    source: SqliteFeedSource, variables: Variables, exported: list[CursorRow], ahead: int
+) -> None:
+    """Whoever names another one, an older or one that never was, has not seen what is there."""
+    moves = plan(source, end_of(1), 0)
+    with pytest.raises(StaleVersionError):
+        move(source, variables, moves, versions={0: exported[0].resource_version + ahead})
+    assert places(source.cursors(FEED, CONSUMER))[0] == end_of(5)
+    move(source, variables, moves, versions={0: exported[0].resource_version})
+
+
+@pytest.mark.parametrize(
+    ("versions", "words"),
+    [({0: 2}, "shard 1: no version named"), ({0: 2, 1: 2, 7: 2}, "shard 7: .* does not move")],
+)
+def test_versions_fit_the_moves(
+    source: SqliteFeedSource,
+    variables: Variables,
+    exported: list[CursorRow],
+    versions: dict[int, int],
+    words: str,
+) -> None:
+    """One for each cursor that moves."""
+    with pytest.raises(InvalidArgumentError, match=words):
+        move(source, variables, plan(source, end_of(1)), versions=versions)
+
+
+def test_a_move_needs_cursors_and_few_words(
+    source: SqliteFeedSource, variables: Variables, exported: list[CursorRow]
+) -> None:
+    """Nothing to move is a mistake, and a history is no diary."""
+    with pytest.raises(InvalidArgumentError, match="no cursor"):
+        move(source, variables, [])
+    with pytest.raises(InvalidArgumentError, match="2001 characters"):
+        move(source, variables, plan(source, end_of(1)), why="x" * 2001)
+
+
+def test_an_edited_variable_stops_a_move(
+    source: SqliteFeedSource, variables: Variables, exported: list[CursorRow]
+) -> None:
+    """As it stops everything, with both values and the commands that settle it."""
+    moves = plan(source, end_of(1))
+    edit(variables, set_ulid)
+    edit(variables, lambda value: value["shards"]["1"].update(ulid=str(end_of(7))))
+    text = variables.values[KEY]
+    with pytest.raises(CursorEditedError) as refused:
+        move(source, variables, moves)
+    for words in (
+        f"the Variable says {end_of(7)} (resource version 2), the database {end_of(5)} (resource version 2)",
+        "airflow changefeed cursor adopt warehouse --feed nyc.Flight",
+        "airflow changefeed cursor publish warehouse --feed nyc.Flight",
+    ):
+        assert words in refused.value.message
+    assert variables.values[KEY] == text
+    assert places(source.cursors(FEED, CONSUMER)) == {0: end_of(5), 1: end_of(5)}
+
+
+def test_a_variable_that_is_nonsense_is_told_with_both_values(
+    source: SqliteFeedSource, variables: Variables, exported: list[CursorRow]
+) -> None:
+    """And with the command that overwrites it; adopting nonsense is no choice."""
+    variables.values[KEY] = "yesterday"
+    with pytest.raises(CursorFormatError) as refused:
+        move(source, variables, plan(source, end_of(1)))
+    assert "The Variable says 'yesterday', the database shard 0" in refused.value.message
+    assert "airflow changefeed cursor publish warehouse --feed nyc.Flight" in refused.value.message
+    assert "adopt" not in refused.value.message
+
+
+def test_names_in_commands_are_quoted() -> None:
+    """So that they can be pasted."""
+    adopt, _ = cursors.settle_commands("my lake", "nyc.Flight $1")
+    assert adopt == "airflow changefeed cursor adopt 'my lake' --feed 'nyc.Flight $1' --conn-id ..."
+
+
+def test_whoever_runs_is_named_and_can_be_stopped(
+    source: SqliteFeedSource, variables: Variables, exported: list[CursorRow]
+) -> None:
+    """Its lease is taken away; what it does under it afterwards is refused, and the move is not."""
+    moves = plan(source, end_of(1), 0)
+    with leased(source, CONSUMER, FEED, [0], "a batch") as leases:
+        with pytest.raises(LeaseHeldError, match=r"held by 'a batch#.*nothing was moved") as refused:
+            move(source, variables, moves)
+        with leases.tokens() as tokens:
+            command = f"consumer revoke warehouse --feed nyc.Flight --shard 0 --lease-token {tokens[0]}"
+            assert command in refused.value.message
+            source.revoke_lease(CONSUMER, FEED, 0, lease_token=tokens[0])
+            move(source, variables, moves)
+            with pytest.raises(LeaseLostError):
+                cursors.move(
+                    *(source, CONSUMER, FEED, source.cursors(FEED, CONSUMER), tokens),
+                    *(lambda row: row.frontier.complete(hour(2).range), "a batch"),
+                )
+    assert places(source.cursors(FEED, CONSUMER)) == {0: end_of(1), 1: end_of(5)}
+
+
+# ---- going back
+
+
+def test_a_change_is_undone(
+    source: SqliteFeedSource, variables: Variables, exported: list[CursorRow]
+) -> None:
+    """To where the cursor stood before it, of its shard alone."""
+    move(source, variables, plan(source, end_of(1)), why="set")
+    undone = next(one for one in source.history(FEED, CONSUMER) if one.shard == 1)
+    rows = move(source, variables, go_back(source, CONSUMER, FEED, undone.number), why="reset")
+    assert places(rows) == {0: end_of(1), 1: end_of(5)}
+    assert_published(source, variables)
+
+
+def test_a_consumer_goes_back_to_where_it_began(
+    source: SqliteFeedSource, variables: Variables, exported: list[CursorRow]
+) -> None:
+    """All its shards, or some."""
+    rows = move(source, variables, plan_reset(source, CONSUMER, FEED, [1]))
+    assert places(rows) == {0: end_of(5), 1: hour(0).range.after}
+    assert [one.shard for one in plan_reset(source, CONSUMER, FEED)] == [0]
+
+
+def test_what_cannot_be_undone_is_refused(
+    source: SqliteFeedSource, variables: Variables, exported: list[CursorRow]
+) -> None:
+    """A change that is not there, the one that made the cursor, and one whose events are purged since."""
+    changes = source.history(FEED, CONSUMER)
+    with pytest.raises(InvalidArgumentError, match="no change 99"):
+        go_back(source, CONSUMER, FEED, 99)
+    with pytest.raises(InvalidArgumentError, match="nothing was before it"):
+        go_back(source, CONSUMER, FEED, changes[-1].number)
+    source.purge(FEED, START + timedelta(hours=2))
+    with pytest.raises(PurgedError, match="earliest"):
+        go_back(source, CONSUMER, FEED, changes[0].number)
+
+
+# ---- consumers of events
+
+
+def park(source: SqliteFeedSource, shard: int, count: int) -> list[Ulid]:
+    """Let a consumer park the first event of a shard and consume the next ones; return them all."""
+    create_consumer(source, ConsumerSpec("billing", FEED), Beginning.EARLIEST, by="test")
+    events = [event.ulid for event in source.read_feed(FEED, shard, Ulid.MIN, count)]
+    row = source.request_leases("billing", FEED, [shard], holder="worker", seconds=60).rows[shard]
+    with closing(source.open_session("billing", FEED)) as session:
+        for place, ulid in enumerate(events):
+            attempt = Attempt(ulid, ulid, 1, 1, source.now(), Outcome.FAILED, "no") if not place else None
+            parked = Parked(ulid, 1, "no") if not place else None
+            with session.transaction():
+                step = Consumption(*(shard, ulid, row.resource_version, row.lease_token, 60), attempt, parked)
+                row = session.consume(step)
+    source.leave("billing", FEED, {shard: row.lease_token}, holder="worker")
+    return events
+
+
+def test_a_consumer_of_events_is_moved_without_a_variable(
+    source: SqliteFeedSource, variables: Variables
+) -> None:
+    """It has none, and gets none; what it parked keeps its ack."""
+    events = park(source, 0, 5)
+    moves = plan_moves(source, "billing", FEED, events[2], [0])
+    assert [(one.again, one.skipped) for one in moves] == [(2, 0)]
+    rows = move_to(source, variables, "billing", FEED, moves, by="anna", why="set")
+    row = next(one for one in rows if one.shard == 0)
+    assert (row.ulid, row.ack) == (events[2], events[0].previous())
+    assert variables.values == {}
+    assert [(one.by, one.why) for one in source.history(FEED, "billing", shard=0)][:1] == [("anna", "set")]
+    (letter,) = source.dead_letters()
+    source.settle_letter(letter.number, LetterState.DROPPED, by="anna")
+    rows = move_to(
+        source, variables, "billing", FEED, plan_moves(source, "billing", FEED, events[1], [0]), by="anna"
+    )
+    assert next(one for one in rows if one.shard == 0).ack == events[1]
+
+
+def test_a_consumer_that_runs_is_not_moved_beneath_itself(
+    source: SqliteFeedSource, variables: Variables
+) -> None:
+    """Whoever holds it is named; a step of it makes what was seen stale."""
+    events = park(source, 0, 3)
+    moves = plan_moves(source, "billing", FEED, Beginning.EARLIEST, [0])
+    row = source.request_leases("billing", FEED, [0], holder="worker", seconds=60).rows[0]
+    with pytest.raises(LeaseHeldError, match="held by 'worker'"):
+        move_to(source, variables, "billing", FEED, moves, by="anna", timeout=0.1)
+    (event,) = source.read_feed(FEED, 0, events[-1], 1)
+    with closing(source.open_session("billing", FEED)) as session, session.transaction():
+        row = session.consume(Consumption(0, event.ulid, row.resource_version, row.lease_token, 60))
+    source.leave("billing", FEED, {0: row.lease_token}, holder="worker")
+    with pytest.raises(StaleVersionError, match=str(event.ulid)):
+        move_to(source, variables, "billing", FEED, moves, by="anna")
+
+
+def test_a_consumer_without_cursors_is_told_from_an_unknown_one(source: SqliteFeedSource) -> None:
+    """It was created before any shard had an event."""
+    with closing(sqlite3.connect(source.database.path)) as connection:
+        connection.execute("create table empty (id integer primary key)")
+    source.set_up_feed("empty")
+    create_consumer(source, ConsumerSpec("billing", "empty"), Beginning.EARLIEST, by="test")
+    with pytest.raises(ShardNotFoundError, match="no cursor of feed 'empty' yet"):
+        plan_moves(source, "billing", "empty", Beginning.LATEST)
+    with pytest.raises(ConsumerNotFoundError, match="it has: billing"):
+        plan_moves(source, "lake", "empty", Beginning.LATEST)
+
+
+# ---- what a Variable is beside the rows
+
+
+def back_up_and_go_on(source: SqliteFeedSource, variables: Variables) -> None:
+    """Export on after a backup, and restore it: the database is older than the Variable and the output."""
+    path = source.database.path
+    source.close()
+    shutil.copy(path, f"{path}.backup")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute('insert into "nyc.Flight" values (1000)')
+        connection.execute('insert into "changefeed.outbox:nyc.Flight" (shard_id, id) values (0, 1000)')
+        connection.commit()
+    until = source.now()
+    source.seal(FEED, until)
+    done = {0: [UlidRange(end_of(5), Ulid.floor(until).previous())]}
+    cursors.advance(source, variables, CONSUMER, FEED, done, by="test")
+    source.close()
+    shutil.copy(f"{path}.backup", path)
+
+
+def forget(variables: Variables) -> None:
+    """Delete it."""
+    variables.values.clear()
+
+
+def nonsense(variables: Variables) -> None:
+    """Write what is no cursor."""
+    variables.values[KEY] = "{"
+
+
+def of_newer_version(variables: Variables) -> None:
+    """Write what a later version of this package might."""
+    edit(variables, lambda value: value.update(schema_version=99))
+
+
+def a_week_ago(variables: Variables) -> None:
+    """Set a cursor back by hand."""
+    edit(variables, lambda value: value["shards"]["0"].update(ulid=str(end_of(0))))
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (lambda _: None, VariableKind.EQUAL),
+        (forget, VariableKind.MISSING),
+        (a_week_ago, VariableKind.EDITED),
+        (nonsense, VariableKind.UNREADABLE),
+        (of_newer_version, VariableKind.NEWER),
+    ],
+)
+def test_a_variable_is_told_for_what_it_is(
+    source: SqliteFeedSource,
+    variables: Variables,
+    exported: list[CursorRow],
+    change: Callable[[Variables], None],
+    kind: VariableKind,
+) -> None:
+    """Looking changes nothing; only what a person has to decide is a problem."""
+    change(variables)
+    before = dict(variables.values)
+    state = variable_state(source, variables, CONSUMER, FEED)
+    assert (state.key, state.kind) == (KEY, kind)
+    assert (state.problem is None) == (kind in (VariableKind.EQUAL, VariableKind.MISSING))
+    assert variables.values == before
+
+
+def test_an_old_value_of_the_variable_is_older(
+    source: SqliteFeedSource, variables: Variables, exported: list[CursorRow]
+) -> None:
+    """A whole value of a week ago is what a crash leaves, too: it is published again by itself."""
+    old = variables.values[KEY]
+    advance(source, variables, 6)
+    variables.values[KEY] = old
+    assert variable_state(source, variables, CONSUMER, FEED).kind is VariableKind.OLDER
+    rows = move(source, variables, plan(source, end_of(1)))
+    assert places(rows) == {0: end_of(1), 1: end_of(1)}
+    assert_published(source, variables)
+
+
+def test_a_restored_database_is_explained_and_settled(
+    source: SqliteFeedSource, variables: Variables, exported: list[CursorRow]
+) -> None:
+    """Its clock is behind the cursor that was published: nothing moves until a person chooses."""
+    back_up_and_go_on(source, variables)
+    ahead = published(variables).shards[0].ulid
+    with pytest.raises(CursorEditedError, match="restored to an earlier state") as refused:
+        move(source, variables, plan(source, end_of(1)))
+    assert f"the Variable says {ahead}" in refused.value.message
+    assert f"the database {end_of(5)}" in refused.value.message
+    with pytest.raises(CursorBeyondFeedError, match=r"beyond the shard's clock.*publish"):
+        settle.adopt(source, variables, CONSUMER, FEED, by="anna")
+    with pytest.raises(CursorBeyondFeedError, match="restored to an earlier state"):
+        plan(source, ahead, 0)
+    settle.publish(source, variables, CONSUMER, FEED)
+    assert places(move(source, variables, plan(source, end_of(1))))[0] == end_of(1)
+    assert_published(source, variables)
