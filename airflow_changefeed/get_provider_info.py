@@ -49,6 +49,21 @@ def get_provider_info() -> dict[str, Any]:
                 "class-name": "airflow_changefeed.decorators.changefeed.changefeed_task",
             }
         ],
+        "config": {
+            "changefeed": {
+                "description": "The page of change feeds in Airflow's UI.",
+                "options": {
+                    "page_connections": {
+                        "description": "Connections that the page shows besides those that tasks name; "
+                        "ids, with commas between.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "changefeed_default, orders_db",
+                        "default": "",
+                    }
+                },
+            }
+        },
         "cli": ["airflow_changefeed.cli.changefeed.get_cli_commands"],
         "triggers": [
             {"integration-name": _NAME, "python-modules": ["airflow_changefeed.triggers.changefeed"]}

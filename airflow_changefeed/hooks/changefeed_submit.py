@@ -10,6 +10,7 @@ from typing import Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseHook
 
+from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 from airflow_changefeed.hooks.changefeed_job import pids_to_watch
 from airflow_changefeed.hooks.changefeed_secrets import private_files
 from airflow_changefeed.hooks.changefeed_spark import (
@@ -37,7 +38,7 @@ def take_own(kwargs: dict[str, Any], job_name: str) -> list[str]:
     return [name for name in OWN if kwargs.pop(name, None) is not None]
 
 
-class ChangefeedSparkOperator(SparkSubmitOperator):
+class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
     """Runs a job of ours: with its package, its processes watched, its files private."""
 
     def _prepare(self, job: str, files: Mapping[str, Path]) -> None:

@@ -18,6 +18,7 @@ from airflow_changefeed.hooks.changefeed_context import (
     shard_problems,
     window_problems,
 )
+from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 from airflow_changefeed.hooks.changefeed_output import storage_options
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 MOST_NAMED = 100
 
 
-class ChangefeedVerifyOperator(BaseOperator):
+class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
     """
     Read an export again and compare it with its manifests; fail when anything is damaged.
 

@@ -21,6 +21,7 @@ from airflow_changefeed.hooks.changefeed_context import (
     run_window,
     shard_problems,
 )
+from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 UNTIL = ("head", "window_end")
 
 
-class ChangefeedConsumeOperator(BaseOperator):
+class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
     """
     Consume a feed's events with a handler, exactly once where its work is in the feed's own database.
 

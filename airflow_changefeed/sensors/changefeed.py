@@ -26,6 +26,7 @@ from airflow_changefeed.hooks.changefeed_context import (
     shard_problems,
     window_problems,
 )
+from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.triggers.changefeed import ChangefeedTrigger
 
 
-class ChangefeedSensor(BaseSensorOperator):
+class ChangefeedSensor(NamesConnections, BaseSensorOperator):
     """
     Succeed when a feed has events beyond a consumer's cursor, or when the run's window has ended.
 

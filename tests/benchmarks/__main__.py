@@ -2,7 +2,8 @@
 """
 Run the benchmarks, print the tables of each when it is done, and leave them in ``build/benchmarks.json``.
 
-``python -m tests.benchmarks [export] [fixed] [drain] [capture] [fold] [consume] [wake] [mssql]``, or all.
+``python -m tests.benchmarks [export] [fixed] [drain] [capture] [fold] [consume] [wake] [page]
+[mssql]``, or all.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.benchmarks import capture, consume, drain, export, fixed, fold, mssql, wake
+from tests.benchmarks import capture, consume, drain, export, fixed, fold, mssql, page, wake
 from tests.benchmarks.figures import tell
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "benchmarks.json"
@@ -26,6 +27,7 @@ ALL = {
     "fold": fold.run,
     "consume": consume.run,
     "wake": wake.run,
+    "page": page.run,
     "mssql": mssql.run,
 }
 

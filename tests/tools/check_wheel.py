@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Look into the built wheel: it holds every Python and SQL file of the package, and imports away from the clone.
+Look into the built wheel: it holds every file that the package needs, and imports away from the clone.
 
 ``python -m tests.tools.check_wheel DIST_FOLDER``; exits with 1 and says what is missing.
 """
@@ -25,13 +25,13 @@ if get_provider_info()["package-name"] != "airflow-changefeed": sys.exit("wrong 
 
 
 def missing_files(wheel: Path) -> list[str]:
-    """List the package's files (``.py``, ``.sql``, ``py.typed``) that the wheel lacks."""
+    """List the package's files (Python, SQL, those of the page, ``py.typed``) that the wheel lacks."""
     with zipfile.ZipFile(wheel) as archive:
         packed = set(archive.namelist())
     wanted = [
         path.relative_to(PROJECT).as_posix()
         for path in sorted((PROJECT / PACKAGE).rglob("*"))
-        if path.suffix in (".py", ".sql", ".typed")
+        if path.suffix in (".py", ".sql", ".typed", ".html", ".css", ".js", ".svg")
     ]
     if not any(name.endswith(".sql") for name in wanted):
         return [f"{PACKAGE}/sql/**/*.sql (there is no .sql file at all)"]

@@ -22,6 +22,13 @@ from airflow_changefeed.exceptions import SparkEnvironmentError
 from airflow_changefeed.get_provider_info import get_provider_info
 from airflow_changefeed.hooks import changefeed_spark
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PROJECT = Path(__file__).resolve().parents[3]
+
 
 def test_the_provider_info_is_what_airflow_validates() -> None:
     """Airflow refuses a provider whose info does not fit its schema."""
@@ -48,6 +55,24 @@ def test_every_public_name_can_be_had(name: str) -> None:
     """Lazily loaded names are there, and listed."""
     assert getattr(airflow_changefeed, name) is not None
     assert name in dir(airflow_changefeed)
+
+
+def test_airflow_finds_the_page_by_its_entry_point() -> None:
+    """As a plugin that says where the page is, and loads nothing of it."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    module, _, name = project["entry-points"]["airflow.plugins"]["changefeed"].partition(":")
+    code = (
+        "import sys; from airflow.plugins_manager import AirflowPlugin; before = set(sys.modules); "
+        f"from {module} import {name} as plugin; "
+        "assert issubclass(plugin, AirflowPlugin); plugin.validate(); "
+        "(view,), (app,) = plugin.external_views, plugin.fastapi_apps; "
+        "assert '/' + view['href'] == app['url_prefix'] + '/'; "
+        "print(*sorted({'fastapi', 'pyarrow', 'fsspec', 'sqlalchemy'} & (set(sys.modules) - before)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.split() == []
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

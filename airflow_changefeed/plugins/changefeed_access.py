@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may see and do what on the page: Airflow's own permissions, asked of its auth manager."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import (
+    AccessView,
+    DagAccessEntity,
+    DagDetails,
+    VariableDetails,
+)
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
+from airflow.configuration import conf
+from airflow.models import Variable
+from airflow.models.dag import DagModel
+from fastapi import HTTPException, Request
+
+from airflow_changefeed.core.cursor import variable_key
+
+#: For whoever may open Airflow's UI. Of its DAGs, and what they name, each sees what Airflow shows him.
+reading = requires_access_view(AccessView.WEBSITE)
+_SAME_ORIGIN = "same-origin"
+
+
+def readable_dags(user: Any) -> set[str]:
+    """Return the ids of the DAGs that a user may see."""
+    return set(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))
+
+
+def may_backfill(user: Any, dag_id: str) -> bool:
+    """Whether Airflow would let a user start a backfill."""
+    return get_auth_manager().is_authorized_dag(
+        method="POST", access_entity=DagAccessEntity.RUN, details=_dag(dag_id), user=user
+    )
+
+
+def may_see_runs(user: Any, dag_id: str) -> bool:
+    """Whether a user may see the runs of a DAG."""
+    return get_auth_manager().is_authorized_dag(
+        method="GET", access_entity=DagAccessEntity.RUN, details=_dag(dag_id), user=user
+    )
+
+
+def _dag(dag_id: str) -> DagDetails:
+    return DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id) if _has_teams() else None)
+
+
+def may_change(user: Any, consumer: str, feed: str) -> bool:
+    """Whether a user may change the Variable that publishes a consumer's cursors, and so may move them."""
+    key = variable_key(consumer, feed)
+    team = Variable.get_team_name(key) if _has_teams() else None
+    return get_auth_manager().is_authorized_variable(
+        method="PUT", details=VariableDetails(key=key, team_name=team), user=user
+    )
+
+
+def _has_teams() -> bool:
+    return bool(conf.getboolean("core", "multi_team", fallback=False))
+
+
+def changing(user: GetUserDep, feed: str, consumer: str) -> None:
+    """
+    Let only those on who may change a consumer.
+
+    :raises HTTPException: 403 for others.
+    """
+    if not may_change(user, consumer, feed):
+        raise HTTPException(
+            403,
+            f"You may look, and not change cursors: that needs Airflow's permission to edit the Variable "
+            f"{variable_key(consumer, feed)}",
+        )
+
+
+def same_origin(request: Request) -> None:
+    """
+    Refuse what another site makes a browser send: it comes with this user's cookie.
+
+    JSON is asked for as well, which no form of a page can send.
+
+    :raises HTTPException: 403 for another origin, 415 for anything but JSON.
+    """
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise HTTPException(415, "Changes are sent as JSON: Content-Type must be application/json")
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    # A browser that does not say where a request comes from names its origin; programs do neither.
+    if site is not None:
+        is_ours = site == _SAME_ORIGIN
+    else:
+        ours = {request.url.netloc, _host(conf.get("api", "base_url", fallback="") or "")} - {""}
+        is_ours = origin is None or _host(origin) in ours
+    if not is_ours:
+        raise HTTPException(403, "Changes are taken from Airflow's own pages only, not from another site")
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).netloc

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What persons change on the page: a cursor, a lease; only what they saw."""
+
+from __future__ import annotations
+
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.export.cursors import VariableStore
+from airflow_changefeed.export.move_plan import known_rows
+from airflow_changefeed.export.moving import Destination, PlannedMove, move_to, plan_moves
+from airflow_changefeed.plugins.changefeed_rows import Row, cursor_row, move_row
+from airflow_changefeed.sources.base import FeedSource
+from airflow_changefeed.sources.base_versions import stale_cursor
+
+#: Seconds to wait for an export that moves its cursor at this moment.
+_HELD_TIMEOUT = 3.0
+
+
+def plan_move(
+    source: FeedSource, consumer: str, feed: str, shard: Shard, to: Destination, version: int
+) -> Row:
+    """
+    Say what a move would mean.
+
+    :param version: of the cursor as the person saw it.
+    :raises StaleVersionError: it was changed since; tells the present one; terminal.
+    """
+    return move_row(_plan(source, consumer, feed, shard, to, version))
+
+
+def make_move(
+    source: FeedSource,
+    variables: VariableStore,
+    cursor: tuple[str, str, Shard],
+    to: Destination,
+    version: int,
+    *,
+    by: str,
+    why: str,
+) -> Row:
+    """
+    Move a cursor, and publish it.
+
+    :param cursor: consumer, feed and shard.
+    :param version: of the cursor as the person saw it.
+    :param by: the person.
+    :param why: the person's own words; may be empty.
+    :raises StaleVersionError: it was changed since; tells the present one; nothing moved; terminal.
+    :raises LeaseHeldError: a running process holds it; nothing moved; transient.
+    """
+    consumer, feed, shard = cursor
+    planned = _plan(source, consumer, feed, shard, to, version)
+    rows = move_to(
+        source,
+        variables,
+        consumer,
+        feed,
+        [planned],
+        by=by,
+        versions={shard: version},
+        why=": ".join(filter(None, ["set", why.strip()])),
+        timeout=_HELD_TIMEOUT,
+    )
+    now = source.now()
+    moved = next(row for row in rows if row.shard == shard)
+    return {**move_row(planned), "cursor": cursor_row(moved, now)}
+
+
+def _plan(
+    source: FeedSource, consumer: str, feed: str, shard: Shard, to: Destination, version: int
+) -> PlannedMove:
+    _check(_row(source, consumer, feed, shard), version)
+    try:
+        (planned,) = plan_moves(source, consumer, feed, to, [shard])
+    except InvalidArgumentError:
+        # Of two who press the same button the second is told of the first, not that there is nothing to do.
+        _check(_row(source, consumer, feed, shard), version)
+        raise
+    return planned
+
+
+def _row(source: FeedSource, consumer: str, feed: str, shard: Shard) -> CursorRow | None:
+    return next((row for row in known_rows(source, consumer, feed) if row.shard == shard), None)
+
+
+def _check(row: CursorRow | None, version: int) -> None:
+    if row is not None and row.resource_version != version:
+        raise stale_cursor(row, version)
+
+
+def revoke(source: FeedSource, consumer: str, feed: str, shard: Shard, token: int) -> Row:
+    """
+    Take a lease away.
+
+    :param token: of the grant that the person saw.
+    :raises StaleVersionError: another grant is the newest, or nobody holds it; nothing changed; terminal.
+    """
+    source.feed(feed)
+    known_rows(source, consumer, feed)
+    source.revoke_lease(consumer, feed, shard, lease_token=token)
+    now = source.now()
+    return {"cursors": [cursor_row(row, now) for row in source.cursors(feed, consumer) if row.shard == shard]}

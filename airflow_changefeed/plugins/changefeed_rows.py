@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the page tells of feeds, consumers and cursors, as JSON values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.feed import shard_text
+from airflow_changefeed.core.history import CursorChange
+from airflow_changefeed.core.overview import COUNTED, FeedOverview, ShardOverview, Standing
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.export.move_plan import PlannedMove
+
+Row = dict[str, Any]
+MayChange = Callable[[str, str], bool]
+
+
+def feed_row(found: FeedOverview, may_change: MayChange) -> Row:
+    """
+    Return a feed, and what the shards that were looked at sum up to.
+
+    :param may_change: of consumer and feed: whether the user may move its cursors.
+    """
+    shards = found.shards
+    heads = [one.status.head for one in shards if one.status.head is not None]
+    waiting = sum(one.waiting for one in shards)
+    return {
+        "feed": found.info.name,
+        "kind": found.info.kind.value,
+        "resource_version": found.info.resource_version,
+        "time_tolerance_seconds": found.info.time_tolerance.total_seconds(),
+        "shard_count": found.shard_count,
+        "shards_counted": len(shards),
+        "head": place(max(heads, default=None)),
+        "sealed_until": time(found.info.sealed_until),
+        "waiting": waiting,
+        "waiting_or_more": any(one.waiting >= COUNTED for one in shards),
+        "consumers": [consumer_row(name, found, may_change) for name in _consumers(found)],
+    }
+
+
+def _consumers(found: FeedOverview) -> list[str]:
+    named = {info.spec.consumer for info in found.consumers}
+    return sorted(named | {standing.row.consumer for one in found.shards for standing in one.consumers})
+
+
+def consumer_row(name: str, found: FeedOverview, may_change: MayChange) -> Row:
+    """Return a consumer, and what its cursors in the shards that were looked at sum up to."""
+    settings = next((info for info in found.consumers if info.spec.consumer == name), None)
+    own = [
+        (one, standing) for one in found.shards for standing in one.consumers if standing.row.consumer == name
+    ]
+    lags = [lag(standing.row.ulid, one.status.head) for one, standing in own]
+    return {
+        "consumer": name,
+        "is_of_events": settings is not None,
+        "resource_version": settings.resource_version
+        if settings
+        else sum(standing.row.resource_version for _, standing in own),
+        "cursors": len(own),
+        "behind": sum(standing.behind for _, standing in own),
+        "behind_or_more": any(standing.behind >= COUNTED for _, standing in own),
+        # None: it stands at the start of a shard that has events.
+        "lag_seconds": None if None in lags else max((seconds for seconds in lags if seconds), default=0.0),
+        "held": sum(standing.row.lease_holder is not None for _, standing in own),
+        "may_change": may_change(name, found.info.name),
+    }
+
+
+def shard_row(found: ShardOverview, now: datetime) -> Row:
+    """Return a shard with the cursors in it."""
+    status = found.status
+    return {
+        "shard": shard_text(status.shard),
+        "clock": time(status.clock),
+        "head": place(status.head),
+        "sealed_until": time(status.sealed_until),
+        "purged_upto": place(status.purged_upto),
+        "waiting": found.waiting,
+        "waiting_or_more": found.waiting >= COUNTED,
+        "cursors": [_standing_row(standing, status.head, now) for standing in found.consumers],
+    }
+
+
+def _standing_row(standing: Standing, head: Ulid | None, now: datetime) -> Row:
+    return {
+        **cursor_row(standing.row, now),
+        "behind": standing.behind,
+        "behind_or_more": standing.behind >= COUNTED,
+        "lag_seconds": lag(standing.row.ulid, head),
+    }
+
+
+def cursor_row(row: CursorRow, now: datetime) -> Row:
+    """Return a cursor."""
+    expires = row.lease_expires
+    return {
+        "consumer": row.consumer,
+        "shard": shard_text(row.shard),
+        "cursor": place(row.ulid),
+        "resource_version": row.resource_version,
+        "moved_at": time(row.moved_at),
+        "moved_by": row.moved_by,
+        "ahead": len(row.frontier.ahead),
+        "lease_holder": row.lease_holder,
+        "lease_token": row.lease_token,
+        "lease_expires": time(expires),
+        "lease_is_held": expires is not None and expires > now,
+    }
+
+
+def change_row(change: CursorChange) -> Row:
+    """Return an entry of a cursor's history."""
+    return {
+        "number": change.number,
+        "shard": shard_text(change.shard),
+        "before": place(change.before),
+        "after": place(change.after),
+        "resource_version": change.resource_version,
+        "at": time(change.at),
+        "by": change.by,
+        "why": change.why,
+    }
+
+
+def move_row(move: PlannedMove) -> Row:
+    """Return what a move would mean."""
+    return {
+        "shard": shard_text(move.shard),
+        "from": place(move.row.ulid),
+        "to": place(move.target),
+        "is_back": move.target < move.row.ulid,
+        "again": move.again,
+        "skipped": move.skipped,
+        "forgotten": len(move.forgotten),
+        "resource_version": move.row.resource_version,
+    }
+
+
+def place(ulid: Ulid | None) -> Row | None:
+    """Return a ULID and its time; None for the start of a feed, which is no event's place."""
+    if ulid is None or ulid == Ulid.MIN:
+        return None
+    return {"ulid": str(ulid), "time": format_time(ulid.time)}
+
+
+def time(value: datetime | None) -> str | None:
+    """Return a time as text."""
+    return None if value is None else format_time(value)
+
+
+def lag(cursor: Ulid, head: Ulid | None) -> float | None:
+    """
+    Return how far a cursor lies behind the last event of its shard, in seconds of feed time.
+
+    :return: None for a cursor at the start of a shard that has events.
+    """
+    if head is None or cursor >= head:
+        return 0.0
+    return None if cursor == Ulid.MIN else (head.ms - cursor.ms) / 1000

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which connections, feeds, consumers and outputs the tasks of DAGs name: read from serialized DAGs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from airflow.configuration import conf
+from airflow.models.dag import DagModel
+from airflow.models.dag_version import DagVersion
+from airflow.models.serialized_dag import SerializedDagModel
+from airflow.utils.session import create_session
+from sqlalchemy import select
+
+from airflow_changefeed.core.feed import Shard, parse_shard
+from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.hooks.changefeed_context import is_template
+
+#: Airflow option with connections that the page shows besides those that DAGs name.
+SECTION, OPTION = "changefeed", "page_connections"
+_CONNECTION = "changefeed_conn_id"
+_DURATION = re.compile(r"(?:(\d+) days?, )?(\d+):(\d\d):(\d\d)(?:\.(\d+))?")
+_USER_INFO = re.compile(r"//[^/@]*@")
+
+
+@dataclass(frozen=True)
+class Use:
+    """
+    A task that names a connection of feeds.
+
+    :param kind: name of the operator's class.
+    :param feed, consumer, path: None where the task has none, or makes it of a template.
+    :param unit: length of an export unit; None where a run's interval is one.
+    :param shards: None for all.
+    :param templates: names of the arguments that are known in a run only.
+    """
+
+    conn_id: str
+    dag_id: str
+    task_id: str
+    kind: str
+    feed: str | None = None
+    consumer: str | None = None
+    path: str | None = None
+    path_conn_id: str | None = None
+    unit: timedelta | None = None
+    shards: tuple[Shard, ...] | None = None
+    templates: tuple[str, ...] = ()
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether it writes an output of which the page can tell what is complete."""
+        return None not in (self.feed, self.consumer, self.path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values, without what an address may hold of secrets."""
+        return {
+            "dag_id": self.dag_id,
+            "task_id": self.task_id,
+            "kind": self.kind,
+            "feed": self.feed,
+            "consumer": self.consumer,
+            "path": self.path and _USER_INFO.sub("//***@", self.path),
+            "has_windows": self.has_windows,
+            "templates": list(self.templates),
+        }
+
+
+# By DAG: the hash of what was read, and what it names. A DAG is read again when it changed.
+_KNOWN: dict[str, tuple[str, tuple[Use, ...]]] = {}
+
+
+def find_uses(dag_ids: Collection[str]) -> list[Use]:
+    """
+    Return the tasks of some DAGs that name a connection of feeds.
+
+    DAGs are read once: afterwards a question tells which of them changed.
+    """
+    with create_session() as session:
+        found = session.execute(
+            select(SerializedDagModel.dag_id, SerializedDagModel.id, SerializedDagModel.dag_hash)
+            .join(DagVersion, SerializedDagModel.dag_version_id == DagVersion.id)
+            .join(DagModel, DagModel.dag_id == SerializedDagModel.dag_id)
+            .where(DagModel.is_stale.is_(False))
+            .order_by(DagVersion.version_number)
+        )
+        # The last of a DAG is its newest version.
+        newest = {dag_id: (row_id, dag_hash) for dag_id, row_id, dag_hash in found}
+        changed = {
+            dag_id: row_id
+            for dag_id, (row_id, dag_hash) in newest.items()
+            if _KNOWN.get(dag_id, ("", ()))[0] != dag_hash
+        }
+        if changed:
+            rows = select(SerializedDagModel).where(SerializedDagModel.id.in_(changed.values()))
+            for row in session.scalars(rows):
+                _KNOWN[row.dag_id] = (newest[row.dag_id][1], tuple(uses_of(row.dag_id, row.data or {})))
+    for gone in _KNOWN.keys() - newest.keys():
+        _KNOWN.pop(gone, None)
+    # Another request may have found meanwhile that one is gone.
+    return [use for dag_id in sorted(newest.keys() & set(dag_ids)) for use in _KNOWN.get(dag_id, ("", ()))[1]]
+
+
+def configured() -> list[str]:
+    """Return the connections that Airflow's configuration names."""
+    text = conf.get(SECTION, OPTION, fallback="") or ""
+    return [name for name in (part.strip() for part in text.split(",")) if name]
+
+
+def uses_of(dag_id: str, data: Mapping[str, Any]) -> Iterator[Use]:
+    """
+    Read what a serialized DAG names; what is not written as expected is passed over.
+
+    :param data: as Airflow stores it.
+    """
+    for entry in data.get("dag", {}).get("tasks", []):
+        task = entry.get("__var", entry)
+        given = {**_plain(task.get("partial_kwargs")), **task}
+        conn_id = _value(given.get(_CONNECTION))
+        if isinstance(conn_id, str):
+            yield _use(dag_id, str(task.get("task_id")), conn_id, given)
+
+
+def _use(dag_id: str, task_id: str, conn_id: str, given: Mapping[str, Any]) -> Use:
+    values = {name: _value(given.get(name)) for name in ("feed", "consumer", "path", "unit", "shards")}
+    templates = tuple(name for name, value in values.items() if is_template(value))
+    known = {name: None if name in templates else value for name, value in values.items()}
+    path_conn_id = _value(given.get("path_conn_id"))
+    return Use(
+        conn_id,
+        dag_id,
+        task_id,
+        str(given.get("task_type") or given.get("_task_type") or ""),
+        feed=_text(known["feed"]),
+        consumer=_text(known["consumer"]),
+        path=_text(known["path"]),
+        path_conn_id=_text(path_conn_id),
+        unit=_duration(known["unit"]),
+        shards=_shards(known["shards"]),
+        templates=templates,
+    )
+
+
+def _plain(encoded: Any) -> dict[str, Any]:
+    value = _value(encoded)
+    return value if isinstance(value, dict) else {}
+
+
+def _value(encoded: Any) -> Any:
+    """Return what Airflow wrapped with its type."""
+    return encoded["__var"] if isinstance(encoded, dict) and "__var" in encoded else encoded
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _duration(value: Any) -> timedelta | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return timedelta(seconds=value) if value > 0 else None
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups()[:4])
+    length = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    return length + timedelta(microseconds=int((match[5] or "0").ljust(6, "0")[:6]))
+
+
+def _shards(value: Any) -> tuple[Shard, ...] | None:
+    try:
+        return tuple(parse_shard(shard) for shard in value) if isinstance(value, list) else None
+    except InvalidArgumentError:
+        return None

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The calendar of a task's windows: from its output what is complete, from its DAG's runs what is running."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from itertools import islice
+from typing import Any
+
+from airflow.models.dagrun import DagRun
+from airflow.models.serialized_dag import SerializedDagModel
+from airflow.utils.session import create_session
+from airflow.utils.state import DagRunState
+from fastapi import HTTPException
+from sqlalchemy import select
+
+from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.times import floor_to_millisecond, format_time
+from airflow_changefeed.core.window import Window
+from airflow_changefeed.exceptions import InvalidWindowError
+from airflow_changefeed.export.calendar import Cell, begin_of, length_of_units, make_calendar, missing_ranges
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.hooks.changefeed_output import storage_options
+from airflow_changefeed.plugins.changefeed_rows import Row
+from airflow_changefeed.plugins.changefeed_uses import Use
+from airflow_changefeed.sources.base import FeedReader, FeedSource
+
+#: Shards that a calendar looks at.
+MOST_SHARDS = 50
+_HOUR, _DAY, _WEEK = timedelta(hours=1), timedelta(days=1), timedelta(days=7)
+#: Days that a calendar of hours shows, and weeks that one of days does.
+_DAYS, _WEEKS = 7, 8
+_MOST_RUNS = 2_000
+_RUNNING = (DagRunState.RUNNING, DagRunState.QUEUED)
+
+
+def windows_of(source: FeedSource, use: Use, end: datetime | None, *, with_runs: bool) -> Row:
+    """
+    Return the calendar of a task.
+
+    :param end: exclusive end of what is shown, to the next whole day; None ends with today, or with the day
+        that the consumer has come to.
+    :param with_runs: whether the user may see the DAG's runs.
+    """
+    # The callers' business: a task without them has no windows.
+    feed, consumer, path = str(use.feed), str(use.consumer), str(use.path)
+    store = ExportStore(path, feed, storage_options(path, use.path_conn_id))
+    rows = source.cursors(feed, consumer)
+    shards = _shards(source, store, use)
+    units = [unit for shard in shards[:1] for unit in store.units(shard)]
+    unit = use.unit or length_of_units(units) or _interval(use.dag_id) or _HOUR
+    length = _cell_length(unit)
+    now = source.now()
+    place = end or _present(now, [row.ulid.time for row in rows], [one.range.upto.time for one in units[-1:]])
+    wanted = _span(place, length)
+    cells = make_calendar(
+        store,
+        wanted,
+        length,
+        shards=shards[:MOST_SHARDS],
+        begin=begin_of(row.frontier.start for row in rows),
+        now=now,
+    )
+    runs = _runs(use.dag_id, Window(cells[0].start, cells[-1].end)) if with_runs else []
+    return {
+        "dag_id": use.dag_id,
+        "task_id": use.task_id,
+        "feed": feed,
+        "consumer": consumer,
+        "unit_seconds": unit.total_seconds(),
+        "cell_seconds": length.total_seconds(),
+        "shards": len(shards),
+        "shards_shown": min(len(shards), MOST_SHARDS),
+        "start": format_time(cells[0].start),
+        "end": format_time(cells[-1].end),
+        "now": format_time(now),
+        "sees_runs": with_runs,
+        "cells": [_cell_row(cell, runs) for cell in cells],
+        "missing": [_range_row(one) for one in missing_ranges(cells)],
+    }
+
+
+def _shards(source: FeedReader, store: ExportStore, use: Use) -> list[Shard]:
+    if use.shards is not None:
+        return list(use.shards)
+    known = {*store.shards(), *(status.shard for status in source.shards(str(use.feed)))}
+    return sorted(
+        known, key=lambda shard: (isinstance(shard, int), shard if isinstance(shard, int) else 0, str(shard))
+    )
+
+
+def _cell_length(unit: timedelta) -> timedelta:
+    """Return the length of a cell: a unit's, but at least an hour and at most a day."""
+    if unit <= _HOUR:
+        return _HOUR
+    return unit if unit < _DAY and _DAY % unit == timedelta(0) else _DAY
+
+
+def _present(now: datetime, cursors: list[datetime], exported: list[datetime]) -> datetime:
+    """Return the time that matters most: today; else where the consumer has come to, if that is long ago."""
+    reached = max([time for time in [*cursors, *exported] if time.year > 1970], default=now)
+    return min(now, reached + _DAY) if now - reached > _DAYS * _DAY else now
+
+
+def _span(place: datetime, length: timedelta) -> Window:
+    """Return whole days, or whole weeks from Monday on, that end with that of a place."""
+    day = floor_to_millisecond(place.astimezone(timezone.utc)).replace(
+        hour=0, minute=0, second=0, microsecond=0
+    )
+    if length < _DAY:
+        end = day if day == place else day + _DAY
+        return Window(end - _DAYS * _DAY, end)
+    end = day - day.weekday() * _DAY + _WEEK
+    return Window(end - _WEEKS * _WEEK, end)
+
+
+def _cell_row(cell: Cell, runs: list[tuple[datetime, datetime]]) -> Row:
+    row: Row = {"start": format_time(cell.start), "state": cell.state.value}
+    if cell.missing:
+        row["missing"] = cell.missing
+    if any(start < cell.end and end > cell.start for start, end in runs):
+        row["running"] = True
+    return row
+
+
+def _range_row(window: Window) -> Row:
+    return {"start": format_time(window.start), "end": format_time(window.end)}
+
+
+def _runs(dag_id: str, window: Window) -> list[tuple[datetime, datetime]]:
+    """Return the intervals of the runs that are queued or running in a time."""
+    with create_session() as session:
+        found = session.execute(
+            select(DagRun.data_interval_start, DagRun.data_interval_end)
+            .where(
+                DagRun.dag_id == dag_id,
+                DagRun.state.in_(_RUNNING),
+                DagRun.data_interval_start < window.end,
+                DagRun.data_interval_end > window.start,
+            )
+            .limit(_MOST_RUNS)
+        )
+        return [(start, end) for start, end in found if start is not None and end is not None]
+
+
+def _dag(dag_id: str) -> Any:
+    dag = SerializedDagModel.get_dag(dag_id)
+    if dag is None:
+        raise HTTPException(404, f"Airflow has no DAG {dag_id!r} any more")
+    return dag
+
+
+def _interval(dag_id: str) -> timedelta | None:
+    """Return how long the interval of a DAG's runs is; None where they have none."""
+    timetable = _dag(dag_id).timetable
+    if not timetable.periodic or timetable.partitioned:
+        return None
+    import pendulum
+
+    found = timetable.infer_manual_data_interval(run_after=pendulum.now("UTC"))
+    length = found.end - found.start
+    # A plain timedelta, not pendulum's.
+    return timedelta(seconds=length.total_seconds()) if length else None
+
+
+def backfill_dates(dag_id: str, start: datetime, end: datetime) -> Row:
+    """
+    Return the logical dates of the runs whose intervals lie in a time, wholly or in part.
+
+    :param start: inclusive.
+    :param end: exclusive.
+    :raises InvalidWindowError: they are no window; terminal.
+    :raises HTTPException: 409 for a DAG whose runs have no intervals, or none in that time.
+    """
+    window = Window(start, end)
+    dag = _dag(dag_id)
+    if dag.timetable.partitioned:
+        # The dates of partitions are those of their time.
+        return {
+            "from_date": format_time(window.start),
+            "to_date": format_time(window.end - timedelta(milliseconds=1)),
+        }
+    length = _interval(dag_id)
+    if length is None:
+        raise HTTPException(409, f"DAG {dag_id!r} has no schedule with intervals: Airflow cannot backfill it")
+    infos = dag.iter_dagrun_infos_between(window.start - 2 * length, window.end)
+    dates = [
+        info.logical_date
+        for info in islice(infos, 100_000)
+        if info.data_interval
+        and info.data_interval.start < window.end
+        and info.data_interval.end > window.start
+    ]
+    if not dates:
+        raise HTTPException(409, f"DAG {dag_id!r} has no runs between {window.start} and {window.end}")
+    return {"from_date": _iso(dates[0]), "to_date": _iso(dates[-1]), "runs": len(dates)}
+
+
+def _iso(date: datetime) -> str:
+    try:
+        return format_time(date)
+    except InvalidWindowError:
+        return date.isoformat()

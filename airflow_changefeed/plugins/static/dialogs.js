@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dialogs: what is to be changed, what that means, and what came of it. Escape closes them unchanged.
+
+import { button, clock, exact, facts, h, number, place, problem, redraw, table, things, when } from "./parts.js";
+import { airflow, get, post } from "./server.js";
+
+/** Open a dialog; the browser keeps the focus in it, and gives it back at the end. */
+function open(title, ...content) {
+  const id = `title-${Date.now()}`;
+  const dialog = h("dialog", { "aria-labelledby": id }, h("h2", { id }, title), ...content);
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}
+
+const closer = (dialog, words = "Cancel") => button(words, () => dialog().close());
+
+function field(words, input, help) {
+  const id = `field-${words.replace(/\W+/g, "-").toLowerCase()}`;
+  input.id = id;
+  if (help) input.setAttribute("aria-describedby", `${id}-help`);
+  return h("div", { class: "field" }, h("label", { for: id }, words), input,
+    help ? h("p", { class: "note", id: `${id}-help` }, help) : null);
+}
+
+/** Say that somebody else was faster: what was seen, what there is now; nothing was changed. */
+function stale(error, seen, dialog, reload) {
+  const body = error.body;
+  return problem("Nothing was changed: somebody has changed it since this page was loaded.",
+    facts([
+      ["You saw", `${seen} (version ${number(body.expected_version)})`],
+      ["It is now", `${body.row ? body.row.cursor ? exact(body.row.cursor.time) : "start" : body.present} (version ${number(body.present_version)})`],
+      ["Changed by", body.row ? `${body.row.moved_by}, ${clock(body.row.moved_at)} UTC` : null],
+    ]),
+    h("p", { class: "note" }, error.message),
+    button("Reload", () => { dialog.close(); reload(); }, { class: "main" }));
+}
+
+function refused(error, seen, dialog, reload) {
+  return error.isStale ? stale(error, seen, dialog, reload) : problem(error.message);
+}
+
+/** Keep a form from being sent twice. */
+async function once(form, work) {
+  const buttons = [...form.querySelectorAll("button")].filter((one) => !one.disabled);
+  for (const one of buttons) one.disabled = true;
+  try {
+    await work();
+  } finally {
+    for (const one of buttons) one.disabled = false;
+  }
+}
+
+/** Move a cursor: asks where to, shows what it means, then asks. */
+export function moveDialog(view, cursor, consumer, key) {
+  const verb = consumer.is_of_events ? "consumed" : "exported";
+  const names = view.names({ consumer: cursor.consumer, shard: cursor.shard });
+  const version = { resource_version: cursor.resource_version };
+  const seen = cursor.cursor ? exact(cursor.cursor.time) : "start";
+  const to = h("input", { type: "text", required: true, autocomplete: "off", spellcheck: "false", list: "places" });
+  const why = h("input", { type: "text", maxlength: 500, autocomplete: "off" });
+  const answer = h("div", { class: "answer", "aria-live": "polite" });
+  const reload = () => view.reload(key);
+  const show = (error) => redraw(answer, refused(error, seen, dialog, reload));
+  const move = () => once(form, async () => {
+    try {
+      await post("move", names, { to: to.value, why: why.value, ...version });
+      dialog.close();
+      await reload();
+    } catch (error) { show(error); }
+  });
+  const form = h("form", { on: { submit: (event) => {
+    event.preventDefault();
+    once(form, async () => {
+      try {
+        redraw(answer, meaning(await get("move", { ...names, ...version, to: to.value }), verb, move));
+        answer.querySelector("button").focus();
+      } catch (error) { show(error); }
+    });
+  } } },
+  facts([["Stands at", place(cursor.cursor)], ["Version", number(cursor.resource_version)]]),
+  field("Move to", to, "earliest, latest, a time such as 2026-03-01T00:00:00Z, or a ULID"),
+  h("datalist", { id: "places" }, ["earliest", "latest"].map((value) => h("option", { value }))),
+  field("Why", why, "Kept in the cursor's history."),
+  answer,
+  h("div", { class: "buttons" }, closer(() => dialog), h("button", { type: "submit" }, "Show what it means")));
+  // What was shown holds for the place that was asked about only.
+  to.addEventListener("input", () => redraw(answer));
+  const dialog = open(`Move the cursor of ${cursor.consumer}, shard ${cursor.shard}`, form);
+  to.focus();
+}
+
+function meaning(found, verb, move) {
+  const events = found.is_back ? found.again : found.skipped;
+  const noun = things(events, "event");
+  const words = found.is_back ? `Back: ${noun} will be ${verb} again.` : `Forward: ${noun} will be skipped, and never ${verb}.`;
+  return h("div", { class: found.is_back ? "meaning" : "meaning careful" },
+    facts([["From", place(found.from)], ["To", place(found.to)]]),
+    h("p", {}, words),
+    found.forgotten ? h("p", {}, `${things(found.forgotten, "range")} complete beyond a gap will be forgotten, and count as missing until exported again.`) : null,
+    button("Move the cursor", move, { class: "main" }));
+}
+
+/** Take a lease away from its holder. */
+export function revokeDialog(view, cursor, key) {
+  const answer = h("div", { class: "answer", "aria-live": "polite" });
+  const reload = () => view.reload(key.replace("revoke", "move"));
+  const release = button("Release the lease", () => once(form, async () => {
+    try {
+      const names = view.names({ consumer: cursor.consumer, shard: cursor.shard });
+      await post("revoke", names, { lease_token: cursor.lease_token });
+      dialog.close();
+      await reload();
+    } catch (error) { redraw(answer, refused(error, `held by ${cursor.lease_holder}`, dialog, reload)); }
+  }), { class: "main careful" });
+  const form = h("div", {},
+    facts([["Held by", cursor.lease_holder], [cursor.lease_is_held ? "Until" : "Ran out", when(cursor.lease_expires)]]),
+    h("p", {}, "What its holder does under this lease from now on is refused. Another process can take it at once."),
+    answer,
+    h("div", { class: "buttons" }, closer(() => dialog), release));
+  const dialog = open(`Release the lease of ${cursor.consumer}, shard ${cursor.shard}`, form);
+}
+
+/** Show what was changed of a consumer's cursors. */
+export async function historyDialog(view, consumer) {
+  const body = h("div", { "aria-live": "polite" }, h("p", {}, "Loading"));
+  const dialog = open(`History of ${consumer}`, body, h("div", { class: "buttons" }, closer(() => dialog, "Close")));
+  dialog.classList.add("wide");
+  try {
+    const { changes } = await get("history", view.names({ consumer }));
+    redraw(body, changes.length
+      ? table("Newest first", ["When", "Shard", "From", "To", "By", "Why"], changes.map((one) => [
+        when(one.at), one.shard, place(one.before), place(one.after), one.by, one.why ?? ""]))
+      : h("p", {}, "No change of its cursors is kept."));
+  } catch (error) { redraw(body, problem(error.message)); }
+}
+
+/** Start a backfill of a missing range: Airflow's own, as the user. */
+export async function backfillDialog(use, range, done) {
+  const from = h("input", { type: "text", required: true, spellcheck: "false", autocomplete: "off" });
+  const upto = h("input", { type: "text", required: true, spellcheck: "false", autocomplete: "off" });
+  const again = h("select", {}, [["completed", "run them again"], ["failed", "run those again that failed"], ["none", "leave them"]]
+    .map(([value, words]) => h("option", { value }, words)));
+  const most = h("input", { type: "number", min: 1, max: 100, value: 2, required: true });
+  const answer = h("div", { class: "answer", "aria-live": "polite" });
+  const request = () => ({ dag_id: use.dag_id, from_date: from.value, to_date: upto.value,
+    reprocess_behavior: again.value, max_active_runs: Number(most.value), run_backwards: false, dag_run_conf: {} });
+  const start = () => once(form, async () => {
+    try {
+      const made = await airflow("backfills", request());
+      dialog.close();
+      done(made);
+    } catch (error) { redraw(answer, problem(error.message)); }
+  });
+  const check = () => once(form, async () => {
+    try {
+      const { backfills } = await airflow("backfills/dry_run", request());
+      redraw(answer, planned(backfills, start));
+      answer.querySelector("button")?.focus();
+    } catch (error) { redraw(answer, problem(error.message)); }
+  });
+  const form = h("form", { on: { submit: (event) => { event.preventDefault(); check(); } } },
+    h("p", { class: "note" }, `Missing: ${clock(range.start)} to ${clock(range.end)} UTC`),
+    field("First run", from, "Logical dates: the begin of the intervals."), field("Last run", upto),
+    field("Runs that exist already", again), field("Runs at a time", most), answer,
+    h("div", { class: "buttons" }, closer(() => dialog), h("button", { type: "submit" }, "Show the runs")));
+  for (const input of [from, upto, again, most]) input.addEventListener("input", () => redraw(answer));
+  const dialog = open(`Backfill ${use.dag_id}`, form);
+  try {
+    const dates = await get("backfill", { dag_id: use.dag_id, start: range.start, end: range.end });
+    [from.value, upto.value] = [dates.from_date, dates.to_date];
+    form.querySelector("button[type=submit]").focus();
+  } catch (error) { redraw(answer, problem(error.message)); }
+}
+
+function planned(runs, start) {
+  if (!runs.length) return problem("No run would be started: all of them exist, are in flight, or are not over yet.");
+  const dates = runs.map((run) => run.logical_date ?? run.partition_date).filter(Boolean);
+  return h("div", { class: "meaning" },
+    h("p", {}, `${things(runs.length, "run")}: ${clock(dates[0] ?? "")}`
+      + `${dates.length > 1 ? ` to ${clock(dates.at(-1))}` : ""} UTC`),
+    button(`Start ${things(runs.length, "run")}`, start, { class: "main" }));
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// A feed: what it sums up to, and opened its shards, consumers, cursors and leases.
+
+import { windowsView } from "./calendar.js";
+import { historyDialog, moveDialog, revokeDialog } from "./dialogs.js";
+import { behind, button, counted, facts, focusKey, h, number, pager, place, problem, redraw, table, when } from "./parts.js";
+import { get } from "./server.js";
+
+const SHARDS = 25; // of a page
+
+/** A feed in the list. */
+export function feedArticle(connection, feed) {
+  const detail = h("div", { class: "detail", hidden: true });
+  const summary = h("div", {}, summed(feed));
+  const toggle = button(feed.feed, async () => {
+    const isOpen = detail.hidden;
+    detail.hidden = !isOpen;
+    toggle.setAttribute("aria-expanded", String(isOpen));
+    if (isOpen) await view.show(0);
+  }, { class: "feed", "aria-expanded": "false", "data-key": `feed ${feed.feed}` });
+  const view = new FeedView(connection, feed.feed, detail, summary);
+  return h("article", {}, h("h3", {}, toggle, h("span", { class: "kind" }, feed.kind)), summary, detail);
+}
+
+function summed(feed) {
+  const isPart = feed.shards_counted < feed.shard_count;
+  const rest = isPart ? ` (first ${number(feed.shards_counted)} shards)` : "";
+  return [
+    facts([
+      ["Shards", number(feed.shard_count)],
+      ["Head", place(feed.head, "no event yet")],
+      ["Sealed until", feed.sealed_until ? when(feed.sealed_until) : "never"],
+      ["Outbox", `${counted(feed.waiting, feed.waiting_or_more)}${rest}`],
+      ["Resource version", number(feed.resource_version)],
+    ]),
+    h("ul", { class: "consumers" }, feed.consumers.map((consumer) => h("li", {},
+      h("strong", {}, consumer.consumer), " ", behind(consumer), isPart ? rest : null,
+      consumer.held ? h("span", { class: "tag" }, `${number(consumer.held)} held`) : null))),
+  ];
+}
+
+/** An opened feed. */
+class FeedView {
+  constructor(connection, feed, element, summary) {
+    this.connection = connection;
+    this.feed = feed;
+    this.element = element;
+    this.summary = summary;
+    this.first = 0;
+    this.waiters = {};
+  }
+
+  /** Names that every question and change needs. */
+  names(more = {}) {
+    return { conn_id: this.connection.conn_id, feed: this.feed, ...more };
+  }
+
+  async show(first = this.first) {
+    this.first = first;
+    this.element.setAttribute("aria-busy", "true");
+    try {
+      const found = await get("feed", this.names({ first, count: SHARDS }));
+      if (found.consumers.some((one) => one.is_of_events)) this.waiters = (await get("waiters", this.names())).waiters;
+      if (found.shards_counted === found.shard_count) redraw(this.summary, summed(found));
+      redraw(this.element,
+        this.shards(found),
+        found.consumers.map((consumer) => this.consumer(consumer, found)),
+        found.consumers.length ? null : h("p", {}, "Nobody consumes or exports this feed yet."),
+        pager("Shards", first, found.shards.length, found.shard_count, SHARDS, (place) => this.show(place)));
+    } catch (error) {
+      redraw(this.element, problem(error.message, button("Try again", () => this.show(), { "data-key": "again" })));
+    }
+    this.element.setAttribute("aria-busy", "false");
+  }
+
+  /** Read anew after a change, or after a refusal; the focus goes to what was pressed. */
+  async reload(key) {
+    await this.show();
+    if (key) focusKey(this.element, key);
+  }
+
+  shards(found) {
+    return table("Shards", ["Shard", "Head", "Clock", "Outbox", "Purged up to"], found.shards.map((shard) => [
+      shard.shard, place(shard.head, "no event"), when(shard.clock), counted(shard.waiting, shard.waiting_or_more),
+      place(shard.purged_upto, "nothing"),
+    ]));
+  }
+
+  consumer(consumer, found) {
+    const cursors = found.shards.flatMap((shard) => shard.cursors).filter((one) => one.consumer === consumer.consumer);
+    const uses = this.connection.uses.filter((use) => use.feed === this.feed && use.consumer === consumer.consumer);
+    const waiting = this.waiters[consumer.consumer] ?? [];
+    const calendar = h("div", { class: "calendar" });
+    return h("section", { "aria-label": `Consumer ${consumer.consumer}` },
+      h("div", { class: "head" },
+        h("h4", {}, consumer.consumer),
+        h("span", { class: "tag" }, consumer.is_of_events ? "consumer of events" : "export"),
+        h("span", { class: "note" }, `resource version ${number(consumer.resource_version)}`),
+        uses.filter((use) => use.has_windows).map((use) => windowsButton(this, use, calendar)),
+        button("History", () => historyDialog(this, consumer.consumer), { "data-key": `history ${consumer.consumer}` })),
+      waiting.length ? h("p", { class: "note" }, `Waiting for a shard: ${waiting.map((one) => one.name).join(", ")}`) : null,
+      consumer.may_change ? null : h("p", { class: "note" }, "You may look, and not change this consumer."),
+      calendar,
+      table(`Cursors of ${consumer.consumer}`, ["Shard", "Cursor", "Behind", "Version", "Moved", "Lease"].concat(
+        consumer.may_change ? ["Change"] : []), cursors.map((cursor) => this.cursor(cursor, consumer))));
+  }
+
+  cursor(cursor, consumer) {
+    const cells = [
+      cursor.shard,
+      place(cursor.cursor),
+      h("span", {}, behind(cursor), cursor.ahead ? `; ${number(cursor.ahead)} complete beyond a gap` : null),
+      number(cursor.resource_version),
+      h("span", { class: "moved" }, when(cursor.moved_at), h("span", { class: "note" }, cursor.moved_by)),
+      lease(cursor),
+    ];
+    if (consumer.may_change) cells.push(this.changes(cursor, consumer));
+    return cells;
+  }
+
+  changes(cursor, consumer) {
+    const of = `${cursor.consumer}, shard ${cursor.shard}`;
+    const keys = { move: `move ${of}`, revoke: `revoke ${of}` };
+    return h("span", { class: "actions" },
+      button("Move", () => moveDialog(this, cursor, consumer, keys.move), {
+        "aria-label": `Move the cursor of ${of}`, "data-key": keys.move }),
+      cursor.lease_holder ? button("Release lease", () => revokeDialog(this, cursor, keys.revoke), {
+        "aria-label": `Release the lease of ${of}`, "data-key": keys.revoke }) : null);
+  }
+}
+
+function lease(cursor) {
+  if (!cursor.lease_holder) return h("span", { class: "none" }, "free");
+  return h("span", { class: "moved" }, cursor.lease_holder,
+    h("span", { class: "note" }, cursor.lease_is_held ? "until " : "ran out ", when(cursor.lease_expires)));
+}
+
+function windowsButton(view, use, element) {
+  const words = `Windows of ${use.dag_id}`;
+  const toggle = button(words, () => {
+    const isOpen = toggle.getAttribute("aria-expanded") === "true";
+    toggle.setAttribute("aria-expanded", String(!isOpen));
+    if (isOpen) element.replaceChildren();
+    else windowsView(view, use, element);
+  }, { "aria-expanded": "false", "data-key": `windows ${use.dag_id} ${use.task_id}` });
+  return toggle;
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Elements and words that the whole page uses.
+
+/** Make an element; text is text, never HTML. */
+export function h(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name === "on") for (const [event, listener] of Object.entries(value)) element.addEventListener(event, listener);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat().filter((child) => child !== undefined && child !== null && child !== false));
+  return element;
+}
+
+/** A button with its words; `key` finds it again after the page was drawn anew. */
+export function button(words, click, properties = {}) {
+  return h("button", { type: "button", on: { click }, ...properties }, words);
+}
+
+/** Something that went wrong, told at once. */
+export const problem = (words, ...more) => h("div", { class: "problem", role: "alert" }, h("p", {}, words), ...more);
+
+export const number = (value) => value.toLocaleString("en");
+
+/** A number of things. */
+export const things = (value, one, many = `${one}s`) => `${number(value)} ${value === 1 ? one : many}`;
+
+/** A count that may have been cut short. */
+export const counted = (value, orMore) => `${number(value)}${orMore ? " or more" : ""}`;
+
+/** `2026-03-01 09:30:00`, UTC. */
+export function clock(text) {
+  if (!text) return "";
+  return text.replace("T", " ").replace(/(\.\d+)?Z$/, "");
+}
+
+/** The same with its milliseconds, if it has any: where a cursor stands, which is often the last one of an hour. */
+export const exact = (text) => text.replace("T", " ").replace(/Z$/, "");
+
+/** A time as an element; everything here is UTC. */
+export const when = (text) => h("time", { datetime: text, title: `${clock(text)} UTC` }, clock(text));
+
+/** A length of time in its two largest units. */
+export function span(seconds) {
+  const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+  let left = Math.round(seconds);
+  const words = [];
+  for (const [name, size] of units) {
+    const amount = Math.floor(left / size);
+    left -= amount * size;
+    if (amount) words.push(`${amount} ${name}`);
+    if (words.length === 2) break;
+  }
+  return words.join(" ") || "0 s";
+}
+
+/** A place in a feed: its time, and the ULID below it. */
+export function place(value, none = "start") {
+  if (!value) return h("span", { class: "none" }, none);
+  return h("span", { class: "place" }, h("time", { datetime: value.time }, exact(value.time)), h("code", {}, value.ulid));
+}
+
+/** How far a consumer is behind, in events and in time. */
+export function behind(row) {
+  if (!row.behind) return h("span", { class: "good" }, "up to date");
+  const events = `${counted(row.behind, row.behind_or_more)} ${row.behind === 1 ? "event" : "events"}`;
+  const late = row.lag_seconds === null ? "all of it" : row.lag_seconds ? span(row.lag_seconds) : "";
+  return h("span", { class: "late" }, late ? `${events}, ${late}` : events);
+}
+
+/** A table whose rows become blocks on a narrow screen. */
+export function table(caption, heads, rows) {
+  return h("table", { class: "stack" },
+    h("caption", {}, caption),
+    h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
+    h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell, index) => h(
+      index ? "td" : "th", { "data-label": heads[index], scope: index ? null : "row" }, cell))))));
+}
+
+/** Names with their values. */
+export const facts = (pairs) => h("dl", {}, pairs.filter(([, value]) => value !== null)
+  .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+
+/** Buttons for the pages of a list; none where one page holds it all. */
+export function pager(what, first, shown, total, size, go) {
+  if (total <= size && !first) return null;
+  const upto = first + shown;
+  return h("nav", { class: "pager", "aria-label": what },
+    button("Previous", () => go(Math.max(first - size, 0)), { disabled: !first, "data-key": `previous ${what}` }),
+    h("span", {}, `${what} ${number(first + 1)} to ${number(upto)} of ${number(total)}`),
+    button("Next", () => go(upto), { disabled: upto >= total, "data-key": `next ${what}` }));
+}
+
+/** Draw something anew, and put the focus back where it was, as far as that is still there. */
+export function redraw(element, ...children) {
+  const key = element.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
+  element.replaceChildren(...children.flat().filter(Boolean));
+  if (key) focusKey(element, key);
+}
+
+/** Put the focus on the button of a key. */
+export function focusKey(element, key) {
+  [...element.querySelectorAll("[data-key]")].find((one) => one.dataset.key === key)?.focus();
+}

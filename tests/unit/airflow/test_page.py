@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page's server: who gets in, what is shown of feeds, and what where a database does not answer."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from fastapi.routing import APIRoute
+
+from airflow_changefeed import ChangefeedSensor, ChangefeedToParquetOperator
+from airflow_changefeed.core.overview import FeedOverview
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.plugins import changefeed_connections, changefeed_threads
+from airflow_changefeed.plugins.changefeed import URL_PREFIX
+from airflow_changefeed.plugins.changefeed_access import reading
+from airflow_changefeed.plugins.changefeed_page import page
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.unit.airflow.conftest import CONSUMER, FEED, START, insert
+from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
+
+
+@pytest.fixture(autouse=True)
+def stored(server: None, database: str, tmp_path: Path) -> None:
+    """Give a DAG that exports the feed, ordered events, and a consumer that begins with them."""
+    with DAG("page_hourly", schedule=None) as dag:
+        ChangefeedSensor(task_id="wait", feed=FEED, consumer=CONSUMER)
+        ChangefeedToParquetOperator(
+            task_id="export", feed=FEED, consumer=CONSUMER, path=str(tmp_path / "out"), conn_id="spark"
+        )
+    store_dags(dag)
+    source = SqliteFeedSource(database)
+    source.drain(FEED)
+
+
+@pytest.fixture
+def viewer() -> Visitor:
+    """Give somebody who may look."""
+    return Visitor("VIEWER")
+
+
+@pytest.fixture
+def operator() -> Visitor:
+    """Give somebody who may edit Variables."""
+    return Visitor("OP")
+
+
+def test_every_route_wants_a_user_who_may_read() -> None:
+    """None is public, be it of the page, of its files or of its API."""
+    routes = [route for route in page().routes if isinstance(route, APIRoute)]
+    assert len(routes) > 10
+    for route in routes:
+        assert reading in [dependency.call for dependency in route.dependant.dependencies], route.path
+
+
+@pytest.mark.parametrize("path", ["", "static/page.js", "api/connections", "api/feeds?conn_id=x"])
+def test_who_is_not_logged_in_gets_nothing(path: str) -> None:
+    """Airflow's own answer: 401."""
+    answer = Visitor(None).client.get(f"{URL_PREFIX}/{path}")
+    assert answer.status_code == 401
+    assert FEED not in answer.text
+    assert ("Log in to" in answer.text) is (path == "")
+
+
+def test_the_page_and_its_files_are_served_and_take_nothing_from_elsewhere(viewer: Visitor) -> None:
+    """All that the page names is there; browsers are told to load nothing else."""
+    answer = viewer.client.get(f"{URL_PREFIX}/")
+    assert answer.headers["content-security-policy"].startswith("default-src 'self'")
+    for name in ("page.css", "page.js", "parts.js", "server.js", "feed.js", "calendar.js", "dialogs.js"):
+        file = viewer.client.get(f"{URL_PREFIX}/static/{name}")
+        assert (file.status_code, "//cdn" in file.text) == (200, False)
+    assert viewer.client.get(f"{URL_PREFIX}/static/..%2fchangefeed.py").status_code == 404
+
+
+def test_connections_are_those_that_tasks_name(viewer: Visitor) -> None:
+    """With the tasks, and without a look at any feed."""
+    found = viewer.ask("connections")
+    (connection,) = [one for one in found["connections"] if one["conn_id"] == CONN_ID]
+    uses = {use["task_id"]: use for use in connection["uses"] if use["dag_id"] == "page_hourly"}
+    assert (uses["export"]["feed"], uses["export"]["consumer"]) == (FEED, CONSUMER)
+    assert (uses["export"]["has_windows"], uses["wait"]["has_windows"]) == (True, False)
+    assert uses["export"]["may_backfill"] is False
+
+
+def test_connections_of_the_configuration_are_shown_besides(
+    viewer: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For feeds that no DAG names."""
+    monkeypatch.setenv("AIRFLOW__CHANGEFEED__PAGE_CONNECTIONS", "more, other")
+    named = [one["conn_id"] for one in viewer.ask("connections")["connections"]]
+    assert {"more", "other"} <= set(named)
+
+
+def test_a_connection_that_nobody_named_is_not_opened(
+    viewer: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may look at feeds may not look around in all of Airflow's connections."""
+    monkeypatch.setenv("AIRFLOW_CONN_SECRET_DB", json.dumps({"conn_type": "sqlite", "host": "/tmp/x"}))
+    assert "page_connections" in viewer.ask("feeds", 404, conn_id="secret_db")["detail"]
+
+
+def test_feeds_are_summed_up(viewer: Visitor, source: SqliteFeedSource) -> None:
+    """Shards, head, outbox, and how far each consumer is behind in events and in time."""
+    source.begin_consumer(CONSUMER, FEED, {0: source.read_feed(FEED, 0, Ulid.MIN).events[0].ulid}, by="test")
+    insert(source.database.path, range(36, 40), START)
+    found = viewer.ask("feeds", conn_id=CONN_ID)
+    (feed,) = found["feeds"]
+    assert (found["total"], feed["feed"], feed["shard_count"], feed["waiting"]) == (1, FEED, 2, 4)
+    assert feed["head"]["time"] == "2013-01-01T05:50:00Z"
+    (consumer,) = feed["consumers"]
+    assert (consumer["behind"], consumer["lag_seconds"]) == (17, 17 * 1200.0)
+    assert consumer["may_change"] is False
+
+
+def test_feeds_come_page_by_page(viewer: Visitor, source: SqliteFeedSource, database: str) -> None:
+    """By name, and each once."""
+    for number in range(4):
+        with closing(sqlite3.connect(database)) as connection:
+            connection.execute(f"create table more{number} (id integer primary key)")
+        source.set_up_feed(f"more{number}")
+    pages = [viewer.ask("feeds", conn_id=CONN_ID, first=first, count=2) for first in (0, 2, 4, 6)]
+    assert [len(one["feeds"]) for one in pages] == [2, 2, 1, 0]
+    assert {one["total"] for one in pages} == {5}
+    assert viewer.ask("feeds", 422, conn_id=CONN_ID, count=1000)["detail"].startswith("count: ")
+
+
+def test_shards_come_page_by_page(viewer: Visitor, source: SqliteFeedSource, database: str) -> None:
+    """A feed of many shards is read in pages, in a number of statements that does not grow with them."""
+    with closing(sqlite3.connect(database)) as connection:
+        for shard in range(2, 300):
+            connection.execute('insert into "nyc.Flight" values (?, ?)', (1000 + shard, "JFK"))
+            connection.execute(
+                'insert into "changefeed.outbox:nyc.Flight" (shard_id, id) values (?, ?)',
+                (shard, 1000 + shard),
+            )
+        connection.commit()
+    found = viewer.ask("feed", conn_id=CONN_ID, feed=FEED, first=250, count=100)
+    assert (found["shard_count"], found["first"]) == (300, 250)
+    assert [shard["shard"] for shard in found["shards"]] == [str(shard) for shard in range(250, 300)]
+
+
+def test_the_source_is_asked_as_often_for_many_shards_as_for_few(
+    viewer: Visitor, monkeypatch: pytest.MonkeyPatch, source: SqliteFeedSource
+) -> None:
+    """One question for the names, one for the page, one for the clock."""
+    asked: list[str] = []
+
+    def noted(name: str) -> Any:
+        real = getattr(SqliteFeedSource, name)
+
+        def call(self: SqliteFeedSource, *args: Any, **kwargs: Any) -> Any:
+            asked.append(name)
+            return real(self, *args, **kwargs)
+
+        return call
+
+    for name in ("feeds", "overview", "now", "shards", "cursors", "leases"):
+        monkeypatch.setattr(SqliteFeedSource, name, noted(name))
+    viewer.ask("feeds", conn_id=CONN_ID)
+    assert asked == ["feeds", "overview", "now"]
+    asked.clear()
+    viewer.ask("feed", conn_id=CONN_ID, feed=FEED)
+    assert asked == ["overview", "now"]
+
+
+def test_an_unknown_feed_is_said_to_be_unknown(viewer: Visitor) -> None:
+    """Not an error of the server."""
+    assert viewer.ask("feed", 404, conn_id=CONN_ID, feed="nyc.Nothing")["error"] == "FeedNotFoundError"
+
+
+def test_a_database_that_is_gone_does_not_keep_the_page_from_opening(viewer: Visitor, database: str) -> None:
+    """The list of connections needs none, and the answer for the connection says what is wrong."""
+    Path(database).rename(f"{database}.away")
+    assert viewer.ask("connections")["connections"]
+    answer = viewer.ask("feeds", 502, conn_id=CONN_ID)
+    assert answer["error"] == "ConnectionNotUsableError"
+    assert "unable to open database file" in answer["detail"]
+
+
+def test_a_database_that_does_not_answer_is_given_up(
+    viewer: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection is named; others, and the page, go on."""
+    answered = threading.Event()
+
+    def hang(self: SqliteFeedSource, *args: Any, **kwargs: Any) -> list[FeedOverview]:
+        answered.wait(60)
+        return []
+
+    monkeypatch.setattr(SqliteFeedSource, "overview", hang)
+    monkeypatch.setattr(changefeed_connections, "ANSWER_TIMEOUT", 0.05)
+    try:
+        answer = viewer.ask("feeds", 503, conn_id=CONN_ID)
+        assert f"connection '{CONN_ID}': its database did not answer within" in answer["detail"]
+        for _ in range(changefeed_threads.MOST_EACH - 1):
+            viewer.ask("feeds", 503, conn_id=CONN_ID)
+        assert "questions wait" in viewer.ask("feeds", 503, conn_id=CONN_ID)["detail"]
+        assert viewer.ask("connections")["connections"]
+    finally:
+        answered.set()
+
+
+def test_no_answer_holds_a_secret(viewer: Visitor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither what a connection holds, nor what somebody wrote into an output's address."""
+    host, secret = tmp_path / "none.db", "s3cr3t-word"
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_CHANGEFEED_DEFAULT",
+        json.dumps(
+            {
+                "conn_type": "mssql",
+                "host": "127.0.0.1",
+                "port": 1,
+                "schema": "x",
+                "login": "me",
+                "password": secret,
+            }
+        ),
+    )
+    with DAG("page_secret", schedule=None) as dag:
+        ChangefeedToParquetOperator(
+            task_id="export",
+            feed=FEED,
+            consumer="other",
+            path=f"s3://key:{secret}@bucket/{host}",
+            conn_id="spark",
+        )
+    store_dags(dag)
+    answers = [
+        viewer.client.get(f"{URL_PREFIX}/api/{path}") for path in ("connections", f"feeds?conn_id={CONN_ID}")
+    ]
+    assert answers[1].status_code >= 500
+    assert all(secret not in answer.text for answer in answers)
+    assert "//***@bucket" in answers[0].text

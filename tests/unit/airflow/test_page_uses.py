@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the page learns of feeds from serialized DAGs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, BaseOperator, CronDataIntervalTimetable
+from airflow.serialization.serialized_objects import DagSerialization
+
+from airflow_changefeed import ChangefeedSensor, ChangefeedToParquetOperator
+from airflow_changefeed.plugins.changefeed_uses import Use, uses_of
+
+
+def read(dag: DAG) -> dict[str, Use]:
+    """Serialize a DAG as Airflow does, and return what is read of it, by task."""
+    data: dict[str, Any] = DagSerialization.to_dict(dag)
+    return {use.task_id: use for use in uses_of(dag.dag_id, data)}
+
+
+def test_what_tasks_name_is_found() -> None:
+    """Connections are serialized although they are no templates."""
+    with DAG("a", schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC")) as dag:
+        ChangefeedSensor(task_id="wait", feed="x", consumer="c", changefeed_conn_id="db")
+        ChangefeedToParquetOperator(
+            task_id="export",
+            feed="x",
+            consumer="c",
+            path="/out",
+            path_conn_id="storage",
+            changefeed_conn_id="db",
+            unit=timedelta(days=1, hours=2, minutes=3),
+            shards=[1, 2],
+            conn_id="spark",
+        )
+        BaseOperator(task_id="other")
+    found = read(dag)
+    assert sorted(found) == ["export", "wait"]
+    assert (found["wait"].conn_id, found["wait"].has_windows) == ("db", False)
+    assert found["export"] == Use(
+        "db",
+        "a",
+        "export",
+        "ChangefeedToParquetOperator",
+        "x",
+        "c",
+        "/out",
+        path_conn_id="storage",
+        unit=timedelta(days=1, hours=2, minutes=3),
+        shards=(1, 2),
+    )
+
+
+def test_templates_are_told_and_not_taken_for_names() -> None:
+    """What is known in a run only is left out, and the task is listed all the same."""
+    with DAG("a", schedule=None) as dag:
+        ChangefeedToParquetOperator(
+            task_id="export", feed="{{ params.feed }}", consumer="c", path="/{{ ds }}", conn_id="spark"
+        )
+    use = read(dag)["export"]
+    assert (use.feed, use.consumer, use.path, use.templates) == (None, "c", None, ("feed", "path"))
+    assert use.conn_id == "changefeed_default"
+
+
+def test_mapped_tasks_and_tasks_of_subclasses_are_found() -> None:
+    """By what they name, not by their class."""
+
+    class Own(ChangefeedSensor):
+        """Somebody's own."""
+
+    with DAG("a", schedule=None) as dag:
+        Own(task_id="own", feed="x", consumer="c", changefeed_conn_id="db")
+        ChangefeedToParquetOperator.partial(
+            task_id="mapped", path="/out", consumer="c", changefeed_conn_id="db", conn_id="spark"
+        ).expand(feed=["x", "y"])
+    found = read(dag)
+    assert (found["own"].kind, found["own"].feed) == ("Own", "x")
+    assert (found["mapped"].conn_id, found["mapped"].path, found["mapped"].feed) == ("db", "/out", None)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"dag": {}},
+        {"dag": {"tasks": [{"__var": {"task_id": "x"}}]}},
+        {"dag": {"tasks": [{"__var": {"task_id": "x", "changefeed_conn_id": {"__var": 5}}}]}},
+    ],
+)
+def test_what_is_written_otherwise_is_passed_over(data: dict[str, Any]) -> None:
+    """A DAG of another version of Airflow does not keep the page from opening."""
+    assert list(uses_of("a", data)) == []
+
+
+def test_an_odd_unit_or_shard_is_left_out() -> None:
+    """They are checked in the task; here nothing fails."""
+    task = {"task_id": "x", "changefeed_conn_id": "db", "unit": "soon", "shards": ["one"]}
+    (use,) = uses_of("a", {"dag": {"tasks": [{"__var": task}]}})
+    assert (use.unit, use.shards) == (None, None)

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The calendar of a task's windows, and which logical dates a backfill of a missing range has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.models.dagrun import DagRun
+from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow.utils.session import create_session
+from airflow.utils.state import DagRunState
+from airflow.utils.types import DagRunTriggeredByType, DagRunType
+from sqlalchemy import delete
+
+from airflow_changefeed import ChangefeedToParquetOperator
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.unit.airflow.conftest import CONSUMER, FEED, START
+from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
+from tests.unit.export.flights import Flights, hours
+
+HOURLY, DAILY, BATCHES = "page_hourly_windows", "page_daily_windows", "page_batches"
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def flights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flights:
+    """Give a feed of six hours of which three are exported, and DAGs that export it."""
+    made = Flights.create(tmp_path / "flights.db")
+    for hour in range(6):
+        made.add(4, hour)
+    store = ExportStore(str(tmp_path / "out"), FEED)
+    made.export(store, hours(0, 2))
+    made.export(store, hours(4, 5))
+    made.source.begin_consumer(CONSUMER, FEED, {0: Ulid.floor(START).previous()}, by="test")
+    monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", f"sqlite:///{made.path}")
+    return made
+
+
+@pytest.fixture(autouse=True)
+def dags(server: None, flights: Flights, tmp_path: Path) -> Iterator[None]:
+    """Give DAGs with intervals of an hour and of a day, and one without."""
+    for dag_id, cron, path in (
+        (HOURLY, "0 * * * *", str(tmp_path / "out")),
+        (DAILY, "0 0 * * *", str(tmp_path / "daily")),
+        (BATCHES, None, "{{ var.value.path }}"),
+    ):
+        schedule = CronDataIntervalTimetable(cron, timezone="UTC") if cron else None
+        with DAG(
+            dag_id, schedule=schedule, start_date=START, end_date=START + 48 * HOUR, catchup=False
+        ) as dag:
+            ChangefeedToParquetOperator(
+                task_id="export",
+                feed=FEED,
+                consumer=CONSUMER,
+                path=path,
+                conn_id="spark",
+                unit=HOUR if cron else None,
+            )
+        store_dags(dag)
+    yield
+    with create_session() as session:
+        session.execute(delete(DagRun).where(DagRun.dag_id.in_([HOURLY, DAILY, BATCHES])))
+
+
+def windows(role: str = "OP", dag_id: str = HOURLY, **values: Any) -> dict[str, Any]:
+    """Return the calendar that somebody sees."""
+    found: dict[str, Any] = Visitor(role).ask(
+        "windows", conn_id=CONN_ID, dag_id=dag_id, task_id="export", **values
+    )
+    return found
+
+
+def states(found: dict[str, Any]) -> dict[str, str]:
+    """Return the states of cells by their start."""
+    return {cell["start"]: cell["state"] for cell in found["cells"]}
+
+
+def at(hour: int) -> str:
+    """Return an hour as text."""
+    return format_time(START + hour * HOUR)
+
+
+def add_run(start: datetime, state: DagRunState) -> None:
+    """Write a run of the hourly DAG."""
+    with create_session() as session:
+        session.add(
+            DagRun(
+                dag_id=HOURLY,
+                run_id=f"run_{start:%H}",
+                run_type=DagRunType.BACKFILL_JOB,
+                logical_date=start,
+                run_after=start,
+                data_interval=(start, start + HOUR),
+                state=state,
+                triggered_by=DagRunTriggeredByType.BACKFILL,
+            )
+        )
+
+
+def test_the_calendar_shows_the_time_that_the_consumer_has_come_to() -> None:
+    """By hours of a week, the last of them where the export is, not where the clock is."""
+    found = windows()
+    assert (found["unit_seconds"], found["cell_seconds"], len(found["cells"])) == (3600, 3600, 7 * 24)
+    known = states(found)
+    assert [known[at(hour)] for hour in range(6)] == [
+        *("complete", "complete", "missing", "missing", "complete", "missing")
+    ]
+    assert known[at(-1)] == "before"
+    assert found["missing"][0] == {"start": at(2), "end": at(4)}
+
+
+def test_other_weeks_are_shown_by_their_end() -> None:
+    """A whole day, exclusive."""
+    found = windows(end="2013-01-01T00:00:00Z")
+    assert (found["start"], found["end"]) == ("2012-12-25T00:00:00Z", "2013-01-01T00:00:00Z")
+    assert set(states(found).values()) == {"before"}
+
+
+def test_what_is_queued_or_running_is_shown_to_who_may_see_runs() -> None:
+    """What has ended is not running."""
+    add_run(START + 2 * HOUR, DagRunState.RUNNING)
+    add_run(START + 3 * HOUR, DagRunState.QUEUED)
+    add_run(START + 5 * HOUR, DagRunState.FAILED)
+    running = [cell["start"] for cell in windows("VIEWER")["cells"] if cell.get("running")]
+    assert running == [at(2), at(3)]
+
+
+def test_a_task_whose_output_is_a_template_has_no_calendar() -> None:
+    """Nobody knows it before a run; nor of a task that is not there."""
+    Visitor("OP").ask("windows", 404, conn_id=CONN_ID, dag_id=BATCHES, task_id="export")
+    Visitor("OP").ask("windows", 404, conn_id=CONN_ID, dag_id=HOURLY, task_id="none")
+
+
+def test_a_backfill_of_hours_has_their_logical_dates() -> None:
+    """The first and the last one, inclusive both, as Airflow's API wants them."""
+    found = Visitor("ADMIN").ask("backfill", dag_id=HOURLY, start=at(2), end=at(4))
+    assert found == {"from_date": at(2), "to_date": at(3), "runs": 2}
+
+
+def test_a_backfill_of_hours_by_a_daily_dag_runs_its_whole_days() -> None:
+    """A missing hour is filled by the run of its day."""
+    found = Visitor("ADMIN").ask("backfill", dag_id=DAILY, start=at(20), end=at(26))
+    assert (found["from_date"], found["to_date"], found["runs"]) == (at(0), at(24), 2)
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "start", "end", "status"),
+    [
+        (BATCHES, at(2), at(4), 409),
+        (HOURLY, at(4), at(2), 422),
+        (HOURLY, "noon", at(2), 422),
+        ("no_such_dag", at(2), at(4), 404),
+    ],
+)
+def test_a_backfill_that_cannot_be_is_refused(dag_id: str, start: str, end: str, status: int) -> None:
+    """No schedule, a reversed range, no time at all, no DAG."""
+    assert Visitor("ADMIN").ask("backfill", status, dag_id=dag_id, start=start, end=end)["detail"]
+
+
+def test_who_may_not_run_dags_gets_no_dates() -> None:
+    """Airflow refuses the backfill itself, too."""
+    Visitor("VIEWER").ask("backfill", 403, dag_id=HOURLY, start=at(2), end=at(4))
+
+
+def test_a_calendar_asks_nothing_of_a_week_that_is_not_over() -> None:
+    """The present week is shown to its end, and what is to come is not missing."""
+    now = datetime.now(timezone.utc)
+    found = windows(end=format_time(now.replace(microsecond=0) + timedelta(hours=1)))
+    assert found["cells"][-1]["state"] in ("open", "missing")
+    assert found["end"] >= found["now"]
+
+
+def test_an_output_that_cannot_be_read_is_said_so(flights: Flights, tmp_path: Path) -> None:
+    """The calendar says why, and the rest of the page goes on."""
+    folder = tmp_path / "out" / "_changefeed"
+    folder.rename(tmp_path / "away")
+    folder.write_text("no folder")
+    answer = Visitor("OP").client.get(
+        "/changefeed/api/windows", params={"conn_id": CONN_ID, "dag_id": HOURLY, "task_id": "export"}
+    )
+    assert answer.status_code in (200, 502, 503)
+    assert isinstance(answer.json(), dict)
+
+
+def test_a_source_is_asked_for_cursors_shards_and_clock_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calendar comes from the output: no event is read or counted."""
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("events were read")
+
+    for name in ("read_feed", "count", "stream", "split"):
+        monkeypatch.setattr(SqliteFeedSource, name, refuse)
+    assert windows()["shards"] == 1

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a calendar says of each hour: told by names alone, before anybody opens a file."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from airflow_changefeed.core.window import Window
+from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.export.calendar import Cell, CellState, length_of_units, make_calendar, missing_ranges
+from airflow_changefeed.export.store import ExportStore
+from tests.unit.export.flights import FEED, START, Flights, hours
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def flights(tmp_path: Path) -> Flights:
+    """Give a feed with events in two shards, and none at two o'clock."""
+    made = Flights.create(tmp_path / "flights.db")
+    for hour in (0, 1, 3, 4, 5):
+        for shard in (0, 1):
+            made.add(4, hour, shard)
+    return made
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ExportStore:
+    """Give an empty output."""
+    return ExportStore(str(tmp_path / "out"), FEED)
+
+
+def states(
+    store: ExportStore,
+    first: int = 0,
+    last: int = 6,
+    *,
+    length: timedelta = HOUR,
+    begin: datetime | None = START,
+    now: datetime = START + 100 * HOUR,
+) -> list[str]:
+    """Return the states of some hours."""
+    return [cell.state.value for cell in cells(store, first, last, length=length, begin=begin, now=now)]
+
+
+def cells(
+    store: ExportStore,
+    first: int = 0,
+    last: int = 6,
+    *,
+    length: timedelta = HOUR,
+    begin: datetime | None = START,
+    now: datetime = START + 100 * HOUR,
+) -> list[Cell]:
+    """Return the cells of some hours."""
+    wanted = Window(START + first * HOUR, START + last * HOUR)
+    return make_calendar(store, wanted, length, shards=[0, 1], begin=begin, now=now)
+
+
+def test_hours_are_complete_empty_or_missing(flights: Flights, store: ExportStore) -> None:
+    """An hour without events is complete and empty; one that nobody exported is missing."""
+    flights.export(store, hours(0, 3))
+    flights.export(store, hours(4, 5))
+    assert states(store) == ["complete", "complete", "empty", "missing", "complete", "missing"]
+    assert [(range_.start, range_.end) for range_ in missing_ranges(cells(store))] == [
+        (START + 3 * HOUR, START + 4 * HOUR),
+        (START + 5 * HOUR, START + 6 * HOUR),
+    ]
+
+
+def test_an_hour_that_one_shard_lacks_is_missing(flights: Flights, store: ExportStore) -> None:
+    """And says how many lack it."""
+    flights.export(store, hours(0, 2))
+    plan = flights.plan(store, hours(2, 4), shards=[0])
+    from airflow_changefeed.export.commit import begin, commit, end
+
+    begin(store, plan)
+    commit(store, plan, *flights.write(store, plan))
+    end(store, plan, committed=True)
+    found = cells(store, 0, 5)
+    assert [cell.state.value for cell in found] == ["complete", "complete", "missing", "missing", "missing"]
+    assert [cell.missing for cell in found] == [0, 0, 1, 1, 2]
+
+
+def test_before_the_beginning_and_after_now_nothing_is_missing(flights: Flights, store: ExportStore) -> None:
+    """What is exported is shown as such there, too."""
+    flights.export(store, hours(1, 3))
+    found = states(store, begin=START + 1 * HOUR, now=START + 4.5 * HOUR)
+    assert found == ["before", "complete", "empty", "missing", "open", "open"]
+    assert states(store, begin=None)[:4] == ["before", "complete", "empty", "before"]
+
+
+def test_an_output_that_is_not_there_is_missing_as_a_whole(store: ExportStore) -> None:
+    """No manifest of any shard."""
+    assert set(states(store)) == {"missing"}
+
+
+def test_a_day_is_complete_when_all_of_its_hours_are(flights: Flights, store: ExportStore) -> None:
+    """Cells may be longer than units."""
+    flights.export(store, hours(0, 4))
+    assert states(store, length=2 * HOUR) == ["complete", "complete", "missing"]
+
+
+def test_a_batch_covers_what_it_reaches_over(flights: Flights, store: ExportStore) -> None:
+    """Exports from a cursor have no windows, and their ranges cover time all the same."""
+    flights.export(store, None)
+    assert states(store)[:5] == ["complete"] * 5
+
+
+def test_the_length_of_a_cell_is_that_of_the_shortest_window(flights: Flights, store: ExportStore) -> None:
+    """Where the task does not say it."""
+    flights.export(store, hours(0, 2))
+    assert length_of_units(store.units(0)) == HOUR
+    assert length_of_units([]) is None
+
+
+def test_centuries_by_hours_are_refused(store: ExportStore) -> None:
+    """With the way out."""
+    with pytest.raises(InvalidArgumentError, match="choose less time"):
+        states(store, last=24 * 365 * 100)
+
+
+def test_states_are_words(store: ExportStore) -> None:
+    """The page, and whoever reads its answers, knows them by these."""
+    assert [state.value for state in CellState] == ["complete", "empty", "missing", "before", "open"]
