@@ -26,7 +26,7 @@ unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 # Some dozen processes of Airflow and Spark are started, each of which would compile a thousand modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java demo demo-mssql ui test soak tsql bench lint format constraints build clean
+.PHONY: help setup java demo demo-mssql ui test browser soak tsql bench lint format constraints build clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -68,8 +68,11 @@ demo-mssql: setup java ## The same on the SQL Server named by CHANGEFEED_TEST_MS
 ui: setup java ## Open Airflow's UI with a loaded feed and a week of hourly windows (PORT=8080)
 	@exec $(BIN)/python -m tests.system.ui --port "$(PORT)"
 
-test: setup java ## Run all tests but soak and tsql (under 10 minutes)
-	@$(BIN)/python -m pytest -m "not soak and not tsql" -n $(WORKERS) $(PYTEST_ARGS)
+test: setup java ## Run all tests but soak, tsql and browser (under 10 minutes)
+	@$(BIN)/python -m pytest -m "not soak and not tsql and not browser" -n $(WORKERS) $(PYTEST_ARGS)
+
+browser: setup ## Test the page in Airflow in a browser (needs chromium and chromedriver)
+	@$(BIN)/python -m pytest -m browser $(PYTEST_ARGS) tests/system/test_page.py
 
 soak: setup java ## Run the long tests
 	@$(BIN)/python -m pytest -m soak --timeout 7200 $(PYTEST_ARGS)

@@ -20,7 +20,7 @@ from tests.system.page.world import CONSUMER, DAG_ID, World
 from tests.unit.export.flights import FEED, START
 
 # The first one starts Airflow.
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(600)]
 
 HOUR = timedelta(hours=1)
 FLIGHTS = "section[aria-label='Connection flights'] article"

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from queue import SimpleQueue
 
 from tests.tools.tsql.assemblies import AssembliesMissingError, fetch
 from tests.tools.tsql.captures import CaptureCase, captures
 from tests.tools.tsql.checker import Checker, CompilerError
 from tests.tools.tsql.filled import filled_feed
 from tests.tools.tsql.filled_captures import COLLATION, filled_capture
-from tests.tools.tsql.findings import AZURE, Finding, Job, Text
+from tests.tools.tsql.findings import AZURE, Finding, Job, Result, Text
 from tests.tools.tsql.tables import Case, cases, quoted
 
 _OR_ALTER = re.compile(r"^create or alter ", re.MULTILINE)
@@ -95,6 +99,28 @@ def _prove(checker: Checker) -> None:
         raise CompilerError(f"Microsoft's compiler did not find what is wrong on purpose, but {found}")
 
 
+def _compile(jobs: Iterable[Job]) -> Iterator[Result]:
+    """Compile databases side by side, a compiler for each processor, and give the results in their order."""
+    idle: SimpleQueue[Checker] = SimpleQueue()
+
+    def check(job: Job) -> Result:
+        checker = idle.get()
+        try:
+            return checker.check(job)
+        finally:
+            idle.put(checker)
+
+    with ExitStack() as stack:
+        folder, workers = fetch(), os.cpu_count() or 1
+        threads = ThreadPoolExecutor(workers)
+        stack.callback(threads.shutdown, cancel_futures=True)
+        for _ in range(workers):
+            checker = stack.enter_context(Checker(folder))
+            _prove(checker)
+            idle.put(checker)
+        yield from threads.map(check, jobs)
+
+
 def run(chosen: list[Case], captured: list[CaptureCase]) -> tuple[list[str], int]:
     """
     Compile the cases.
@@ -106,15 +132,12 @@ def run(chosen: list[Case], captured: list[CaptureCase]) -> tuple[list[str], int
     findings: dict[Finding, None] = {}
     thrown: set[int] = set()
     compiled = 0
-    with Checker(fetch()) as checker:
-        _prove(checker)
-        from airflow_changefeed.sources.mssql.errors import THROWN
+    for result in _compile(jobs(chosen, captured)):
+        findings |= dict.fromkeys(result.findings)
+        thrown |= set(result.thrown)
+        compiled += result.objects
+    from airflow_changefeed.sources.mssql.errors import THROWN
 
-        for job in jobs(chosen, captured):
-            result = checker.check(job)
-            findings |= dict.fromkeys(result.findings)
-            thrown |= set(result.thrown)
-            compiled += result.objects
     wrong = [str(finding) for finding in findings]
     if not any(finding.rule == "syntax" for finding in findings):  # what cannot be parsed throws nothing
         wrong += number_problems(thrown, THROWN)
