@@ -300,12 +300,21 @@ def _logical_reads(source: MssqlFeedSource) -> int:
     return int((rows[0][0] if rows else 0) or 0)
 
 
+#: Which would keep the tables that they name from being dropped.
+_FOREIGN_KEYS = (
+    "select concat('[', object_schema_name(f.parent_object_id), '].[', object_name(f.parent_object_id), ']'), "
+    "f.name from sys.foreign_keys as f"
+)
+
+
 def _empty(source: MssqlFeedSource) -> None:
     """Drop all feeds, and all tables and schemas of tests."""
     for info in source.feeds():
         source.drop_feed(info.name)
     with source.database.connect() as session:
         tables = [table for table in _tables(session) if table[0] != source.database.schema]
+        for table, key in session.rows(_FOREIGN_KEYS):
+            session.execute(f"alter table {table} drop constraint {quote(key)}")
         for table in tables:
             session.execute(f"drop table {'.'.join(map(quote, table))}")
         for schema in {schema for schema, _ in tables} - set(_BUILT_IN):
