@@ -302,8 +302,8 @@ def _logical_reads(source: MssqlFeedSource) -> int:
 
 #: Which would keep the tables that they name from being dropped.
 _FOREIGN_KEYS = (
-    "select concat('[', object_schema_name(f.parent_object_id), '].[', object_name(f.parent_object_id), ']'), "
-    "f.name from sys.foreign_keys as f"
+    "select concat('[', object_schema_name(f.parent_object_id), '].[', object_name(f.parent_object_id), ']'),"
+    " f.name from sys.foreign_keys as f"
 )
 
 
