@@ -24,7 +24,7 @@ begin
         );
         select @floor = f.floor_time from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
         insert into #shards (shard_id, shard, place, waiting)
-        select n.shard_id, n.shard, row_number() over (order by try_convert(bigint, n.shard), n.shard) - 1, 0
+        select n.shard_id, n.shard, row_number() over (order by case when len(n.shard) < 36 then convert(bigint, n.shard) end, n.shard) - 1, 0
         from (
             select u.shard_id, lower(convert(nvarchar(36), u.shard_id)) as shard
             from (
