@@ -21,7 +21,7 @@ from tests.unit.export.consumers import SharedVariables
 
 MOVERS = 50
 #: Seconds after which a race is given up as hanging.
-LIMIT = 200.0
+LIMIT = 1200.0
 
 
 def start(job: MoverJob, folder: Path) -> subprocess.Popen[bytes]:
@@ -69,6 +69,7 @@ def race(jobs: list[MoverJob], folder: Path) -> list[str]:
 
 
 @pytest.mark.races
+@pytest.mark.timeout(1500)
 def test_no_move_of_many_at_once_is_lost(bench: Bench, tmp_path: Path) -> None:
     """Fifty processes move it by an event each: it ends fifty events on, with each move in its history."""
     bench.write(MOVERS)
