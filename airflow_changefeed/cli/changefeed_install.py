@@ -94,9 +94,12 @@ def _present(source: FeedSource, table: str) -> FeedInfo | None:
 
 
 def _seen(args: Namespace, present: FeedInfo | None, tolerance: timedelta | None) -> int | None:
-    """Return the version that was named or shown; None where nothing would change that is there."""
-    if present is None or tolerance is None or tolerance == present.time_tolerance:
+    """Return the version that was named, shown or read; None where there is no such feed."""
+    if present is None or tolerance is None:
         return None if args.resource_version is None else int(args.resource_version)
+    if tolerance == present.time_tolerance:
+        # It was read to stay: what somebody sets meanwhile is not to be set back.
+        return int(args.resource_version or present.resource_version)
     return seen_version(
         args,
         present.resource_version,

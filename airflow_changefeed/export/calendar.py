@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
+from types import MappingProxyType
 
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
@@ -16,7 +17,7 @@ from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.export.coverage import Interval, find_gaps
+from airflow_changefeed.export.coverage import Gap, Interval, find_gaps, uncovered
 from airflow_changefeed.export.store import ExportStore
 
 #: Cells that one calendar may have.
@@ -68,15 +69,18 @@ def make_calendar(
     shards: Sequence[Shard],
     begin: datetime | None,
     now: datetime,
+    begins: Mapping[Shard, Ulid] = MappingProxyType({}),
 ) -> list[Cell]:
     """
     Say of each piece of a time whether it is exported.
 
     :param length: of a piece; pieces begin at multiples of it since 1970 UTC.
-    :param shards: those to look at, each since its first unit; one without any counts only where no other has
-        one either.
+    :param shards: those to look at. One that is not among ``begins`` counts since its first unit, and without
+        any only where no other has one either.
     :param begin: where the consumer's first window begins; None where it has not begun.
     :param now: the database's clock.
+    :param begins: exclusive; where shards begin for the consumer, from where on they are missed, be it that
+        no unit of theirs was ever written.
     :raises InvalidArgumentError: more than ``MOST_CELLS`` pieces.
     """
     step = length // timedelta(milliseconds=1)
@@ -90,22 +94,51 @@ def make_calendar(
     units = _units(store, shards, whole.range)
     grid = _Grid(start, step, len(borders))
     missing: dict[int, set[Shard | None]] = defaultdict(set)
+    bare: set[int] = set()
     for gap in find_gaps(store, Interval(whole.start, whole.end), units):
+        bare.update(grid.touched(gap.range))
+        if gap.shard not in begins:
+            for number in grid.touched(gap.range):
+                missing[number].add(gap.shard)
+    for gap in _missed(whole.range, units, begins):
         for number in grid.touched(gap.range):
             missing[number].add(gap.shard)
     full = {number for range_ in _with_rows(store, units) for number in grid.touched(range_)}
     return [
-        _cell(from_milliseconds(border), length, len(missing[number]), number in full, begin, now)
+        _cell(
+            (from_milliseconds(border), length),
+            len(missing[number]),
+            is_bare=number in bare,
+            is_full=number in full,
+            begin=begin,
+            now=now,
+        )
         for number, border in enumerate(borders)
     ]
 
 
+def _missed(wanted: UlidRange, units: Units, begins: Mapping[Shard, Ulid]) -> Iterator[Gap]:
+    """Return what the shards whose beginning is known lack since then."""
+    for shard, begin in begins.items():
+        if shard in units and begin < wanted.upto:
+            since = UlidRange(max(begin, wanted.after), wanted.upto)
+            yield from (Gap(shard, piece) for piece in uncovered(since, [u.range for u in units[shard]]))
+
+
 def _cell(
-    start: datetime, length: timedelta, missing: int, is_full: bool, begin: datetime | None, now: datetime
+    place: tuple[datetime, timedelta],
+    missing: int,
+    *,
+    is_bare: bool,
+    is_full: bool,
+    begin: datetime | None,
+    now: datetime,
 ) -> Cell:
-    end = start + length
+    start, end = place[0], place[0] + place[1]
     state = CellState.COMPLETE if is_full else CellState.EMPTY
-    if missing:
+    if is_bare and not missing and (begin is None or end <= begin):
+        state = CellState.BEFORE
+    elif missing:
         state = CellState.MISSING
         # What is exported is shown also where nobody would miss it.
         if begin is None or end <= begin:

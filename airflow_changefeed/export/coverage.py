@@ -137,10 +137,10 @@ def find_gaps(
             # Without a unit there is no first or last one, where an open end could begin: a mistyped shard.
             gaps.append(Gap(shard, wanted))
             continue
-        for gap in _uncovered(_bounds(interval, own), [unit.range for unit in own]):
+        for gap in uncovered(_bounds(interval, own), [unit.range for unit in own]):
             came_later = interval.shards is None and gap.after == wanted.after
             if came_later and not _began_before(store, shard, wanted.after):
-                gaps += [Gap(shard, piece) for piece in _uncovered(gap, everything)]
+                gaps += [Gap(shard, piece) for piece in uncovered(gap, everything)]
             else:
                 gaps.append(Gap(shard, gap))
     if not units and interval.start is not None and interval.end is not None:
@@ -171,7 +171,8 @@ def _bounds(interval: Interval, units: Sequence[ExportUnit]) -> UlidRange:
     return UlidRange(after, wanted.upto if interval.end is not None else max(u.range.upto for u in units))
 
 
-def _uncovered(wanted: UlidRange, ranges: Iterable[UlidRange]) -> list[UlidRange]:
+def uncovered(wanted: UlidRange, ranges: Iterable[UlidRange]) -> list[UlidRange]:
+    """Return the pieces of a range that no other covers, ascending."""
     found, place = [], wanted.after
     for each in sorted(ranges):
         if place < min(each.after, wanted.upto):

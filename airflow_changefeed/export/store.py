@@ -94,6 +94,14 @@ class ExportStore:
         wanted = span(start, end)
         return self.overlapping(shard, wanted) if wanted is not None else {}
 
+    def newest(self, shard: Shard) -> list[ExportUnit]:
+        """Return a shard's committed units of the last date that has any, however many dates there are."""
+        found: dict[ExportUnit, int] = {}
+        for date in reversed(self.files.names(self.layout.shard_manifests(shard))):
+            if self._collect(shard, date, found):
+                break
+        return list(_in_order(found))
+
     def overlapping(
         self, shard: Shard, wanted: UlidRange, *, ignore: Container[str] = ()
     ) -> dict[ExportUnit, int]:

@@ -9,13 +9,14 @@ from urllib.parse import urlsplit
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import (
     AccessView,
+    ConnectionDetails,
     DagAccessEntity,
     DagDetails,
     VariableDetails,
 )
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
 from airflow.configuration import conf
-from airflow.models import Variable
+from airflow.models import Connection, Variable
 from airflow.models.dag import DagModel
 from fastapi import HTTPException, Request
 
@@ -55,6 +56,14 @@ def may_change(user: Any, consumer: str, feed: str) -> bool:
     team = Variable.get_team_name(key) if _has_teams() else None
     return get_auth_manager().is_authorized_variable(
         method="PUT", details=VariableDetails(key=key, team_name=team), user=user
+    )
+
+
+def may_see_connection(user: Any, conn_id: str) -> bool:
+    """Whether a user may see a connection, and so be told where its database is and what is wrong there."""
+    team = Connection.get_team_name(conn_id) if _has_teams() else None
+    return get_auth_manager().is_authorized_connection(
+        method="GET", details=ConnectionDetails(conn_id=conn_id, team_name=team), user=user
     )
 
 

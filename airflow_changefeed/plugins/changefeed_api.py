@@ -39,7 +39,7 @@ _NO_VERSION = "{} is missing: name the one that you saw, so that nobody's change
 # Once more than the whole page does: a router that is used elsewhere stays closed.
 router = APIRouter(dependencies=[Depends(reading)])
 
-First = Annotated[int, Query(ge=0)]
+First = Annotated[int, Query(ge=0, le=1_000_000_000)]
 
 
 @router.get("/connections")
@@ -70,11 +70,12 @@ async def feeds(
     def question(source: FeedSource) -> Row:
         names = [info.name for info in source.feeds()]
         found = source.overview(names[first : first + count], shards=SUMMED_SHARDS)
+        now = source.now()
         return {
-            "at": time(source.now()),
+            "at": time(now),
             "total": len(names),
             "first": first,
-            "feeds": [feed_row(one, _allows(user)) for one in found],
+            "feeds": [feed_row(one, _allows(user), now) for one in found],
         }
 
     return await ask_source(conn_id, question)
@@ -96,7 +97,7 @@ async def one_feed(
         return {
             "at": time(now),
             "first": first,
-            **feed_row(found, _allows(user)),
+            **feed_row(found, _allows(user), now),
             "shards": [shard_row(one, now) for one in found.shards],
         }
 

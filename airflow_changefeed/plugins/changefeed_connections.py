@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Annotated, TypeVar
 
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import Depends, HTTPException
+from fastapi import Depends, HTTPException, Request
 
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.plugins.changefeed_access import readable_dags
+from airflow_changefeed.plugins.changefeed_access import may_see_connection, readable_dags
 from airflow_changefeed.plugins.changefeed_threads import ask
 from airflow_changefeed.plugins.changefeed_uses import Use, configured, find_uses
 from airflow_changefeed.sources.base import FeedSource
@@ -56,14 +56,16 @@ def own_uses(user: GetUserDep) -> list[Use]:
 Uses = Annotated[list[Use], Depends(own_uses)]
 
 
-def visible(conn_id: str, uses: Uses) -> str:
+def visible(request: Request, conn_id: str, uses: Uses, user: GetUserDep) -> str:
     """
-    Let only those connections on that the user may know of.
+    Let only those connections on that the user may know of, and note whether he may see what is wrong.
 
     :raises HTTPException: 404 for others, be they there or not.
     """
     if conn_id not in {*(use.conn_id for use in uses), *configured()}:
         raise HTTPException(404, _NO_CONNECTION.format(conn_id))
+    # An error's words name servers, logins and paths.
+    request.state.is_told = may_see_connection(user, conn_id)
     return conn_id
 
 

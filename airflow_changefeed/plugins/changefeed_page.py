@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
+from types import MappingProxyType
+from typing import Any
 
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
@@ -20,6 +23,7 @@ from airflow_changefeed.core.times import now
 from airflow_changefeed.plugins.changefeed_access import reading
 from airflow_changefeed.plugins.changefeed_api import router
 from airflow_changefeed.plugins.changefeed_rows import cursor_row
+from airflow_changefeed.plugins.changefeed_uses import without_secrets
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +78,14 @@ _STATUS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int], ...] =
     ((errors.ConnectionNotUsableError, errors.PermissionDeniedError, errors.OutputError), 502),
     (errors.ChangefeedError, 409),
 )
+# Whose words name servers, logins and paths.
+_OF_PLACES = (
+    errors.ConnectionNotUsableError,
+    errors.PermissionDeniedError,
+    errors.OutputError,
+    errors.SourceUnavailableError,
+    OSError,
+)
 _LOG_IN = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Changefeed</title>
 <p>Log in to <a href="../">Airflow</a> first, then open this page again.</p></html>"""
 
@@ -116,7 +128,7 @@ def _refused(request: Request, error: Exception) -> Response:
     """Say what was wrong, and of a stale write what there is now."""
     status = next(status for kinds, status in _STATUS if isinstance(error, kinds))
     facts = error.facts if isinstance(error, errors.ChangefeedError) else {}
-    body = {"detail": redact(str(error)), "error": type(error).__name__}
+    body: dict[str, Any] = {"detail": _told(request, error, facts), "error": type(error).__name__}
     body |= {
         name: facts[name] for name in ("expected_version", "present_version", "present") if name in facts
     }
@@ -125,12 +137,23 @@ def _refused(request: Request, error: Exception) -> Response:
     return JSONResponse(body, status)
 
 
+def _told(request: Request, error: Exception, facts: Mapping[str, object] = MappingProxyType({})) -> str:
+    """Return an error's words, as far as the user may know of servers, logins and paths."""
+    is_told = facts.get("may_tell") or getattr(request.state, "is_told", False)
+    if isinstance(error, _OF_PLACES) and not is_told:
+        log.warning("the page could not read: %s", redact(str(error)))
+        return (
+            "The database or the output cannot be used at present. Whoever may see the connection in Airflow "
+            "is told why, and so is the log of the API server"
+        )
+    words = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else str(error)
+    return without_secrets(str(redact(words)))
+
+
 def _unreachable(request: Request, error: Exception) -> Response:
     """Say that a file system or server did not answer, as far as its own words may be told."""
     log.warning("the page could not read: %s", redact(str(error)), exc_info=True)
-    return JSONResponse(
-        {"detail": f"{type(error).__name__}: {redact(str(error))}", "error": type(error).__name__}, 503
-    )
+    return JSONResponse({"detail": _told(request, error), "error": type(error).__name__}, 503)
 
 
 def _invalid(request: Request, error: Exception) -> Response:

@@ -19,7 +19,7 @@ Row = dict[str, Any]
 MayChange = Callable[[str, str], bool]
 
 
-def feed_row(found: FeedOverview, may_change: MayChange) -> Row:
+def feed_row(found: FeedOverview, may_change: MayChange, now: datetime) -> Row:
     """
     Return a feed, and what the shards that were looked at sum up to.
 
@@ -39,7 +39,7 @@ def feed_row(found: FeedOverview, may_change: MayChange) -> Row:
         "sealed_until": time(found.info.sealed_until),
         "waiting": waiting,
         "waiting_or_more": any(one.waiting >= COUNTED for one in shards),
-        "consumers": [consumer_row(name, found, may_change) for name in _consumers(found)],
+        "consumers": [consumer_row(name, found, may_change, now) for name in _consumers(found)],
     }
 
 
@@ -48,7 +48,7 @@ def _consumers(found: FeedOverview) -> list[str]:
     return sorted(named | {standing.row.consumer for one in found.shards for standing in one.consumers})
 
 
-def consumer_row(name: str, found: FeedOverview, may_change: MayChange) -> Row:
+def consumer_row(name: str, found: FeedOverview, may_change: MayChange, now: datetime) -> Row:
     """Return a consumer, and what its cursors in the shards that were looked at sum up to."""
     settings = next((info for info in found.consumers if info.spec.consumer == name), None)
     own = [
@@ -66,7 +66,7 @@ def consumer_row(name: str, found: FeedOverview, may_change: MayChange) -> Row:
         "behind_or_more": any(standing.behind >= COUNTED for _, standing in own),
         # None: it stands at the start of a shard that has events.
         "lag_seconds": None if None in lags else max((seconds for seconds in lags if seconds), default=0.0),
-        "held": sum(standing.row.lease_holder is not None for _, standing in own),
+        "held": sum(_is_held(standing.row, now) for _, standing in own),
         "may_change": may_change(name, found.info.name),
     }
 
@@ -109,8 +109,12 @@ def cursor_row(row: CursorRow, now: datetime) -> Row:
         "lease_holder": row.lease_holder,
         "lease_token": row.lease_token,
         "lease_expires": time(expires),
-        "lease_is_held": expires is not None and expires > now,
+        "lease_is_held": _is_held(row, now),
     }
+
+
+def _is_held(row: CursorRow, now: datetime) -> bool:
+    return row.lease_expires is not None and row.lease_expires > now
 
 
 def change_row(change: CursorChange) -> Row:

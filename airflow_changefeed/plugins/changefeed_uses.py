@@ -8,13 +8,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from airflow.configuration import conf
 from airflow.models.dag import DagModel
 from airflow.models.dag_version import DagVersion
 from airflow.models.serialized_dag import SerializedDagModel
 from airflow.utils.session import create_session
-from sqlalchemy import select
+from sqlalchemy import Select, func, select
 
 from airflow_changefeed.core.feed import Shard, parse_shard
 from airflow_changefeed.exceptions import InvalidArgumentError
@@ -24,7 +25,8 @@ from airflow_changefeed.hooks.changefeed_context import is_template
 SECTION, OPTION = "changefeed", "page_connections"
 _CONNECTION = "changefeed_conn_id"
 _DURATION = re.compile(r"(?:(\d+) days?, )?(\d+):(\d\d):(\d\d)(?:\.(\d+))?")
-_USER_INFO = re.compile(r"//[^/@]*@")
+# Keys of object stores hold slashes, and signed addresses a query.
+_USER_INFO, _QUERY = re.compile(r"//[^\s'\"]*@"), re.compile(r"(://[^\s'\"?]*)\?[^\s'\"]*")
 
 
 @dataclass(frozen=True)
@@ -64,14 +66,22 @@ class Use:
             "kind": self.kind,
             "feed": self.feed,
             "consumer": self.consumer,
-            "path": self.path and _USER_INFO.sub("//***@", self.path),
+            "path": self.path and without_secrets(self.path),
             "has_windows": self.has_windows,
             "templates": list(self.templates),
         }
 
 
+#: DAGs that are read at a time.
+_READ = 100
+
 # By DAG: the hash of what was read, and what it names. A DAG is read again when it changed.
 _KNOWN: dict[str, tuple[str, tuple[Use, ...]]] = {}
+
+
+def without_secrets(text: str) -> str:
+    """Return a text without what the addresses in it may hold of secrets; rather too little than too much."""
+    return _QUERY.sub(r"\1?***", _USER_INFO.sub("//***@", text))
 
 
 def find_uses(dag_ids: Collection[str]) -> list[Use]:
@@ -81,28 +91,40 @@ def find_uses(dag_ids: Collection[str]) -> list[Use]:
     DAGs are read once: afterwards a question tells which of them changed.
     """
     with create_session() as session:
-        found = session.execute(
-            select(SerializedDagModel.dag_id, SerializedDagModel.id, SerializedDagModel.dag_hash)
-            .join(DagVersion, SerializedDagModel.dag_version_id == DagVersion.id)
-            .join(DagModel, DagModel.dag_id == SerializedDagModel.dag_id)
-            .where(DagModel.is_stale.is_(False))
-            .order_by(DagVersion.version_number)
-        )
-        # The last of a DAG is its newest version.
-        newest = {dag_id: (row_id, dag_hash) for dag_id, row_id, dag_hash in found}
+        newest = {dag_id: (row_id, dag_hash) for dag_id, row_id, dag_hash in session.execute(_newest())}
         changed = {
             dag_id: row_id
             for dag_id, (row_id, dag_hash) in newest.items()
             if _KNOWN.get(dag_id, ("", ()))[0] != dag_hash
         }
-        if changed:
-            rows = select(SerializedDagModel).where(SerializedDagModel.id.in_(changed.values()))
+        ids = list(changed.values())
+        for first in range(0, len(ids), _READ):
+            rows = select(SerializedDagModel).where(SerializedDagModel.id.in_(ids[first : first + _READ]))
             for row in session.scalars(rows):
                 _KNOWN[row.dag_id] = (newest[row.dag_id][1], tuple(uses_of(row.dag_id, row.data or {})))
+            # DAGs are large, and an installation may have thousands.
+            session.expunge_all()
     for gone in _KNOWN.keys() - newest.keys():
         _KNOWN.pop(gone, None)
     # Another request may have found meanwhile that one is gone.
     return [use for dag_id in sorted(newest.keys() & set(dag_ids)) for use in _KNOWN.get(dag_id, ("", ()))[1]]
+
+
+def _newest() -> Select[str, UUID, str]:
+    """Return a query of each DAG's newest version alone: an installation may keep hundreds of each."""
+    last = (
+        select(DagVersion.dag_id, func.max(DagVersion.version_number).label("number"))
+        .join(SerializedDagModel, SerializedDagModel.dag_version_id == DagVersion.id)
+        .group_by(DagVersion.dag_id)
+        .subquery()
+    )
+    return (
+        select(SerializedDagModel.dag_id, SerializedDagModel.id, SerializedDagModel.dag_hash)
+        .join(DagVersion, SerializedDagModel.dag_version_id == DagVersion.id)
+        .join(last, (DagVersion.dag_id == last.c.dag_id) & (DagVersion.version_number == last.c.number))
+        .join(DagModel, DagModel.dag_id == SerializedDagModel.dag_id)
+        .where(DagModel.is_stale.is_(False))
+    )
 
 
 def configured() -> list[str]:

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
+from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.serialized_dag import SerializedDagModel
+from airflow.sdk.timezone import coerce_datetime
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState
 from fastapi import HTTPException
@@ -31,6 +33,11 @@ _HOUR, _DAY, _WEEK = timedelta(hours=1), timedelta(days=1), timedelta(days=7)
 #: Days that a calendar of hours shows, and weeks that one of days does.
 _DAYS, _WEEKS = 7, 8
 _MOST_RUNS = 2_000
+_LAST_YEAR = 9000
+#: The longest time whose runs are looked for.
+_LONGEST = 366 * _DAY
+# How far back the partition may begin that holds a time: the first that is far enough.
+_MARGINS = (2 * _DAY, 62 * _DAY, 800 * _DAY)
 _RUNNING = (DagRunState.RUNNING, DagRunState.QUEUED)
 
 
@@ -47,7 +54,7 @@ def windows_of(source: FeedSource, use: Use, end: datetime | None, *, with_runs:
     store = ExportStore(path, feed, storage_options(path, use.path_conn_id))
     rows = source.cursors(feed, consumer)
     shards = _shards(source, store, use)
-    units = [unit for shard in shards[:1] for unit in store.units(shard)]
+    units = [unit for shard in shards[:1] for unit in store.newest(shard)]
     unit = use.unit or length_of_units(units) or _interval(use.dag_id) or _HOUR
     length = _cell_length(unit)
     now = source.now()
@@ -60,6 +67,7 @@ def windows_of(source: FeedSource, use: Use, end: datetime | None, *, with_runs:
         shards=shards[:MOST_SHARDS],
         begin=begin_of(row.frontier.start for row in rows),
         now=now,
+        begins={row.shard: row.frontier.start for row in rows},
     )
     runs = _runs(use.dag_id, Window(cells[0].start, cells[-1].end)) if with_runs else []
     return {
@@ -104,6 +112,7 @@ def _present(now: datetime, cursors: list[datetime], exported: list[datetime]) -
 
 def _span(place: datetime, length: timedelta) -> Window:
     """Return whole days, or whole weeks from Monday on, that end with that of a place."""
+    _check_time("end", place)
     day = floor_to_millisecond(place.astimezone(timezone.utc)).replace(
         hour=0, minute=0, second=0, microsecond=0
     )
@@ -112,6 +121,14 @@ def _span(place: datetime, length: timedelta) -> Window:
         return Window(end - _DAYS * _DAY, end)
     end = day - day.weekday() * _DAY + _WEEK
     return Window(end - _WEEKS * _WEEK, end)
+
+
+def _check_time(name: str, time: datetime) -> None:
+    if time.tzinfo is None or not 1970 <= time.year < _LAST_YEAR:
+        raise InvalidWindowError(
+            f"{name}: {time.isoformat()} is no time from 1970 to {_LAST_YEAR} with a zone, such as "
+            "2026-03-01T00:00:00Z"
+        )
 
 
 def _cell_row(cell: Cell, runs: list[tuple[datetime, datetime]]) -> Row:
@@ -129,18 +146,50 @@ def _range_row(window: Window) -> Row:
 
 def _runs(dag_id: str, window: Window) -> list[tuple[datetime, datetime]]:
     """Return the intervals of the runs that are queued or running in a time."""
+    of_dag = (DagRun.dag_id == dag_id, DagRun.state.in_(_RUNNING))
     with create_session() as session:
         found = session.execute(
             select(DagRun.data_interval_start, DagRun.data_interval_end)
-            .where(
-                DagRun.dag_id == dag_id,
-                DagRun.state.in_(_RUNNING),
-                DagRun.data_interval_start < window.end,
-                DagRun.data_interval_end > window.start,
-            )
+            .where(*of_dag, DagRun.data_interval_start < window.end, DagRun.data_interval_end > window.start)
             .limit(_MOST_RUNS)
         )
-        return [(start, end) for start, end in found if start is not None and end is not None]
+        intervals = [(start, end) for start, end in found if start is not None and end is not None]
+        # Runs of partitions have no intervals.
+        dates = session.scalars(
+            select(DagRun.partition_date)
+            .where(*of_dag, DagRun.data_interval_start.is_(None), DagRun.partition_date < window.end)
+            .order_by(DagRun.partition_date.desc())
+            .limit(_MOST_RUNS)
+        )
+        partitions = set(dates)
+    if partitions and (dag := _dag(dag_id)).timetable.partitioned:
+        intervals += [one for one in _partitions(dag, window) if one[0] in partitions]
+    return intervals
+
+
+def _partitions(dag: Any, window: Window) -> list[tuple[datetime, datetime]]:
+    """Return the partitions of a DAG, each from its date to the next one's, that lie in a time."""
+    latest = _wall(dag, window.end)
+    found: list[datetime] = []
+    for margin in _MARGINS:
+        infos = dag.iter_dagrun_infos_between(_wall(dag, window.start) - margin, latest + margin)
+        found = []
+        for date in (info.partition_date for info in infos):
+            found.append(date)
+            if date >= window.end:
+                break
+        if found and found[0] <= window.start and found[-1] >= window.end:
+            break
+    return [(date, end) for date, end in pairwise(found) if date < window.end and end > window.start]
+
+
+def _wall(dag: Any, time: datetime) -> datetime:
+    """Return what the schedule's own clock shows at a time, as if it were UTC: so Airflow reads dates."""
+    wall = time
+    for _ in range(2):
+        # The first guess may lie on the other side of a change of the clocks.
+        wall = time + (wall - dag.timetable.localize_partition_datetime(wall))
+    return wall
 
 
 def _dag(dag_id: str) -> Any:
@@ -172,18 +221,25 @@ def backfill_dates(dag_id: str, start: datetime, end: datetime) -> Row:
     :raises InvalidWindowError: they are no window; terminal.
     :raises HTTPException: 409 for a DAG whose runs have no intervals, or none in that time.
     """
+    _check_time("start", start)
+    _check_time("end", end)
     window = Window(start, end)
+    if window.length > _LONGEST:
+        raise InvalidWindowError(f"{window} is too long, {_LONGEST.days} days are the most: choose less time")
     dag = _dag(dag_id)
     if dag.timetable.partitioned:
-        # The dates of partitions are those of their time.
-        return {
-            "from_date": format_time(window.start),
-            "to_date": format_time(window.end - timedelta(milliseconds=1)),
-        }
+        dates = [_wall(dag, date) for date, _ in _partitions(dag, window)]
+        return _dates(dag_id, window, dates, are_partitions=True)
     length = _interval(dag_id)
     if length is None:
-        raise HTTPException(409, f"DAG {dag_id!r} has no schedule with intervals: Airflow cannot backfill it")
-    infos = dag.iter_dagrun_infos_between(window.start - 2 * length, window.end)
+        raise HTTPException(
+            409,
+            f"DAG {dag_id!r} has no schedule with intervals, such as CronDataIntervalTimetable: no "
+            "backfill of it would export this time",
+        )
+    # The interval that holds the begin follows on the last one that ended by then, however long it is.
+    before = dag.timetable.infer_manual_data_interval(run_after=coerce_datetime(window.start))
+    infos = dag.iter_dagrun_infos_between(min(before.start, window.start - 2 * length), window.end)
     dates = [
         info.logical_date
         for info in islice(infos, 100_000)
@@ -191,9 +247,21 @@ def backfill_dates(dag_id: str, start: datetime, end: datetime) -> Row:
         and info.data_interval.start < window.end
         and info.data_interval.end > window.start
     ]
+    return _dates(dag_id, window, dates)
+
+
+def _dates(dag_id: str, window: Window, dates: list[datetime], *, are_partitions: bool = False) -> Row:
     if not dates:
         raise HTTPException(409, f"DAG {dag_id!r} has no runs between {window.start} and {window.end}")
-    return {"from_date": _iso(dates[0]), "to_date": _iso(dates[-1]), "runs": len(dates)}
+    with create_session() as session:
+        is_paused = session.scalar(select(DagModel.is_paused).where(DagModel.dag_id == dag_id))
+    return {
+        "from_date": _iso(dates[0]),
+        "to_date": _iso(dates[-1]),
+        "runs": len(dates),
+        "is_paused": bool(is_paused),
+        "are_partitions": are_partitions,
+    }
 
 
 def _iso(date: datetime) -> str:

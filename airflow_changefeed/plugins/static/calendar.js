@@ -14,18 +14,30 @@ const MARKS = { complete: "", empty: "○", missing: "×", running: "…", befor
 
 /** Show the windows of a task in an element. */
 export async function windowsView(view, use, element, end) {
+  // A late answer does not take the place of what was asked for after it.
+  const turn = `${Math.random()}`;
+  element.dataset.turn = turn;
   element.setAttribute("aria-busy", "true");
   if (!element.childElementCount) redraw(element, h("p", {}, "Loading"));
   try {
     const names = { conn_id: view.connection.conn_id, dag_id: use.dag_id, task_id: use.task_id };
     const found = await get("windows", { ...names, end });
+    if (element.dataset.turn !== turn) return;
     const again = (place) => windowsView(view, use, element, place);
     redraw(element, controls(found, again, end), grid(found), legend(found), missing(view, use, found, () => again(end)));
   } catch (error) {
+    if (element.dataset.turn !== turn) return;
     redraw(element, problem(error.message,
       button("Try again", () => windowsView(view, use, element, end), { "data-key": "refresh" })));
   }
   element.setAttribute("aria-busy", "false");
+}
+
+/** Take the windows away, also those that are still to come. */
+export function closeWindows(element) {
+  element.dataset.turn = "";
+  element.setAttribute("aria-busy", "false");
+  element.replaceChildren();
 }
 
 function controls(found, show, end) {

@@ -142,6 +142,7 @@ export async function backfillDialog(use, range, done) {
   const upto = h("input", { type: "text", required: true, spellcheck: "false", autocomplete: "off" });
   const again = h("select", {}, [["completed", "run them again"], ["failed", "run those again that failed"], ["none", "leave them"]]
     .map(([value, words]) => h("option", { value }, words)));
+  const notes = h("div", { "aria-live": "polite" });
   const most = h("input", { type: "number", min: 1, max: 100, value: 2, required: true });
   const answer = h("div", { class: "answer", "aria-live": "polite" });
   const request = () => ({ dag_id: use.dag_id, from_date: from.value, to_date: upto.value,
@@ -161,7 +162,7 @@ export async function backfillDialog(use, range, done) {
     } catch (error) { redraw(answer, problem(error.message)); }
   });
   const form = h("form", { on: { submit: (event) => { event.preventDefault(); check(); } } },
-    h("p", { class: "note" }, `Missing: ${clock(range.start)} to ${clock(range.end)} UTC`),
+    h("p", { class: "note" }, `Missing: ${clock(range.start)} to ${clock(range.end)} UTC`), notes,
     field("First run", from, "Logical dates: the begin of the intervals."), field("Last run", upto),
     field("Runs that exist already", again), field("Runs at a time", most), answer,
     h("div", { class: "buttons" }, closer(() => dialog), h("button", { type: "submit" }, "Show the runs")));
@@ -170,6 +171,9 @@ export async function backfillDialog(use, range, done) {
   try {
     const dates = await get("backfill", { dag_id: use.dag_id, start: range.start, end: range.end });
     [from.value, upto.value] = [dates.from_date, dates.to_date];
+    redraw(notes,
+      dates.are_partitions ? h("p", { class: "note" }, "Dates of partitions are read in the schedule's own time zone.") : null,
+      dates.is_paused ? h("p", { class: "late" }, `${use.dag_id} is paused: its runs wait until somebody lets it go on.`) : null);
     form.querySelector("button[type=submit]").focus();
   } catch (error) { redraw(answer, problem(error.message)); }
 }

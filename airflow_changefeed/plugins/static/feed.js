@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A feed: what it sums up to, and opened its shards, consumers, cursors and leases.
 
-import { windowsView } from "./calendar.js";
+import { closeWindows, windowsView } from "./calendar.js";
 import { historyDialog, moveDialog, revokeDialog } from "./dialogs.js";
 import { behind, button, counted, facts, focusKey, h, number, pager, place, problem, redraw, table, when } from "./parts.js";
 import { get } from "./server.js";
@@ -90,17 +90,18 @@ class FeedView {
     const cursors = found.shards.flatMap((shard) => shard.cursors).filter((one) => one.consumer === consumer.consumer);
     const uses = this.connection.uses.filter((use) => use.feed === this.feed && use.consumer === consumer.consumer);
     const waiting = this.waiters[consumer.consumer] ?? [];
-    const calendar = h("div", { class: "calendar" });
+    // Two tasks may export for one consumer, each with windows of its own.
+    const calendars = uses.filter((use) => use.has_windows).map((use) => [use, h("div", { class: "calendar" })]);
     return h("section", { "aria-label": `Consumer ${consumer.consumer}` },
       h("div", { class: "head" },
         h("h4", {}, consumer.consumer),
         h("span", { class: "tag" }, consumer.is_of_events ? "consumer of events" : "export"),
         h("span", { class: "note" }, `resource version ${number(consumer.resource_version)}`),
-        uses.filter((use) => use.has_windows).map((use) => windowsButton(this, use, calendar)),
+        calendars.map(([use, calendar]) => windowsButton(this, use, calendar, calendars)),
         button("History", () => historyDialog(this, consumer.consumer), { "data-key": `history ${consumer.consumer}` })),
       waiting.length ? h("p", { class: "note" }, `Waiting for a shard: ${waiting.map((one) => one.name).join(", ")}`) : null,
       consumer.may_change ? null : h("p", { class: "note" }, "You may look, and not change this consumer."),
-      calendar,
+      calendars.map(([, calendar]) => calendar),
       table(`Cursors of ${consumer.consumer}`, ["Shard", "Cursor", "Behind", "Version", "Moved", "Lease"].concat(
         consumer.may_change ? ["Change"] : []), cursors.map((cursor) => this.cursor(cursor, consumer))));
   }
@@ -135,12 +136,13 @@ function lease(cursor) {
     h("span", { class: "note" }, cursor.lease_is_held ? "until " : "ran out ", when(cursor.lease_expires)));
 }
 
-function windowsButton(view, use, element) {
-  const words = `Windows of ${use.dag_id}`;
+function windowsButton(view, use, element, all) {
+  const isOne = all.filter(([other]) => other.dag_id === use.dag_id).length === 1;
+  const words = `Windows of ${use.dag_id}${isOne ? "" : `, ${use.task_id}`}`;
   const toggle = button(words, () => {
     const isOpen = toggle.getAttribute("aria-expanded") === "true";
     toggle.setAttribute("aria-expanded", String(!isOpen));
-    if (isOpen) element.replaceChildren();
+    if (isOpen) closeWindows(element);
     else windowsView(view, use, element);
   }, { "aria-expanded": "false", "data-key": `windows ${use.dag_id} ${use.task_id}` });
   return toggle;

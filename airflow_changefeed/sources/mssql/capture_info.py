@@ -50,7 +50,8 @@ def load_captures(session: Session, schema: str) -> list[CaptureInfo]:
                 str(one) for one in drift if one.capture == row["name"] and (one.words or not one.is_seen)
             ),
             gaps=tuple(gap for gap in gaps if gap.capture == row["name"]),
-            resource_version=versions[row["feed_id"]],
+            # Dropped between two looks, it is at the version of what is not there.
+            resource_version=versions.get(row["feed_id"], 0),
         )
         for row in registry.captures
     ]

@@ -24,7 +24,7 @@ from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import CaptureGapError
 from airflow_changefeed.sources.sqlite.capture_registry import StoredCapture, StoredTable, store_balances
 from airflow_changefeed.sources.sqlite.capture_triggers import renamed_columns, written_by_triggers
-from airflow_changefeed.sources.sqlite.names import FeedTables, quote
+from airflow_changefeed.sources.sqlite.names import FeedTables, present, quote
 
 #: Table number, kind and reason of what was found.
 Found = tuple[int, str, str]
@@ -49,7 +49,13 @@ def find_gaps(connection: sqlite3.Connection, tables: FeedTables, now_ms: int) -
     if capture.is_enabled:
         found = altered(connection, capture)
         found += _miscounted(connection, capture, {number for number, _, _ in found})
-        add_gaps(connection, tables, found, now_ms)
+        # A file of an older version has no versions yet.
+        if add_gaps(connection, tables, found, now_ms) and present(connection, ("feed_version",)):
+            # Whoever would settle those that he saw before is refused.
+            connection.execute(
+                'update "changefeed.feed_version" set resource_version = resource_version + 1 where feed = ?',
+                (capture.name,),
+            )
     return gaps(connection, capture.name, is_open=True)
 
 
@@ -59,23 +65,27 @@ def add_gaps(
     found: Sequence[Found],
     now_ms: int,
     since_ms: int | None = None,
-) -> None:
+) -> bool:
     """
     Keep what was found, unless a gap of the kind is open of the table.
 
     :param since_ms: when it began, where windows may have been sealed since; None where none was.
+    :return: whether there is a gap more.
     """
     capture = tables.capture
     if capture is None:
-        return
+        return False
     after_ms = tables.floor_ms if since_ms is None else min(tables.floor_ms, since_ms)
+    is_new = False
     for number, kind, reason in found:
-        connection.execute(
+        added = connection.execute(
             'insert into "changefeed.gap" (capture, table_name, kind, reason, found_at_ms, after_ms) '
             'select ?1, ?2, ?3, ?4, ?5, ?6 where not exists (select * from "changefeed.gap" '
             "where capture = ?1 and table_name = ?2 and kind = ?3 and settled_at_ms is null)",
             (capture.name, capture.tables[number].name, kind, reason, now_ms, after_ms or None),
         )
+        is_new = is_new or added.rowcount > 0
+    return is_new
 
 
 def gaps(connection: sqlite3.Connection, capture: str, *, is_open: bool = False) -> list[CaptureGap]:

@@ -14,7 +14,7 @@ from airflow_changefeed.exceptions import ConsumerNotFoundError, ConsumerSetupEr
 from airflow_changefeed.sources.base_versions import check_version, consumer_text
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumer_session import SqliteConsumerSession
-from airflow_changefeed.sources.sqlite.cursor_rows import cursor_rows
+from airflow_changefeed.sources.sqlite.cursor_rows import cursor_rows, end_consumers, first_version
 from airflow_changefeed.sources.sqlite.cursors import SqliteCursors
 from airflow_changefeed.sources.sqlite.names import CONSUMER_TABLES, columns_of, load_feed, present
 from airflow_changefeed.sources.sqlite.reader import check_beyond
@@ -58,10 +58,15 @@ class SqliteConsumers(SqliteCursors):
                 check_shard(shard, tables.info.shard_key_type)
                 check_beyond(connection, tables, shard, after)
                 self.insert_cursor(connection, consumer, feed, shard, after, by)
+            self.remembered(connection, consumer, feed, {}, None)
             connection.execute(
                 'insert into "changefeed.consumer_settings" '
-                "(consumer, feed, settings, begin_ulid, created_at_ms, created_by) values (?, ?, ?, ?, ?, ?)",
-                (consumer, feed, spec.to_json(), begin.bytes, self.database.now_ms(), by),
+                "(consumer, feed, settings, begin_ulid, created_at_ms, created_by, resource_version) "
+                "values (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(consumer, feed, spec.to_json(), begin.bytes, self.database.now_ms(), by),
+                    first_version(connection, feed, consumer),
+                ),
             )
             return load_consumer(connection, consumer, feed)
 
@@ -91,6 +96,7 @@ class SqliteConsumers(SqliteCursors):
                 version = sum(row.resource_version for row in rows)
                 what = f"consumer {consumer!r} of feed {feed!r}"
                 check_version(what, resource_version, version, consumer_text(None, rows))
+            end_consumers(connection, feed, consumer)
             for name in ("consumer", *present(connection, CONSUMER_TABLES)):
                 connection.execute(
                     f'delete from "changefeed.{name}" where feed = ? and consumer = ?', (feed, consumer)

@@ -22,6 +22,8 @@ from airflow_changefeed.exceptions import (
     ShardNotFoundError,
 )
 from airflow_changefeed.sources.base_versions import stale_cursor
+from airflow_changefeed.sources.sqlite.names import present
+from airflow_changefeed.sql import load_sql
 
 ROW_COLUMNS = (
     "consumer, feed, shard, start_ulid, ulid, ahead, ack, resource_version, moved_at_ms, moved_by, "
@@ -52,6 +54,36 @@ def cursor_rows(connection: sqlite3.Connection, feed: str, consumer: str | None)
         (feed, consumer),
     )
     return [read_row(*row) for row in rows]
+
+
+def first_version(connection: sqlite3.Connection, feed: str, consumer: str) -> int:
+    """Return the version at which a consumer, or its row, begins: above those of earlier ones of its name."""
+    if not present(connection, ("dropped_consumer",)):
+        return 1
+    (last,) = connection.execute(
+        'select coalesce(max(resource_version), 0) from "changefeed.dropped_consumer" '
+        "where feed = ? and consumer = ?",
+        (feed, consumer),
+    ).fetchone()
+    return int(last) + 1
+
+
+def end_consumers(connection: sqlite3.Connection, feed: str, consumer: str | None = None) -> None:
+    """
+    Keep the highest versions of a consumer that is about to be dropped.
+
+    :param consumer: None for all of the feed.
+    """
+    connection.execute(load_sql("sqlite/install/dropped_consumer.table.sql"))
+    for table in ("consumer", *present(connection, ("consumer_settings",))):
+        connection.execute(
+            'insert into "changefeed.dropped_consumer" (feed, consumer, resource_version) '
+            f'select feed, consumer, max(resource_version) from "changefeed.{table}" '
+            "where feed = ?1 and (?2 is null or consumer = ?2) group by feed, consumer "
+            "on conflict (feed, consumer) do update "
+            "set resource_version = max(resource_version, excluded.resource_version)",
+            (feed, consumer),
+        )
 
 
 def read_row(*values: Any) -> CursorRow:

@@ -30,6 +30,7 @@ from airflow_changefeed.sources.sqlite.cursor_rows import (
     check_version,
     cursor_rows,
     draw_token,
+    first_version,
     known_row,
 )
 from airflow_changefeed.sources.sqlite.names import load_feed, present
@@ -67,9 +68,9 @@ class SqliteCursors:
                     self.insert_cursor(connection, consumer, feed, shard, after, by)
                 elif (frontier := row.frontier.begin_at(after)) != row.frontier:
                     self._update(connection, row, frontier, min(row.ack, after), by)
-            return self._remembered(connection, consumer, feed, known, why)
+            return self.remembered(connection, consumer, feed, known, why)
 
-    def _remembered(
+    def remembered(
         self,
         connection: sqlite3.Connection,
         consumer: str,
@@ -88,8 +89,8 @@ class SqliteCursors:
         """Make the row of a shard that a consumer begins."""
         connection.execute(
             'insert into "changefeed.consumer" '
-            "(consumer, feed, shard, start_ulid, ulid, ack, moved_at_ms, moved_by) "
-            "values (?, ?, ?, ?, ?, ?, ?, ?)",
+            "(consumer, feed, shard, start_ulid, ulid, ack, moved_at_ms, moved_by, resource_version) "
+            "values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 consumer,
                 feed,
@@ -99,6 +100,7 @@ class SqliteCursors:
                 after.bytes,
                 self.database.now_ms(),
                 by,
+                first_version(connection, feed, consumer),
             ),
         )
 
@@ -176,7 +178,7 @@ class SqliteCursors:
                     upto = move.frontier.upto
                     check_purged(connection, tables, move.shard, min(upto, move.ack or upto))
                 self._update(connection, row, move.frontier, _ack(row, move), by)
-            return self._remembered(connection, consumer, feed, known, why)
+            return self.remembered(connection, consumer, feed, known, why)
 
     def history(
         self, feed: str, consumer: str, *, shard: Shard | None = None, limit: int = 100

@@ -11,6 +11,7 @@ from airflow_changefeed.core.feed import SHARD_KEY_TYPES, Column, FeedInfo, Feed
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
 from airflow_changefeed.sources.base import RESERVED_PREFIX, Installed
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.cursor_rows import end_consumers
 from airflow_changefeed.sources.sqlite.names import (
     CONSUMER_TABLES,
     FeedTables,
@@ -114,6 +115,7 @@ class SqliteSetup:
         # The one object of ours that lies on the user's table.
         connection.execute(f"drop index if exists {tables.ulid_index}")
         feed = tables.info.name
+        end_consumers(connection, feed)
         for registry in ("registry", "consumer", "stale", *present(connection, CONSUMER_TABLES)):
             connection.execute(f'delete from "changefeed.{registry}" where feed = ?', (feed,))
         end_version(connection, feed)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_changefeed.core.capture import TableCapture
-from airflow_changefeed.exceptions import CaptureGapError
+from airflow_changefeed.exceptions import CaptureGapError, StaleVersionError
 from tests.integration.contract.captures import AUTHOR, CaptureBench, row, set_up_author
 from tests.integration.contract.engines import Engine
 from tests.integration.contract.oracles import fold
@@ -260,3 +260,21 @@ def _is_there(bench: CaptureBench) -> bool:
     except Exception:
         return False
     return True
+
+
+def test_a_gap_that_nobody_saw_is_not_settled(engine: Engine) -> None:
+    """Each gap that is found is a new version, once; who saw the capture before is told of it."""
+    bench = _bench(engine)
+    source, name = bench.source, bench.name
+    seen = source.capture(name).resource_version
+    _pass_unseen(bench, _ways(engine)[0])
+    with pytest.raises(CaptureGapError):
+        source.seal(name, source.now())
+    (gap, *_) = source.check_capture(name)
+    present = source.capture(name).resource_version
+    assert present > seen
+    with pytest.raises(StaleVersionError) as caught:
+        source.settle_capture(name, note="as before", by="user-1", resource_version=seen)
+    assert "open gaps" in caught.value.facts["present"]
+    assert gap in source.capture(name).gaps
+    assert source.capture(name).resource_version == present

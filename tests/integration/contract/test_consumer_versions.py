@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import (
     ConsumerNotFoundError,
     LeaseLostError,
@@ -21,6 +22,11 @@ from tests.integration.contract.consumers import FIRST, ME, SECOND, Stand, refus
 def stand(bench: Bench) -> Stand:
     """Give a consumer of events."""
     return set_up_stand(bench)
+
+
+def _highest(stand: Stand) -> int:
+    """Return the highest version of the consumer's cursors."""
+    return max(row.resource_version for row in stand.source.cursors(stand.feed, ME))
 
 
 def test_settings_of_a_consumer_are_changed_by_who_saw_them(stand: Stand) -> None:
@@ -74,3 +80,34 @@ def test_a_holder_whose_lease_was_taken_away_writes_nothing(stand: Stand) -> Non
         assert stand.take(session, stand.step(new, 0)).ulid == stand.ulid(0)
     with pytest.raises(ShardNotFoundError):
         source.revoke_lease(ME, stand.feed, 5, lease_token=1)
+
+
+def test_no_version_comes_again_with_another_consumer_of_the_name(stand: Stand) -> None:
+    """Whoever saw the one that was dropped is refused by the new one, and so is who moves its cursors."""
+    source, seen = stand.source, _highest(stand)
+    created = source.change_consumer(replace(stand.spec, max_attempts=3), resource_version=1, by="user-2")
+    source.drop_consumer(ME, stand.feed)
+    starts = dict.fromkeys((0, 1), Ulid.MIN)
+    source.create_consumer(stand.spec, begin=Ulid.MIN, starts={0: starts[0]}, by="user-2")
+    stand.request(FIRST, 0, 1)
+    assert source.consumer(ME, stand.feed).resource_version > created.resource_version
+    assert min(row.resource_version for row in source.cursors(stand.feed, ME)) > seen
+    for version in (seen, created.resource_version):
+        with pytest.raises(StaleVersionError):
+            source.drop_consumer(ME, stand.feed, resource_version=version)
+        with pytest.raises(StaleVersionError):
+            source.change_consumer(created.spec, resource_version=version, by="user-1")
+    present = source.consumer(ME, stand.feed).resource_version
+    source.drop_consumer(ME, stand.feed, resource_version=present)
+    source.begin_consumer(ME, stand.feed, starts, by="export")
+    assert {row.resource_version for row in source.cursors(stand.feed, ME)} == {present + 1}
+    assert [one.resource_version for one in source.history(stand.feed, ME)] == [present + 1] * 2
+
+
+def test_a_consumer_that_was_made_is_in_the_history(stand: Stand) -> None:
+    """By whom, and where it began."""
+    changes = stand.source.history(stand.feed, ME)
+    rows = {row.shard: row for row in stand.source.cursors(stand.feed, ME)}
+    assert {one.shard: (one.before, one.after, one.by) for one in changes} == {
+        shard: (None, row.ulid, row.moved_by) for shard, row in rows.items()
+    }

@@ -76,3 +76,27 @@ def test_feeds_of_an_older_version_are_given_versions(database: Database, client
         assert source.feed(feed).resource_version == _version(client, feed) == 1
         client.results(f"alter table {feed} add more int null")
         assert source.feed(feed).resource_version == 2
+
+
+def test_a_change_in_the_transaction_of_a_set_up_is_a_new_version(client: Client) -> None:
+    """As migrations do it: whoever saw the feed before is refused, though nothing was noted between."""
+    feed = _table(client, "migrated")
+    seen = _version(client, feed)
+    client.results(
+        f"begin transaction; alter table {feed} add more int null; "
+        f"exec changefeed.setup_feed N'{feed}', 1; commit"
+    )
+    assert _version(client, feed) == seen + 1
+    client.fails(77155, f"exec changefeed.drop_feed N'{feed}', @resource_version = {seen}", "nothing was")
+
+
+def test_versions_of_consumers_outlive_their_feed(client: Client) -> None:
+    """A consumer of another feed of the name begins above those of the one that was dropped."""
+    feed = _table(client, "outlived")
+    begin = f"exec changefeed.[begin_consumer:{feed}] N'export', 0, 0x{'00' * 16}, N'me'"
+    version = "select max(resource_version) from changefeed.consumers where consumer = N'export'"
+    client.results(begin)
+    client.results(f"exec changefeed.drop_feed N'{feed}'")
+    client.results(f"exec changefeed.setup_feed N'{feed}', 1")
+    client.results(begin)
+    assert client.value(version) == 2

@@ -9,7 +9,9 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -231,6 +233,21 @@ def test_a_harmless_repeat_asks_nothing(commands: Commands, source: SqliteFeedSo
     (info,) = commands.rows("consumer alter", *OF, "--max-attempts", "10")
     assert info["resource_version"] == 1
     assert "has these settings already" in commands.err
+
+
+def test_a_repeat_does_not_set_back_what_somebody_sets_meanwhile(
+    commands: Commands, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settings that are not named were read, and stay as they are by then."""
+    set_up = SqliteFeedSource.set_up_feed
+
+    def slowly(self: SqliteFeedSource, table: str, **options: Any) -> Any:
+        set_up(source, table, time_tolerance=timedelta(minutes=1))
+        return set_up(self, table, **options)
+
+    monkeypatch.setattr(SqliteFeedSource, "set_up_feed", slowly)
+    assert "StaleVersionError" in commands.fails("setup-feed", FEED)
+    assert source.feed(FEED).time_tolerance == timedelta(minutes=1)
 
 
 def test_altering_names_what_changes(commands: Commands, source: SqliteFeedSource) -> None:

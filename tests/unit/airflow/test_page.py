@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import threading
@@ -12,7 +13,9 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from fastapi.testclient import TestClient
 
 from airflow_changefeed import ChangefeedSensor, ChangefeedToParquetOperator
 from airflow_changefeed.core.overview import FeedOverview
@@ -23,7 +26,7 @@ from airflow_changefeed.plugins.changefeed_access import reading
 from airflow_changefeed.plugins.changefeed_page import page
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, insert
-from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
+from tests.unit.airflow.page import CONN_ID, Visitor, mounted, store_dags
 
 
 @pytest.fixture(autouse=True)
@@ -115,6 +118,7 @@ def test_feeds_are_summed_up(viewer: Visitor, source: SqliteFeedSource) -> None:
     assert feed["head"]["time"] == "2013-01-01T05:50:00Z"
     (consumer,) = feed["consumers"]
     assert (consumer["behind"], consumer["lag_seconds"]) == (17, 17 * 1200.0)
+    assert consumer["held"] == 0
     assert consumer["may_change"] is False
 
 
@@ -174,13 +178,74 @@ def test_an_unknown_feed_is_said_to_be_unknown(viewer: Visitor) -> None:
     assert viewer.ask("feed", 404, conn_id=CONN_ID, feed="nyc.Nothing")["error"] == "FeedNotFoundError"
 
 
-def test_a_database_that_is_gone_does_not_keep_the_page_from_opening(viewer: Visitor, database: str) -> None:
-    """The list of connections needs none, and the answer for the connection says what is wrong."""
+def test_a_database_that_is_gone_does_not_keep_the_page_from_opening(
+    viewer: Visitor, operator: Visitor, database: str
+) -> None:
+    """The list of connections needs none; what is wrong is told to who may see the connection."""
     Path(database).rename(f"{database}.away")
     assert viewer.ask("connections")["connections"]
-    answer = viewer.ask("feeds", 502, conn_id=CONN_ID)
+    answer = operator.ask("feeds", 502, conn_id=CONN_ID)
     assert answer["error"] == "ConnectionNotUsableError"
-    assert "unable to open database file" in answer["detail"]
+    assert f"{database}: unable to open database file" in answer["detail"]
+    words = viewer.ask("feeds", 502, conn_id=CONN_ID)["detail"]
+    assert (database in words, "cannot be used" in words) == (False, True)
+
+
+def test_more_questions_than_threads_wait_for_their_turn() -> None:
+    """A database that answers is not said to hang; its threads keep no process from ending."""
+    running, most, seen = threading.Semaphore(changefeed_threads.MOST_EACH), threading.Event(), []
+
+    def question() -> bool:
+        is_free = running.acquire(blocking=False)
+        if not is_free:
+            return False
+        seen.append(threading.current_thread().daemon)
+        if len(seen) == changefeed_threads.MOST_EACH:
+            most.set()
+        most.wait(30)
+        running.release()
+        return True
+
+    async def ask_many() -> list[bool]:
+        asked = [changefeed_threads.ask("busy", question, timeout=60) for _ in range(12)]
+        return await asyncio.gather(*asked)
+
+    assert asyncio.run(ask_many()) == [True] * 12
+    assert set(seen) == {True}
+
+
+def test_a_wrong_name_or_number_is_no_error_of_the_server(viewer: Visitor) -> None:
+    """Names that a browser or a database could take for something else; a page far beyond the last."""
+    for name in ("<img src=x onerror=alert(1)>", "a\"b'c/d%e?f#g h", "x" * 128, "../..", "\x00"):
+        for path in ("feed", "waiters", "history"):
+            answer = viewer.ask(path, 404, conn_id=CONN_ID, feed=name, consumer=name)
+            assert answer["error"] == "FeedNotFoundError"
+        assert viewer.ask("feeds", 404, conn_id=name)["error"] is None
+    for first in (1 << 63, 10**30):
+        assert "first: " in viewer.ask("feed", 422, conn_id=CONN_ID, feed=FEED, first=first)["detail"]
+
+
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "PATCH", "DELETE"])
+def test_other_methods_tell_nothing(method: str, viewer: Visitor) -> None:
+    """Neither to who is logged in nor to others, nor does a browser keep the answer."""
+    for visitor in (Visitor(None), viewer):
+        for path in ("", "static/page.js", "api/connections", "api/move"):
+            answer = visitor.client.request(method, f"{URL_PREFIX}/{path}")
+            assert (answer.status_code, FEED in answer.text) == (405, False)
+            assert answer.headers["cache-control"] == "no-store"
+
+
+def test_the_page_lies_below_an_airflow_that_has_a_path_of_its_own() -> None:
+    """All that the page names is relative, so that a prefix of Airflow's address is kept."""
+    airflow = FastAPI(root_path="/airflow")
+    airflow.mount(URL_PREFIX, mounted().routes[-1].app)
+    visitor = Visitor("VIEWER")
+    client = TestClient(airflow, base_url="http://testserver", cookies=dict(visitor.client.cookies))
+    page_text = client.get(f"/airflow{URL_PREFIX}/").text
+    assert 'src="static/page.js"' in page_text
+    for path in ("static/page.js", "api/connections"):
+        assert client.get(f"/airflow{URL_PREFIX}/{path}").status_code == 200
+    assert "Log in to" in TestClient(airflow).get(f"/airflow{URL_PREFIX}/").text
 
 
 def test_a_database_that_does_not_answer_is_given_up(
@@ -197,7 +262,7 @@ def test_a_database_that_does_not_answer_is_given_up(
     monkeypatch.setattr(changefeed_connections, "ANSWER_TIMEOUT", 0.05)
     try:
         answer = viewer.ask("feeds", 503, conn_id=CONN_ID)
-        assert f"connection '{CONN_ID}': its database did not answer within" in answer["detail"]
+        assert f"connection '{CONN_ID}': there was no answer within" in answer["detail"]
         for _ in range(changefeed_threads.MOST_EACH - 1):
             viewer.ask("feeds", 503, conn_id=CONN_ID)
         assert "questions wait" in viewer.ask("feeds", 503, conn_id=CONN_ID)["detail"]

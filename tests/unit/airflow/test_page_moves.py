@@ -16,7 +16,9 @@ from airflow.models import Variable
 from airflow.sdk import DAG
 
 from airflow_changefeed import ChangefeedSensor
-from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.consumers.begin import create_consumer
+from airflow_changefeed.core.consumer import Beginning, ConsumerSpec
+from airflow_changefeed.core.cursor import CursorRow, variable_key
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.plugins import changefeed_moves
@@ -69,6 +71,24 @@ def test_a_move_is_planned_then_made_published_and_kept(operator: Visitor, sourc
     ]
     assert (change["by"], change["why"], change["after"]["ulid"]) == ("op", "set: bad file", str(moved.ulid))
     assert moved.lease_holder is None
+
+
+def test_a_consumer_of_events_is_shown_and_moved_without_a_variable(
+    operator: Visitor, source: SqliteFeedSource
+) -> None:
+    """It has settings and a version of its own, who waits for it is told, and nothing is published."""
+    create_consumer(source, ConsumerSpec("mailer", FEED), Beginning.LATEST, by="test")
+    found = operator.ask("feed", conn_id=CONN_ID, feed=FEED)
+    kinds = {one["consumer"]: one["is_of_events"] for one in found["consumers"]}
+    assert kinds == {CONSUMER: False, "mailer": True}
+    assert isinstance(operator.ask("waiters", conn_id=CONN_ID, feed=FEED)["waiters"], dict)
+    (seen,) = [one for one in source.cursors(FEED, "mailer") if one.shard == 0]
+    values = {**CURSOR, "consumer": "mailer"}
+    body = {"to": "earliest", "resource_version": seen.resource_version}
+    made = operator.send("move", body, **values)
+    assert (made["is_back"], made["cursor"]["moved_by"]) == (True, "op")
+    assert Variable.get(variable_key("mailer", FEED), default_var=None) is None
+    assert operator.send("move", body, 409, **values)["error"] == "StaleVersionError"
 
 
 def test_forwards_events_are_skipped(operator: Visitor, source: SqliteFeedSource) -> None:

@@ -11,7 +11,7 @@ from airflow.sdk import DAG, BaseOperator, CronDataIntervalTimetable
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_changefeed import ChangefeedSensor, ChangefeedToParquetOperator
-from airflow_changefeed.plugins.changefeed_uses import Use, uses_of
+from airflow_changefeed.plugins.changefeed_uses import Use, uses_of, without_secrets
 
 
 def read(dag: DAG) -> dict[str, Use]:
@@ -92,6 +92,20 @@ def test_mapped_tasks_and_tasks_of_subclasses_are_found() -> None:
 def test_what_is_written_otherwise_is_passed_over(data: dict[str, Any]) -> None:
     """A DAG of another version of Airflow does not keep the page from opening."""
     assert list(uses_of("a", data)) == []
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("s3://bucket/folder", "s3://bucket/folder"),
+        ("s3://key:se/cr@et@bucket/folder", "s3://***@bucket/folder"),
+        ("https://host/folder?sig=secret", "https://host/folder?***"),
+        ("no '/out' nor s3://key:secret@bucket, says 'it'", "no '/out' nor s3://***@bucket, says 'it'"),
+    ],
+)
+def test_an_address_is_told_without_its_secrets(address: str, shown: str) -> None:
+    """Keys may hold slashes and more, and what signs an address stands in its query."""
+    assert without_secrets(address) == shown
 
 
 def test_an_odd_unit_or_shard_is_left_out() -> None:

@@ -3,21 +3,25 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.models.backfill import ReprocessBehavior, _do_dry_run
+from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
-from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
-from sqlalchemy import delete
+from sqlalchemy import delete, update
 
 from airflow_changefeed import ChangefeedToParquetOperator
-from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.times import format_time, parse_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
@@ -67,6 +71,20 @@ def dags(server: None, flights: Flights, tmp_path: Path) -> Iterator[None]:
     yield
     with create_session() as session:
         session.execute(delete(DagRun).where(DagRun.dag_id.in_([HOURLY, DAILY, BATCHES])))
+
+
+def store_export(dag_id: str, timetable: Any, folder: Path) -> None:
+    """Store a DAG that exports hours."""
+    with DAG(dag_id, schedule=timetable, start_date=START, catchup=False) as dag:
+        ChangefeedToParquetOperator(
+            task_id="export",
+            feed=FEED,
+            consumer=CONSUMER,
+            path=str(folder / "out"),
+            conn_id="spark",
+            unit=HOUR,
+        )
+    store_dags(dag)
 
 
 def windows(role: str = "OP", dag_id: str = HOURLY, **values: Any) -> dict[str, Any]:
@@ -141,7 +159,90 @@ def test_a_task_whose_output_is_a_template_has_no_calendar() -> None:
 def test_a_backfill_of_hours_has_their_logical_dates() -> None:
     """The first and the last one, inclusive both, as Airflow's API wants them."""
     found = Visitor("ADMIN").ask("backfill", dag_id=HOURLY, start=at(2), end=at(4))
-    assert found == {"from_date": at(2), "to_date": at(3), "runs": 2}
+    assert (found["from_date"], found["to_date"], found["runs"]) == (at(2), at(3), 2)
+    assert found["are_partitions"] is False
+
+
+@pytest.mark.parametrize("is_paused", [True, False])
+def test_a_paused_dag_is_said_to_be_paused(is_paused: bool) -> None:
+    """Its backfill would wait, and nobody would know what for."""
+    with create_session() as session:
+        session.execute(update(DagModel).where(DagModel.dag_id == HOURLY).values(is_paused=is_paused))
+    found = Visitor("ADMIN").ask("backfill", dag_id=HOURLY, start=at(2), end=at(4))
+    assert found["is_paused"] is is_paused
+
+
+def test_a_missing_weekend_is_filled_by_the_run_of_its_friday(tmp_path: Path) -> None:
+    """The interval that holds a time is found, however long it is beside the others."""
+    store_export("page_weekdays", CronDataIntervalTimetable("0 0 * * 1-5", timezone="UTC"), tmp_path)
+    sunday = datetime(2013, 1, 6, tzinfo=timezone.utc)
+    found = Visitor("ADMIN").ask(
+        "backfill",
+        dag_id="page_weekdays",
+        start=format_time(sunday + 20 * HOUR),
+        end=format_time(sunday + 21 * HOUR),
+    )
+    assert (found["from_date"], found["to_date"]) == ("2013-01-04T00:00:00Z", "2013-01-04T00:00:00Z")
+
+
+def test_partitions_are_named_as_airflow_reads_their_dates(tmp_path: Path) -> None:
+    """By the clock of the schedule's zone; of a missing hour the partition that it lies in."""
+    timetable = CronPartitionTimetable("0 0 * * *", timezone="America/New_York")
+    store_export("page_partitions", timetable, tmp_path)
+    for month, offset in ((1, 5), (7, 4)):
+        midnight = datetime(2013, month, 2, offset, tzinfo=timezone.utc)
+        found = Visitor("ADMIN").ask(
+            "backfill",
+            dag_id="page_partitions",
+            start=format_time(midnight + 23 * HOUR),
+            end=format_time(midnight + 25 * HOUR),
+        )
+        assert (found["runs"], found["are_partitions"]) == (2, True)
+        with create_session() as session:
+            runs = _do_dry_run(
+                dag_id="page_partitions",
+                from_date=parse_time(found["from_date"]),
+                to_date=parse_time(found["to_date"]),
+                reverse=False,
+                reprocess_behavior=ReprocessBehavior.COMPLETED,
+                session=session,
+            )
+            assert [run.partition_date for run in runs] == [midnight, midnight + 24 * HOUR]
+
+
+def test_a_running_partition_is_shown(tmp_path: Path) -> None:
+    """From its date to the next one's, although its run has no interval."""
+    timetable = CronPartitionTimetable("0 0 * * *", timezone="America/New_York")
+    store_export("page_partitions", timetable, tmp_path)
+    midnight = datetime(2013, 1, 1, 5, tzinfo=timezone.utc)
+    run = DagRun(
+        dag_id="page_partitions",
+        run_id="partition",
+        run_type=DagRunType.BACKFILL_JOB,
+        run_after=midnight,
+        partition_key="2013-01-01T00:00:00",
+        partition_date=midnight,
+        state=DagRunState.RUNNING,
+        triggered_by=DagRunTriggeredByType.BACKFILL,
+    )
+    with create_session() as session:
+        session.add(run)
+    try:
+        cells = windows(dag_id="page_partitions", end="2013-01-04T00:00:00Z")["cells"]
+    finally:
+        with create_session() as session:
+            session.execute(delete(DagRun).where(DagRun.dag_id == "page_partitions"))
+    running = [cell["start"] for cell in cells if cell.get("running")]
+    assert (running[0], running[-1], len(running)) == (at(5), at(28), 24)
+
+
+@pytest.mark.parametrize(
+    "end", ["9999-12-31T23:00:00Z", "0001-01-01T00:00:00Z", "2013-01-01T00:00:00", "noon"]
+)
+def test_an_end_that_no_calendar_has_is_refused(end: str) -> None:
+    """Out of bounds, without a zone, no time."""
+    found = Visitor("OP").ask("windows", 422, conn_id=CONN_ID, dag_id=HOURLY, task_id="export", end=end)
+    assert found["detail"].startswith("end: ")
 
 
 def test_a_backfill_of_hours_by_a_daily_dag_runs_its_whole_days() -> None:
@@ -156,6 +257,8 @@ def test_a_backfill_of_hours_by_a_daily_dag_runs_its_whole_days() -> None:
         (BATCHES, at(2), at(4), 409),
         (HOURLY, at(4), at(2), 422),
         (HOURLY, "noon", at(2), 422),
+        (HOURLY, at(2), "2020-01-01T00:00:00Z", 422),
+        (HOURLY, at(2), "9999-12-31T23:00:00Z", 422),
         ("no_such_dag", at(2), at(4), 404),
     ],
 )
@@ -177,16 +280,21 @@ def test_a_calendar_asks_nothing_of_a_week_that_is_not_over() -> None:
     assert found["end"] >= found["now"]
 
 
-def test_an_output_that_cannot_be_read_is_said_so(flights: Flights, tmp_path: Path) -> None:
-    """The calendar says why, and the rest of the page goes on."""
-    folder = tmp_path / "out" / "_changefeed"
-    folder.rename(tmp_path / "away")
-    folder.write_text("no folder")
-    answer = Visitor("OP").client.get(
-        "/changefeed/api/windows", params={"conn_id": CONN_ID, "dag_id": HOURLY, "task_id": "export"}
-    )
-    assert answer.status_code in (200, 502, 503)
-    assert isinstance(answer.json(), dict)
+def test_an_output_that_cannot_be_read_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not all of it is called missing; why and where is told to who may see the connection."""
+    real, output = os.listdir, "/out/"
+
+    def refuse(path: Any) -> list[str]:
+        if output in str(path):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return real(path)
+
+    monkeypatch.setattr("os.listdir", refuse)
+    values = {"conn_id": CONN_ID, "dag_id": HOURLY, "task_id": "export"}
+    told = Visitor("OP").ask("windows", 503, **values)["detail"]
+    assert ("Permission denied" in told, output in told) == (True, True)
+    told = Visitor("VIEWER").ask("windows", 503, **values)["detail"]
+    assert ("cannot be used" in told, output in told) == (True, False)
 
 
 def test_a_source_is_asked_for_cursors_shards_and_clock_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.export.calendar import Cell, CellState, length_of_units, make_calendar, missing_ranges
@@ -91,6 +92,49 @@ def test_before_the_beginning_and_after_now_nothing_is_missing(flights: Flights,
     found = states(store, begin=START + 1 * HOUR, now=START + 4.5 * HOUR)
     assert found == ["before", "complete", "empty", "missing", "open", "open"]
     assert states(store, begin=None)[:4] == ["before", "complete", "empty", "before"]
+
+
+def test_a_shard_that_was_never_exported_is_missing_since_it_began(
+    flights: Flights, store: ExportStore
+) -> None:
+    """Its consumer has a cursor for it, although no unit of it was ever written; before, it lacks nothing."""
+    plan = flights.plan(store, hours(0, 4), shards=[0])
+    from airflow_changefeed.export.commit import begin, commit, end
+
+    begin(store, plan)
+    commit(store, plan, *flights.write(store, plan))
+    end(store, plan, committed=True)
+    begins = {0: Ulid.floor(START).previous(), 1: Ulid.floor(START + 2 * HOUR).previous()}
+    wanted = Window(START - HOUR, START + 5 * HOUR)
+    found = make_calendar(
+        store, wanted, HOUR, shards=[0, 1], begin=START, now=START + 9 * HOUR, begins=begins
+    )
+    assert [(cell.state.value, cell.missing) for cell in found] == [
+        ("before", 0),
+        ("complete", 0),
+        ("complete", 0),
+        ("missing", 1),
+        ("missing", 1),
+        ("missing", 2),
+    ]
+
+
+def test_the_newest_units_are_found_in_one_folder(flights: Flights, store: ExportStore) -> None:
+    """Of years of dates the last is listed alone."""
+    flights.export(store, hours(0, 2))
+    flights.export(store, hours(26, 28))
+    listed: list[str] = []
+    real = store.files.names
+
+    def noted(folder: str) -> list[str]:
+        listed.append(folder)
+        return real(folder)
+
+    store.files.names = noted  # type: ignore[method-assign]
+    units = store.newest(0)
+    assert [unit.window and unit.window.start for unit in units] == [START + 26 * HOUR, START + 27 * HOUR]
+    assert len(listed) == 2
+    assert store.newest(7) == []
 
 
 def test_an_output_that_is_not_there_is_missing_as_a_whole(store: ExportStore) -> None:

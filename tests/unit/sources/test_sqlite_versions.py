@@ -18,6 +18,8 @@ from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import StaleVersionError
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from airflow_changefeed.sources.sqlite.names import load_feed
+from airflow_changefeed.sources.sqlite.versions import check_feed
 
 
 @pytest.fixture
@@ -172,3 +174,24 @@ def test_a_consumer_of_events_makes_no_fault(source: SqliteFeedSource) -> None:
     """The column that it adds to the cursor rows is no other version's."""
     source.create_consumer(ConsumerSpec("me", "t"), begin=Ulid.MIN, starts={0: Ulid.MIN}, by="test")
     assert source.inspect(None, Limits()).faults == ()
+
+
+def test_versions_of_consumers_outlive_their_feed(source: SqliteFeedSource) -> None:
+    """A consumer of another feed of the name begins above those of the one that was dropped."""
+    for version in (1, 2, 3):
+        rows = source.begin_consumer("export", "t", {0: Ulid.MIN}, by="me")
+        assert [row.resource_version for row in rows] == [version]
+        source.drop_feed("t")
+        source.set_up_feed("t")
+
+
+def test_columns_that_change_before_the_lock_of_a_write_make_it_stale(
+    source: SqliteFeedSource, connection: sqlite3.Connection
+) -> None:
+    """Between what was noted and the lock: the version that comes next is the present one."""
+    seen = load_feed(connection, "t")
+    check_feed(connection, seen, seen.info.resource_version)
+    connection.execute("alter table t add column b text")
+    with pytest.raises(StaleVersionError, match="version 2 "):
+        check_feed(connection, seen, seen.info.resource_version)
+    check_feed(connection, seen, source.feed("t").resource_version)

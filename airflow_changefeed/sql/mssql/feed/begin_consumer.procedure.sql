@@ -38,9 +38,11 @@ begin
         where c.feed_id = <<feed_id>> and c.consumer = @consumer
         order by c.shard;
         set @now = <<schema>>.[now]();
+        if @found = 0 set @version = isnull((select d.resource_version from <<schema>>.[dropped_consumers] as d where d.feed = N'<<name_text>>' and d.consumer = @consumer), 0);
+        set @version = @version + 1;
         if @found = 0
-            insert into <<schema>>.[consumers] (feed_id, consumer, shard, start_ulid, ulid, ack, moved_at, moved_by, owner)
-            values (<<feed_id>>, @consumer, @shard, @after, @after, @after, @now, @by, isnull(@owner, user_name()));
+            insert into <<schema>>.[consumers] (feed_id, consumer, shard, start_ulid, ulid, ack, resource_version, moved_at, moved_by, owner)
+            values (<<feed_id>>, @consumer, @shard, @after, @after, @after, @version, @now, @by, isnull(@owner, user_name()));
         else
             update <<schema>>.[consumers]
             set start_ulid = @after,
@@ -52,7 +54,6 @@ begin
             where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard
                 and ulid = start_ulid and ahead = N'[]' and start_ulid > @after;
         set @count = @@rowcount;
-        set @version = isnull(@version, 0) + 1;
         if @count > 0
             exec <<schema>>.[note_change:<<name>>]
                 @consumer = @consumer, @shard = @shard, @before = @before, @after = @after, @resource_version = @version, @at = @now, @by = @by, @why = @why;

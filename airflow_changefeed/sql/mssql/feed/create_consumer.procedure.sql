@@ -67,8 +67,11 @@ begin
                 set @place = null;
                 select top (1) @place = b.place, @shard = b.shard_id, @after = b.after from @begun as b order by b.place;
             end;
-            insert into <<schema>>.[consumer_settings] (feed_id, consumer, settings, begin_ulid, created_at, created_by, owner)
-            values (<<feed_id>>, @consumer, @settings, @begin_ulid, <<schema>>.[now](), @maker, user_name());
+            insert into <<schema>>.[consumer_settings] (feed_id, consumer, settings, begin_ulid, created_at, created_by, resource_version, owner)
+            select
+                <<feed_id>>, @consumer, @settings, @begin_ulid, <<schema>>.[now](), @maker,
+                1 + isnull((select d.resource_version from <<schema>>.[dropped_consumers] as d where d.feed = N'<<name_text>>' and d.consumer = @consumer), 0),
+                user_name();
         end;
         if @is_own = 1 commit;
         exec <<schema>>.[consumer_settings:<<name>>] @consumer = @consumer;

@@ -11,7 +11,7 @@ begin
     set transaction isolation level read committed;
     set rowcount 0;
     begin try
-        declare @is_own bit = case when @@trancount = 0 then 1 else 0 end, @message nvarchar(2048), @version bigint, @present nvarchar(max);
+        declare @is_own bit = case when @@trancount = 0 then 1 else 0 end, @message nvarchar(2048), @version bigint, @present nvarchar(max), @last bigint;
         exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
         if @is_own = 1 begin transaction;
         if @resource_version is not null
@@ -41,8 +41,20 @@ begin
             end;
         end;
         -- In the order in which others lock them.
+        update <<schema>>.[consumer_settings] set resource_version = resource_version where feed_id = <<feed_id>> and consumer = @consumer;
+        update <<schema>>.[consumers] set resource_version = resource_version where feed_id = <<feed_id>> and consumer = @consumer;
+        select @last = max(v.resource_version) from (
+            select s.resource_version from <<schema>>.[consumer_settings] as s where s.feed_id = <<feed_id>> and s.consumer = @consumer
+            union all
+            select c.resource_version from <<schema>>.[consumers] as c where c.feed_id = <<feed_id>> and c.consumer = @consumer
+        ) as v;
         delete from <<schema>>.[consumer_settings] where feed_id = <<feed_id>> and consumer = @consumer;
         delete from <<schema>>.[consumers] where feed_id = <<feed_id>> and consumer = @consumer;
+        if @last is not null
+        begin
+            delete from <<schema>>.[dropped_consumers] where feed = N'<<name_text>>' and consumer = @consumer;
+            insert into <<schema>>.[dropped_consumers] (feed, consumer, resource_version) values (N'<<name_text>>', @consumer, @last);
+        end;
         delete from <<schema>>.[dead_letters] where feed_id = <<feed_id>> and consumer = @consumer;
         delete from <<schema>>.[invocations] where feed_id = <<feed_id>> and consumer = @consumer;
         delete from <<schema>>.[cursor_history] where feed_id = <<feed_id>> and consumer = @consumer;

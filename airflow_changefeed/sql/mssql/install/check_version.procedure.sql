@@ -19,6 +19,12 @@ begin
         @version = f.resource_version + case when <<schema>>.[columns_print](f.name, f.object_id) <> f.schema_print then 1 else 0 end
     from <<schema>>.[feeds] as f where f.feed_id = @feed_id;
     if @version = @resource_version return;
+    if @version is null
+    begin
+        set @message = concat(N'changefeed 77155: the feed is at resource version 0 (there is none any more), not ', @resource_version,
+            N': nothing was changed. Read it again and decide anew');
+        throw 77155, @message, 1;
+    end;
     select @capture_id = c.capture_id, @present = case c.is_enabled when 1 then N'enabled' else N'disabled' end
     from <<schema>>.[captures] as c where c.name = @name;
     if @capture_id is not null

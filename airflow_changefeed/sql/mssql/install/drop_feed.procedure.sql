@@ -34,6 +34,14 @@ begin
             @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 60000;
         if @result < 0
             throw 77101, N'changefeed 77101: a set-up or upgrade is going on in this database; retry when it has ended', 1;
+        -- Whoever had the lock before may have dropped it, and made another one of its name.
+        set @feed_id = null;
+        select @feed_id = f.feed_id, @sequence = f.sequence_name from <<schema>>.[feeds] as f where f.name = @name;
+        if @feed_id is null
+        begin
+            set @message = concat(N'changefeed 77106: there is no feed "', @name, N'" in this database any more');
+            throw 77106, @message, 1;
+        end;
         exec <<schema>>.[check_version] @feed_id = @feed_id, @resource_version = @resource_version;
         if exists (select 1 from <<schema>>.[captures] as c where c.name = @name)
             exec <<schema>>.[disable_capture] @capture = @name;
@@ -104,6 +112,16 @@ begin
             set @place = null;
             select top (1) @place = d.place, @sql = d.sql from @drops as d order by d.place;
         end;
+        delete from <<schema>>.[dropped_consumers] where feed = @name and (
+            consumer in (select s.consumer from <<schema>>.[consumer_settings] as s where s.feed_id = @feed_id)
+            or consumer in (select c.consumer from <<schema>>.[consumers] as c where c.feed_id = @feed_id));
+        insert into <<schema>>.[dropped_consumers] (feed, consumer, resource_version)
+        select @name, v.consumer, max(v.resource_version) from (
+            select s.consumer, s.resource_version from <<schema>>.[consumer_settings] as s where s.feed_id = @feed_id
+            union all
+            select c.consumer, c.resource_version from <<schema>>.[consumers] as c where c.feed_id = @feed_id
+        ) as v
+        group by v.consumer;
         delete from <<schema>>.[consumer_settings] where feed_id = @feed_id;
         delete from <<schema>>.[consumers] where feed_id = @feed_id;
         delete from <<schema>>.[dead_letters] where feed_id = @feed_id;

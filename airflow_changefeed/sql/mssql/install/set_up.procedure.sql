@@ -100,9 +100,10 @@ begin
             tolerance_ms = isnull(@time_tolerance_ms, tolerance_ms),
             ulid_column = @ulid_column,
             shard_column = @shard_column,
-            -- Repeated as it is, it is no change.
+            -- Repeated as it is, it is no change; what changed beneath since it was noted, or in the caller's transaction, is one.
             resource_version = resource_version + case when @is_known = 1 and (
-                object_id <> @object_id or tolerance_ms <> @time_tolerance_ms
+                schema_print <> <<schema>>.[columns_print](@name, @object_id)
+                or object_id <> @object_id or tolerance_ms <> @time_tolerance_ms
                 or isnull(ulid_column, N'') <> isnull(@ulid_column, N'') or isnull(shard_column, N'') <> isnull(@shard_column, N'')) then 1 else 0 end,
             schema_print = isnull(<<schema>>.[columns_print](@name, @object_id), schema_print)
         where feed_id = @feed_id;

@@ -45,13 +45,21 @@ begin
                             N'. They came or went without the triggers: by truncate, a bulk load without fire_triggers, a partition that was switched, or while a trigger was off');
                 end;
             end;
-            if @reason is not null
+            if @reason is not null and not exists (
+                select 1 from <<schema>>.[capture_gaps] as g
+                where g.capture_id = @id and g.table_no = @no and g.settled_at is null and left(g.reason, 24) = left(@reason, 24))
+            begin
+                begin transaction;
+                -- First, so that gaps are numbered as they are committed: whoever settles what he saw before is refused.
+                exec <<schema>>.[bump_version] @feed_id = <<feed_id>>;
                 insert into <<schema>>.[capture_gaps] (capture_id, table_no, reason, found_at, after_time)
                 select @id, @no, @reason, <<schema>>.[now](), f.floor_time
                 from <<schema>>.[feeds] as f
                 where f.feed_id = <<feed_id>> and not exists (
                     select 1 from <<schema>>.[capture_gaps] as g
                     where g.capture_id = @id and g.table_no = @no and g.settled_at is null and left(g.reason, 24) = left(@reason, 24));
+                commit;
+            end;
             delete from @tables where table_no = @no;
             set @no = null;
             select top (1) @no = t.table_no from @tables as t order by t.table_no;
