@@ -188,13 +188,23 @@ def history(args: Namespace) -> None:
 
 @command
 def adopt(args: Namespace) -> None:
-    """Let the Variable be right."""
+    """Let the Variable be right, after asking."""
     from airflow_changefeed.export import settle
+    from airflow_changefeed.export.move_plan import plan_adoption
 
     with open_feeds(args.conn_id) as source:
         _check_of_export(source, args)
+        variables = _variables(args)
         before = source.cursors(args.feed, args.name)
-        rows = settle.adopt(source, _variables(args), args.name, args.feed, by=getuser())
+        wanted = settle.adopted(source, variables, args.name, args.feed)
+        moves = plan_adoption(source, args.name, args.feed, wanted)
+        versions = {move.shard: move.row.resource_version for move in moves}
+        if args.resource_version:
+            versions |= named_versions(args.resource_version, moves)
+        elif not args.yes:
+            show([move_row(move) for move in moves], "table", short_move, on_error=True)
+            ask(_question(args, moves), "Nothing was moved")
+        rows = settle.adopt(source, variables, args.name, args.feed, by=getuser(), versions=versions)
         _show_settled(args, before, rows)
         tell("The Variable's ULIDs are the cursors now")
 

@@ -98,8 +98,9 @@ def _adopt() -> ActionCommand:
         "adopt",
         "cursor.adopt",
         "Take over what a person wrote into the Variable: its ULIDs become the cursors",
-        "Refuses what the feed has not reached, and what is purged.",
+        "Shows what that means and asks first. Refuses what the feed has not reached, and what is purged.",
         *_consumer(),
+        *_versions(),
         *shown(),
     )
 
@@ -145,10 +146,13 @@ def _shards(what: str) -> Arg:
 
 
 def _decision() -> tuple[Arg, ...]:
+    return (option("--why", help="Why; stays in the history"), *_versions())
+
+
+def _versions() -> tuple[Arg, ...]:
     from airflow.cli.cli_config import ARG_YES
 
     return (
-        option("--why", help="Why; stays in the history"),
         option(
             "--resource-version", help=_VERSION_HELP, type=row_version, action="append", metavar="VERSION"
         ),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -143,6 +143,24 @@ def plan_reset(
     """
     seen = _see(source, consumer, feed, shards)
     return _plan(source, consumer, feed, seen, lambda row, _: row.frontier.start)
+
+
+def plan_adoption(
+    source: FeedSource, consumer: str, feed: str, wanted: Mapping[Shard, Ulid]
+) -> list[PlannedMove]:
+    """
+    Say what it would mean to let a Variable be right; changes nothing.
+
+    :param wanted: where it says that the cursors stand, of which those that the database has count.
+    :return: a move for each cursor that does not stand there already; none where all do.
+    """
+    rows = source.cursors(feed, consumer)
+    states = {status.shard: status for status in source.shards(feed)}
+    return [
+        _planned(source, feed, row, wanted[row.shard], _purged(states.get(row.shard)))
+        for row in rows
+        if row.shard in wanted and wanted[row.shard] != row.ulid
+    ]
 
 
 def go_back(source: FeedSource, consumer: str, feed: str, number: int) -> list[PlannedMove]:

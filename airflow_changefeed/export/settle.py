@@ -18,11 +18,15 @@ from airflow_changefeed.exceptions import (
     CursorBeyondFeedError,
     CursorError,
     CursorFormatError,
+    LeaseHeldError,
+    LeaseLostError,
     PurgedError,
+    StaleVersionError,
 )
 from airflow_changefeed.export.cursors import MOVE_TIMEOUT, VariableStore, move, publish_rows, retrying, shell
 from airflow_changefeed.export.lease import leased
 from airflow_changefeed.sources.base import FeedSource
+from airflow_changefeed.sources.base_versions import stale_cursor
 
 if TYPE_CHECKING:
     from airflow_changefeed.core.manifest import Manifest
@@ -60,6 +64,7 @@ def adopt(
     feed: str,
     *,
     by: str,
+    versions: Mapping[Shard, int] | None = None,
     timeout: float = MOVE_TIMEOUT,
 ) -> list[CursorRow]:
     """
@@ -67,28 +72,46 @@ def adopt(
 
     A shard that the Variable leaves out stays where it is; one that only the Variable knows gets a row.
 
+    :param versions: resource versions of the rows as the person saw them; None takes them however they are.
+    :raises StaleVersionError: a row was changed since; nothing was moved; terminal.
     :raises CursorFormatError: the Variable is missing, or is no cursor of this consumer and feed; terminal.
     :raises CursorBeyondFeedError: a ULID lies beyond the shard's clock; nothing was changed; terminal.
     :raises PurgedError: a ULID lies below what was purged, so that events would be missed; terminal.
     """
     wanted = _document(variables, consumer, feed).shards
     _check_reachable(source, consumer, feed, wanted)
-    starts = {shard: cursor.ulid for shard, cursor in wanted.items()}
-    source.begin_consumer(consumer, feed, starts, by=by, why="adopt")
+    known = {row.shard for row in source.cursors(feed, consumer)}
+    starts = {shard: cursor.ulid for shard, cursor in wanted.items() if shard not in known}
+    if starts:
+        source.begin_consumer(consumer, feed, starts, by=by, why="adopt")
 
     def change(row: CursorRow) -> Frontier:
-        return (
-            row.frontier
-            if row.ulid == wanted[row.shard].ulid
-            else row.frontier.moved_to(wanted[row.shard].ulid)
-        )
+        if row.ulid == wanted[row.shard].ulid:
+            return row.frontier
+        return row.frontier.moved_to(wanted[row.shard].ulid)
 
     def attempt() -> list[CursorRow]:
         with leased(source, consumer, feed, list(wanted), by) as leases, leases.tokens() as tokens:
             rows = source.cursors(feed, consumer)
+            for row in rows:
+                seen = (versions or {}).get(row.shard, row.resource_version)
+                if row.shard in wanted and seen != row.resource_version:
+                    raise stale_cursor(row, seen)
             return move(source, consumer, feed, rows, tokens, change, by, "adopt", is_rewind=True)
 
-    return publish_rows(source, variables, consumer, feed, retrying(attempt, timeout))
+    errors = (LeaseHeldError, LeaseLostError, *((StaleVersionError,) if versions is None else ()))
+    return publish_rows(source, variables, consumer, feed, retrying(attempt, timeout, errors))
+
+
+def adopted(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> dict[Shard, Ulid]:
+    """
+    Return where the Variable says that the cursors stand, edited or not, if they can stand there.
+
+    :raises CursorFormatError, CursorBeyondFeedError, PurgedError: as :func:`adopt`.
+    """
+    wanted = _document(variables, consumer, feed).shards
+    _check_reachable(source, consumer, feed, wanted)
+    return {shard: cursor.ulid for shard, cursor in wanted.items()}
 
 
 def rebuild(

@@ -424,7 +424,7 @@ def test_a_variable_set_back_by_hand_is_settled(
     assert message.startswith("CursorEditedError: ")
     command = f"airflow changefeed cursor {choice} {CONSUMER} --feed {FEED} --conn-id changefeed_default"
     assert command in message
-    rows = commands.rows(f"cursor {choice}", *OF)
+    rows = commands.rows(f"cursor {choice}", *OF, *(("--yes",) if choice == "adopt" else ()))
     place = end_of(0) if choice == "adopt" else end_of(2)
     assert [row["after"] for row in rows] == at(exported) == [end_of(2), place]
     assert_published(exported)
@@ -435,8 +435,27 @@ def test_a_variable_set_back_by_hand_is_settled(
 def test_adopting_a_cursor_set_back_keeps_its_events(commands: Commands, exported: SqliteFeedSource) -> None:
     """From being purged before they are exported again."""
     edit("0", ulid=end_of(0))
-    commands.rows("cursor adopt", *OF)
+    commands.rows("cursor adopt", *OF, "--yes")
     assert str(exported.cursors(FEED, CONSUMER)[0].ack) == end_of(0)
+
+
+def test_adopting_asks_first_and_names_the_version(
+    commands: Commands, exported: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Showing what it means; without an answer, after a no, and with an old version nothing is moved."""
+    edit("0", ulid=end_of(0))
+    version = exported.cursors(FEED, CONSUMER)[0].resource_version
+    for answer, status in (("", 2), ("n\n", 1)):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
+        assert commands.run("cursor adopt", *OF) == status
+        assert "events come again, 0 are skipped. Move 1 cursors" in commands.err
+        assert end_of(0) in commands.err
+    message = commands.fails("cursor adopt", *OF, "--resource-version", str(version - 1))
+    assert message.startswith("StaleVersionError: ")
+    assert f"is at resource version {version}" in message
+    assert at(exported) == [end_of(2)] * 2
+    commands.rows("cursor adopt", *OF, "--resource-version", str(version))
+    assert at(exported) == [end_of(0), end_of(2)]
 
 
 def test_an_old_value_of_the_variable_is_published_over(
