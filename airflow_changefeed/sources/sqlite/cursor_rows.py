@@ -74,8 +74,15 @@ def end_consumers(connection: sqlite3.Connection, feed: str, consumer: str | Non
 
     :param consumer: None for all of the feed.
     """
-    connection.execute(load_sql("sqlite/install/dropped_consumer.table.sql"))
     for table in ("consumer", *present(connection, ("consumer_settings",))):
+        (any_row,) = connection.execute(
+            f'select exists(select 1 from "changefeed.{table}" '
+            "where feed = ?1 and (?2 is null or consumer = ?2))",
+            (feed, consumer),
+        ).fetchone()
+        if not any_row:
+            continue
+        connection.execute(load_sql("sqlite/install/dropped_consumer.table.sql"))
         connection.execute(
             'insert into "changefeed.dropped_consumer" (feed, consumer, resource_version) '
             f'select feed, consumer, max(resource_version) from "changefeed.{table}" '
