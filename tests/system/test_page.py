@@ -6,6 +6,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,8 +16,11 @@ from selenium.webdriver.common.keys import Keys
 from airflow_changefeed.core.cursor import CursorRow, variable_key
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.sources.base import FeedSource
+from tests.integration.contract.bench import set_up
+from tests.integration.contract.engines import Table, expected_engines, open_engine
 from tests.system.page.browser import PHONE, Browser
-from tests.system.page.world import CONSUMER, DAG_ID, World
+from tests.system.page.world import CONSUMER, DAG_ID, SHARDS, World
 from tests.unit.export.flights import FEED, START
 
 # The first one starts Airflow.
@@ -28,15 +32,52 @@ NAMED = ("button", "input", "select", "table", "nav")
 Open = Callable[[str], Browser]
 
 
+@dataclass(frozen=True)
+class Place:
+    """
+    A feed whose consumer people move.
+
+    :param ends: where two of them want to move the cursor of shard 2, as they write it.
+    """
+
+    source: FeedSource
+    feed: str
+    ends: tuple[str, str]
+
+    def cursor(self, shard: int = 0) -> CursorRow:
+        """Return a cursor as the database has it."""
+        return next(row for row in self.source.cursors(self.feed, CONSUMER) if row.shard == shard)
+
+
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    """Give an Airflow that runs."""
-    # Below pytest's own folders the path would be too long for a socket.
-    with tempfile.TemporaryDirectory(prefix="page") as folder:
-        made = World(Path(folder))
-        with made.home as home:
-            home.wait_for_dags(DAG_ID)
-            yield made
+    """Give an Airflow that runs, and knows the T-SQL server, too, where there is one."""
+    with ExitStack() as stack:
+        # Below pytest's own folders the path would be too long for a socket.
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="page")))
+        others = {}
+        if "mssql" in expected_engines():
+            bench = set_up(stack.enter_context(open_engine("mssql", folder)), Table())
+            for shard in SHARDS:
+                bench.write(4, shard=shard)
+            bench.source.drain(bench.feed)
+            bench.source.begin_consumer(CONSUMER, bench.feed, dict.fromkeys(SHARDS, Ulid.MIN), by="tests")
+            others["server"] = bench.source
+        made = World(folder, others)
+        home = stack.enter_context(made.home)
+        home.wait_for_dags(DAG_ID)
+        yield made
+
+
+@pytest.fixture(params=expected_engines())
+def place(request: pytest.FixtureRequest, world: World) -> Place:
+    """Give a feed on each engine."""
+    if request.param == "sqlite":
+        return Place(world.source, FEED, (at(6), at(8)))
+    source = world.others["server"]
+    (info,) = source.feeds()
+    ulids = [str(event.ulid) for event in source.read_feed(info.name, 2, Ulid.MIN)]
+    return Place(source, info.name, (ulids[1], ulids[2]))
 
 
 @pytest.fixture
@@ -54,10 +95,10 @@ def person(world: World) -> Iterator[Open]:
         assert [error for browser in browsers for error in browser.errors()] == []
 
 
-def opened(browser: Browser) -> None:
-    """Open the page and in it the flights."""
+def opened(browser: Browser, feed: str = FEED) -> None:
+    """Open the page and in it a feed."""
     browser.open()
-    browser.press(f"feed {FEED}")
+    browser.press(f"feed {feed}")
     browser.see("Cursors of warehouse")
 
 
@@ -136,12 +177,12 @@ def test_a_cursor_is_moved_by_keys_alone(person: Open, world: World) -> None:
     ben.picture("history")
 
 
-def test_a_page_that_does_not_know_of_a_release_is_told_and_not_failed(person: Open, world: World) -> None:
+def test_a_page_that_does_not_know_of_a_release_is_told_and_not_failed(person: Open, place: Place) -> None:
     """Seed 004, first story: what somebody wants to take away is gone already."""
-    token = world.source.take_lease(CONSUMER, FEED, [1], holder="flights_hourly/run 7", seconds=3600)[1]
+    token = place.source.take_lease(CONSUMER, place.feed, [1], holder="run 7", seconds=3600)[1]
     ann, ben = person("ann"), person("ben")
-    opened(ann)
-    opened(ben)
+    opened(ann, place.feed)
+    opened(ben, place.feed)
     key = f"revoke {CONSUMER}, shard 1"
     for browser in (ann, ben):
         browser.press(key)
@@ -153,39 +194,40 @@ def test_a_page_that_does_not_know_of_a_release_is_told_and_not_failed(person: O
     ben.see("Nothing was changed: somebody has changed it since this page was loaded.")
     ben.choose("Reload")
     ben.wait("the button to be gone", lambda: ben.is_quiet() and not ben.all(f'[data-key="{key}"]'))
-    row = cursor(world, 1)
+    row = place.cursor(1)
     assert (row.lease_holder, row.lease_token) == (None, token)
 
 
-def test_a_page_that_does_not_know_of_a_move_loses_nothing_of_it(person: Open, world: World) -> None:
+def test_a_page_that_does_not_know_of_a_move_loses_nothing_of_it(person: Open, place: Place) -> None:
     """Seed 004, second story: the second would have undone what the first did, without knowing of it."""
     ann, ben = person("ann"), person("ben")
-    opened(ann)
-    opened(ben)
-    for browser, to in ((ann, at(6)), (ben, at(8))):
+    opened(ann, place.feed)
+    opened(ben, place.feed)
+    for browser, to in zip((ann, ben), place.ends, strict=True):
         browser.press(move_key(2))
         browser.see("Move to")
         browser.keys(to, Keys.ENTER)
-        browser.see("will be exported again")
+        browser.see(" will be ")
     ann.choose("Move the cursor")
     ann.wait("a closed dialog", lambda: not ann.all("dialog"))
-    first = cursor(world, 2)
+    first = place.cursor(2)
     ben.choose("Move the cursor")
     told = ben.see("Nothing was changed: somebody has changed it since this page was loaded.")
     assert f"(version {first.resource_version - 1})" in told
-    assert f"2013-01-01 05:59:59.999 (version {first.resource_version})" in told
+    time = format_time(first.ulid.time).replace("T", " ").removesuffix("Z")
+    assert f"{time} (version {first.resource_version})" in told
     assert "ann" in told
     ben.picture("stale")
-    assert cursor(world, 2) == first
+    assert place.cursor(2) == first
     ben.choose("Reload")
-    ben.see("2013-01-01 05:59:59")
+    ben.see(time)
     ben.press(move_key(2))
     ben.see("Move to")
-    ben.keys(at(8), Keys.ENTER)
+    ben.keys(place.ends[1], Keys.ENTER)
     ben.see("will be skipped")
     ben.choose("Move the cursor")
     ben.wait("a closed dialog", lambda: not ben.all("dialog"))
-    assert cursor(world, 2).resource_version == first.resource_version + 1
+    assert place.cursor(2).resource_version == first.resource_version + 1
 
 
 def test_a_missing_range_is_backfilled_by_airflow_as_the_user(person: Open, world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -16,9 +17,11 @@ from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.export.commit import begin, commit, end
 from airflow_changefeed.export.planner import ExportRequest, make_plan
 from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.system.airflow_api import AirflowApi
 from tests.system.airflow_home import AirflowHome
+from tests.unit.airflow.commands import connection_json
 from tests.unit.export.flights import FEED, START, Flights, hours
 
 CONSUMER, DAG_ID = "warehouse", "flights_hourly"
@@ -82,9 +85,11 @@ class World:
     All of it below one folder.
 
     :param folder: short, so that the database's socket fits into it.
+    :param others: connections that no DAG names, with sources of feeds that ``CONSUMER`` has begun.
     """
 
     folder: Path
+    others: Mapping[str, FeedSource] = field(default_factory=dict)
     flights: Flights = field(init=False)
     store: ExportStore = field(init=False)
     home: AirflowHome = field(init=False)
@@ -105,9 +110,13 @@ class World:
                 "many": {"conn_type": "sqlite", "host": str(self.folder / "many.db")},
                 "gone": {"conn_type": "sqlite", "host": str(self.folder / "gone.db")},
                 "spark_default": {"conn_type": "spark", "host": "local[1]"},
+                **{
+                    conn_id: json.loads(connection_json(source.describe()))
+                    for conn_id, source in self.others.items()
+                },
             },
             env={
-                "AIRFLOW__CHANGEFEED__PAGE_CONNECTIONS": "gone, many",
+                "AIRFLOW__CHANGEFEED__PAGE_CONNECTIONS": ", ".join(("gone", "many", *self.others)),
                 "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
                 "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(
                     f"{name}:{role}" for name, role in USERS.items()
