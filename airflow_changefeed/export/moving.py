@@ -16,7 +16,12 @@ from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import InvalidArgumentError, LeaseHeldError, LeaseLostError
+from airflow_changefeed.exceptions import (
+    InvalidArgumentError,
+    LeaseHeldError,
+    LeaseLostError,
+    SourceUnavailableError,
+)
 from airflow_changefeed.export.cursors import VariableStore, compare, publish_rows, retrying, shell
 from airflow_changefeed.export.lease import leased
 from airflow_changefeed.export.move_plan import (
@@ -73,6 +78,8 @@ def move_to(
     :raises LeaseHeldError: a running process holds a cursor; says which, and what to do; transient.
     :raises CursorEditedError, CursorFormatError: the Variable was edited; nothing moved; terminal.
     :raises CursorBeyondFeedError, PurgedError: the feed changed meanwhile; nothing moved; terminal.
+    :raises SourceUnavailableError: the database did not answer, nothing moved; or Airflow did not, and the
+        cursors are moved and not published: the message says which; transient.
     """
     expected = _expected(consumer, feed, moves, versions)
     if why is not None and len(why) > MAX_REASON:
@@ -105,7 +112,17 @@ def move_to(
         rows = retrying(attempt, timeout, (LeaseHeldError, LeaseLostError))
     except LeaseHeldError as problem:
         raise _held(source, consumer, feed, targets, problem) from None
-    return publish_rows(source, variables, consumer, feed, rows) if is_export else rows
+    if not is_export:
+        return rows
+    try:
+        return publish_rows(source, variables, consumer, feed, rows)
+    except SourceUnavailableError as problem:
+        raise SourceUnavailableError(
+            f"consumer {consumer!r}, feed {feed!r}: the cursors were moved, but what tells of it was not: "
+            f"{problem.message}. Do not move them again; the next run publishes the Variable, or "
+            f"{shell('cursor publish', consumer, feed)} does",
+            **problem.facts,
+        ) from problem
 
 
 def is_of_events(source: FeedSource, consumer: str, feed: str) -> bool:

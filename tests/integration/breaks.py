@@ -123,26 +123,38 @@ def work_before_consumption() -> None:
     session.consume = broken
 
 
-def no_fence_in_consume_events() -> None:
-    """Let consumers of SQL Server move their cursors whoever holds the lease now, and wherever they stand."""
+def _change_tsql(procedure: str, changes: dict[str, str]) -> None:
+    """Let a procedure of SQL Server have other conditions than it was written with."""
     from airflow_changefeed.sql import mssql
 
     whole = mssql.load_sql
-    fences = {
-        "if @token <> @lease_token or @holder is null or @lease_token is null": "if 1 = 0",
-        "if @version <> @expected_version": "if 1 = 0",
-        "and lease_token = @lease_token and lease_holder is not null;": ";",
-    }
 
     def broken(name: str) -> str:
         text = whole(name)
-        if name.endswith("/consume_events.procedure.sql"):
-            for fence, gap in fences.items():
+        if name.endswith(f"/{procedure}.procedure.sql"):
+            for fence, gap in changes.items():
                 assert fence in text, fence
                 text = text.replace(fence, gap)
         return text
 
     mssql.load_sql = broken
+
+
+def no_fence_in_consume_events() -> None:
+    """Let consumers of SQL Server move their cursors whoever holds the lease now, and wherever they stand."""
+    _change_tsql(
+        "consume_events",
+        {
+            "if @token <> @lease_token or @holder is null or @lease_token is null": "if 1 = 0",
+            "if @version <> @expected_version": "if 1 = 0",
+            "and lease_token = @lease_token and lease_holder is not null;": ";",
+        },
+    )
+
+
+def no_version_check_in_move_cursor() -> None:
+    """Let a cursor of SQL Server be moved by whoever has the lease, wherever it stands since it was seen."""
+    _change_tsql("move_cursor", {"if @version <> @expected_version": "if 1 = 0"})
 
 
 def work_before_consume_events() -> None:
@@ -180,6 +192,7 @@ BREAKS: dict[str, Callable[[], None]] = {
         no_fence_in_consume_events,
         work_before_consume_events,
         no_version_check_in_move,
+        no_version_check_in_move_cursor,
     )
 }
 

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 
 from airflow_changefeed.consumers.begin import create_consumer
@@ -20,7 +17,7 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.export.moving import go_back, move_to, plan_moves
 from tests.integration.contract.bench import HOUR, PAST, Bench
-from tests.unit.airflow.commands import Commands
+from tests.unit.airflow.commands import Commands, connection_json
 from tests.unit.export.consumers import Variables
 
 EXPORT, NAME = "warehouse", "billing"
@@ -47,29 +44,13 @@ def places(bench: Bench) -> list[Ulid]:
     return found
 
 
-def connection_of(description: dict[str, Any]) -> str:
-    """Return a source as an Airflow connection."""
-    if description["type"] == "sqlite":
-        return json.dumps({"conn_type": "sqlite", "host": description["path"]})
-    extra = {
-        "encrypt": description["encrypt"],
-        "trust_server_certificate": "yes" if description["trust_server_certificate"] else "no",
-        "changefeed_schema": description["schema"],
-        "lock_timeout": 20,
-    }
-    login = {"login": description["user"], "password": description["password"]}
-    place = {"host": description["host"], "port": description["port"], "schema": description["database"]}
-    return json.dumps({"conn_type": "mssql", **place, **login, "extra": extra})
-
-
 @pytest.fixture
 def commands(
     bench: Bench, places: list[Ulid], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Commands:
     """Give the commands on the feed, with a consumer of its events that stands at the beginning."""
     create_consumer(bench.source, ConsumerSpec(NAME, bench.feed), Beginning.EARLIEST, by="test")
-    description = connection_of(bench.source.describe())
-    monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", description)
+    monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", connection_json(bench.source.describe()))
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
     return Commands(capsys)
 

@@ -39,6 +39,7 @@ from airflow_changefeed.exceptions import (
     LeaseLostError,
     PurgedError,
     ShardNotFoundError,
+    SourceUnavailableError,
     StaleVersionError,
 )
 from airflow_changefeed.export import cursors, settle
@@ -345,6 +346,25 @@ def test_an_edited_variable_stops_a_move(
         assert words in refused.value.message
     assert variables.values[KEY] == text
     assert places(source.cursors(FEED, CONSUMER)) == {0: end_of(5), 1: end_of(5)}
+
+
+def test_a_move_that_airflow_does_not_hear_of_says_that_it_was_made(
+    source: SqliteFeedSource, variables: Variables, exported: list[CursorRow]
+) -> None:
+    """The cursors stand where they were moved to, and the next run publishes them."""
+
+    def fail() -> None:
+        raise SourceUnavailableError("could not write Airflow Variable 'x'")
+
+    variables.before_set = fail
+    with pytest.raises(SourceUnavailableError, match=r"were moved, but .*could not write .*cursor publish"):
+        move(source, variables, plan(source, end_of(1)))
+    rows = source.cursors(FEED, CONSUMER)
+    assert {row.ulid for row in rows} == {end_of(1)}
+    assert variable_state(source, variables, CONSUMER, FEED).kind is VariableKind.OLDER
+    variables.before_set = lambda: None
+    assert cursors.resolve(source, variables, CONSUMER, FEED) == rows
+    assert variable_state(source, variables, CONSUMER, FEED).kind is VariableKind.EQUAL
 
 
 def test_a_variable_that_is_nonsense_is_told_with_both_values(
