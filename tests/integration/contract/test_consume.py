@@ -11,21 +11,12 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_changefeed.core.consumer import (
-    MAX_REASON,
-    Consumption,
-    DeadLetter,
-    LetterState,
-    Outcome,
-    Parked,
-)
+from airflow_changefeed.core.consumer import DeadLetter, Parked
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import (
     ConsumerUseError,
     CursorBeyondFeedError,
-    DeadLetterError,
-    FeedNotFoundError,
     LeaseLostError,
     ShardNotFoundError,
     StaleVersionError,
@@ -33,16 +24,7 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.sources.base_consumers import ConsumerSession
 from tests.integration.contract.bench import Bench
-from tests.integration.contract.consumers import (
-    DO,
-    FIRST,
-    ME,
-    SECOND,
-    Stand,
-    expire,
-    refused,
-    set_up_stand,
-)
+from tests.integration.contract.consumers import DO, FIRST, ME, SECOND, Stand, expire, refused, set_up_stand
 
 
 @pytest.fixture
@@ -265,180 +247,3 @@ def test_one_of_many_sessions_takes_a_step(stand: Stand, is_same: bool) -> None:
     assert stand.done() == set(won)
     assert is_same or won[0] % 2
     assert (stand.row().ulid, stand.row().resource_version) == (stand.ulid(0), new.resource_version + 1)
-
-
-def test_an_event_that_is_parked_holds_back_the_ack(stand: Stand) -> None:
-    """The cursor goes on; the ack stays below the first open letter, and follows when that is settled."""
-    row = stand.request(FIRST).rows[0]
-    with stand.session() as session:
-        row, first = _park(stand, session, row, 0)
-        assert (row.ulid, row.ack) == (stand.ulid(0), stand.ulid(0).previous())
-        assert (first.consumer, first.feed, first.shard, first.ulid) == (ME, stand.feed, 0, stand.ulid(0))
-        assert (first.state, first.attempts, first.reason) == (LetterState.PARKED, 3, "event 0 is bad")
-        assert (first.parked_by, first.settled_at, first.settled_by, first.note) == (FIRST, None, None, None)
-        row = stand.take(session, stand.step(row, 1))
-        row, second = _park(stand, session, row, 2)
-        assert (row.ulid, row.ack) == (stand.ulid(2), stand.ulid(0).previous())
-        assert second.number > first.number
-        dropped = stand.source.settle_letter(
-            first.number, LetterState.DROPPED, by="a person", note="it is a test"
-        )
-        assert (dropped.state, dropped.settled_by, dropped.note) == (
-            LetterState.DROPPED,
-            "a person",
-            "it is a test",
-        )
-        assert dropped.settled_at is not None
-        assert stand.row() == replace(row, ack=stand.ulid(2).previous())
-        assert stand.source.dead_letters(stand.feed, ME) == [second]
-        assert stand.source.dead_letters(is_open=False) == [dropped, second]
-        assert stand.source.dead_letters(consumer="another") == []
-        # The version is the same, so whoever consumes meanwhile is not disturbed.
-        row = stand.take(session, stand.step(row, 2))
-        assert row.ack == stand.ulid(2).previous()
-        stand.source.settle_letter(second.number, LetterState.DROPPED, by="a person")
-    assert stand.row().ack == stand.ulid(2)
-
-
-def test_a_letter_is_tried_again(stand: Stand) -> None:
-    """A failure parks it again, a success settles it, together with the work."""
-    row = stand.request(FIRST).rows[0]
-    tokens = {0: row.lease_token}
-    with stand.session() as session:
-        row, letter = _park(stand, session, row, 0)
-        assert not stand.source.renew_leases(ME, stand.feed, tokens, holder=FIRST, seconds=60).has_retries
-        retried = stand.source.settle_letter(letter.number, LetterState.RETRY, by="a person")
-        assert retried == replace(letter, state=LetterState.RETRY)
-        assert stand.source.renew_leases(ME, stand.feed, tokens, holder=FIRST, seconds=60).has_retries
-        again = stand.source.park_again(letter.number, Parked(letter.ulid, 4, "still bad"))
-        assert again == replace(letter, attempts=4, reason="still bad")
-        # The log, by which tries are counted, was purged meanwhile.
-        again = stand.source.park_again(letter.number, Parked(letter.ulid, 1, "worse"))
-        assert again == replace(letter, attempts=5, reason="worse")
-        stand.source.settle_letter(letter.number, LetterState.RETRY, by="a person")
-        stand.source.settle_letter(letter.number, LetterState.PARKED, by="a person")
-        stand.source.settle_letter(letter.number, LetterState.RETRY, by="a person")
-        step = replace(stand.step(row, 0), letter=letter.number)
-        with refused(session, ZeroDivisionError):
-            stand.do(session, 0)
-            session.consume(step)
-            raise ZeroDivisionError
-        assert stand.source.dead_letters() == [replace(again, state=LetterState.RETRY)]
-        with session.transaction():
-            stand.do(session, 0)
-            row = session.consume(step)
-    assert (row.ulid, row.ack, stand.done()) == (stand.ulid(0), stand.ulid(0), {0})
-    (done,) = stand.source.dead_letters(is_open=False)
-    assert (done.state, done.settled_by) == (LetterState.DONE, FIRST)
-
-
-def test_a_letter_that_is_closed_or_unknown_is_refused(stand: Stand) -> None:
-    """By name; nothing is changed."""
-    row = stand.request(FIRST).rows[0]
-    with stand.session() as session:
-        row, letter = _park(stand, session, row, 0)
-        stand.source.settle_letter(letter.number, LetterState.DROPPED, by="a person")
-        row, before = stand.row(), stand.source.dead_letters(is_open=False)
-        for number in (letter.number, letter.number + 1):
-            with pytest.raises(DeadLetterError, match=str(number)):
-                stand.source.settle_letter(number, LetterState.RETRY, by="test")
-            with pytest.raises(DeadLetterError, match=str(number)):
-                stand.source.park_again(number, Parked(letter.ulid, 9, "late"))
-            with refused(session, DeadLetterError, str(number)):
-                stand.do(session, 0)
-                session.consume(replace(stand.step(row, 1), letter=number))
-        assert (stand.row(), stand.done()) == (row, set())
-        assert stand.source.dead_letters(is_open=False) == before
-        with pytest.raises(FeedNotFoundError):
-            stand.source.dead_letters("no.feed")
-
-
-def test_an_event_that_comes_again_opens_its_letter_again(stand: Stand) -> None:
-    """After a person has set the cursor back and made the consumer's second life."""
-    row = stand.request(FIRST).rows[0]
-    with stand.session() as session:
-        row, letter = _park(stand, session, row, 0)
-        stand.source.settle_letter(letter.number, LetterState.DROPPED, by="a person", note="no")
-        row, again = _park(stand, session, stand.row(), 0)
-    assert again == replace(letter, parked_at=again.parked_at)
-    assert stand.source.dead_letters(is_open=False) == [again]
-
-
-def test_purging_leaves_letters_that_are_open(stand: Stand) -> None:
-    """The event of a letter can be tried again as long as it is open."""
-    rows = stand.request(FIRST).rows
-    stand.bench.seal(stand.bench.after_now())
-    now = stand.source.now()
-    with stand.session() as session:
-        stand.take(session, stand.step(rows[1], 2))
-        row, letter = _park(stand, session, rows[0], 1)
-        stand.take(session, stand.step(row, 2))
-    assert {purged.shard: purged.upto for purged in stand.source.purge(stand.feed, now)} == {
-        0: stand.ulid(1).previous(),
-        1: stand.ulid(2, 1),
-    }
-    assert [event.ulid for event in stand.bench.events(0, stand.ulid(1).previous())] == [
-        stand.ulid(1),
-        stand.ulid(2),
-    ]
-    stand.source.settle_letter(letter.number, LetterState.DROPPED, by="a person")
-    assert {purged.shard: purged.upto for purged in stand.source.purge(stand.feed, now)} == {
-        0: stand.ulid(2),
-        1: stand.ulid(2, 1),
-    }
-
-
-def test_every_attempt_is_logged(stand: Stand) -> None:
-    """A success with its work, failures afterwards, whoever holds the lease then; long errors are cut."""
-    rows = stand.request(FIRST).rows
-    failed = stand.attempt(0, outcome=Outcome.FAILED, error="x" * (MAX_REASON + 1))
-    with stand.session() as session:
-        step = stand.step(rows[0], 0, attempt=failed)
-        session.log([step, replace(step, attempt=None)], holder=FIRST)
-        consumed = replace(stand.attempt(1), first=stand.ulid(0), events=2, number=2)
-        with refused(session, ZeroDivisionError):
-            session.consume(stand.step(rows[0], 1, attempt=consumed))
-            raise ZeroDivisionError
-        stand.take(session, stand.step(rows[0], 1, attempt=consumed))
-        lost = stand.attempt(0, 1, outcome=Outcome.LOST, error="taken over")
-        session.log([Consumption(1, stand.ulid(0, 1), 1, 1, 60, attempt=lost)], holder=SECOND)
-    found = stand.source.invocations(stand.feed, ME)
-    assert [one.attempt for one in found] == [lost, consumed, replace(failed, error="x" * MAX_REASON)]
-    assert [(one.consumer, one.feed, one.shard, one.holder) for one in found] == [
-        (ME, stand.feed, 1, SECOND),
-        (ME, stand.feed, 0, FIRST),
-        (ME, stand.feed, 0, FIRST),
-    ]
-    assert [one.lease_token for one in found[1:]] == [rows[0].lease_token] * 2
-    assert found[0].number > found[1].number > found[2].number
-    assert all(one.ended_at >= one.attempt.started_at for one in found)
-    assert stand.source.invocations(stand.feed, ME, shard=0) == found[1:]
-    assert stand.source.invocations(stand.feed, ME, limit=1) == found[:1]
-    assert stand.source.invocations(stand.feed, "another") == []
-    with pytest.raises(FeedNotFoundError):
-        stand.source.invocations("no.feed", ME)
-
-
-def test_nothing_is_logged_of_a_consumer_that_was_dropped(stand: Stand) -> None:
-    """Else one of its name that comes later would count it."""
-    row = stand.request().rows[0]
-    with stand.session() as session:
-        stand.source.drop_consumer(ME, stand.feed)
-        failed = stand.attempt(0, outcome=Outcome.FAILED, error="no")
-        session.log([stand.step(row, 0, attempt=failed)], holder=FIRST)
-    assert stand.source.invocations(stand.feed, ME) == []
-
-
-def test_the_log_is_purged_by_age(stand: Stand) -> None:
-    """Exclusive of the time that is given, and only a consumer's own."""
-    stand.request(FIRST)
-    with stand.session() as session:
-        for number in range(3):
-            failed = stand.attempt(number, outcome=Outcome.FAILED, error="no")
-            session.log([Consumption(0, stand.ulid(0), 1, 1, 60, attempt=failed)], holder=FIRST)
-            stand.bench.after_now()
-    found = stand.source.invocations(stand.feed, ME)
-    assert stand.source.purge_invocations(stand.feed, "another", before=stand.source.now()) == 0
-    assert stand.source.purge_invocations(stand.feed, ME, before=found[0].ended_at) == 2
-    assert stand.source.invocations(stand.feed, ME) == found[:1]
-    assert stand.source.purge_invocations(stand.feed, ME, before=stand.source.now()) == 1

@@ -13,57 +13,23 @@ from typing import Any
 import pytest
 
 from airflow_changefeed.consumers.batch import Batch
-from airflow_changefeed.consumers.run import Run, run_consumer
+from airflow_changefeed.consumers.run import run_consumer
 from airflow_changefeed.consumers.trying import Backoff
 from airflow_changefeed.core.consumer import LetterState, OnPoison, Outcome
-from airflow_changefeed.exceptions import (
-    InvalidArgumentError,
-    PoisonError,
-    SourceUnavailableError,
-    WorkTransactionError,
-)
+from airflow_changefeed.exceptions import InvalidArgumentError, PoisonError, WorkTransactionError
 from tests.unit.consumers.feeds import CAPTURE, NAME, PLAIN, Shop
-
-SAY = "insert into audit values (?, ?)"
-
-
-class Sayer:
-    """A handler that writes each event's text, and fails as it is told."""
-
-    def __init__(self, **failures: int) -> None:
-        self.failures = failures
-        self.calls: list[Any] = []
-
-    def __call__(self, given: Any, connection: sqlite3.Connection) -> None:
-        events = given if isinstance(given, list) else [given]
-        texts = [event.new["data"] for event in events]
-        self.calls.append(texts if isinstance(given, list) else texts[0])
-        for event, text in zip(events, texts, strict=True):
-            connection.execute(SAY, (str(event.id), text))
-            if self.failures.get(text, 0):
-                self.failures[text] -= 1
-                raise ValueError(f"cannot do {text}")
-
-
-def _run(shop: Shop, handler: Any, **options: Any) -> Run:
-    given = {"at_head": True, "register_timeout": 0.0, "pace": shop.pace(), **options}
-    return run_consumer(shop.source, NAME, CAPTURE, handler, **given)
-
-
-def _log(shop: Shop) -> list[tuple[Outcome, int, int]]:
-    entries = reversed(shop.source.invocations(CAPTURE, NAME))
-    return [(one.attempt.outcome, one.attempt.number, one.attempt.events) for one in entries]
+from tests.unit.consumers.runs import SAY, Sayer, log_of, run
 
 
 def test_each_event_is_handled_and_consumed_together(shop: Shop) -> None:
     """And each attempt is in the log."""
     shop.create()
     shop.insert("a", "b", "c")
-    done = _run(shop, Sayer())
+    done = run(shop, Sayer())
     assert (done.events, done.transactions, done.failures) == (3, 3, 0)
     assert shop.said() == ["a", "b", "c"]
-    assert _log(shop) == [(Outcome.CONSUMED, 1, 1)] * 3
-    assert _run(shop, Sayer()).events == 0
+    assert log_of(shop) == [(Outcome.CONSUMED, 1, 1)] * 3
+    assert run(shop, Sayer()).events == 0
 
 
 def test_what_fails_is_rolled_back_and_tried_again_later_each_time(shop: Shop) -> None:
@@ -71,11 +37,11 @@ def test_what_fails_is_rolled_back_and_tried_again_later_each_time(shop: Shop) -
     shop.create(max_attempts=None)
     shop.insert("a", "b")
     begun = shop.clock()
-    done = _run(shop, Sayer(a=3), backoff=Backoff(first=1.0, jitter=lambda: 0.0))
+    done = run(shop, Sayer(a=3), backoff=Backoff(first=1.0, jitter=lambda: 0.0))
     assert (done.events, done.failures) == (2, 3)
     assert shop.said() == ["a", "b"]
     assert shop.clock() - begun == pytest.approx(1 + 2 + 4)
-    assert _log(shop)[:4] == [*((Outcome.FAILED, n, 1) for n in (1, 2, 3)), (Outcome.CONSUMED, 4, 1)]
+    assert log_of(shop)[:4] == [*((Outcome.FAILED, n, 1) for n in (1, 2, 3)), (Outcome.CONSUMED, 4, 1)]
 
 
 def test_it_stops_at_an_event_that_failed_too_often(shop: Shop) -> None:
@@ -83,14 +49,14 @@ def test_it_stops_at_an_event_that_failed_too_often(shop: Shop) -> None:
     shop.create(max_attempts=3)
     shop.insert("a", "b")
     with pytest.raises(PoisonError, match="cannot do b") as caught:
-        _run(shop, Sayer(b=9))
+        run(shop, Sayer(b=9))
     assert caught.value.attempts == 3
     assert "dead-letters" in caught.value.message
     again = Sayer(b=1)
     with pytest.raises(PoisonError):
-        _run(shop, again)
+        run(shop, again)
     assert again.calls == ["b"]
-    assert _run(shop, Sayer()).events == 1
+    assert run(shop, Sayer()).events == 1
     assert shop.said() == ["a", "b"]
 
 
@@ -106,17 +72,17 @@ def test_attempts_are_counted_across_restarts(shop: Shop) -> None:
 
     for _ in range(2):
         stop.clear()
-        assert _run(shop, failing, stop=stop).failures == 1
+        assert run(shop, failing, stop=stop).failures == 1
     with pytest.raises(PoisonError):
-        _run(shop, failing)
-    assert [number for _, number, _ in _log(shop)] == [1, 2, 3]
+        run(shop, failing)
+    assert [number for _, number, _ in log_of(shop)] == [1, 2, 3]
 
 
 def test_a_parked_event_is_left_behind_and_the_next_ones_are_handled(shop: Shop) -> None:
     """Its window is not complete: the ack stays below it until it is settled."""
     shop.create(max_attempts=2, on_poison=OnPoison.PARK)
     shop.insert("a", "b", "c")
-    done = _run(shop, Sayer(b=9))
+    done = run(shop, Sayer(b=9))
     assert (done.events, done.parked, shop.said()) == (2, 1, ["a", "c"])
     (letter,) = shop.source.dead_letters(CAPTURE)
     assert (letter.attempts, letter.reason) == (2, "ValueError: cannot do b")
@@ -128,14 +94,14 @@ def test_a_letter_that_is_to_be_retried_goes_through_the_handler_again(shop: Sho
     """It is parked again when it fails, and done when it does not."""
     shop.create(max_attempts=1, on_poison=OnPoison.PARK)
     shop.insert("a", "b")
-    _run(shop, Sayer(a=1))
+    run(shop, Sayer(a=1))
     (letter,) = shop.source.dead_letters(CAPTURE)
     shop.source.settle_letter(letter.number, LetterState.RETRY, by="test")
-    assert _run(shop, Sayer(a=1)).parked == 1
+    assert run(shop, Sayer(a=1)).parked == 1
     (again,) = shop.source.dead_letters(CAPTURE)
     assert (again.state, again.attempts) == (LetterState.PARKED, 2)
     shop.source.settle_letter(letter.number, LetterState.RETRY, by="test")
-    assert _run(shop, Sayer()).events == 1
+    assert run(shop, Sayer()).events == 1
     assert shop.source.dead_letters(CAPTURE) == []
     assert shop.said() == ["b", "a"]
     (row,) = shop.source.cursors(CAPTURE, NAME)
@@ -146,7 +112,7 @@ def test_a_letter_is_taken_on_while_the_consumer_runs(shop: Shop) -> None:
     """It learns of it when it prolongs its leases."""
     shop.create(max_attempts=1, on_poison=OnPoison.PARK)
     shop.insert("a")
-    _run(shop, Sayer(a=1))
+    run(shop, Sayer(a=1))
     (letter,) = shop.source.dead_letters(CAPTURE)
     stop = threading.Event()
 
@@ -157,7 +123,7 @@ def test_a_letter_is_taken_on_while_the_consumer_runs(shop: Shop) -> None:
             stop.set()
 
     shop.clock.meanwhile = meanwhile
-    assert _run(shop, Sayer(), at_head=False, stop=stop).events == 1
+    assert run(shop, Sayer(), at_head=False, stop=stop).events == 1
     assert shop.said() == ["a"]
 
 
@@ -165,7 +131,7 @@ def test_a_run_can_park_what_the_settings_would_stop_at(shop: Shop) -> None:
     """The remedy that the error names."""
     shop.create(max_attempts=1)
     shop.insert("a", "b")
-    assert _run(shop, Sayer(a=9), on_poison=OnPoison.PARK).parked == 1
+    assert run(shop, Sayer(a=9), on_poison=OnPoison.PARK).parked == 1
 
 
 def test_a_batch_that_fails_is_taken_apart(shop: Shop) -> None:
@@ -173,7 +139,7 @@ def test_a_batch_that_fails_is_taken_apart(shop: Shop) -> None:
     shop.create(max_attempts=2, on_poison=OnPoison.PARK)
     shop.insert(*"abcdefgh")
     handler = Sayer(c=9)
-    done = _run(shop, handler, batch=Batch(events=4))
+    done = run(shop, handler, batch=Batch(events=4))
     assert handler.calls == [[*"abcd"], ["a"], ["b"], ["c"], ["c"], ["d"], [*"efgh"]]
     assert (done.events, done.parked, shop.said()) == (7, 1, list("abdefgh"))
 
@@ -184,7 +150,7 @@ def test_a_transaction_is_handled_whole_and_parked_whole(shop: Shop) -> None:
     for texts in ("a", "bcd", "ef"):
         shop.insert(*texts)
     handler = Sayer(c=9)
-    done = _run(shop, handler, batch=Batch(transaction=True))
+    done = run(shop, handler, batch=Batch(transaction=True))
     assert handler.calls == [["a"], [*"bcd"], [*"bcd"], [*"ef"]]
     assert (done.parked, shop.said()) == (3, list("aef"))
     assert len(shop.source.dead_letters(CAPTURE)) == 3
@@ -194,9 +160,9 @@ def test_only_what_failed_is_parked(shop: Shop) -> None:
     """Also where a run that is to end soon takes a part of a batch."""
     shop.create(max_attempts=1, on_poison=OnPoison.PARK)
     shop.insert(*"abcde")
-    assert _run(shop, Sayer(a=9), batch=Batch(events=5), max_events=1).parked == 1
+    assert run(shop, Sayer(a=9), batch=Batch(events=5), max_events=1).parked == 1
     assert [letter.reason for letter in shop.source.dead_letters()] == ["ValueError: cannot do a"]
-    assert _run(shop, Sayer(), batch=Batch(events=5)).events == 4
+    assert run(shop, Sayer(), batch=Batch(events=5)).events == 4
 
 
 def test_a_transaction_of_a_plain_feed_is_refused_before_anything_is_done(shop: Shop) -> None:
@@ -226,9 +192,9 @@ def test_a_handler_that_commits_stops_the_run(shop: Shop) -> None:
 
     for handler in (commits, rolls_back, swallows):
         with pytest.raises(WorkTransactionError):
-            _run(shop, handler)
+            run(shop, handler)
     assert shop.said() == []
-    assert [outcome for outcome, *_ in _log(shop)] == [Outcome.FAILED] * 3
+    assert [outcome for outcome, *_ in log_of(shop)] == [Outcome.FAILED] * 3
 
 
 def test_a_handler_that_takes_too_long_is_interrupted(shop: Shop) -> None:
@@ -241,7 +207,7 @@ def test_a_handler_that_takes_too_long_is_interrupted(shop: Shop) -> None:
             time.sleep(0.01)
 
     with pytest.raises(PoisonError, match="longer than its"):
-        _run(shop, never_returns, handler_timeout=0.05)
+        run(shop, never_returns, handler_timeout=0.05)
 
 
 def test_a_time_limit_outside_the_main_thread_is_refused(shop: Shop) -> None:
@@ -249,13 +215,13 @@ def test_a_time_limit_outside_the_main_thread_is_refused(shop: Shop) -> None:
     shop.create()
     caught: list[BaseException] = []
 
-    def run() -> None:
+    def elsewhere() -> None:
         try:
-            _run(shop, Sayer(), handler_timeout=1.0)
+            run(shop, Sayer(), handler_timeout=1.0)
         except InvalidArgumentError as error:
             caught.append(error)
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=elsewhere)
     thread.start()
     thread.join()
     assert "main thread" in str(caught[0])
@@ -292,114 +258,15 @@ def test_a_lost_lease_counts_as_no_failure(shop: Shop) -> None:
     assert (done.events, done.lost, done.failures) == (2, 1, 0)
     assert handler.calls == ["a", "a", "b"]
     assert shop.said() == ["a", "b"]
-    assert [outcome for outcome, *_ in _log(shop)] == [Outcome.LOST, Outcome.CONSUMED, Outcome.CONSUMED]
-
-
-def test_every_n_events_or_t_seconds(shop: Shop) -> None:
-    """A batch is handled when it is full, or its time is over."""
-    shop.create()
-    stop = threading.Event()
-
-    def write(number: int) -> None:
-        if number < 10:
-            shop.insert(f"{number}")
-        if number > 30:
-            stop.set()
-
-    shop.clock.meanwhile = write
-    handler = Sayer()
-    _run(shop, handler, batch=Batch(events=4, seconds=2.0), at_head=False, stop=stop, poll_interval=0.5)
-    assert sorted(text for call in handler.calls for text in call) == sorted(map(str, range(10)))
-    assert all(len(call) <= 4 for call in handler.calls)
-    assert max(map(len, handler.calls)) == 4
-
-
-def test_it_ends_when_it_was_told_to(shop: Shop) -> None:
-    """After so many events, at a time, at the head, or by a function."""
-    shop.create()
-    shop.insert(*"abcdef")
-    assert _run(shop, Sayer(), max_events=2).events == 2
-    assert _run(shop, Sayer(), max_events=1, batch=Batch()).events == 1
-    assert _run(shop, Sayer(), stop=lambda: True).events == 0
-    begun = shop.clock()
-    until = shop.source.now() + timedelta(seconds=30)
-    assert _run(shop, Sayer(), at_head=False, until=until).events == 3
-    assert shop.clock() - begun == pytest.approx(30, abs=2)
-    with pytest.raises(InvalidArgumentError, match="max_events"):
-        _run(shop, Sayer(), max_events=0)
-
-
-def test_events_from_a_bound_on_are_left_alone(shop: Shop) -> None:
-    """In all shards; what comes later goes on there."""
-    shop.create()
-    shop.insert("a", "b")
-    shop.insert("c", shard=1)
-    shop.source.drain(CAPTURE)
-    heads = [status.head for status in shop.source.shards(CAPTURE)]
-    below = max(heads).next()
-    shop.after_now()
-    shop.insert("d")
-    shop.insert("e", shard=1)
-    assert _run(shop, Sayer(), below=min(heads)).events <= 2
-    assert _run(shop, Sayer(), below=below).failures == 0
-    assert sorted(shop.said()) == ["a", "b", "c"]
-    _run(shop, Sayer())
-    assert sorted(shop.said()) == ["a", "b", "c", "d", "e"]
-
-
-class Away:
-    """The outermost edge: a database that does not answer for a while."""
-
-    def __init__(self, source: Any, *, calls: int) -> None:
-        self.source, self.calls = source, calls
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.source, name)
-
-    def peek(self, *arguments: Any) -> Any:
-        """Fail for so many calls."""
-        if self.calls:
-            self.calls -= 1
-            raise SourceUnavailableError("the database is away")
-        return self.source.peek(*arguments)
-
-
-def test_a_database_that_was_away_is_gone_on_with(shop: Shop) -> None:
-    """It is waited for, and no event is blamed."""
-    shop.create(max_attempts=1)
-    shop.insert("a")
-    with shop.consumer():
-        pass
-    away = Away(shop.source, calls=0)
-    handler = Sayer()
-
-    def first(event: Any, connection: Any) -> None:
-        handler(event, connection)
-        away.calls = 3
-
-    done = run_consumer(away, NAME, CAPTURE, first, at_head=True, register_timeout=0.0, pace=shop.pace())
-    assert (done.events, done.failures, shop.said()) == (1, 0, ["a"])
-
-
-def test_a_run_that_is_to_end_gives_up_at_last(shop: Shop) -> None:
-    """Whoever started it tries again."""
-    shop.create()
-    shop.insert("a")
-    away = Away(shop.source, calls=0)
-
-    def first(event: Any, connection: Any) -> None:
-        away.calls = 1000
-
-    with pytest.raises(SourceUnavailableError):
-        run_consumer(away, NAME, CAPTURE, first, at_head=True, register_timeout=0.0, pace=shop.pace())
+    assert [outcome for outcome, *_ in log_of(shop)] == [Outcome.LOST, Outcome.CONSUMED, Outcome.CONSUMED]
 
 
 def test_the_log_is_purged_by_age(shop: Shop) -> None:
     """As the consumer's settings say."""
     shop.create(keep_log=timedelta(hours=1))
     shop.insert("a")
-    _run(shop, Sayer())
+    run(shop, Sayer())
     shop.later(hours=2)
     shop.insert("b")
-    _run(shop, Sayer())
-    assert len(_log(shop)) == 1
+    run(shop, Sayer())
+    assert len(log_of(shop)) == 1

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 
 import pytest
 
@@ -22,19 +20,12 @@ from airflow_changefeed.core.consumer import (
     Parked,
 )
 from airflow_changefeed.core.cursor import CursorRow
-from airflow_changefeed.core.frontier import Frontier
-from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import (
-    ChangefeedError,
     ConsumerNotFoundError,
-    CursorBeyondFeedError,
     CursorEditedError,
     CursorFormatError,
-    FeedNotFoundError,
-    FutureTimeError,
     InvalidArgumentError,
-    InvalidUlidError,
-    InvalidWindowError,
     LeaseHeldError,
     LeaseLostError,
     PurgedError,
@@ -42,23 +33,14 @@ from airflow_changefeed.exceptions import (
     SourceUnavailableError,
     StaleVersionError,
 )
-from airflow_changefeed.export import cursors, settle
+from airflow_changefeed.export import cursors
 from airflow_changefeed.export.lease import leased
-from airflow_changefeed.export.moving import (
-    Destination,
-    PlannedMove,
-    go_back,
-    move_to,
-    parse_destination,
-    plan_moves,
-    plan_reset,
-)
+from airflow_changefeed.export.moving import go_back, move_to, plan_moves, plan_reset
 from airflow_changefeed.export.variable_state import VariableKind, variable_state
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.export.consumers import (
     CONSUMER,
     FEED,
-    HOURS,
     KEY,
     START,
     Variables,
@@ -69,11 +51,9 @@ from tests.unit.export.consumers import (
     end_of,
     hour,
     places,
-    published,
     set_ulid,
 )
-
-FAR = Ulid.floor(datetime(2099, 1, 1, tzinfo=timezone.utc))
+from tests.unit.export.moves import move, plan
 
 
 @pytest.fixture
@@ -81,160 +61,6 @@ def exported(source: SqliteFeedSource, variables: Variables) -> list[CursorRow]:
     """A consumer that has exported six hours of both shards."""
     begin(source)
     return advance(source, variables, *range(6))
-
-
-def plan(source: SqliteFeedSource, to: Destination, *shards: int) -> list[PlannedMove]:
-    """Plan a move of the consumer's cursors."""
-    return plan_moves(source, CONSUMER, FEED, to, shards or None)
-
-
-def move(
-    source: SqliteFeedSource, variables: Variables, moves: list[PlannedMove], **more: object
-) -> list[CursorRow]:
-    """Make it."""
-    return move_to(source, variables, CONSUMER, FEED, moves, by="anna", **{"timeout": 0.1, **more})  # type: ignore[arg-type]
-
-
-# ---- planning
-
-
-def test_a_plan_says_what_comes_again(source: SqliteFeedSource, exported: list[CursorRow]) -> None:
-    """Backwards: the events between the place and the cursor; nothing is changed."""
-    (first, second) = plan(source, end_of(1))
-    assert (first.shard, first.row, first.target, first.again, first.skipped) == (
-        *(0, exported[0], end_of(1)),
-        *(4, 0),
-    )
-    assert second.again == 4
-    assert source.cursors(FEED, CONSUMER) == exported
-
-
-def test_a_plan_says_what_is_skipped(source: SqliteFeedSource, variables: Variables) -> None:
-    """Forwards: the events that are not exported; those of windows ahead of a gap are, and are absorbed."""
-    begin(source)
-    advance(source, variables, 0, 3, 4, 9)
-    (found,) = plan(source, end_of(6), 0)
-    assert (found.again, found.skipped) == (0, 4)
-    assert found.absorbed == (UlidRange(hour(3).range.after, hour(4).range.upto),)
-    assert found.forgotten == ()
-    assert found.frontier == Frontier(hour(0).range.after, end_of(6), (hour(9).range,))
-
-
-def test_a_plan_ends_where_complete_windows_do(source: SqliteFeedSource, variables: Variables) -> None:
-    """A place within a window that is complete takes the cursor to its end."""
-    begin(source)
-    advance(source, variables, 0, 2)
-    (found,) = plan(source, Ulid.floor(START + timedelta(hours=2, minutes=10)), 0)
-    assert found.frontier.upto == end_of(2)
-    assert (found.again, found.skipped) == (0, 1)
-
-
-def test_a_plan_says_what_is_forgotten(source: SqliteFeedSource, variables: Variables) -> None:
-    """Backwards, windows ahead of a gap count no longer; their events come again, too."""
-    begin(source)
-    advance(source, variables, 0, 1, 3)
-    (found,) = plan(source, end_of(0), 1)
-    assert found.forgotten == (hour(3).range,)
-    assert found.absorbed == ()
-    assert found.again == 2
-
-
-@pytest.mark.parametrize(
-    ("to", "place"),
-    [
-        (end_of(2), end_of(2)),
-        (START + timedelta(hours=3), end_of(2)),
-        (START + timedelta(hours=3, microseconds=999), end_of(2)),
-        (Beginning.EARLIEST, Ulid.MIN),
-        (Beginning.LATEST, end_of(HOURS - 1)),
-    ],
-    ids=["ULID", "time", "fine time", "earliest", "latest"],
-)
-def test_a_cursor_goes_where_it_is_told(
-    source: SqliteFeedSource, exported: list[CursorRow], to: Destination, place: Ulid
-) -> None:
-    """A ULID is where it then stands, a time is when it goes on; latest is the clock, not the last event."""
-    assert [one.target for one in plan(source, to)] == [place, place]
-
-
-def test_earliest_is_the_first_event_that_is_not_purged(
-    source: SqliteFeedSource, exported: list[CursorRow]
-) -> None:
-    """Nothing before it can be read."""
-    source.purge(FEED, START + timedelta(hours=2))
-    assert {one.target for one in plan(source, Beginning.EARLIEST)} == {end_of(1)}
-
-
-def test_a_time_that_a_shard_has_not_come_to_is_its_clock(
-    source: SqliteFeedSource, exported: list[CursorRow]
-) -> None:
-    """A time of the past is no mistake, wherever the shard stands: what comes is later."""
-    found = plan(source, START + timedelta(hours=HOURS + 5))
-    assert {one.target for one in found} == {end_of(HOURS - 1)}
-
-
-@pytest.mark.parametrize(
-    ("consumer", "feed", "to", "shards", "error", "words"),
-    [
-        ("lake", FEED, end_of(1), None, ConsumerNotFoundError, "no consumer 'lake'; it has: warehouse"),
-        (CONSUMER, "nyc.Weather", end_of(1), None, FeedNotFoundError, "nyc.Weather"),
-        (CONSUMER, FEED, end_of(1), [0, 7], ShardNotFoundError, "no cursor for shard 7.*it has 0, 1"),
-        (CONSUMER, FEED, end_of(1), [0, 0], InvalidArgumentError, "named twice"),
-        (CONSUMER, FEED, FAR, None, CursorBeyondFeedError, "highest place of shard 0 .*restored.*latest"),
-        (CONSUMER, FEED, datetime(2099, 1, 1, tzinfo=timezone.utc), None, FutureTimeError, "latest"),
-        (CONSUMER, FEED, datetime(2013, 1, 1), None, InvalidWindowError, "zone"),
-        (CONSUMER, FEED, end_of(0), None, PurgedError, "purged up to .* in shard 0.*earliest"),
-        (CONSUMER, FEED, START, None, PurgedError, "earliest"),
-        (CONSUMER, FEED, end_of(5), None, InvalidArgumentError, "stands there already: shard 0 at"),
-    ],
-    ids=["consumer", "feed", "shard", "twice", "beyond", "future", "zone", "purged", "before", "same"],
-)
-def test_a_place_that_means_nothing_is_refused(
-    source: SqliteFeedSource,
-    exported: list[CursorRow],
-    consumer: str,
-    feed: str,
-    to: Destination,
-    shards: list[int] | None,
-    error: type[ChangefeedError],
-    words: str,
-) -> None:
-    """Whatever is wrong with it: named, with what to do instead."""
-    source.purge(FEED, START + timedelta(hours=2))
-    with pytest.raises(error, match=words):
-        plan_moves(source, consumer, feed, to, shards)
-    assert places(source.cursors(FEED, CONSUMER)) == {0: end_of(5), 1: end_of(5)}
-
-
-@pytest.mark.parametrize(
-    ("text", "error", "words"),
-    [
-        ("yesterday", InvalidUlidError, "'yesterday' is no ULID"),
-        ("01ARZ3NDEKTSV4RRFFQ69G5FA", InvalidUlidError, "is no ULID"),
-        ("01ARZ3NDEKTSV4RRFFQ69G5FAU", InvalidUlidError, "letters in 0123456789ABCDEFGHJKMNPQRSTVWXYZ"),
-        ("01arz3ndektsv4rrffq69g5fal", InvalidUlidError, "is no ULID"),
-        ("8ZZZZZZZZZZZZZZZZZZZZZZZZZ", InvalidUlidError, "overflow 128-bits"),
-        ("2013-01-01", InvalidArgumentError, "zone"),
-        ("2013-01-01T00:00", InvalidArgumentError, "zone"),
-        ("0x00ff; drop", InvalidArgumentError, "no time"),
-        ("", InvalidArgumentError, "no time"),
-    ],
-)
-def test_a_text_that_is_no_place_is_refused(text: str, error: type[ChangefeedError], words: str) -> None:
-    """Not a ULID, of a wrong alphabet, beyond 128 bits, a time without zone."""
-    with pytest.raises(error, match=words):
-        parse_destination(text)
-
-
-def test_texts_are_places() -> None:
-    """In either case of letters."""
-    assert parse_destination(str(end_of(1)).lower()) == end_of(1)
-    assert parse_destination("2013-01-01T00:00:00Z") == START
-    assert parse_destination("earliest") is Beginning.EARLIEST
-    assert parse_destination("latest") is Beginning.LATEST
-
-
-# ---- moving
 
 
 def test_a_move_back_is_published_and_remembered(
@@ -509,101 +335,3 @@ def test_a_consumer_without_cursors_is_told_from_an_unknown_one(source: SqliteFe
         plan_moves(source, "billing", "empty", Beginning.LATEST)
     with pytest.raises(ConsumerNotFoundError, match="it has: billing"):
         plan_moves(source, "lake", "empty", Beginning.LATEST)
-
-
-# ---- what a Variable is beside the rows
-
-
-def back_up_and_go_on(source: SqliteFeedSource, variables: Variables) -> None:
-    """Export on after a backup, and restore it: the database is older than the Variable and the output."""
-    path = source.database.path
-    source.close()
-    shutil.copy(path, f"{path}.backup")
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute('insert into "nyc.Flight" values (1000)')
-        connection.execute('insert into "changefeed.outbox:nyc.Flight" (shard_id, id) values (0, 1000)')
-        connection.commit()
-    until = source.now()
-    source.seal(FEED, until)
-    done = {0: [UlidRange(end_of(5), Ulid.floor(until).previous())]}
-    cursors.advance(source, variables, CONSUMER, FEED, done, by="test")
-    source.close()
-    shutil.copy(f"{path}.backup", path)
-
-
-def forget(variables: Variables) -> None:
-    """Delete it."""
-    variables.values.clear()
-
-
-def nonsense(variables: Variables) -> None:
-    """Write what is no cursor."""
-    variables.values[KEY] = "{"
-
-
-def of_newer_version(variables: Variables) -> None:
-    """Write what a later version of this package might."""
-    edit(variables, lambda value: value.update(schema_version=99))
-
-
-def a_week_ago(variables: Variables) -> None:
-    """Set a cursor back by hand."""
-    edit(variables, lambda value: value["shards"]["0"].update(ulid=str(end_of(0))))
-
-
-@pytest.mark.parametrize(
-    ("change", "kind"),
-    [
-        (lambda _: None, VariableKind.EQUAL),
-        (forget, VariableKind.MISSING),
-        (a_week_ago, VariableKind.EDITED),
-        (nonsense, VariableKind.UNREADABLE),
-        (of_newer_version, VariableKind.NEWER),
-    ],
-)
-def test_a_variable_is_told_for_what_it_is(
-    source: SqliteFeedSource,
-    variables: Variables,
-    exported: list[CursorRow],
-    change: Callable[[Variables], None],
-    kind: VariableKind,
-) -> None:
-    """Looking changes nothing; only what a person has to decide is a problem."""
-    change(variables)
-    before = dict(variables.values)
-    state = variable_state(source, variables, CONSUMER, FEED)
-    assert (state.key, state.kind) == (KEY, kind)
-    assert (state.problem is None) == (kind in (VariableKind.EQUAL, VariableKind.MISSING))
-    assert variables.values == before
-
-
-def test_an_old_value_of_the_variable_is_older(
-    source: SqliteFeedSource, variables: Variables, exported: list[CursorRow]
-) -> None:
-    """A whole value of a week ago is what a crash leaves, too: it is published again by itself."""
-    old = variables.values[KEY]
-    advance(source, variables, 6)
-    variables.values[KEY] = old
-    assert variable_state(source, variables, CONSUMER, FEED).kind is VariableKind.OLDER
-    rows = move(source, variables, plan(source, end_of(1)))
-    assert places(rows) == {0: end_of(1), 1: end_of(1)}
-    assert_published(source, variables)
-
-
-def test_a_restored_database_is_explained_and_settled(
-    source: SqliteFeedSource, variables: Variables, exported: list[CursorRow]
-) -> None:
-    """Its clock is behind the cursor that was published: nothing moves until a person chooses."""
-    back_up_and_go_on(source, variables)
-    ahead = published(variables).shards[0].ulid
-    with pytest.raises(CursorEditedError, match="restored to an earlier state") as refused:
-        move(source, variables, plan(source, end_of(1)))
-    assert f"the Variable says {ahead}" in refused.value.message
-    assert f"the database {end_of(5)}" in refused.value.message
-    with pytest.raises(CursorBeyondFeedError, match=r"beyond the shard's clock.*publish"):
-        settle.adopt(source, variables, CONSUMER, FEED, by="anna")
-    with pytest.raises(CursorBeyondFeedError, match="restored to an earlier state"):
-        plan(source, ahead, 0)
-    settle.publish(source, variables, CONSUMER, FEED)
-    assert places(move(source, variables, plan(source, end_of(1))))[0] == end_of(1)
-    assert_published(source, variables)

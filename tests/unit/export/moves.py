@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Planning and making moves of the tests' consumer."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.export.moving import Destination, PlannedMove, move_to, plan_moves
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.unit.export.consumers import CONSUMER, FEED, Variables
+
+FAR = Ulid.floor(datetime(2099, 1, 1, tzinfo=timezone.utc))
+
+
+def plan(source: SqliteFeedSource, to: Destination, *shards: int) -> list[PlannedMove]:
+    """Plan a move of the consumer's cursors."""
+    return plan_moves(source, CONSUMER, FEED, to, shards or None)
+
+
+def move(
+    source: SqliteFeedSource, variables: Variables, moves: list[PlannedMove], **more: object
+) -> list[CursorRow]:
+    """Make it."""
+    return move_to(source, variables, CONSUMER, FEED, moves, by="anna", **{"timeout": 0.1, **more})  # type: ignore[arg-type]
