@@ -20,8 +20,6 @@ def no_lock_in_drain() -> None:
     """Let a SQLite drain read the outbox and write the feed without the lock, each statement for itself."""
     from airflow_changefeed.sources.sqlite.control import SqliteControl
 
-    drain_some = SqliteControl.drain_some
-
     class Unlocked:
         """A database whose write transactions are none."""
 
@@ -35,15 +33,19 @@ def no_lock_in_drain() -> None:
             """Begin nothing."""
             return nullcontext()
 
-    def broken(self: Any, *arguments: Any) -> int:
-        database = self.database
-        self.database = Unlocked(database)
-        try:
-            return drain_some(self, *arguments)
-        finally:
-            self.database = database
+    def unlocked(drain: Any) -> Any:
+        def broken(self: Any, *arguments: Any) -> Any:
+            database = self.database
+            self.database = Unlocked(database)
+            try:
+                return drain(self, *arguments)
+            finally:
+                self.database = database
 
-    SqliteControl.drain_some = broken
+        return broken
+
+    SqliteControl.drain_some = unlocked(SqliteControl.drain_some)
+    SqliteControl.drain_page = unlocked(SqliteControl.drain_page)
 
 
 def no_clock_raise_in_seal() -> None:

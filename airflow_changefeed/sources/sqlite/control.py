@@ -10,7 +10,7 @@ transaction.
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
@@ -29,6 +29,8 @@ from airflow_changefeed.sources.sqlite.reader import shard_bounds
 
 #: Rows ordered in one transaction: long enough to be quick, short enough that writers wait for milliseconds.
 DRAIN_ROWS = 10_000
+#: Shards likewise: each costs as much as some ten rows.
+DRAIN_SHARDS = 500
 _SOON = timedelta(minutes=1)
 # An outbox of an older version took text that is no time: it gets the shard's clock, as an old hint does.
 HINT_MS = (
@@ -46,18 +48,34 @@ class SqliteControl:
         """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
         with self.database.connect() as connection:
             tables = load_feed(connection, feed)
-            drained: dict[Shard, int] = {}
             if tables.capture is not None:
                 return self._drain_captured(connection, tables)
-            for value in waiting_shards(connection, tables):
-                shard = tables.from_sql(value)
-                while rows := self.drain_some(connection, tables, shard, DRAIN_ROWS):
-                    drained[shard] = drained.get(shard, 0) + rows
-                    if rows < DRAIN_ROWS:
-                        # The outbox was empty then; with what came since, busy writers could hold us for
-                        # ever.
-                        break
-            return drained
+            drained: Counter[Shard] = Counter()
+            waiting = deque(tables.from_sql(value) for value in waiting_shards(connection, tables))
+            while waiting:
+                drained.update(self.drain_page(connection, feed, waiting))
+            return dict(drained)
+
+    def drain_page(self, connection: sqlite3.Connection, feed: str, waiting: deque[Shard]) -> Counter[Shard]:
+        """
+        Order rows of the first shards in one transaction: a commit for each would cost more than its rows.
+
+        :param waiting: shards to drain, at least one; those whose outbox was empty then are taken from it.
+            With what came to them since, busy writers could hold a drain for ever.
+        :return: rows of each shard.
+        """
+        moved: Counter[Shard] = Counter()
+        room = DRAIN_ROWS
+        with self.database.write(connection):
+            tables = load_feed(connection, feed)
+            while waiting and room and len(moved) < DRAIN_SHARDS:
+                shard = waiting[0]
+                if rows := self._move(connection, tables, shard, room):
+                    moved[shard] = rows
+                    room -= rows
+                if room:
+                    waiting.popleft()
+        return moved
 
     def _drain_captured(self, connection: sqlite3.Connection, tables: FeedTables) -> dict[Shard, int]:
         """Order the events of a capture, all shards side by side."""
@@ -83,7 +101,7 @@ class SqliteControl:
         :param rows: at least; fewer only when the outbox has no more.
         :return: how many; 0 without taking the lock when none wait.
         """
-        if tables.to_sql(shard) not in waiting_shards(connection, tables):
+        if tables.is_serialized or not _waits(connection, tables, shard):
             return 0
         with self.database.write(connection):
             # Again, as the feed may have been sealed, or emptied by another reader, before this one had the
@@ -256,6 +274,13 @@ class SqliteControl:
                 (above, feed),
             ).fetchone()
             return int(row[0])
+
+
+def _waits(connection: sqlite3.Connection, tables: FeedTables, shard: Shard) -> bool:
+    (found,) = connection.execute(
+        f"select exists (select 1 from {tables.outbox} where shard_id = ?)", (tables.to_sql(shard),)
+    ).fetchone()
+    return bool(found)
 
 
 def waiting_shards(connection: sqlite3.Connection, tables: FeedTables) -> list[Any]:

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import sqlite3
 import tempfile
+from collections import Counter, deque
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +19,7 @@ from airflow_changefeed.core.feed import FeedKind, Shard
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgumentError
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.sources.sqlite.control import DRAIN_ROWS
+from airflow_changefeed.sources.sqlite.control import DRAIN_ROWS, DRAIN_SHARDS
 from airflow_changefeed.sources.sqlite.names import FeedTables
 from airflow_changefeed.sources.sqlite.writer import lock
 
@@ -36,6 +37,11 @@ class Interrupted(SqliteFeedSource):
         """Let somebody else act first."""
         self.before()
         return super().drain_some(connection, tables, shard, rows)
+
+    def drain_page(self, connection: sqlite3.Connection, feed: str, waiting: deque[Shard]) -> Counter[Shard]:
+        """Let somebody else act first."""
+        self.before()
+        return super().drain_page(connection, feed, waiting)
 
 
 @pytest.fixture
@@ -78,7 +84,23 @@ def test_a_drain_ends_while_writers_go_on(user: sqlite3.Connection, tmp_path: Pa
         _write(user, range(key, key + 1))
 
     source.before = write_one
+    # What came before the first page, and what came before the second one.
     assert source.drain("t") == {0: DRAIN_ROWS + 3}
+
+
+def test_a_drain_of_many_shards_lets_writers_between_them(user: sqlite3.Connection, tmp_path: Path) -> None:
+    """It commits every so many rows and shards: not for each shard, and not at last."""
+    source = Interrupted(str(tmp_path / "feeds.db"))
+    source.set_up_feed("t")
+    shards = 2 * DRAIN_SHARDS + 1
+    user.executemany("insert into t values (?)", [(key,) for key in range(shards)])
+    user.executemany(
+        f"insert into {OUTBOX} (shard_id, id) values (?, ?)", [(key, key) for key in range(shards)]
+    )
+    pages: list[int] = []
+    source.before = lambda: pages.append(user.execute(f"select count(*) from {OUTBOX}").fetchone()[0])
+    assert source.drain("t") == dict.fromkeys(range(shards), 1)
+    assert pages == [shards, shards - DRAIN_SHARDS, shards - 2 * DRAIN_SHARDS]
 
 
 def test_a_block_does_not_outlive_a_seal(tmp_path: Path) -> None:
