@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Set
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
@@ -106,6 +107,8 @@ def test_no_secret_is_in_an_error_of_the_server(
     fail: Callable[[str], object],
 ) -> None:
     """Of a server that speaks garbage: not in the error, its causes and its pickle, nor in what is logged."""
+    # The pauses between attempts are tested elsewhere.
+    monkeypatch.setattr("tenacity.nap.time", SimpleNamespace(sleep=lambda seconds: None))
     with places(tmp_path) as run, caplog.at_level(logging.DEBUG):
         for name, value in run.environment.items():
             if name.startswith("AIRFLOW_CONN_"):

@@ -182,12 +182,31 @@ def test_ctrl_c_while_loading_ends_the_writers_and_the_next_start_loads_again(tm
     assert not Surroundings(folder).database.exists()
 
 
+def kill_the_triggerer(process: subprocess.Popen[str]) -> str:
+    """Let a process of Airflow die, and return what is printed then."""
+    found = [
+        child for child in descendants(psutil.Process(process.pid)) if "triggerer" in command_line(child)
+    ]
+    min(found, key=lambda child: child.pid).kill()
+    output, _ = process.communicate(timeout=60)
+    return output.replace("\n", " ")
+
+
+@pytest.mark.airflow
+def test_a_process_of_airflow_that_dies_ends_all_and_is_named(tmp_path: Path) -> None:
+    """With the end of its log; nothing is left running."""
+    folder = tmp_path / "ui"
+    with started(folder, free_port()) as process:
+        read_until(process, OPEN)
+        output = kill_the_triggerer(process)
+    assert (process.returncode, left(folder)) == (1, [])
+    assert "make ui: triggerer ended with code -9; end of" in output
+
+
+@pytest.mark.soak
 @pytest.mark.airflow
 def test_a_second_start_finds_what_the_first_has_done_and_every_end_leaves_nothing(tmp_path: Path) -> None:
-    """
-    Ctrl-C while the week begins ends all with code 0; the next start neither loads nor
-    backfills again; and when a process of Airflow dies then, it says which, with the end of its log.
-    """
+    """Ctrl-C while the week begins ends all with code 0; the next start neither loads nor backfills again."""
     folder, port = tmp_path / "ui", free_port()
     api = AirflowApi(f"http://127.0.0.1:{port}")
     with started(folder, port) as process:
@@ -203,12 +222,7 @@ def test_a_second_start_finds_what_the_first_has_done_and_every_end_leaves_nothi
         read_until(process, OPEN)
         api.login()
         assert [backfill.id for backfill in api.backfills(DAILY)] == [1]
-        triggerer = [
-            child for child in descendants(psutil.Process(process.pid)) if "triggerer" in command_line(child)
-        ]
-        min(triggerer, key=lambda child: child.pid).kill()
-        output, _ = process.communicate(timeout=60)
+        kill_the_triggerer(process)
     assert (process.returncode, left(folder)) == (1, [])
-    assert "make ui: triggerer ended with code -9; end of" in output.replace("\n", " ")
     assert Surroundings(folder).database.stat().st_ino == loaded
     api.close()
