@@ -26,6 +26,7 @@ from airflow_changefeed.plugins.changefeed_access import (
 from airflow_changefeed.plugins.changefeed_connections import ConnId, Uses, ask_source
 from airflow_changefeed.plugins.changefeed_moves import make_move, plan_move, revoke
 from airflow_changefeed.plugins.changefeed_rows import Row, change_row, feed_row, shard_row, time
+from airflow_changefeed.plugins.changefeed_troubles import troubles_of
 from airflow_changefeed.plugins.changefeed_uses import configured
 from airflow_changefeed.plugins.changefeed_windows import backfill_dates, windows_of
 from airflow_changefeed.sources.base import FeedSource
@@ -121,6 +122,12 @@ async def waiters(conn_id: ConnId, feed: str) -> Row:
         return {"waiters": found}
 
     return await ask_source(conn_id, question)
+
+
+@router.get("/troubles")
+async def troubles(user: GetUserDep, conn_id: ConnId, feed: str) -> Row:
+    """Return what waits for a person to settle it: gaps of a capture, and events that consumers parked."""
+    return await ask_source(conn_id, lambda source: troubles_of(source, feed, _allows(user)))
 
 
 @router.get("/history")

@@ -14,6 +14,7 @@ from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.plugins.changefeed_access import may_see_connection, readable_dags
 from airflow_changefeed.plugins.changefeed_threads import ask
 from airflow_changefeed.plugins.changefeed_uses import Use, configured, find_uses
+from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.base import FeedSource
 
 T = TypeVar("T")
@@ -22,6 +23,8 @@ T = TypeVar("T")
 LOCK_TIMEOUT = 5.0
 #: Seconds for an answer.
 ANSWER_TIMEOUT = 10.0
+#: Seconds in which a server must let the page in, at most.
+LOGIN_TIMEOUT = 8
 _NO_CONNECTION = (
     "no connection {!r} to show: name it in a task of a DAG that you may see, or in the option "
     "page_connections of Airflow's section [changefeed]"
@@ -31,7 +34,13 @@ _NO_CONNECTION = (
 @contextmanager
 def opened(conn_id: str) -> Iterator[FeedSource]:
     """Open a connection's feeds for a question."""
-    source = ChangefeedHook(conn_id, lock_timeout=LOCK_TIMEOUT).source()
+    description = ChangefeedHook(conn_id, lock_timeout=LOCK_TIMEOUT).describe()
+    if description["type"] == "mssql":
+        # Sooner than the page gives up, so that it can say why.
+        options = description.get("driver_options", {})
+        seconds = min(LOGIN_TIMEOUT, options.get("login_timeout", LOGIN_TIMEOUT))
+        description["driver_options"] = {**options, "login_timeout": seconds}
+    source = open_source(description)
     try:
         yield source
     finally:

@@ -33,7 +33,8 @@ _TYPES = {
     "icon.svg": "image/svg+xml",
     "icon-dark.svg": "image/svg+xml",
     **dict.fromkeys(
-        ("page.js", "parts.js", "server.js", "feed.js", "calendar.js", "dialogs.js"), "text/javascript"
+        ("page.js", "parts.js", "server.js", "feed.js", "calendar.js", "dialogs.js", "troubles.js"),
+        "text/javascript",
     ),
 }
 _HEADERS = {

@@ -20,7 +20,7 @@ from airflow_changefeed.sources.base import FeedSource
 from tests.integration.contract.bench import set_up
 from tests.integration.contract.engines import Table, expected_engines, open_engine
 from tests.system.page.browser import PHONE, Browser
-from tests.system.page.world import CONSUMER, DAG_ID, SHARDS, World
+from tests.system.page.world import CAPTURE, CONSUMER, DAG_ID, MAILER, SHARDS, World
 from tests.unit.export.flights import FEED, START
 
 # The first one starts Airflow.
@@ -184,6 +184,14 @@ def test_a_page_that_does_not_know_of_a_release_is_told_and_not_failed(person: O
     opened(ann, place.feed)
     opened(ben, place.feed)
     key = f"revoke {CONSUMER}, shard 1"
+    ann.press(move_key(1))
+    ann.see("Move to")
+    ann.keys("latest", Keys.ENTER)
+    ann.see(" will be ")
+    ann.choose("Move the cursor")
+    ann.see("is held by 'run 7'")
+    ann.picture("held")
+    ann.keys(Keys.ESCAPE)
     for browser in (ann, ben):
         browser.press(key)
         browser.see("Held by")
@@ -192,6 +200,7 @@ def test_a_page_that_does_not_know_of_a_release_is_told_and_not_failed(person: O
     ann.wait("a closed dialog", lambda: not ann.all("dialog"))
     ben.choose("Release the lease")
     ben.see("Nothing was changed: somebody has changed it since this page was loaded.")
+    ben.picture("stale-lease")
     ben.choose("Reload")
     ben.wait("the button to be gone", lambda: ben.is_quiet() and not ben.all(f'[data-key="{key}"]'))
     row = place.cursor(1)
@@ -231,24 +240,33 @@ def test_a_page_that_does_not_know_of_a_move_loses_nothing_of_it(person: Open, p
 
 
 def test_a_missing_range_is_backfilled_by_airflow_as_the_user(person: Open, world: World) -> None:
-    """The calendar shows what is missing, then that it runs, then that it is complete."""
-    ann = person("ann")
-    opened(ann)
-    ann.press(f"windows {DAG_ID} export")
-    ann.see("2013-01-01 10:00:00 to 2013-01-01 12:00:00 UTC")
+    """
+    The calendar shows what is missing, then that it runs, then that it is complete.
+
+    Who presses the same button meanwhile is refused by Airflow.
+    """
+    ann, other = person("ann"), person("ann")
+    for browser in (ann, other):
+        opened(browser)
+        browser.press(f"windows {DAG_ID} export")
+        browser.see("2013-01-01 10:00:00 to 2013-01-01 12:00:00 UTC")
     states = ann.states()
     assert {states[at(hour)] for hour in (0, 1, 5, 12, 29)} == {"complete"}
     assert {states[at(hour)] for hour in (2, 3, 4, 26, 27)} == {"empty"}
     assert {states[at(hour)] for hour in (10, 11, 30)} == {"missing"}
     assert states[at(-1)] == "before"
     ann.picture("windows", FLIGHTS)
-    ann.press(f"backfill {at(10)}")
-    ann.see("First run")
-    ann.choose("Show the runs")
-    ann.see("2 runs: 2013-01-01 10:00:00 to 2013-01-01 11:00:00 UTC")
+    for browser in (ann, other):
+        browser.press(f"backfill {at(10)}")
+        browser.see("First run")
+        browser.choose("Show the runs")
+        browser.see("2 runs: 2013-01-01 10:00:00 to 2013-01-01 11:00:00 UTC")
     ann.picture("backfill")
     ann.choose("Start 2 runs")
     ann.wait("a closed dialog", lambda: not ann.all("dialog"))
+    other.choose("Start 2 runs")
+    other.see("There is already a running backfill")
+    other.picture("backfill-refused")
     ann.wait("running windows", lambda: _again(ann).get(at(10)) in ("running", "complete"), timeout=60)
     ann.picture("running", FLIGHTS)
     ann.wait(
@@ -288,6 +306,20 @@ def test_who_may_only_look_has_no_buttons_and_is_refused_by_the_server(person: O
     body = {"dag_id": DAG_ID, "from_date": at(1), "to_date": at(2)}
     assert vera.ask("../api/v2/backfills", body) == 403
     assert world.source.cursors(FEED) == before
+
+
+def test_what_people_have_to_settle_is_told(person: Open) -> None:
+    """Why nothing is sealed, and what a consumer could not handle, each with the command that settles it."""
+    ann = person("ann")
+    ann.open()
+    ann.press(f"feed {CAPTURE}")
+    ann.see(f"Cursors of {MAILER}")
+    text = ann.text()
+    assert "1 open gap: changes passed the capture unseen, or may have." in text
+    assert f"airflow changefeed capture settle {CAPTURE} --conn-id ..." in text
+    assert "2 dead letters: events that the consumer parked." in text
+    assert "the mail server knows no such address" in text
+    ann.picture("troubles", f'article:has([data-key="feed {CAPTURE}"])')
 
 
 def test_the_page_fits_a_phone_and_the_dark(person: Open) -> None:

@@ -3,6 +3,7 @@
 
 import { closeWindows, windowsView } from "./calendar.js";
 import { historyDialog, moveDialog, revokeDialog } from "./dialogs.js";
+import { gapsProblem, lettersProblem } from "./troubles.js";
 import { behind, button, counted, facts, focusKey, h, number, pager, place, problem, redraw, table, when } from "./parts.js";
 import { get } from "./server.js";
 
@@ -48,6 +49,7 @@ class FeedView {
     this.summary = summary;
     this.first = 0;
     this.waiters = {};
+    this.troubles = {};
   }
 
   /** Names that every question and change needs. */
@@ -59,10 +61,15 @@ class FeedView {
     this.first = first;
     this.element.setAttribute("aria-busy", "true");
     try {
-      const found = await get("feed", this.names({ first, count: SHARDS }));
+      const [found, troubles] = await Promise.all([
+        get("feed", this.names({ first, count: SHARDS })),
+        get("troubles", this.names()).catch((error) => ({ error: error.message })),
+      ]);
+      this.troubles = troubles;
       if (found.consumers.some((one) => one.is_of_events)) this.waiters = (await get("waiters", this.names())).waiters;
       if (found.shards_counted === found.shard_count) redraw(this.summary, summed(found));
       redraw(this.element,
+        gapsProblem(troubles),
         this.shards(found),
         found.consumers.map((consumer) => this.consumer(consumer, found)),
         found.consumers.length ? null : h("p", {}, "Nobody consumes or exports this feed yet."),
@@ -101,6 +108,7 @@ class FeedView {
         button("History", () => historyDialog(this, consumer.consumer), { "data-key": `history ${consumer.consumer}` })),
       waiting.length ? h("p", { class: "note" }, `Waiting for a shard: ${waiting.map((one) => one.name).join(", ")}`) : null,
       consumer.may_change ? null : h("p", { class: "note" }, "You may look, and not change this consumer."),
+      lettersProblem(consumer.consumer, this.troubles),
       calendars.map(([, calendar]) => calendar),
       table(`Cursors of ${consumer.consumer}`, ["Shard", "Cursor", "Behind", "Version", "Moved", "Lease"].concat(
         consumer.may_change ? ["Change"] : []), cursors.map((cursor) => this.cursor(cursor, consumer))));

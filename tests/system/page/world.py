@@ -6,14 +6,20 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
 import httpx
 
+from airflow_changefeed.consumers.begin import create_consumer
+from airflow_changefeed.consumers.run import run_consumer
+from airflow_changefeed.consumers.trying import Backoff
+from airflow_changefeed.core.capture import CaptureSpec, TableCapture
+from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, OnPoison
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.exceptions import CaptureGapError
 from airflow_changefeed.export.commit import begin, commit, end
 from airflow_changefeed.export.planner import ExportRequest, make_plan
 from airflow_changefeed.export.store import ExportStore
@@ -25,6 +31,7 @@ from tests.unit.airflow.commands import connection_json
 from tests.unit.export.flights import FEED, START, Flights, hours
 
 CONSUMER, DAG_ID = "warehouse", "flights_hourly"
+CAPTURE, MAILER = "shop.Order_changes", "mailer"
 #: By name; the password is the name. ann may do all, ben edit Variables, vera only look.
 USERS = {"ann": "admin", "ben": "op", "vera": "viewer"}
 SHARDS = (0, 1, 2)
@@ -99,6 +106,7 @@ class World:
         self.store = ExportStore(str(self.folder / "export"), FEED)
         self._fill()
         self._many()
+        self._shop()
         self._write_dag()
         passwords = self.folder / "passwords.json"
         passwords.write_text(json.dumps({name: name for name in USERS}))
@@ -109,6 +117,7 @@ class World:
                 "flights": {"conn_type": "sqlite", "host": str(self.flights.path)},
                 "many": {"conn_type": "sqlite", "host": str(self.folder / "many.db")},
                 "gone": {"conn_type": "sqlite", "host": str(self.folder / "gone.db")},
+                "shop": {"conn_type": "sqlite", "host": str(self.folder / "shop.db")},
                 "spark_default": {"conn_type": "spark", "host": "local[1]"},
                 **{
                     conn_id: json.loads(connection_json(source.describe()))
@@ -116,7 +125,7 @@ class World:
                 },
             },
             env={
-                "AIRFLOW__CHANGEFEED__PAGE_CONNECTIONS": ", ".join(("gone", "many", *self.others)),
+                "AIRFLOW__CHANGEFEED__PAGE_CONNECTIONS": ", ".join(("gone", "many", "shop", *self.others)),
                 "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
                 "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(
                     f"{name}:{role}" for name, role in USERS.items()
@@ -169,11 +178,35 @@ class World:
                 )
             connection.commit()
 
+    def _shop(self) -> None:
+        """Make a capture that a change has passed unseen, and a consumer that could not handle two events."""
+        path = self.folder / "shop.db"
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute('create table "shop.Order" (id integer primary key, status text)')
+            source = SqliteFeedSource(str(path))
+            source.enable_capture(CaptureSpec((TableCapture("shop.Order"),), name=CAPTURE))
+            for number in range(5):
+                connection.execute("insert into \"shop.Order\" values (?, 'paid')", (number,))
+            source.drain(CAPTURE)
+            spec = ConsumerSpec(MAILER, CAPTURE, max_attempts=1, on_poison=OnPoison.PARK)
+            create_consumer(source, spec, Beginning.EARLIEST, by="ann")
+            run_consumer(source, MAILER, CAPTURE, _refuse, max_events=2, backoff=Backoff(first=0, longest=0))
+            triggers = connection.execute("select name from sqlite_master where type = 'trigger'").fetchall()
+            for (name,) in triggers:
+                connection.execute(f'drop trigger "{name}"')
+            connection.execute("insert into \"shop.Order\" values (99, 'lost')")
+        with suppress(CaptureGapError):
+            source.seal(CAPTURE, source.now())
+
     def _write_dag(self) -> None:
         dags = self.folder / "dags"
         dags.mkdir()
         text = DAG_FILE.format(dag_id=DAG_ID, feed=FEED, path=self.store.path, consumer=CONSUMER)
         (dags / "flights.py").write_text(text)
+
+
+def _refuse(event: object, connection: object) -> None:
+    raise ValueError("the mail server knows no such address")
 
 
 class _Nowhere:

@@ -217,7 +217,7 @@ def test_more_questions_than_threads_wait_for_their_turn() -> None:
 def test_a_wrong_name_or_number_is_no_error_of_the_server(viewer: Visitor) -> None:
     """Names that a browser or a database could take for something else; a page far beyond the last."""
     for name in ("<img src=x onerror=alert(1)>", "a\"b'c/d%e?f#g h", "x" * 128, "../..", "\x00"):
-        for path in ("feed", "waiters", "history"):
+        for path in ("feed", "waiters", "troubles", "history"):
             answer = viewer.ask(path, 404, conn_id=CONN_ID, feed=name, consumer=name)
             assert answer["error"] == "FeedNotFoundError"
         assert viewer.ask("feeds", 404, conn_id=name)["error"] is None
@@ -274,6 +274,7 @@ def test_a_database_that_does_not_answer_is_given_up(
 def test_no_answer_holds_a_secret(viewer: Visitor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Neither what a connection holds, nor what somebody wrote into an output's address."""
     host, secret = tmp_path / "none.db", "s3cr3t-word"
+    monkeypatch.setattr(changefeed_connections, "LOGIN_TIMEOUT", 1)
     monkeypatch.setenv(
         "AIRFLOW_CONN_CHANGEFEED_DEFAULT",
         json.dumps(
@@ -296,9 +297,14 @@ def test_no_answer_holds_a_secret(viewer: Visitor, monkeypatch: pytest.MonkeyPat
             conn_id="spark",
         )
     store_dags(dag)
+    paths = ("connections", f"feeds?conn_id={CONN_ID}")
     answers = [
-        viewer.client.get(f"{URL_PREFIX}/api/{path}") for path in ("connections", f"feeds?conn_id={CONN_ID}")
+        visitor.client.get(f"{URL_PREFIX}/api/{path}")
+        for visitor in (viewer, Visitor("OP"))
+        for path in paths
     ]
-    assert answers[1].status_code >= 500
+    assert [answer.status_code for answer in answers] == [200, 503, 200, 503]
+    assert "127.0.0.1" not in answers[1].text
+    assert "Nothing listens at 127.0.0.1 port 1" in answers[3].text
     assert all(secret not in answer.text for answer in answers)
     assert "//***@bucket" in answers[0].text
