@@ -199,7 +199,9 @@ def test_a_page_that_does_not_know_of_a_release_is_told_and_not_failed(person: O
     ann.choose("Release the lease")
     ann.wait("a closed dialog", lambda: not ann.all("dialog"))
     ben.choose("Release the lease")
-    ben.see("Nothing was changed: somebody has changed it since this page was loaded.")
+    told = ben.see("Nothing was changed: somebody has changed it since this page was loaded.")
+    assert f"held by run 7 (grant {token})" in told
+    assert f"held by nobody (grant {token})" in told
     ben.picture("stale-lease")
     ben.choose("Reload")
     ben.wait("the button to be gone", lambda: ben.is_quiet() and not ben.all(f'[data-key="{key}"]'))

@@ -24,21 +24,33 @@ function field(words, input, help) {
     help ? h("p", { class: "note", id: `${id}-help` }, help) : null);
 }
 
+// What a refusal tells of the present state: of a cursor where it stands, of a lease who holds it.
+const OF_CURSOR = {
+  version: "version",
+  now: ({ row, present }) => (row ? row.cursor ? exact(row.cursor.time) : "start" : present),
+  by: ({ row }) => (row ? `${row.moved_by}, ${clock(row.moved_at)} UTC` : null),
+};
+const OF_LEASE = {
+  version: "grant",
+  now: ({ row }) => `held by ${row?.lease_holder ?? "nobody"}`,
+  by: () => null,
+};
+
 /** Say that somebody else was faster: what was seen, what there is now; nothing was changed. */
-function stale(error, seen, dialog, reload) {
+function stale(error, seen, dialog, reload, kind) {
   const body = error.body;
   return problem("Nothing was changed: somebody has changed it since this page was loaded.",
     facts([
-      ["You saw", `${seen} (version ${number(body.expected_version)})`],
-      ["It is now", `${body.row ? body.row.cursor ? exact(body.row.cursor.time) : "start" : body.present} (version ${number(body.present_version)})`],
-      ["Changed by", body.row ? `${body.row.moved_by}, ${clock(body.row.moved_at)} UTC` : null],
+      ["You saw", `${seen} (${kind.version} ${number(body.expected_version)})`],
+      ["It is now", `${kind.now(body)} (${kind.version} ${number(body.present_version)})`],
+      ["Changed by", kind.by(body)],
     ]),
     h("p", { class: "note" }, error.message),
     button("Reload", () => { dialog.close(); reload(); }, { class: "main" }));
 }
 
-function refused(error, seen, dialog, reload) {
-  return error.isStale ? stale(error, seen, dialog, reload) : problem(error.message);
+function refused(error, seen, dialog, reload, kind = OF_CURSOR) {
+  return error.isStale ? stale(error, seen, dialog, reload, kind) : problem(error.message);
 }
 
 /** Keep a form from being sent twice. */
@@ -112,7 +124,7 @@ export function revokeDialog(view, cursor, key) {
       await post("revoke", names, { lease_token: cursor.lease_token });
       dialog.close();
       await reload();
-    } catch (error) { redraw(answer, refused(error, `held by ${cursor.lease_holder}`, dialog, reload)); }
+    } catch (error) { redraw(answer, refused(error, `held by ${cursor.lease_holder}`, dialog, reload, OF_LEASE)); }
   }), { class: "main careful" });
   const form = h("div", {},
     facts([["Held by", cursor.lease_holder], [cursor.lease_is_held ? "Until" : "Ran out", when(cursor.lease_expires)]]),
@@ -161,11 +173,13 @@ export async function backfillDialog(use, range, done) {
       answer.querySelector("button")?.focus();
     } catch (error) { redraw(answer, problem(error.message)); }
   });
+  // Until the dates are there, there is nothing to ask about.
+  const ask = h("button", { type: "submit", disabled: true }, "Show the runs");
   const form = h("form", { on: { submit: (event) => { event.preventDefault(); check(); } } },
     h("p", { class: "note" }, `Missing: ${clock(range.start)} to ${clock(range.end)} UTC`), notes,
     field("First run", from, "Logical dates: the begin of the intervals."), field("Last run", upto),
     field("Runs that exist already", again), field("Runs at a time", most), answer,
-    h("div", { class: "buttons" }, closer(() => dialog), h("button", { type: "submit" }, "Show the runs")));
+    h("div", { class: "buttons" }, closer(() => dialog), ask));
   for (const input of [from, upto, again, most]) input.addEventListener("input", () => redraw(answer));
   const dialog = open(`Backfill ${use.dag_id}`, form);
   try {
@@ -174,8 +188,9 @@ export async function backfillDialog(use, range, done) {
     redraw(notes,
       dates.are_partitions ? h("p", { class: "note" }, "Dates of partitions are read in the schedule's own time zone.") : null,
       dates.is_paused ? h("p", { class: "late" }, `${use.dag_id} is paused: its runs wait until somebody lets it go on.`) : null);
-    form.querySelector("button[type=submit]").focus();
   } catch (error) { redraw(answer, problem(error.message)); }
+  ask.disabled = false;
+  ask.focus();
 }
 
 function planned(runs, start) {

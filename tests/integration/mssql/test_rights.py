@@ -25,7 +25,8 @@ READ = {
         "stale_marks", "next_attempt", "cursors", "begin_consumer", "take_lease", "release_lease",
         "move_cursor", "drop_consumer", "create_consumer", "consumer_settings", "request_leases",
         "renew_leases", "leave", "wait_lease", "leases", "consume_events", "log_attempt", "invocations",
-        "purge_invocations", "dead_letters", "settle_letter", "park_again",
+        "purge_invocations", "dead_letters", "settle_letter", "park_again", "change_consumer", "revoke_lease",
+        "history", "overview",
     )
 } | {("SELECT", "feed")}  # fmt: skip
 OPERATE = READ | {("EXECUTE", name) for name in ("drain_feed", "seal_feed", "purge_feed", "insert_history")}
