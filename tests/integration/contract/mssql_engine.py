@@ -307,12 +307,20 @@ _FOREIGN_KEYS = (
 )
 
 
+_VIEWS = (
+    "select concat('[', s.name, '].[', v.name, ']') from sys.views as v inner join sys.schemas as s"
+    " on s.schema_id = v.schema_id where v.is_ms_shipped = 0 and s.name like 'shop%'"
+)
+
+
 def _empty(source: MssqlFeedSource) -> None:
     """Drop all feeds, and all tables and schemas of tests."""
     for info in source.feeds():
         source.drop_feed(info.name)
     with source.database.connect() as session:
         tables = [table for table in _tables(session) if table[0] != source.database.schema]
+        for (view,) in session.rows(_VIEWS):
+            session.execute(f"drop view {view}")
         for table, key in session.rows(_FOREIGN_KEYS):
             session.execute(f"alter table {table} drop constraint {quote(key)}")
         for table in tables:

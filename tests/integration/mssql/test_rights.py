@@ -13,8 +13,10 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import mssql_python
 import pytest
 
+from airflow_changefeed.sources.mssql.errors import thrown
 from tests.integration.mssql.server import Client, Database
 
 OUTBOX, SERIALIZED = "myservice.Outbox", "myservice.Serialized"
@@ -147,3 +149,51 @@ def test_the_others_are_refused(feeds: dict[str, Database], case: str) -> None:
     table, role, sql = FORBIDDEN[case]
     with _as(feeds, table, role) as client:
         client.refuses(sql, "(?i)permission")
+
+
+ZERO = "0x" + "00" * 16
+#: What changes a consumer: called by somebody who did not begin it.
+CHANGES = {
+    "begin_consumer": f"N'export', 1, {ZERO}, N'stranger'",
+    "take_lease": "N'export', 0, N'stranger', 60",
+    "revoke_lease": "N'export', 0, 1",
+    "move_cursor": (
+        f"N'export', 0, {ZERO}, {ZERO}, @expected_version = 1, @lease_token = 1, @by = N'x', @is_rewind = 1"
+    ),
+    "create_consumer": "N'mailer'",
+    "change_consumer": "N'mailer', N'{\"max_attempts\": 1}'",
+    "request_leases": "N'mailer', N'[0]', N'stranger', 60",
+    "drop_consumer": "N'mailer'",
+}
+
+
+@pytest.fixture(scope="module")
+def owned(feeds: dict[str, Database]) -> None:
+    """Begin consumers of an export and of events, by a reader."""
+    with _as(feeds, OUTBOX, "readers") as client:
+        client.results(f"exec [changefeed].[begin_consumer:{OUTBOX}] N'export', 0, {ZERO}, N'owner'")
+        client.results(f"exec [changefeed].[create_consumer:{OUTBOX}] N'mailer'")
+
+
+@pytest.mark.parametrize("procedure", CHANGES)
+def test_a_consumer_is_changed_by_who_began_it_and_by_operators_alone(
+    feeds: dict[str, Database], owned: None, procedure: str
+) -> None:
+    """A stranger with the right to read is refused, told whose it is, and changes nothing; others are not."""
+    call = f"exec [changefeed].[{procedure}:{OUTBOX}] {CHANGES[procedure]}"
+    with _as(feeds, OUTBOX, "role") as stranger:
+        before = stranger.rows(f"exec [changefeed].[cursors:{OUTBOX}] null")
+        stranger.fails(77135, call, _user(OUTBOX, "readers"))
+        assert stranger.rows(f"exec [changefeed].[cursors:{OUTBOX}] null") == before
+    with _as(feeds, OUTBOX, "operators") as operator:
+        # It may say something else, as of a lease that nobody holds.
+        assert _number(operator, call) != 77135
+
+
+def _number(client: Client, call: str) -> int | None:
+    try:
+        client.results(call)
+    except mssql_python.Error as problem:
+        found = thrown(problem)
+        return found[0] if found else None
+    return None
