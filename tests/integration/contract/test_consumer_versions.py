@@ -85,7 +85,8 @@ def test_a_holder_whose_lease_was_taken_away_writes_nothing(stand: Stand) -> Non
 def test_no_version_comes_again_with_another_consumer_of_the_name(stand: Stand) -> None:
     """Whoever saw the one that was dropped is refused by the new one, and so is who moves its cursors."""
     source, seen = stand.source, _highest(stand)
-    created = source.change_consumer(replace(stand.spec, max_attempts=3), resource_version=1, by="user-2")
+    first = source.consumer(ME, stand.feed).resource_version
+    created = source.change_consumer(replace(stand.spec, max_attempts=3), resource_version=first, by="user-2")
     source.drop_consumer(ME, stand.feed)
     starts = dict.fromkeys((0, 1), Ulid.MIN)
     source.create_consumer(stand.spec, begin=Ulid.MIN, starts={0: starts[0]}, by="user-2")

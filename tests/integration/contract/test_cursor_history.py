@@ -122,6 +122,8 @@ def test_of_two_people_who_saw_one_cursor_the_second_is_refused(ready: Bench) ->
 
 def test_the_history_tells_who_moved_what_from_where_to_where_and_why(ready: Bench) -> None:
     """Newest first, of one shard or of all, so that one can go back."""
+    # Above those of earlier consumers of its name, where the database had any.
+    first = _row(ready).resource_version
     _move(ready, _hour(2), by="run 1")
     _move(ready, _hour(1), by="alice", why="set: the files of hour 1 were lost")
     _move(ready, _hour(3), shard=1, by="run 2")
@@ -129,9 +131,9 @@ def test_the_history_tells_who_moved_what_from_where_to_where_and_why(ready: Ben
     assert [
         (one.shard, one.before, one.after, one.resource_version, one.by, one.why) for one in changes[:3]
     ] == [
-        (1, _hour(0), _hour(3), 2, "run 2", None),
-        (0, _hour(2), _hour(1), 3, "alice", "set: the files of hour 1 were lost"),
-        (0, _hour(0), _hour(2), 2, "run 1", None),
+        (1, _hour(0), _hour(3), first + 1, "run 2", None),
+        (0, _hour(2), _hour(1), first + 2, "alice", "set: the files of hour 1 were lost"),
+        (0, _hour(0), _hour(2), first + 1, "run 1", None),
     ]
     assert {(one.shard, one.before, one.after, one.by, one.why) for one in changes[3:]} == {
         (shard, None, _hour(0), "begin", "new") for shard in (0, 1)
