@@ -24,8 +24,9 @@ from tests.integration.contract.workers import receive, rest, step
 from tests.unit.export.consumers import SharedVariables
 
 CONSUMER = "warehouse"
-#: Seconds that a mover rests after it was refused, at most: fifty that do not would keep each other busy.
-PAUSE = 4.0
+#: Seconds that a mover rests after it was refused, at most; twice as long each time, as fifty that do not
+#: would keep each other busy for ever on a slow server.
+PAUSE, LONGEST_PAUSE = 2.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ def move_once(job: MoverJob, source: FeedSource) -> None:
     """Read, change, write; once more as long as it is refused."""
     variables = SharedVariables(job.variables)
     dice = random.Random(job.number)
+    pause = PAUSE
     while True:
         (row,) = source.cursors(job.feed, CONSUMER)
         target = Ulid.parse_text(job.places[job.places.index(str(row.ulid)) + 1])
@@ -63,7 +65,8 @@ def move_once(job: MoverJob, source: FeedSource) -> None:
             return
         except (StaleVersionError, TransientError, InvalidArgumentError):
             # The latter says that somebody else has moved it there just now.
-            rest(dice.uniform(0, PAUSE))
+            rest(dice.uniform(0, pause))
+            pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def main() -> None:
@@ -71,6 +74,7 @@ def main() -> None:
     breaks.apply_from_environment()
     job: MoverJob = pickle.loads(receive(int.from_bytes(receive(8), "big")))  # noqa: S301 - of the race
     with closing(open_source(job.description)) as source:
+        source.cursors(job.feed, CONSUMER)  # Some servers need seconds for the first statement.
         step()
         receive(1)
         move_once(job, source)

@@ -22,7 +22,7 @@ from tests.integration.contract.race import PROJECT
 from tests.unit.export.consumers import SharedVariables
 
 #: Fewer are enough to see that moves are lost.
-MOVERS = 10 if breaks.VARIABLE in os.environ else 50
+MOVERS = int(os.environ.get("CHANGEFEED_TEST_MOVERS", "10" if breaks.VARIABLE in os.environ else "50"))
 #: Seconds after which a race is given up as hanging.
 LIMIT = 1200.0
 
