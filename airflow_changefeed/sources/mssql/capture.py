@@ -47,12 +47,13 @@ class MssqlCaptures:
             _check_version(session, self.database)
             _check_present(session, self.database.schema, spec, capture, resource_version)
             procedure = f"{quote(self.database.schema)}.[enable_capture]"
-            with server_refusals(capture), session.transaction():
+            with session.transaction():
                 for number, table in enumerate(spec.tables):
                     arguments = _arguments(spec, table, capture, snapshot=snapshot)
                     # The first table makes the next version.
                     arguments |= named_version(None if number else resource_version)
-                    session.execute(call_text(procedure, arguments), *arguments.values())
+                    with server_refusals(capture, f"table {table.table!r}, shard {table.shard!r}"):
+                        session.execute(call_text(procedure, arguments), *arguments.values())
             return self._capture(session, capture)
 
     def disable_capture(self, name: str, *, resource_version: int | None = None) -> None:
@@ -141,16 +142,20 @@ class MssqlCaptures:
 
 
 @contextmanager
-def server_refusals(capture: str) -> Iterator[None]:
-    """Name what the server itself refuses to make: a shard's expression, rows that are too wide."""
+def server_refusals(capture: str, asked: str = "") -> Iterator[None]:
+    """
+    Name what the server itself refuses to make: a shard's expression, rows that are too wide.
+
+    :param asked: what of, for people.
+    """
     try:
         yield
     except Exception as error:
         if not is_driver_error(error) or name_error(error) is not error:
             raise
         raise FeedSetupError(
-            f"capture {capture!r} cannot be enabled as asked, and nothing was changed; the server says: "
-            f"{error}",
+            f"capture {capture!r} cannot be enabled as asked{f' ({asked})' if asked else ''}, and nothing "
+            f"was changed; the server says: {error}",
             capture=capture,
         ) from error
 
