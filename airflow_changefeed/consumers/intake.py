@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Seconds that one wait for a lease lasts at most.
 _SLICE = 1.0
+#: Batches that are read ahead where a consumer is behind, all its shards together.
+_BATCHES_AHEAD = 5
 
 
 class Intake:
@@ -164,15 +166,16 @@ class Intake:
         """Return what reads the shards that are held."""
         return self._readers.values()
 
-    def first(self, *, may_drain: bool = True) -> FeedEvent | None:
+    def first(self, *, may_drain: bool = True, events: int = 1) -> FeedEvent | None:
         """
         Return the next event, which stays the next one; None when all shards are at their heads.
 
         Shards take turns, a page each.
 
         :param may_drain: False where the drain would wait for a transaction of our own.
+        :param events: that are consumed at a time; some times as many are read ahead, shared by the shards.
         """
-        return self._read_ahead() or (self._look(may_drain) and self._read_ahead()) or None
+        return self._read_ahead() or (self._look(may_drain, events) and self._read_ahead()) or None
 
     def _read_ahead(self) -> FeedEvent | None:
         if self.letters:
@@ -190,7 +193,7 @@ class Intake:
         begin = shards.index(self._turn) if self._turn in self._readers else 0
         return shards[begin:] + shards[:begin]
 
-    def _look(self, may_drain: bool) -> bool:
+    def _look(self, may_drain: bool, events: int) -> bool:
         """Look for news in one statement, and read what there is; returns whether there was any."""
         if not self.holding.rows and may_drain:
             self._see_shards()
@@ -207,7 +210,9 @@ class Intake:
             if self._may_stop_early:
                 reader.head = news.head
             if news.has_outbox or (news.head is not None and news.head > reader.after):
-                is_any = reader.fill(may_drain=may_drain) or is_any
+                # Each page costs some questions, and a consumer that is behind wants many.
+                ahead = _BATCHES_AHEAD * events // len(self._readers)
+                is_any = reader.fill(may_drain=may_drain, events=ahead) or is_any
         return is_any
 
     def leave(self) -> None:

@@ -21,8 +21,8 @@ class Pace:
     """
     How a consumer waits, and how much it reads at once.
 
-    :param page_size: events of a shard that are read at once, 1 to 100_000. Batches larger than that read
-        several pages.
+    :param page_size: events of a shard that are read at once, 1 to 100_000; more where batches ask for more,
+        up to some batches and 10,000.
     :param wait: called with the seconds to wait at most; may return sooner, for example when there is news or
         when the process is to end.
     :param clock: seconds that never go back. Only how often the database is asked depends on it: whose lease

@@ -94,7 +94,8 @@ class ShardReader:
         for page in pages(self._source, self._feed, self.shard, range_, self._columns, size):
             self._ahead.extend(page.events())
             self._after = page.last
-            if len(self._ahead) >= limit:
+            # A stream that is read to its end leaves its connection to the next one.
+            if len(self._ahead) >= limit and self._after < range_.upto:
                 break
         return len(self._ahead) > before
 

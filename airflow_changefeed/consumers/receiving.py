@@ -168,10 +168,12 @@ class Receiver:
         """
         self._need_registered()
         self.check_batch(batch)
-        begun = self.pace.clock()
+        begun, events = self.pace.clock(), 1 if batch.transaction else batch.events
         while True:
             left = None if timeout is None else timeout - (self.pace.clock() - begun)
-            first = self._wait_for(lambda: self._intake.first(may_drain=self._may_drain()), left)
+            first = self._wait_for(
+                lambda: self._intake.first(may_drain=self._may_drain(), events=events), left
+            )
             if first is None:
                 self._got = []
                 return []
