@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_changefeed.consumers.event import FeedEvent
 from airflow_changefeed.consumers.holding import Holding, Wanted
 from airflow_changefeed.consumers.pace import Pace
-from airflow_changefeed.consumers.reading import ShardReader, pages
+from airflow_changefeed.consumers.reading import LARGEST_PAGE, ShardReader, pages
 from airflow_changefeed.core.consumer import LetterState
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
@@ -211,7 +211,7 @@ class Intake:
                 reader.head = news.head
             if news.has_outbox or (news.head is not None and news.head > reader.after):
                 # Each page costs some questions, and a consumer that is behind wants many.
-                ahead = _BATCHES_AHEAD * events // len(self._readers)
+                ahead = min(_BATCHES_AHEAD * events, LARGEST_PAGE) // len(self._readers)
                 is_any = reader.fill(may_drain=may_drain, events=ahead) or is_any
         return is_any
 

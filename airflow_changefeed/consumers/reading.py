@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 #: Events that are read at once at most, however many are wanted.
-_LARGEST_PAGE = 10_000
+LARGEST_PAGE = 10_000
 
 
 class ShardReader:
@@ -69,7 +69,7 @@ class ShardReader:
         :raises PurgedError: the consumer's cursor lies below what was purged; terminal.
         :raises CursorBeyondFeedError: it lies beyond the shard's clock; terminal.
         """
-        size = max(self._page_size, min(events, _LARGEST_PAGE))
+        size = max(self._page_size, min(events, LARGEST_PAGE))
         upto = self.head
         if upto is None or upto <= self._after:
             upto = self._look(size) if may_drain else self._fed()
