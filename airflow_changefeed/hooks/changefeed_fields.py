@@ -23,5 +23,5 @@ class NamesConnections(_Base):
     @classmethod
     def get_serialized_fields(cls) -> frozenset[str]:
         """Return the names of what is serialized."""
-        fields = super().get_serialized_fields()  # type: ignore[no-untyped-call]
+        fields = super().get_serialized_fields()  # type: ignore[no-untyped-call] # Airflow's
         return frozenset(fields) | {"changefeed_conn_id", "path_conn_id"}

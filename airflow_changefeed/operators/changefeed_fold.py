@@ -98,7 +98,7 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
         return problems
 
     # The provider's own returns nothing.
-    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
         """Fold at the run's time."""
         with airflow_errors():
             return self._fold(context).to_dict()

@@ -10,7 +10,6 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
-from airflow.sdk.log import redact  # type: ignore[attr-defined]
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
@@ -142,18 +141,18 @@ def _told(request: Request, error: Exception, facts: Mapping[str, object] = Mapp
     """Return an error's words, as far as the user may know of servers, logins and paths."""
     is_told = facts.get("may_tell") or getattr(request.state, "is_told", False)
     if isinstance(error, _OF_PLACES) and not is_told:
-        log.warning("the page could not read: %s", redact(str(error)))
+        log.warning("the page could not read: %s", without_secrets(str(error)))
         return (
             "The database or the output cannot be used at present. Whoever may see the connection in Airflow "
             "is told why, and so is the log of the API server"
         )
     words = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else str(error)
-    return without_secrets(str(redact(words)))
+    return without_secrets(words)
 
 
 def _unreachable(request: Request, error: Exception) -> Response:
     """Say that a file system or server did not answer, as far as its own words may be told."""
-    log.warning("the page could not read: %s", redact(str(error)), exc_info=True)
+    log.warning("the page could not read: %s", without_secrets(str(error)), exc_info=True)
     return JSONResponse({"detail": _told(request, error), "error": type(error).__name__}, 503)
 
 

@@ -7,8 +7,6 @@ import shlex
 from itertools import groupby
 from operator import attrgetter
 
-from airflow.sdk.log import redact  # type: ignore[attr-defined]
-
 from airflow_changefeed.core.capture import CaptureGap
 from airflow_changefeed.core.consumer import DeadLetter
 from airflow_changefeed.core.feed import shard_text
@@ -79,5 +77,5 @@ def _letter_row(letter: DeadLetter, *, is_told: bool) -> Row:
         "state": letter.state.value,
         "attempts": letter.attempts,
         "parked_at": time(letter.parked_at),
-        "reason": without_secrets(str(redact(letter.reason)))[:_REASON] if is_told else None,
+        "reason": without_secrets(letter.reason)[:_REASON] if is_told else None,
     }

@@ -14,6 +14,7 @@ from airflow.configuration import conf
 from airflow.models.dag import DagModel
 from airflow.models.dag_version import DagVersion
 from airflow.models.serialized_dag import SerializedDagModel
+from airflow.sdk.log import redact  # type: ignore[attr-defined] # not in its stub
 from airflow.utils.session import create_session
 from sqlalchemy import Select, func, select
 
@@ -80,8 +81,12 @@ _KNOWN: dict[str, tuple[str, tuple[Use, ...]]] = {}
 
 
 def without_secrets(text: str) -> str:
-    """Return a text without what the addresses in it may hold of secrets; rather too little than too much."""
-    return _QUERY.sub(r"\1?***", _USER_INFO.sub("//***@", text))
+    """
+    Return a text without the secrets that Airflow knows, and what the addresses in it may hold of others.
+
+    Rather too little than too much.
+    """
+    return _QUERY.sub(r"\1?***", _USER_INFO.sub("//***@", str(redact(text))))
 
 
 def find_uses(dag_ids: Collection[str]) -> list[Use]:

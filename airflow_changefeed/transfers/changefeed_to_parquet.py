@@ -157,7 +157,7 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         ]
 
     # The provider's own returns nothing.
-    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
         """Export the run's window."""
         with airflow_errors():
             return self._export(context)

@@ -72,7 +72,7 @@ class Counting:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.count, self._connect = folder, 0, sqlite3.connect
-        sqlite3.connect = self.connect  # type: ignore[assignment]
+        sqlite3.connect = self.connect  # type: ignore[assignment] # until the end
 
     def connect(self, *args: Any, **kwargs: Any) -> sqlite3.Connection:
         """Open a connection, watched if it is to a feed."""

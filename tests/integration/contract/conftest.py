@@ -10,6 +10,7 @@ import pytest
 
 from airflow_changefeed.core.feed import FeedKind
 from tests.integration.contract.bench import Bench, set_up
+from tests.integration.contract.consumers import Stand, set_up_stand
 from tests.integration.contract.engines import Engine, Table, expected_engines, open_engine
 
 
@@ -36,3 +37,9 @@ def serialized(engine: Engine) -> Bench:
 def either(request: pytest.FixtureRequest, engine: Engine) -> Bench:
     """Give a feed of each kind."""
     return set_up(engine, Table(kind=request.param))
+
+
+@pytest.fixture
+def stand(bench: Bench) -> Stand:
+    """Give a consumer of events, and a table for its work."""
+    return set_up_stand(bench)

@@ -11,8 +11,6 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_changefeed.core.consumer import DeadLetter, Parked
-from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import (
     ConsumerUseError,
@@ -22,25 +20,7 @@ from airflow_changefeed.exceptions import (
     StaleVersionError,
     WorkTransactionError,
 )
-from airflow_changefeed.sources.base_consumers import ConsumerSession
-from tests.integration.contract.bench import Bench
-from tests.integration.contract.consumers import DO, FIRST, ME, SECOND, Stand, expire, refused, set_up_stand
-
-
-@pytest.fixture
-def stand(bench: Bench) -> Stand:
-    """Give a consumer of events, and a table for its work."""
-    return set_up_stand(bench)
-
-
-def _park(
-    stand: Stand, session: ConsumerSession, row: CursorRow, number: int
-) -> tuple[CursorRow, DeadLetter]:
-    """Leave an event behind as a dead letter."""
-    parked = Parked(stand.ulid(number, row.shard), 3, f"event {number} is bad")
-    row = stand.take(session, stand.step(row, number, parked=parked))
-    (letter,) = (one for one in stand.source.dead_letters() if one.ulid == parked.ulid)
-    return row, letter
+from tests.integration.contract.consumers import DO, FIRST, ME, SECOND, Stand, expire, refused
 
 
 def test_the_work_and_the_cursor_commit_together(stand: Stand) -> None:

@@ -11,14 +11,7 @@ from airflow_changefeed.core.consumer import MAX_REASON, Consumption, DeadLetter
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.exceptions import DeadLetterError, FeedNotFoundError
 from airflow_changefeed.sources.base_consumers import ConsumerSession
-from tests.integration.contract.bench import Bench
-from tests.integration.contract.consumers import FIRST, ME, SECOND, Stand, refused, set_up_stand
-
-
-@pytest.fixture
-def stand(bench: Bench) -> Stand:
-    """Give a consumer of events, and a table for its work."""
-    return set_up_stand(bench)
+from tests.integration.contract.consumers import FIRST, ME, SECOND, Stand, refused
 
 
 def _park(

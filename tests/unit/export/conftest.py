@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from tests.unit.export.consumers import Variables, make_source
+from tests.unit.export.consumers import Variables, advance, begin, make_source
 from tests.unit.export.flights import Flights
 
 
@@ -31,3 +32,10 @@ def flights(tmp_path: Path) -> Flights:
     flights.add(30, 0, shard=1, length=3)
     flights.add(6, 1, shard=2)
     return flights
+
+
+@pytest.fixture
+def exported(source: SqliteFeedSource, variables: Variables) -> list[CursorRow]:
+    """A consumer that has exported six hours of both shards."""
+    begin(source)
+    return advance(source, variables, *range(6))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from typing import Any
 
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.ulid import Ulid
@@ -20,7 +21,7 @@ def plan(source: SqliteFeedSource, to: Destination, *shards: int) -> list[Planne
 
 
 def move(
-    source: SqliteFeedSource, variables: Variables, moves: list[PlannedMove], **more: object
+    source: SqliteFeedSource, variables: Variables, moves: list[PlannedMove], **more: Any
 ) -> list[CursorRow]:
     """Make it."""
-    return move_to(source, variables, CONSUMER, FEED, moves, by="anna", **{"timeout": 0.1, **more})  # type: ignore[arg-type]
+    return move_to(source, variables, CONSUMER, FEED, moves, by="anna", **{"timeout": 0.1, **more})

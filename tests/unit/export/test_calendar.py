@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,17 +35,9 @@ def store(tmp_path: Path) -> ExportStore:
     return ExportStore(str(tmp_path / "out"), FEED)
 
 
-def states(
-    store: ExportStore,
-    first: int = 0,
-    last: int = 6,
-    *,
-    length: timedelta = HOUR,
-    begin: datetime | None = START,
-    now: datetime = START + 100 * HOUR,
-) -> list[str]:
+def states(store: ExportStore, first: int = 0, last: int = 6, **options: Any) -> list[str]:
     """Return the states of some hours."""
-    return [cell.state.value for cell in cells(store, first, last, length=length, begin=begin, now=now)]
+    return [cell.state.value for cell in cells(store, first, last, **options)]
 
 
 def cells(
@@ -130,7 +123,7 @@ def test_the_newest_units_are_found_in_one_folder(flights: Flights, store: Expor
         listed.append(folder)
         return real(folder)
 
-    store.files.names = noted  # type: ignore[method-assign]
+    store.files.names = noted  # type: ignore[method-assign] # counts
     units = store.newest(0)
     assert [unit.window and unit.window.start for unit in units] == [START + 26 * HOUR, START + 27 * HOUR]
     assert len(listed) == 2

@@ -40,13 +40,6 @@ from tests.unit.export.consumers import (
 from tests.unit.export.moves import FAR, plan
 
 
-@pytest.fixture
-def exported(source: SqliteFeedSource, variables: Variables) -> list[CursorRow]:
-    """A consumer that has exported six hours of both shards."""
-    begin(source)
-    return advance(source, variables, *range(6))
-
-
 def test_a_plan_says_what_comes_again(source: SqliteFeedSource, exported: list[CursorRow]) -> None:
     """Backwards: the events between the place and the cursor; nothing is changed."""
     (first, second) = plan(source, end_of(1))

@@ -46,7 +46,6 @@ from tests.unit.export.consumers import (
     Variables,
     advance,
     assert_published,
-    begin,
     edit,
     end_of,
     hour,
@@ -54,13 +53,6 @@ from tests.unit.export.consumers import (
     set_ulid,
 )
 from tests.unit.export.moves import move, plan
-
-
-@pytest.fixture
-def exported(source: SqliteFeedSource, variables: Variables) -> list[CursorRow]:
-    """A consumer that has exported six hours of both shards."""
-    begin(source)
-    return advance(source, variables, *range(6))
 
 
 def test_a_move_back_is_published_and_remembered(

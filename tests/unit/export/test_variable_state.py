@@ -23,20 +23,12 @@ from tests.unit.export.consumers import (
     Variables,
     advance,
     assert_published,
-    begin,
     edit,
     end_of,
     places,
     published,
 )
 from tests.unit.export.moves import move, plan
-
-
-@pytest.fixture
-def exported(source: SqliteFeedSource, variables: Variables) -> list[CursorRow]:
-    """A consumer that has exported six hours of both shards."""
-    begin(source)
-    return advance(source, variables, *range(6))
 
 
 def back_up_and_go_on(source: SqliteFeedSource, variables: Variables) -> None:
