@@ -83,3 +83,13 @@ def commands(database: str, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 def source(database: str) -> SqliteFeedSource:
     """Give the source beneath the commands."""
     return SqliteFeedSource(database)
+
+
+@pytest.fixture
+def exported(server: None, source: SqliteFeedSource) -> SqliteFeedSource:
+    """A consumer that has exported three hours of a feed of six, three events of each shard in each."""
+    from tests.unit.airflow.cursor_commands import export
+
+    source.seal(FEED, START + timedelta(hours=6))
+    export(source, 0, 1, 2)
+    return source

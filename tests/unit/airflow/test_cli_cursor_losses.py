@@ -22,14 +22,6 @@ from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START, insert
 from tests.unit.airflow.cursor_commands import HOUR, OF, assert_published, at, edit, end_of, export, window
 
 
-@pytest.fixture
-def exported(server: None, commands: Commands, source: SqliteFeedSource) -> SqliteFeedSource:
-    """A consumer that has exported three hours of a feed of six, three events of each shard in each."""
-    source.seal(FEED, START + 6 * HOUR)
-    export(source, 0, 1, 2)
-    return source
-
-
 def test_a_deleted_variable_comes_back(commands: Commands, exported: SqliteFeedSource) -> None:
     """By the next move, or at once."""
     Variable.delete(KEY)

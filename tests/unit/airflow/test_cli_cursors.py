@@ -32,15 +32,6 @@ from tests.unit.airflow.cursor_commands import (
     window,
 )
 
-
-@pytest.fixture
-def exported(server: None, commands: Commands, source: SqliteFeedSource) -> SqliteFeedSource:
-    """A consumer that has exported three hours of a feed of six, three events of each shard in each."""
-    source.seal(FEED, START + 6 * HOUR)
-    export(source, 0, 1, 2)
-    return source
-
-
 # ---- show
 
 
