@@ -89,6 +89,28 @@ def test_a_letter_is_tried_again(stand: Stand) -> None:
     assert (done.state, done.settled_by) == (LetterState.DONE, FIRST)
 
 
+def test_a_letter_that_is_to_be_tried_again_holds_the_ack_and_the_purge(stand: Stand) -> None:
+    """As one that is parked: its event is still needed, whatever else is consumed or closed meanwhile."""
+    rows = stand.request(FIRST).rows
+    stand.bench.seal(stand.bench.after_now())
+    with stand.session() as session:
+        stand.take(session, stand.step(rows[1], 2))
+        row, retried = _park(stand, session, rows[0], 0)
+        stand.source.settle_letter(retried.number, LetterState.RETRY, by="a person")
+        row, dropped = _park(stand, session, row, 1)
+        row = stand.take(session, stand.step(row, 2))
+        held = stand.ulid(0).previous()
+        assert (row.ulid, row.ack) == (stand.ulid(2), held)
+        stand.source.settle_letter(dropped.number, LetterState.DROPPED, by="a person")
+        assert stand.row().ack == held
+        purged = {one.shard: one.upto for one in stand.source.purge(stand.feed, stand.source.now())}
+        assert purged == {0: held, 1: stand.ulid(2, 1)}
+        stand.source.park_again(retried.number, Parked(retried.ulid, 4, "still bad"))
+        assert stand.row().ack == held
+        stand.source.settle_letter(retried.number, LetterState.DROPPED, by="a person")
+    assert stand.row().ack == stand.ulid(2)
+
+
 def test_a_letter_that_is_closed_or_unknown_is_refused(stand: Stand) -> None:
     """By name; nothing is changed."""
     row = stand.request(FIRST).rows[0]

@@ -8,9 +8,11 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from airflow_changefeed.core.plan import ExportOptions
@@ -53,6 +55,25 @@ def test_all_units_and_shards_of_a_run_are_one_spark_job(
     assert take_result(store, plan.attempt) == result
     assert verify(store) == []
     assert store.files.names(store.layout.attempts) == []
+
+
+def test_no_two_attempts_of_one_application_have_the_same_number(spark: SparkSession) -> None:
+    """Also of tasks that are all tried for the first time: it names files, and a stage may run again."""
+
+    def numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from airflow_changefeed.spark.tasks import _task_attempt
+
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict(
+                {"number": pa.array([_task_attempt()] * batch.num_rows, pa.int64())}
+            )
+
+    found = [
+        row.number
+        for _ in range(2)
+        for row in spark.range(3, numPartitions=3).mapInArrow(numbers, "number long").collect()
+    ]
+    assert len(set(found)) == len(found) == 6
 
 
 def test_a_unit_is_split_into_parts_and_files(

@@ -21,6 +21,7 @@ from airflow_changefeed.core.consumer import Beginning, ConsumerSpec
 from airflow_changefeed.core.cursor import CursorRow, variable_key
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.export.moving import plan_moves
 from airflow_changefeed.plugins import changefeed_moves
 from airflow_changefeed.plugins.changefeed import URL_PREFIX
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
@@ -260,6 +261,28 @@ def test_of_two_who_press_the_same_button_one_wins(operator: Visitor, source: Sq
     assert sorted(statuses) == [200, 409]
     assert len(source.history(FEED, CONSUMER, shard=0)) == before + 1
     assert row(source).resource_version == version + 1
+
+
+@pytest.mark.parametrize("moment", ["before the plan", "after the plan"])
+def test_a_move_that_comes_between_look_and_change_is_not_overwritten(
+    moment: str, operator: Visitor, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is slower gets a 409, also where both go to the same place, and the first one's move stays."""
+    version = row(source).resource_version
+
+    def plan_late(*arguments: Any) -> Any:
+        planned = plan_moves(*arguments) if moment == "after the plan" else None
+        monkeypatch.setattr(changefeed_moves, "plan_moves", plan_moves)
+        Visitor("OP").send("move", {"to": TWO, "resource_version": version, "why": "first"}, **CURSOR)
+        return planned or plan_moves(*arguments)
+
+    monkeypatch.setattr(changefeed_moves, "plan_moves", plan_late)
+    answer = operator.send("move", {"to": TWO, "resource_version": version, "why": "second"}, 409, **CURSOR)
+    assert (answer["error"], answer["present_version"]) == ("StaleVersionError", version + 1)
+    assert (row(source).resource_version, source.history(FEED, CONSUMER, shard=0)[0].why) == (
+        version + 1,
+        "set: first",
+    )
 
 
 def test_a_cursor_that_a_process_holds_is_not_moved(

@@ -88,10 +88,19 @@ def test_ranges_ahead_are_ascending_and_apart(frontier: Frontier) -> None:
 def test_a_consumer_begins_earlier_only_until_something_was_completed(frontier: Frontier, after: int) -> None:
     """The earliest window planned first is the beginning; later on the beginning stays."""
     begun = frontier.begin_at(Ulid.of_int(after))
-    if frontier.has_moved or after >= int(frontier.start):
+    if _set_of(frontier) or after >= int(frontier.start):
         assert begun == frontier
     else:
         assert begun == Frontier.beginning(Ulid.of_int(after))
+
+
+def test_a_window_that_is_complete_beyond_a_gap_is_never_forgotten() -> None:
+    """Also where nothing else is complete yet, and an earlier window is planned after it."""
+    ahead = UlidRange(Ulid.of_int(7), Ulid.of_int(9))
+    frontier = _complete(5, [ahead])
+    assert frontier.upto == frontier.start
+    assert frontier.begin_at(Ulid.of_int(2)) == frontier
+    assert frontier.ahead == (ahead,)
 
 
 @given(frontiers(), starts)

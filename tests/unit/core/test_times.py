@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from datetime import datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -116,6 +117,21 @@ def test_now_is_utc_in_whole_milliseconds() -> None:
     """A stamp can be written and read back unchanged."""
     stamp = times_module.now()
     assert parse_time(format_time(stamp)) == stamp
+
+
+def test_both_hours_at_the_end_of_summer_time_are_told_apart() -> None:
+    """What a clock on the wall shows twice are two instants: Python's and pendulum's ``fold`` is kept."""
+    import pendulum
+
+    first, second = (
+        datetime(2013, 11, 3, 1, 30, fold=fold, tzinfo=ZoneInfo("America/New_York")) for fold in (0, 1)
+    )
+    assert to_milliseconds(first) == to_milliseconds(datetime(2013, 11, 3, 5, 30, tzinfo=timezone.utc))
+    assert to_milliseconds(second) == to_milliseconds(datetime(2013, 11, 3, 6, 30, tzinfo=timezone.utc))
+    assert (format_time(first), format_time(second)) == ("2013-11-03T05:30:00Z", "2013-11-03T06:30:00Z")
+    for fold, plain in enumerate((first, second)):
+        moment = pendulum.datetime(2013, 11, 3, 1, 30, tz="America/New_York", fold=fold)
+        assert to_milliseconds(moment) == to_milliseconds(plain)
 
 
 def test_a_time_of_pendulum_is_like_any_other() -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sqlite3
+import subprocess
+import sys
 import tempfile
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -16,13 +18,20 @@ from typing import Any
 import pytest
 
 from airflow_changefeed.core.feed import FeedKind, Shard
-from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgumentError
-from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgumentError, PurgedError
+from airflow_changefeed.sources.sqlite import SqliteFeedSource, adbc
+from airflow_changefeed.sources.sqlite.adbc import stream_adbc
 from airflow_changefeed.sources.sqlite.control import DRAIN_ROWS, DRAIN_SHARDS
 from airflow_changefeed.sources.sqlite.names import FeedTables
 from airflow_changefeed.sources.sqlite.writer import lock
 
+PURGE = """
+import sys
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+source = SqliteFeedSource(sys.argv[1])
+assert source.purge("t", source.now())[0].rows == 3
+"""
 OUTBOX = '"changefeed.outbox:t"'
 
 
@@ -70,6 +79,52 @@ def test_a_page_is_not_empty_because_another_reader_was_quicker(
     other = SqliteFeedSource(str(tmp_path / "feeds.db"))
     source.before = lambda: other.drain("t")
     assert [event.key for event in source.read_feed("t", 0, Ulid.MIN)] == [(0,), (1,), (2,)]
+
+
+def test_a_shard_first_used_while_its_feed_is_sealed_starts_above_the_seal(
+    user: sqlite3.Connection, tmp_path: Path
+) -> None:
+    """R7: the floor that counts is the one under the lock, not one that the reader saw before it waited."""
+    source = Interrupted(str(tmp_path / "feeds.db"))
+    source.set_up_feed("t")
+    other = SqliteFeedSource(str(tmp_path / "feeds.db"))
+    until = other.now()
+
+    def seal_then_write() -> None:
+        source.before = lambda: None
+        other.seal("t", until)
+        user.execute(f"insert into {OUTBOX} (shard_id, time_hint, id) values (4, 0, 1)")
+
+    source.before = seal_then_write
+    (event,) = source.read_feed("t", 4, Ulid.MIN)
+    assert event.ulid >= Ulid.floor(until)
+
+
+@pytest.mark.parametrize("moment", ["before it reads", "while it reads"])
+def test_a_bulk_read_that_a_purge_came_upon_fails(
+    moment: str, user: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R12: ADBC looks and reads by two connections; rows that went in between are not silently left out."""
+    path = str(tmp_path / "feeds.db")
+    writer = SqliteFeedSource(path)
+    writer.set_up_feed("t")
+    _write(user, range(3))
+    writer.drain("t")
+    writer.seal("t", writer.now())
+    user.close()  # ADBC has a second SQLite, whose locks this one would drop
+    purge = [sys.executable, "-c", PURGE, path]
+
+    def read_late(*arguments: Any) -> Iterator[Any]:
+        if moment == "before it reads":
+            subprocess.run(purge, check=True)
+        yield from stream_adbc(*arguments)
+        if moment == "while it reads":
+            subprocess.run(purge, check=True)
+
+    monkeypatch.setattr(adbc, "stream_adbc", read_late)
+    source = SqliteFeedSource(path, bulk_reader="adbc")
+    with pytest.raises(PurgedError):
+        list(source.stream("t", 0, UlidRange(Ulid.MIN, Ulid.MAX)))
 
 
 def test_a_drain_ends_while_writers_go_on(user: sqlite3.Connection, tmp_path: Path) -> None:
