@@ -263,9 +263,10 @@ def test_of_two_who_press_the_same_button_one_wins(operator: Visitor, source: Sq
     assert row(source).resource_version == version + 1
 
 
+@pytest.mark.parametrize("to", [TWO, "earliest"])
 @pytest.mark.parametrize("moment", ["before the plan", "after the plan"])
 def test_a_move_that_comes_between_look_and_change_is_not_overwritten(
-    moment: str, operator: Visitor, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+    moment: str, to: str, operator: Visitor, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever is slower gets a 409, also where both go to the same place, and the first one's move stays."""
     version = row(source).resource_version
@@ -277,7 +278,7 @@ def test_a_move_that_comes_between_look_and_change_is_not_overwritten(
         return planned or plan_moves(*arguments)
 
     monkeypatch.setattr(changefeed_moves, "plan_moves", plan_late)
-    answer = operator.send("move", {"to": TWO, "resource_version": version, "why": "second"}, 409, **CURSOR)
+    answer = operator.send("move", {"to": to, "resource_version": version, "why": "second"}, 409, **CURSOR)
     assert (answer["error"], answer["present_version"]) == ("StaleVersionError", version + 1)
     assert (row(source).resource_version, source.history(FEED, CONSUMER, shard=0)[0].why) == (
         version + 1,
