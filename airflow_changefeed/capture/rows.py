@@ -13,14 +13,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_changefeed.capture.values import as_json, check_json, joined, json_texts
-from airflow_changefeed.core.capture import CapturedTable, CaptureShape, Operation
+from airflow_changefeed.core.capture import (
+    BASE_TYPE,
+    OFFSET,
+    TICKS,
+    CapturedTable,
+    CaptureShape,
+    Operation,
+)
 from airflow_changefeed.exceptions import SchemaChangedError
 from airflow_changefeed.sources.arrow import byte_strings
 
-#: Second columns that become part of the value they belong to (ADR 0006).
-TICKS, OFFSET = "_100ns", "_offset_minutes"
-#: The second column that stays one: the base type of a ``sql_variant``.
-BASE_TYPE = "_type"
 #: What events are called, by the number that they have here.
 EVENT_TYPES = ("add", "upd", "del", "reset")
 _OPERATIONS = (Operation.INSERT, Operation.UPDATE, Operation.DELETE)
@@ -124,23 +127,13 @@ def _members(row: pa.StructType, columns: Columns, own: frozenset[str]) -> Itera
             yield Member(name + BASE_TYPE, base_type)
 
 
-def own_fields(shape: CaptureShape) -> frozenset[str]:
-    """Return the fields that hold a column of a table, not what another one could not hold."""
-    return frozenset(
-        field
-        for table in shape.tables.values()
-        for columns in table.columns.values()
-        for field in columns.values()
-    )
-
-
 def check_rows(shape: CaptureShape, row: pa.StructType) -> None:
     """
     Check that all captured columns have a form in JSON.
 
     :raises ColumnTypeError: one has none.
     """
-    own, captured = own_fields(shape), Captured(shape)
+    own, captured = shape.own_fields, Captured(shape)
     for table in range(len(captured.tables)):
         for event in range(len(_OPERATIONS)):
             for member in members(row, captured.columns(table, event), own):
@@ -225,7 +218,7 @@ def row_texts(
     :param is_key: only the key's columns.
     :return: null where no row is wanted, or where there is no key.
     """
-    own = own_fields(events.captured.shape)
+    own = events.captured.shape.own_fields
     texts, places = [], []
     for columns, rows in events.groups(present, is_key=is_key):
         if columns or not is_key:

@@ -23,6 +23,9 @@ METADATA_KEY = b"changefeed.capture"
 #: Session variable that holds the W3C trace context of a request.
 TRACE_KEY = "traceparent"
 MAX_SESSION_KEYS = 32
+#: Suffixes of the second columns, which hold what a column's own type in Parquet cannot (ADR 0006): the
+#: seventh digit of seconds, the minutes ahead of UTC, and the base type of a ``sql_variant``.
+TICKS, OFFSET, BASE_TYPE = "_100ns", "_offset_minutes", "_type"
 
 
 class Operation(str, Enum):
@@ -181,6 +184,16 @@ class CaptureShape:
     with_sequence: bool
     tables: Mapping[str, CapturedTable]
     begun_at: datetime | None = None
+
+    @property
+    def own_fields(self) -> frozenset[str]:
+        """The fields that hold a column of a table, not what another one could not hold."""
+        return frozenset(
+            field
+            for table in self.tables.values()
+            for columns in table.columns.values()
+            for field in columns.values()
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""

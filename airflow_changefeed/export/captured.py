@@ -3,10 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from airflow_changefeed.core.capture import METADATA_KEY, CapturedTable, CaptureShape, Operation
+from airflow_changefeed.core.capture import (
+    BASE_TYPE,
+    METADATA_KEY,
+    OFFSET,
+    TICKS,
+    CapturedTable,
+    CaptureShape,
+    Operation,
+)
 from airflow_changefeed.exceptions import FoldError, ManifestError
 from airflow_changefeed.export.read import UnitFile
 from airflow_changefeed.export.store import ExportStore
@@ -14,6 +22,13 @@ from airflow_changefeed.sources.base import ULID_COLUMN
 
 OLD, NEW = "old", "new"
 _EVENT = (ULID_COLUMN, "name", "type", "captured_at", OLD, NEW)
+# Arrow types of second columns, and of what they belong to; Parquet gives uint8 back as it was.
+_INSTANT = "timestamp[us, tz=UTC]"
+_SECONDS = {
+    TICKS: ("uint8", ("timestamp[us]", _INSTANT, "time64[us]")),
+    OFFSET: ("int16", (_INSTANT,)),
+    BASE_TYPE: ("string", ("string",)),
+}
 
 
 @dataclass(frozen=True)
@@ -68,6 +83,20 @@ def file_columns(store: ExportStore, file: UnitFile) -> FileColumns:
         )
     image = schema.field(NEW).type
     return FileColumns(shape, {field.name: str(field.type) for field in image})
+
+
+def second_fields(fields: Mapping[str, str], own: str, taken: Collection[str]) -> list[str]:
+    """
+    Return the suffixes of the fields that hold what a field cannot hold by itself.
+
+    :param fields: of a file: name to Arrow type.
+    :param taken: fields that hold a column of their own.
+    """
+    return [
+        suffix
+        for suffix, (kind, kinds) in _SECONDS.items()
+        if fields.get(own) in kinds and fields.get(own + suffix) == kind and own + suffix not in taken
+    ]
 
 
 def foldable_table(shape: CaptureShape, table: str | None) -> str:

@@ -7,16 +7,22 @@ row is read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
-from airflow_changefeed.core.capture import CapturedTable, CaptureShape, KeyChange, Operation
+from airflow_changefeed.core.capture import (
+    OFFSET,
+    CapturedTable,
+    CaptureShape,
+    KeyChange,
+    Operation,
+)
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.times import format_time, from_milliseconds, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import FoldError, InvalidArgumentError, NotExportedError
-from airflow_changefeed.export.captured import file_columns, foldable_table
+from airflow_changefeed.export.captured import FileColumns, file_columns, foldable_table, second_fields
 from airflow_changefeed.export.coverage import Gap, Interval, find_gaps
 from airflow_changefeed.export.read import UnitFile, check_once, export_there, units_and_files
 from airflow_changefeed.export.schemas import wider_type
@@ -48,7 +54,9 @@ class FoldSource:
     What a fold reads.
 
     :param at: exclusive; all events before it are there.
-    :param columns: of the table, in its order, and the field of ``old`` and ``new`` that holds each.
+    :param columns: of the table, in its order, and the field of ``old`` and ``new`` that holds each; behind
+        each its second columns.
+    :param seconds: the second columns, and the column that each belongs to.
     :param kinds: Arrow type of each column, which holds the values of all files.
     :param unknown: why the events do not tell all rows unless a reset is among them; empty where they do.
     :param known_from: an earlier reset does not tell them; None where any does.
@@ -61,13 +69,17 @@ class FoldSource:
     columns: Mapping[str, str]
     kinds: Mapping[str, str]
     groups: tuple[FoldedFiles, ...]
+    seconds: Mapping[str, str] = field(default_factory=dict)
     unknown: str = ""
     known_from: datetime | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The table's key columns."""
-        return self.shape.tables[self.table].key_columns
+        """The table's key columns, then their second columns that tell two keys apart."""
+        own = self.shape.tables[self.table].key_columns
+        # Two instants are one key, whatever their offsets from UTC.
+        more = (name for name, of in self.seconds.items() if of in own and not name.endswith(OFFSET))
+        return (*own, *more)
 
     @property
     def loses_keys(self) -> bool:
@@ -112,8 +124,9 @@ def find_fold(store: ExportStore, at: datetime | None = None, table: str | None 
     name = foldable_table(known.shape, table)
     captured = known.shape.tables[name]
     groups = _groups(store, files)
-    columns = captured.columns[Operation.INSERT]
-    kinds = _kinds(store, name, columns, groups or (FoldedFiles((newest,), known.fields, known.shape),))
+    read = groups or (FoldedFiles((newest,), known.fields, known.shape),)
+    columns, seconds = _columns(captured.columns[Operation.INSERT], (*read, known))
+    kinds = _kinds(store, name, columns, read)
     gap = _last_gap(store, name, end)
     unknown = _unknown(store, known.shape, captured, units, end)
     keyless = _keyless(groups, name, captured)
@@ -125,7 +138,7 @@ def find_fold(store: ExportStore, at: datetime | None = None, table: str | None 
     if gap is not None:
         unknown = f"changes passed the capture unseen, which was found at {format_time(gap)}: {SETTLE}"
     known_from = max(filter(None, (keyless, gap)), default=None)
-    return FoldSource(store, name, end, known.shape, columns, kinds, groups, unknown, known_from)
+    return FoldSource(store, name, end, known.shape, columns, kinds, groups, seconds, unknown, known_from)
 
 
 def _parse_time(at: object) -> datetime | None:
@@ -232,14 +245,31 @@ def _groups(store: ExportStore, files: Iterable[UnitFile]) -> tuple[FoldedFiles,
     return tuple(FoldedFiles(own, columns.fields, columns.shape) for own, columns in found)
 
 
+def _columns(
+    own: Mapping[str, str], files: Sequence[FoldedFiles | FileColumns]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the columns with their second columns behind them, and what each of these belongs to."""
+    taken = frozenset().union(*(each.shape.own_fields for each in files))
+    columns: dict[str, str] = {}
+    seconds: dict[str, str] = {}
+    for name, place in own.items():
+        columns[name] = place
+        for suffix in dict.fromkeys(
+            suffix for each in files for suffix in second_fields(each.fields, place, taken)
+        ):
+            columns[name + suffix] = place + suffix
+            seconds[name + suffix] = name
+    return columns, seconds
+
+
 def _kinds(
     store: ExportStore, table: str, columns: Mapping[str, str], groups: Sequence[FoldedFiles]
 ) -> dict[str, str]:
     """Return for each column the type that holds its values in all files."""
     kinds: dict[str, str] = {}
-    for column, field in columns.items():
+    for column, place in columns.items():
         for group in groups:
-            kind = group.fields.get(field)
+            kind = group.fields.get(place)
             if kind is None:
                 continue
             wider = wider_type(kinds.get(column, kind), kind)

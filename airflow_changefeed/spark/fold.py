@@ -31,6 +31,20 @@ if TYPE_CHECKING:
 _LOOSE = ("string", "large_string", "binary", "large_binary")
 #: Stands for a ULID in the message of an error that Spark puts together.
 _SOME_ULID = "<<ulid>>"
+# What is found only while the rows are read: why an event leaves the state unknown, and the remedy.
+_BROKEN_CHAIN = (
+    "changes a row that no event before it has added, so events are missing. Export the capture from its "
+    "beginning on"
+)
+_NULL_KEY = (
+    "has null in a key column, and rows without a key cannot be told apart. Declare the key columns "
+    f"`not null`, and {SETTLE}"
+)
+_MOVED_SHARD = (
+    "is the first of a key whose events are in several shards, which have no order between them: the shard's "
+    "expression tells keys apart that the database takes for the same. Capture the table with a shard that "
+    "is the same for them, for example a number"
+)
 
 
 def fold(
@@ -182,19 +196,26 @@ def _changes(events: CapturedEvents, *, has_moved: bool) -> DataFrame:
     from pyspark.sql import functions
 
     source, kind = events.source, functions.col("type")
-    frame = events.read([ULID_COLUMN, "type"], source.keys, list(source.columns))
+    # A key in other bytes may have another shard, and two shards have no order between them.
+    shards = {file.manifest.unit.shard for group in source.groups for file in group.files}
+    by_shard = has_moved and len(shards) > 1
+    frame = events.read([ULID_COLUMN, "type"], source.keys, list(source.columns), by_shard=by_shard)
     frame = frame.where(kind != "reset")
     old, new = functions.col(OLD), functions.col(NEW)
     adds = (kind == "add") | _has_moved(source) if has_moved else kind == "add"
-    keys = [functions.coalesce(new.getField(key), old.getField(key)) for key in source.keys]
-    changes = frame.select(ULID_COLUMN, *_numbered(keys), adds.alias("adds"), NEW)
+    # Not coalesce: a null in the new key is not the old key.
+    keys = [
+        functions.when(new.isNotNull(), new.getField(key)).otherwise(old.getField(key)) for key in source.keys
+    ]
+    shard = [SHARD] if by_shard else []
+    changes = frame.select(ULID_COLUMN, *shard, *_numbered(keys), adds.alias("adds"), NEW)
     if not has_moved:
         return changes
     keys = [old.getField(key) for key in source.keys]
     nothing = functions.when(functions.lit(False), new).alias(NEW)
     left = frame.where(_has_moved(source))
     return changes.unionByName(
-        left.select(ULID_COLUMN, *_numbered(keys), functions.lit(False).alias("adds"), nothing)
+        left.select(ULID_COLUMN, *shard, *_numbered(keys), functions.lit(False).alias("adds"), nothing)
     )
 
 
@@ -204,28 +225,34 @@ def _numbered(columns: Sequence[Column]) -> list[Column]:
 
 
 def _state(source: FoldSource, changes: DataFrame) -> DataFrame:
-    """Return the row behind each key's last change."""
+    """Return the row behind each key's last change; the computation fails where that is not known."""
     from pyspark.sql import functions
 
     keys = [f"key{number}" for number in range(len(source.keys))]
     ends = changes.groupBy(*keys).agg(
         functions.max_by(NEW, ULID_COLUMN).alias("row"),
         functions.min(functions.struct(ULID_COLUMN, "adds")).alias("first"),
+        *([functions.count_distinct(SHARD).alias("shards")] if SHARD in changes.columns else []),
     )
     row, first = functions.col("row"), functions.col("first")
-    broken = _broken_chain(source, first.getField(ULID_COLUMN))
-    there = functions.when(first.getField("adds"), row.isNotNull()).otherwise(broken)
+
+    def fails(why: str) -> Column:
+        return _failure(source, first.getField(ULID_COLUMN), why)
+
+    own = keys[: len(source.shape.tables[source.table].key_columns)]
+    is_null = reduce(lambda one, other: one | other, (functions.col(key).isNull() for key in own))
+    there = functions.when(is_null, fails(_NULL_KEY))
+    if "shards" in ends.columns:
+        there = there.when(functions.col("shards") > 1, fails(_MOVED_SHARD))
+    there = there.when(first.getField("adds"), row.isNotNull()).otherwise(fails(_BROKEN_CHAIN))
     return ends.where(there).select(*(row.getField(name).alias(name) for name in source.columns))
 
 
-def _broken_chain(source: FoldSource, ulid: Column) -> Column:
-    """Return what fails the computation, with an error of ours in Spark's text: the last guard."""
+def _failure(source: FoldSource, ulid: Column, why: str) -> Column:
+    """Return what fails the computation, with an error of ours in Spark's text."""
     from pyspark.sql import functions
 
-    error = source.refusal(
-        f"event {_SOME_ULID} changes a row that no event before it has added, so events are missing. Export "
-        "the capture from its beginning on"
-    )
+    error = source.refusal(f"event {_SOME_ULID} {why}")
     before, _, behind = ErrorFacts.of(error).marked.partition(_SOME_ULID)
     text = functions.concat(functions.lit(before), ulid, functions.lit(behind))
     return functions.raise_error(text).cast("boolean")

@@ -62,6 +62,7 @@ class CapturedEvents:
             kinds = {OLD: old, NEW: new}
             columns = [f"{name} string" for name in own]
             columns += [f"{image} struct<{self._ddl(names)}>" for image, names in kinds.items() if names]
+            columns += [f"{SHARD} string"] if by_shard else []
             return self.spark.createDataFrame([], ", ".join(columns))
         return union(frames)
 

@@ -15,13 +15,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from airflow_changefeed.core.capture import BASE_TYPE, OFFSET, TICKS
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.exceptions import ColumnTypeError
 from airflow_changefeed.sources.mssql.names import MssqlFeed
 from airflow_changefeed.sources.mssql.types import Declared, parse
 
-#: Suffixes of the columns that hold what the column itself cannot.
-TICKS, OFFSET, BASE_TYPE = "_100ns", "_offset_minutes", "_type"
 #: Decimal digits of seconds that Arrow's microseconds, which reach from year 1 to 9999, hold.
 _MICRO_DIGITS = 6
 _MAX_WIDE_CHARACTERS = 4_000

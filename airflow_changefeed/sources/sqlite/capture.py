@@ -21,7 +21,7 @@ from airflow_changefeed.sources.sqlite.capture_gaps import (
     gaps,
     take_baseline,
 )
-from airflow_changefeed.sources.sqlite.capture_plan import declared, difference, plan_capture
+from airflow_changefeed.sources.sqlite.capture_plan import declared, difference, nullable_keys, plan_capture
 from airflow_changefeed.sources.sqlite.capture_record import record_rows
 from airflow_changefeed.sources.sqlite.capture_registry import (
     REGISTRY,
@@ -347,7 +347,7 @@ def _whole(connection: sqlite3.Connection, capture: StoredCapture, *, snapshot: 
 
 
 def _check_columns(connection: sqlite3.Connection, capture: StoredCapture) -> None:
-    """Raise where a table, or a column that is captured of it, is not there any more."""
+    """Raise where a table, or a column that is captured of it, is gone, or where a key can be null by now."""
     problems = []
     for table in capture.tables:
         names = {
@@ -359,4 +359,5 @@ def _check_columns(connection: sqlite3.Connection, capture: StoredCapture) -> No
         elif wanted - names:
             gone = ", ".join(map(repr, sorted(wanted - names)))
             problems.append(f"table {table.name!r} has lost {gone}: refresh the capture first")
+        problems += nullable_keys(connection, table.name)
     _refuse(capture.name, problems)

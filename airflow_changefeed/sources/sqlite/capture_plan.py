@@ -68,6 +68,7 @@ def plan_capture(
                 f"table {table.table!r} has no primary key, so an update's old and new row cannot be told to "
                 "be one: capture its inserts and deletes only, or give it a key"
             )
+        plan.problems += nullable_keys(connection, table.table)
         key = [one for one, place in columns if place]
         _check_shard(connection, table, key, spec, plan.problems, is_known=before is not None)
         given = _fields(plan, table.table, columns, chosen[table.table], known.get(table.table), contested)
@@ -103,6 +104,25 @@ def _present(connection: sqlite3.Connection, table: str, problems: list[str]) ->
         if column.name.lower().startswith(RESERVED_PREFIX)
     ]
     return columns
+
+
+def nullable_keys(connection: sqlite3.Connection, table: str) -> list[str]:
+    """
+    Say which key columns may be null: SQLite takes any number of rows whose key is null.
+
+    An ``integer primary key``, which is the rowid, never is; it alone has no index.
+    """
+    rows = connection.execute(
+        'select name from pragma_table_xinfo(?1) where pk and not "notnull" '
+        "and exists (select * from pragma_index_list(?1) where origin = 'pk') order by pk",
+        (table,),
+    ).fetchall()
+    return [
+        f"key column {name!r} of table {table!r} can be null, and rows without a key cannot be told apart: "
+        "declare it `not null`. SQLite cannot alter a column, so create the table again, copy its rows, drop "
+        "the old one and rename the new one"
+        for (name,) in rows
+    ]
 
 
 def _chosen(

@@ -113,7 +113,8 @@ class SqliteEngine:
 
     def create_table(self, table: Table) -> None:
         """Create an event table, in WAL mode, as ``set_up_feed`` leaves the file."""
-        columns = [f"{_quote(name)} {_TYPES[kind]}" for name, kind in (*table.keys, *table.columns)]
+        columns = [f"{_quote(name)} {_TYPES[kind]} not null" for name, kind in table.keys]
+        columns += [f"{_quote(name)} {_TYPES[kind]}" for name, kind in table.columns]
         if table.kind is FeedKind.SERIALIZED:
             columns = [f'"Shard" {_TYPES[table.shard_type]} not null', '"ULID" blob not null', *columns]
         if table.keys:

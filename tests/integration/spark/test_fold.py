@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from random import Random
@@ -275,6 +275,84 @@ def test_a_key_that_changes_for_people_only_moves_its_row(
     )
     assert state(spark, export) == [third, shoe(2, "clog")]
     assert state(spark, export, at=minute(3)) == [second]
+
+
+@pytest.mark.parametrize("rule", list(KeyChange))
+def test_a_null_key_is_refused_and_never_folded_into_one_row(
+    spark: SparkSession, export: CapturedExport, rule: KeyChange
+) -> None:
+    """Also where its row is gone again, or a part of the key is there; behind a reset it does not count."""
+    export.shape = reshaped(shape(key_change=rule), key_columns=("id", "name"))
+    first = Event(minute(2), "add", None, shoe(1, None))
+    export.write(
+        [
+            Event(minute(1), "add", None, shoe(1)),
+            first,
+            Event(minute(3), "add", None, shoe(1, None, "12.00")),
+            Event(minute(4), "del", shoe(1, None)),
+        ]
+    )
+    for at in (minute(2.5), START + HOUR):
+        with pytest.raises(Exception, match="changefeed-error") as failed:
+            fold(spark, export.store.path, CAPTURE, at=at).collect()
+        error = ErrorFacts.of(failed.value).to_error()
+        assert isinstance(error, FoldError)
+        assert f"event {first.ulid} has null in a key column" in error.message
+    assert state(spark, export, at=minute(2)) == [shoe(1)]
+    again = Event(minute(71), "add", None, shoe(1, "boot"), is_snapshot=True)
+    export.write([Event(minute(70), "reset"), again], hours(1, 2)[0])
+    assert state(spark, export) == [shoe(1, "boot")]
+
+
+def test_a_key_that_moved_to_another_shard_is_refused(spark: SparkSession, export: CapturedExport) -> None:
+    """Shards are not ordered among each other, so nobody knows which of its two spellings came last."""
+    export.shape = reshaped(shape(), key_columns=("name",))
+    upper, lower = shoe(1, "A"), shoe(1, "a")
+    # As it was: A, a, A, a; shard 1 is that of "A", and was drained later.
+    first = Event(minute(1), "add", None, lower)
+    export.write([first, Event(minute(5), "upd", upper, lower), Event(minute(7), "upd", upper, lower)])
+    export.write([Event(minute(2), "add", None, upper), Event(minute(8), "upd", lower, upper)], shard=1)
+    with pytest.raises(Exception, match="changefeed-error") as failed:
+        fold(spark, export.store.path, CAPTURE).collect()
+    assert "events are in several shards" in ErrorFacts.of(failed.value).to_error().message
+
+
+def test_what_a_second_column_holds_is_part_of_the_row_and_of_its_key(
+    spark: SparkSession, export: CapturedExport
+) -> None:
+    """Two keys 100 ns apart are two rows; an instant is one key whatever its offset."""
+    export.image = pa.schema(
+        [
+            ("at", pa.timestamp("us")),
+            ("at_100ns", pa.uint8()),
+            ("due", pa.timestamp("us", "UTC")),
+            ("due_offset_minutes", pa.int16()),
+            ("any", pa.string()),
+            ("any_type", pa.string()),
+        ]
+    )
+    names = ("at", "due", "any")
+    same = {name: name for name in names}
+    columns = dict.fromkeys(Operation, same)
+    export.shape = reshaped(shape(), columns=columns, key_columns=names)
+    moment, due = datetime(2020, 1, 1), datetime(2020, 1, 2, tzinfo=timezone.utc)
+
+    def row(ticks: int, offset: int, kind: str) -> dict[str, Any]:
+        return dict(zip(export.image.names, (moment, ticks, due, offset, "1", kind), strict=True))
+
+    export.write(
+        [
+            Event(minute(1), "add", None, row(1, 60, "int")),
+            Event(minute(2), "add", None, row(2, 60, "int")),
+            Event(minute(3), "add", None, row(2, 60, "varchar(1)")),
+            Event(minute(4), "upd", row(1, 60, "int"), row(1, 120, "int")),
+            Event(minute(5), "del", row(2, -60, "int")),
+        ]
+    )
+    frame = fold(spark, export.store.path, CAPTURE)
+    assert frame.columns == export.image.names
+    found = sorted((row.at_100ns, row.due_offset_minutes, row.any_type) for row in frame.collect())
+    assert found == [(1, 120, "int"), (2, 60, "varchar(1)")]
 
 
 def test_tables_of_one_capture_are_folded_by_themselves(spark: SparkSession, export: CapturedExport) -> None:

@@ -22,6 +22,7 @@ from airflow_changefeed.exceptions import (
     PurgedError,
 )
 from airflow_changefeed.sources.sqlite.control import DRAIN_ROWS
+from tests.examples import examples
 from tests.unit.sources.sqlite_captures import ALL, CaptureFile
 
 FLIGHT = "create table flight (id integer primary key, status text, gate int)"
@@ -77,6 +78,56 @@ def test_a_table_that_cannot_be_captured_so_is_refused_with_the_reason(file: Cap
         file.source.enable_capture(spec)
     assert reason in caught.value.message
     assert file.sql("select name, sql from sqlite_master order by name") == before
+
+
+NULLABLE = {
+    "text": "id text primary key, x int",
+    "int": "id int primary key, x int",
+    "descending": "id integer primary key desc, x int",
+    "a part": "x int not null, id text, primary key (x, id)",
+}
+NEVER_NULL = {
+    "rowid": "(id integer primary key, x int)",
+    "not null": "(id text not null primary key, x int)",
+    "strict": "(id text primary key, x int) strict",
+    "no rowid": "(id text primary key, x int) without rowid",
+}
+
+
+@pytest.mark.parametrize("columns", NULLABLE.values(), ids=NULLABLE)
+@pytest.mark.parametrize("rule", list(KeyChange))
+def test_a_key_that_can_be_null_is_refused(file: CaptureFile, columns: str, rule: KeyChange) -> None:
+    """SQLite takes any number of null keys, of which no event says which row it changed."""
+    file.sql(f"create table shoe ({columns})")
+    with pytest.raises(FeedSetupError, match=r"key column 'id' of table 'shoe' can be null.*`not null`"):
+        file.enable("shoe", key_change=rule)
+    assert file.source.captures() == []
+
+
+@pytest.mark.parametrize("columns", NEVER_NULL.values(), ids=NEVER_NULL)
+def test_a_key_that_is_never_null_is_captured(file: CaptureFile, columns: str) -> None:
+    """As SQLite itself forbids nulls there, declared or not."""
+    file.sql(f"create table shoe {columns}")
+    assert file.enable("shoe").is_enabled
+
+
+def test_a_table_whose_key_can_be_null_is_made_again_as_the_reference_says(file: CaptureFile) -> None:
+    """Then it is captured."""
+    file.sql("create table parts (code text primary key, price integer)", "insert into parts values ('a', 1)")
+    (again,) = examples("reference/embedded-source.md", {}, "sql")
+    file.connection.executescript(again)
+    file.enable("parts", snapshot=True)
+    assert file.changes("parts_changes") == [("add", None, {"code": "a", "price": 1})]
+
+
+def test_a_key_that_can_be_null_by_now_is_refused_when_a_gap_is_settled(file: CaptureFile) -> None:
+    """The table was made anew meanwhile, with the same names."""
+    file.sql("create table shoe (id text not null primary key)")
+    file.enable("shoe")
+    file.sql("drop table shoe", "create table shoe (id text primary key)")
+    file.source.check_capture("shoe_changes")
+    with pytest.raises(FeedSetupError, match="key column 'id' of table 'shoe' can be null"):
+        file.source.settle_capture("shoe_changes", note="made anew", by="me", resync=True)
 
 
 def test_all_reasons_are_told_at_once(file: CaptureFile) -> None:

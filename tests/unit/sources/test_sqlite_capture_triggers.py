@@ -214,7 +214,7 @@ def test_a_shard_that_is_none_makes_the_write_fail(path: Path) -> None:
 
 def test_shards_are_computed_from_the_key_of_the_row(path: Path) -> None:
     """Whatever SQL makes of it; here UUIDs in another spelling."""
-    file = CaptureFile(path, "create table u (id text primary key, v)")
+    file = CaptureFile(path, "create table u (id text not null primary key, v)")
     key = "0a1b2c3d-0000-4000-8000-00000000000f"
     file.enable(TableCapture("u", shard="lower(id) -- whose"), shard_key_type="uniqueidentifier")
     file.sql(f"insert into u values ('{key.upper()}', x'00')")
