@@ -43,7 +43,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@[ "$$($(UV) --version 2>/dev/null | cut -d' ' -f2)" = "$(UV_VERSION)" ] || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv==$(UV_VERSION)"
 	@echo "Installing into $(VENV) (the first time this downloads about 1 GB)"
-	@$(UV) pip install --quiet --python $(BIN)/python -c constraints.txt -b constraints.txt -e '.[dev,mssql,spark]'
+	@$(UV) pip install --quiet --python $(BIN)/python -c constraints.txt -b constraints.txt -e '.[dev,mssql,spark,s3,azure,gcs]'
 	@touch $(STAMP)
 
 java: ## Check that Java 17 or later is there for Spark
