@@ -205,7 +205,7 @@ def _verify() -> ActionCommand:
             option(
                 "--conn-id",
                 "--path-conn-id",
-                help="Airflow connection whose extra holds the fsspec storage options of the path",
+                help="Airflow connection that of the path (aws, wasb, adls, google_cloud_platform, generic)",
             ),
             option(
                 "--changefeed-conn-id",
@@ -236,7 +236,7 @@ def _doctor() -> ActionCommand:
         option("--path", help="Root of the export, to look for missing and stale windows"),
         option(
             "--path-conn-id",
-            help="Airflow connection whose extra holds the fsspec storage options of the path",
+            help="Airflow connection that of the path (aws, wasb, adls, google_cloud_platform, generic)",
         ),
         option(
             "--role",

@@ -126,7 +126,7 @@ def _rebuild() -> ActionCommand:
         option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
         option(
             "--path-conn-id",
-            help="Airflow connection whose extra holds the fsspec storage options of the path",
+            help="Airflow connection that of the path (aws, wasb, adls, google_cloud_platform, generic)",
         ),
         *shown(),
     )

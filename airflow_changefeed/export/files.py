@@ -21,17 +21,24 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, Protocol
 
 from airflow_changefeed.exceptions import OutputNotWritableError
+from airflow_changefeed.export.credentials import made
 from airflow_changefeed.export.layout import CONTROL
 from airflow_changefeed.export.remote import RemoteFiles, answering, check_path, secrets_of
 
 __all__ = ["Files", "LocalFiles", "RemoteFiles", "open_files", "unfinished", "writing"]
 
 _TRIES = 100
+_HADOOPS = {"wasb": "abfs", "wasbs": "abfss"}
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}")
 
 
 class Files(Protocol):
-    """A file system below the root of an output; paths are its own, without protocol."""
+    """
+    A file system below the root of an output; paths are its own, without protocol.
+
+    ``url`` gives them back with scheme and authority as the user wrote them for the root: Spark may know the
+    storage by that name only, as ``s3a://`` or an account in ``abfs://``.
+    """
 
     root: str
     #: Whether a folder with all its files moves at once.
@@ -89,7 +96,8 @@ def open_files(path: str, storage_options: Mapping[str, Any] | None = None) -> F
     Open the file system of an output.
 
     :param path: local path or fsspec URL.
-    :param storage_options: for fsspec; may hold secrets.
+    :param storage_options: for fsspec; may hold secrets, and what
+        :func:`~airflow_changefeed.export.credentials.made` makes credentials of.
     :raises OutputNotWritableError: no such protocol, its package is not installed, or the path holds a
         secret.
     :raises TransientError: the file system could not be reached.
@@ -100,10 +108,16 @@ def open_files(path: str, storage_options: Mapping[str, Any] | None = None) -> F
     check_path(path)
     secrets = tuple(secrets_of(storage_options or {}))
     with answering(path, secrets, ours=()):
-        system, root = url_to_fs(path, **(storage_options or {}))
+        system, root = url_to_fs(_known(path), **made(storage_options or {}))
     if isinstance(system, LocalFileSystem):
-        return LocalFiles(root)
-    return RemoteFiles(system, root, secrets)
+        return LocalFiles(root, path if path.startswith("file:") else None)
+    return RemoteFiles(system, root, secrets, url=path)
+
+
+def _known(path: str) -> str:
+    """Return a path by a scheme that fsspec knows: Hadoop's older one of Azure's blobs is none."""
+    scheme, separator, rest = path.partition("://")
+    return f"{_HADOOPS.get(scheme, scheme)}{separator}{rest}"
 
 
 def unfinished(name: str) -> str | None:
@@ -139,16 +153,22 @@ def _make_folder(path: str) -> None:
 
 
 class LocalFiles:
-    """Files on a disk that this machine mounts."""
+    """
+    Files on a disk that this machine mounts.
+
+    :param root: absolute path.
+    :param url: the root as the user wrote it; None for the path alone.
+    """
 
     moves_folders = True
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, url: str | None = None) -> None:
         self.root = root.rstrip("/") or "/"
+        self._url = (self.root if url is None else url).rstrip("/")
 
     def url(self, path: str) -> str:
         """Return a path as Spark and other readers name it."""
-        return path
+        return self._url + path.removeprefix(self.root.rstrip("/"))
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, sorted; none when there is no such folder."""

@@ -138,21 +138,28 @@ class RemoteFiles:
     """
     Files of an object store, or of any other file system that fsspec knows: nothing but single files is
     atomic.
+
+    :param url: the root as the user wrote it; None for fsspec's own way.
     """
 
     moves_folders = False
 
-    def __init__(self, system: Any, root: str, secrets: Sequence[str] = ()) -> None:
+    def __init__(
+        self, system: Any, root: str, secrets: Sequence[str] = (), *, url: str | None = None
+    ) -> None:
         self.system = system
         self.root = root.rstrip("/")
         self._secrets = secrets
+        self._url = url
 
     def _answering(self, path: str) -> contextlib.AbstractContextManager[None]:
         return answering(path, self._secrets)
 
     def url(self, path: str) -> str:
         """Return a path as Spark and other readers name it."""
-        return str(self.system.unstrip_protocol(path))
+        if self._url is None:
+            return str(self.system.unstrip_protocol(path))
+        return self._url.rstrip("/") + path.removeprefix(self.root)
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, sorted; none when there is no such folder."""

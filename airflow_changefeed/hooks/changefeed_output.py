@@ -3,33 +3,73 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
 from airflow_changefeed.exceptions import ConnectionNotUsableError
 from airflow_changefeed.hooks.changefeed_secrets import hide_secrets
+from airflow_changefeed.hooks.storage import aws, azure, google
+from airflow_changefeed.hooks.storage.extra import unusable
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+_SECRET_PARTS = ("AccountKey=", "SharedAccessSignature=")
+_Options = Callable[["Connection", str], dict[str, Any]]
+_AZURE: tuple[tuple[str, ...], _Options] = (azure.SCHEMES, azure.azure_options)
+#: Types of connections that mean what they mean to Airflow's providers: the paths they are for, and how they
+#: are read. Of every other type the extra is handed to fsspec as it is.
+STORES: dict[str, tuple[tuple[str, ...], _Options]] = {
+    "aws": (aws.SCHEMES, aws.aws_options),
+    "adls": _AZURE,
+    "azure_data_lake": _AZURE,
+    "wasb": _AZURE,
+    "google_cloud_platform": (google.SCHEMES, google.google_options),
+}
 
 
 def storage_options(path: str, path_conn_id: str | None) -> dict[str, Any]:
     """
-    Return fsspec's storage options of an output; may hold secrets.
+    Return fsspec's storage options of an output, as JSON values; may hold secrets.
 
-    :param path: the output, for errors.
-    :param path_conn_id: Airflow connection whose extra holds them; None for none.
-    :raises ConnectionNotUsableError: no such connection; terminal.
+    :param path: the output.
+    :param path_conn_id: Airflow connection that holds them; None for none.
+    :raises ConnectionNotUsableError: no such connection, or one that does not fit the path; terminal.
     """
     if path_conn_id is None:
         return {}
     from airflow.sdk.exceptions import AirflowNotFoundException
 
     try:
-        extra: dict[str, Any] = BaseHook.get_connection(path_conn_id).extra_dejson
+        connection = BaseHook.get_connection(path_conn_id)
     except AirflowNotFoundException:
         raise ConnectionNotUsableError(
-            f"Airflow has no connection {path_conn_id!r}: create it with the fsspec storage options "
-            f"of {path} as its extra, or leave out path_conn_id",
+            f"Airflow has no connection {path_conn_id!r}: create it with what opens {path} (type aws, wasb, "
+            "adls or google_cloud_platform, or generic with fsspec's storage options as its extra), or leave "
+            "out path_conn_id",
             conn_id=path_conn_id,
         ) from None
-    hide_secrets(extra)
-    return extra
+    hide_secrets(connection.extra_dejson)
+    options = _translated(connection, path)
+    # Also what stands in other fields, and may be written into a URL.
+    hide_secrets(options)
+    parts = str(options.get("connection_string", "")).split(";")
+    hide_secrets({"keys": [part.partition("=")[2] for part in parts if part.startswith(_SECRET_PARTS)]})
+    return options
+
+
+def _translated(connection: Connection, path: str) -> dict[str, Any]:
+    if connection.conn_type not in STORES:
+        options: dict[str, Any] = connection.extra_dejson
+        return options
+    schemes, read = STORES[connection.conn_type]
+    scheme = path.partition("://")[0] if "://" in path else "file"
+    if scheme not in schemes:
+        raise unusable(
+            connection,
+            f"it opens {', '.join(f'{each}://' for each in schemes)}, and the output's path begins with "
+            f"{scheme}://; name a connection for that, or leave out path_conn_id",
+        )
+    return read(connection, path)

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections of Azure's storage, read as Airflow's Azure provider reads them, for adlfs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from airflow_changefeed.hooks.storage.extra import as_object, read_extra, unusable
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
+    from airflow.sdk import Connection
+
+SCHEMES = ("abfs", "abfss", "az", "wasb", "wasbs")
+
+# Of adlfs itself; Airflow has no names for them.
+_ADLFS = (
+    "assume_container_exists",
+    "blocksize",
+    "connection_timeout",
+    "location_mode",
+    "max_concurrency",
+    "read_timeout",
+    "timeout",
+)
+_KNOWN = (
+    *_ADLFS,
+    "account_host",
+    "account_key",
+    "account_name",
+    "anon",
+    "client_secret_auth_config",
+    "connection_string",
+    "managed_identity_client_id",
+    "sas_token",
+    "shared_access_key",
+    "tenant",
+    "tenant_id",
+    "workload_identity_client_id",
+    "workload_identity_tenant_id",
+)
+_IDENTITY: tuple[str, ...] = (
+    "managed_identity_client_id",
+    "workload_identity_client_id",
+    "workload_identity_tenant_id",
+)
+_PUBLIC = ".blob.core.windows.net"
+
+
+def azure_options(connection: Connection, path: str) -> dict[str, Any]:
+    """
+    Return adlfs's options; JSON values. Credentials that expire are renewed by Azure's own package, wherever
+    the output is opened.
+
+    :param path: the output; its URL may name the account.
+    :raises ConnectionNotUsableError: a field is not known, or no account is named; terminal.
+    """
+    extra = read_extra(connection, _KNOWN)
+    options = {name: extra[name] for name in _ADLFS if name in extra}
+    if "connection_string" in extra:
+        return {**options, "connection_string": extra["connection_string"]}
+    tenant = extra.get("tenant_id", extra.get("tenant"))
+    sas = str(extra.get("sas_token", ""))
+    if sas.startswith("https"):
+        # Airflow takes a whole URL with its signature there, too.
+        url, _, sas = sas.partition("?")
+    else:
+        url = connection.host or ""
+    account = _account(connection, extra, url, path, is_login_account=not tenant)
+    options |= account
+    if tenant:
+        return options | _service_principal(connection, extra, str(tenant))
+    key = extra.get("shared_access_key")
+    if not key and not sas:
+        key = connection.password or extra.get("account_key")
+    if url.startswith("http://"):
+        return _plain_http(connection, options, url, key, sas)
+    if key:
+        return {**options, "account_key": key}
+    if sas:
+        return {**options, "sas_token": sas}
+    return options | _identity(extra)
+
+
+def _account(
+    connection: Connection, extra: dict[str, Any], url: str, path: str, *, is_login_account: bool
+) -> dict[str, Any]:
+    """Return the storage account and, where it is another than Azure's usual one, its host."""
+    in_path = (urlsplit(path).hostname or "") if "@" in urlsplit(path).netloc else ""
+    host = _split(url)
+    place = host.netloc + host.path.rstrip("/") if "." in host.netloc or host.port else ""
+    names = (
+        extra.get("account_name"),
+        # An emulator, or a private endpoint by its address, has the account in the path of its URL.
+        host.path.strip("/").split("/")[0] if place else None,
+        host.netloc.split(".")[0] if place else None,
+        connection.login if is_login_account else None,
+        host.netloc,
+        in_path.split(".")[0],
+    )
+    name = next((str(each) for each in names if each), None)
+    if name is None:
+        raise unusable(
+            connection,
+            "it names no storage account: put the account's URL into host, its name into account_name in the "
+            "extra, or write the path as abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/FOLDER",
+        )
+    if in_path.endswith(".core.windows.net") and in_path.split(".")[0] != name:
+        raise unusable(
+            connection,
+            f"it is for storage account {name!r}, and the output's path for {in_path.split('.')[0]!r}",
+        )
+    where = extra.get("account_host") or (place if place and not place.endswith(_PUBLIC) else None)
+    return {"account_name": name, **({"account_host": where} if where else {})}
+
+
+def _split(url: str) -> SplitResult:
+    return urlsplit(url if "://" in url else f"https://{url}")
+
+
+def _service_principal(connection: Connection, extra: dict[str, Any], tenant: str) -> dict[str, Any]:
+    """Return the options of an application, whose ID and secret are login and password."""
+    if not (connection.login and connection.password):
+        raise unusable(
+            connection,
+            "it names a tenant, and then needs the application's ID as login and its secret as password",
+        )
+    principal = {"tenant_id": tenant, "client_id": connection.login, "client_secret": connection.password}
+    if "client_secret_auth_config" not in extra:
+        return principal
+    config = as_object(connection, "client_secret_auth_config", extra["client_secret_auth_config"])
+    return {"credential": {"make": "azure_client_secret", **config, **principal}}
+
+
+def _plain_http(
+    connection: Connection, options: dict[str, Any], url: str, key: str | None, sas: str
+) -> dict[str, Any]:
+    """Return the options of an emulator: adlfs takes a URL without TLS only in a connection string."""
+    if not key and not sas:
+        raise unusable(connection, "a host by http:// needs an account key or a SAS token")
+    secret = f"AccountKey={key}" if key else f"SharedAccessSignature={sas.lstrip('?')}"
+    name, rest = options["account_name"], {name: options[name] for name in _ADLFS if name in options}
+    text = f"DefaultEndpointsProtocol=http;AccountName={name};{secret};BlobEndpoint={url.rstrip('/')};"
+    return {**rest, "connection_string": text}
+
+
+def _identity(extra: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of the machine's own identity, or of nobody's."""
+    if "anon" in extra:
+        return {"anon": extra["anon"]}
+    found = {name: extra[name] for name in _IDENTITY if name in extra}
+    if "workload_identity_tenant_id" in found:
+        found["additionally_allowed_tenants"] = [found["workload_identity_tenant_id"]]
+    # Not left out: adlfs would otherwise look at AZURE_STORAGE_ANON.
+    return {"anon": False, **found}

@@ -1,0 +1,418 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An Airflow connection of an object store means for an output what it means elsewhere in Airflow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk._shared.secrets_masker import redact
+
+from airflow_changefeed.exceptions import ConnectionNotUsableError
+from airflow_changefeed.export.connection import JobConnection
+from airflow_changefeed.export.files import open_files
+from airflow_changefeed.hooks.changefeed_output import STORES, storage_options
+
+S3, AZURE, GOOGLE = "s3://lake/feeds", "abfs://box/feeds", "gs://lake/feeds"
+ROLE = "arn:aws:iam::123456789012:role/exporter"
+KEYS = {"aws_access_key_id": "AKIA1", "aws_secret_access_key": "se/cret"}
+SERVICE_ACCOUNT = {"type": "service_account", "client_email": "a@b", "private_key": "PEM-canary"}
+
+
+def options(monkeypatch: pytest.MonkeyPatch, path: str, **connection: Any) -> dict[str, Any]:
+    """Translate a connection as a task does, and hand it on as a job gets it."""
+    monkeypatch.setenv("AIRFLOW_CONN_STORE", json.dumps(connection))
+    found = storage_options(path, "store")
+    handed_on = JobConnection.from_json(JobConnection({}, found).to_json(), where="test")
+    assert handed_on.storage_options == found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("connection", "expected"),
+    [
+        ({}, {}),
+        ({"login": "AKIA1", "password": "se/cret"}, {"key": "AKIA1", "secret": "se/cret"}),
+        (
+            {"extra": {**KEYS, "aws_session_token": "t0"}},
+            {"key": "AKIA1", "secret": "se/cret", "token": "t0"},
+        ),
+        ({"extra": {"session_kwargs": KEYS}}, {"key": "AKIA1", "secret": "se/cret"}),
+        ({"extra": {"region_name": "eu-north-1"}}, {"client_kwargs": {"region_name": "eu-north-1"}}),
+        ({"extra": {"session_kwargs": {"region_name": "a-1"}}}, {"client_kwargs": {"region_name": "a-1"}}),
+        ({"extra": {"verify": False}}, {"client_kwargs": {"verify": False}}),
+        ({"extra": {"endpoint_url": "http://minio:9000"}}, {"endpoint_url": "http://minio:9000"}),
+        (
+            {"extra": {"endpoint_url": "http://a", "service_config": {"s3": {"endpoint_url": "http://b"}}}},
+            {"endpoint_url": "http://b"},
+        ),
+        (
+            {"extra": {"service_config": {"s3": {"bucket_name": "other", "proxy-uri": "http://proxy"}}}},
+            {"config_kwargs": {"proxies": {"http": "http://proxy", "https": "http://proxy"}}},
+        ),
+        ({"extra": {"profile_name": "lake"}}, {"profile": "lake"}),
+        (
+            {"extra": {"config_kwargs": {"s3": {"addressing_style": "path"}}}},
+            {"config_kwargs": {"s3": {"addressing_style": "path"}}},
+        ),
+        ({"extra": {"config_kwargs": {"signature_version": "unsigned"}}}, {"anon": True}),
+        (
+            {"extra": {"s3_additional_kwargs": {"ServerSideEncryption": "aws:kms"}}},
+            {"s3_additional_kwargs": {"ServerSideEncryption": "aws:kms"}},
+        ),
+        (
+            {"login": "AKIA1", "password": "se/cret", "extra": {"region_name": "a-1", "role_arn": ROLE}},
+            {
+                "client_kwargs": {"region_name": "a-1"},
+                "session": {
+                    "make": "aws_role_session",
+                    "key": "AKIA1",
+                    "secret": "se/cret",
+                    "region_name": "a-1",
+                    "method": "assume_role",
+                    "arguments": {"RoleSessionName": "Airflow_store", "RoleArn": ROLE},
+                    "config_kwargs": {},
+                },
+            },
+        ),
+        (
+            {
+                "extra": {
+                    "role_arn": ROLE,
+                    "profile_name": "source",
+                    "endpoint_url": "http://s3",
+                    "service_config": {"sts": {"endpoint_url": "http://sts"}},
+                    "assume_role_kwargs": {
+                        "ExternalId": "x",
+                        "RoleSessionName": "me",
+                        "DurationSeconds": 900,
+                    },
+                }
+            },
+            {
+                "endpoint_url": "http://s3",
+                "session": {
+                    "make": "aws_role_session",
+                    "profile": "source",
+                    "endpoint_url": "http://sts",
+                    "method": "assume_role",
+                    "arguments": {
+                        "RoleSessionName": "me",
+                        "ExternalId": "x",
+                        "DurationSeconds": 900,
+                        "RoleArn": ROLE,
+                    },
+                    "config_kwargs": {},
+                },
+            },
+        ),
+        (
+            {
+                "extra": {
+                    "role_arn": ROLE,
+                    "assume_role_method": "assume_role_with_web_identity",
+                    "assume_role_with_web_identity_federation": "file",
+                    "assume_role_with_web_identity_token_file": "/var/run/token",
+                }
+            },
+            {
+                "session": {
+                    "make": "aws_role_session",
+                    "method": "assume_role_with_web_identity",
+                    "identity_file": "/var/run/token",
+                    "arguments": {"RoleSessionName": "Airflow_store", "RoleArn": ROLE},
+                    "config_kwargs": {},
+                },
+            },
+        ),
+    ],
+)
+def test_a_connection_of_aws(
+    monkeypatch: pytest.MonkeyPatch, connection: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """Credentials, region, endpoints, profile, role and botocore's settings, as AwsBaseHook reads them."""
+    assert options(monkeypatch, S3, conn_type="aws", **connection) == expected
+    assert open_files(S3, expected).root == "lake/feeds"
+
+
+@pytest.mark.parametrize("kind", ["wasb", "adls"])
+@pytest.mark.parametrize(
+    ("connection", "expected"),
+    [
+        (
+            {"login": "lake", "password": "a2V5"},
+            {"account_name": "lake", "account_key": "a2V5"},
+        ),
+        (
+            {"host": "https://lake.blob.core.windows.net/", "password": "a2V5"},
+            {"account_name": "lake", "account_key": "a2V5"},
+        ),
+        (
+            {"login": "lake", "extra": {"shared_access_key": "a2V5"}},
+            {"account_name": "lake", "account_key": "a2V5"},
+        ),
+        (
+            {"extra": {"extra__KIND__sas_token": "?sv=1&sig=2", "account_name": "lake"}},
+            {"account_name": "lake", "sas_token": "?sv=1&sig=2"},
+        ),
+        (
+            {"extra": {"sas_token": "https://lake.blob.core.windows.net/?sv=1&sig=2"}},
+            {"account_name": "lake", "sas_token": "sv=1&sig=2"},
+        ),
+        (
+            {"host": "https://lake.blob.core.chinacloudapi.cn", "password": "a2V5"},
+            {
+                "account_name": "lake",
+                "account_host": "lake.blob.core.chinacloudapi.cn",
+                "account_key": "a2V5",
+            },
+        ),
+        (
+            {"extra": {"connection_string": "AccountName=lake;AccountKey=a2V5", "account_name": "not"}},
+            {"connection_string": "AccountName=lake;AccountKey=a2V5"},
+        ),
+        (
+            {"host": "http://127.0.0.1:10000/lake", "login": "lake", "password": "a2V5"},
+            {
+                "connection_string": "DefaultEndpointsProtocol=http;AccountName=lake;AccountKey=a2V5;"
+                "BlobEndpoint=http://127.0.0.1:10000/lake;"
+            },
+        ),
+        (
+            {
+                "host": "lake.blob.core.windows.net",
+                "login": "app",
+                "password": "s",
+                "extra": {"tenant_id": "t"},
+            },
+            {"account_name": "lake", "tenant_id": "t", "client_id": "app", "client_secret": "s"},
+        ),
+        (
+            {
+                "host": "lake",
+                "login": "app",
+                "password": "s",
+                "extra": {"tenant_id": "t", "client_secret_auth_config": {"authority": "login.example"}},
+            },
+            {
+                "account_name": "lake",
+                "credential": {
+                    "make": "azure_client_secret",
+                    "authority": "login.example",
+                    "tenant_id": "t",
+                    "client_id": "app",
+                    "client_secret": "s",
+                },
+            },
+        ),
+        ({"login": "lake"}, {"account_name": "lake", "anon": False}),
+        (
+            {
+                "login": "lake",
+                "extra": {"managed_identity_client_id": "me", "workload_identity_tenant_id": "t"},
+            },
+            {
+                "account_name": "lake",
+                "anon": False,
+                "managed_identity_client_id": "me",
+                "workload_identity_tenant_id": "t",
+                "additionally_allowed_tenants": ["t"],
+            },
+        ),
+        (
+            {"login": "lake", "extra": {"anon": True, "timeout": 5}},
+            {"account_name": "lake", "anon": True, "timeout": 5},
+        ),
+    ],
+)
+def test_a_connection_of_azure(
+    monkeypatch: pytest.MonkeyPatch, kind: str, connection: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """Keys, SAS, connection strings, applications and the machine's identity, as WasbHook reads them."""
+    extra = {name.replace("KIND", kind): value for name, value in connection.get("extra", {}).items()}
+    assert options(monkeypatch, AZURE, conn_type=kind, **{**connection, "extra": extra}) == expected
+    assert open_files(AZURE, expected).root == "box/feeds"
+
+
+def test_the_older_lake_of_azure_names_its_tenant_in_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its form calls it ``tenant``."""
+    found = options(
+        monkeypatch,
+        AZURE,
+        conn_type="azure_data_lake",
+        login="app",
+        password="s",
+        extra={"tenant": "t", "account_name": "lake"},
+    )
+    assert found == {"account_name": "lake", "tenant_id": "t", "client_id": "app", "client_secret": "s"}
+
+
+def test_the_account_may_stand_in_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Spark wants it; another one than the connection's is refused, not guessed."""
+    path = "abfs://box@lake.dfs.core.windows.net/feeds"
+    found = options(monkeypatch, path, conn_type="wasb", password="a2V5")
+    assert found == {"account_name": "lake", "account_key": "a2V5"}
+    assert open_files(path, found).root == "box/feeds"
+    with pytest.raises(ConnectionNotUsableError, match="account 'other', and the output's path for 'lake'"):
+        options(monkeypatch, path, conn_type="wasb", login="other", password="a2V5")
+
+
+_SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "token"),
+    [
+        ({}, {"scopes": _SCOPES}),
+        ({"keyfile_dict": SERVICE_ACCOUNT}, {"scopes": _SCOPES, "key": SERVICE_ACCOUNT}),
+        ({"keyfile_dict": json.dumps(SERVICE_ACCOUNT)}, {"scopes": _SCOPES, "key": SERVICE_ACCOUNT}),
+        (
+            {
+                "extra__google_cloud_platform__key_path": "FILE",
+                "extra__google_cloud_platform__num_retries": 5,
+            },
+            {"scopes": _SCOPES, "key": SERVICE_ACCOUNT},
+        ),
+        ({"credential_config_file": "FILE"}, {"scopes": _SCOPES, "configuration": SERVICE_ACCOUNT}),
+        ({"credential_config_file": SERVICE_ACCOUNT}, {"scopes": _SCOPES, "configuration": SERVICE_ACCOUNT}),
+        ({"scope": "https://a, https://b"}, {"scopes": ["https://a", "https://b"]}),
+        (
+            {"impersonation_chain": "one@x, two@x", "quota_project_id": "payer-1"},
+            {
+                "scopes": _SCOPES,
+                "target_principal": "two@x",
+                "delegates": ["one@x"],
+                "quota_project_id": "payer-1",
+            },
+        ),
+    ],
+)
+def test_a_connection_of_google(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any], token: dict[str, Any]
+) -> None:
+    """Keys from wherever they are, federations and impersonation, as GoogleBaseHook reads them."""
+    file = tmp_path / "key.json"
+    file.write_text(json.dumps(SERVICE_ACCOUNT))
+    extra = {name: str(file) if value == "FILE" else value for name, value in extra.items()}
+    found = options(
+        monkeypatch, GOOGLE, conn_type="google_cloud_platform", extra={**extra, "project": "lake-1"}
+    )
+    assert found == {"project": "lake-1", "token": {"make": "google_credentials", **token}}
+
+
+def test_a_connection_of_google_for_an_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anonymous, at another endpoint, by Airflow's names for gcsfs."""
+    found = options(
+        monkeypatch,
+        GOOGLE,
+        conn_type="google_cloud_platform",
+        extra={"is_anonymous": True, "gcs.endpoint": "http://127.0.0.1:1", "gcs.version-aware": "false"},
+    )
+    assert found == {"token": "anon", "endpoint_url": "http://127.0.0.1:1", "version_aware": False}
+    assert open_files(GOOGLE, found).root == "lake/feeds"
+
+
+def test_the_extra_of_other_types_is_handed_on_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are options of fsspec, for whatever it knows."""
+    extra = {"key": "AKIA1", "client_kwargs": {"region_name": "a-1"}, "anything": [1]}
+    assert options(monkeypatch, S3, conn_type="generic", extra=extra) == extra
+
+
+@pytest.mark.parametrize(
+    ("kind", "connection", "said"),
+    [
+        (
+            "aws",
+            {"extra": {"region": "a-1"}},
+            "'region' .did you mean 'region_name'.*known are .*endpoint_url",
+        ),
+        ("aws", {"extra": {"session_kwargs": {"x": 1}}}, "session_kwargs .*'x'; known are .*profile_name"),
+        ("aws", {"extra": {"service_config": {"s3": {"signer": 1}}}}, "'signer'; known are .*endpoint_url"),
+        ("aws", {"login": "AKIA1"}, "login .* and password .* go together"),
+        ("aws", {"extra": {"aws_access_key_id": "a"}}, "go together"),
+        ("aws", {"extra": {"config_kwargs": "no object"}}, "config_kwargs in its extra is not a JSON object"),
+        (
+            "aws",
+            {"extra": {"role_arn": ROLE, "assume_role_method": "assume_role_with_saml"}},
+            "'assume_role_with_saml' .*known are assume_role, assume_role_with_web_identity",
+        ),
+        (
+            "aws",
+            {"extra": {"role_arn": ROLE, "assume_role_method": "assume_role_with_web_identity"}},
+            "federation is None; only 'file'",
+        ),
+        (
+            "aws",
+            {
+                "extra": {
+                    "role_arn": ROLE,
+                    "assume_role_method": "assume_role_with_web_identity",
+                    "assume_role_with_web_identity_federation": "file",
+                }
+            },
+            "names no file of the identity",
+        ),
+        ("wasb", {"extra": {"sas": "x"}}, "'sas'.*known are .*sas_token"),
+        ("wasb", {"password": "a2V5"}, "names no storage account: put .*abfs://CONTAINER@ACCOUNT"),
+        ("wasb", {"login": "lake", "extra": {"tenant_id": "t"}, "host": "lake"}, "application's ID as login"),
+        ("wasb", {"host": "http://127.0.0.1:1/lake"}, "http:// needs an account key or a SAS token"),
+        (
+            "google_cloud_platform",
+            {"extra": {"key_secret_name": "x"}},
+            "'key_secret_name'.*known are .*keyfile",
+        ),
+        (
+            "google_cloud_platform",
+            {"extra": {"key_path": "/nowhere"}},
+            "key_path .* cannot be read here: No such",
+        ),
+        ("google_cloud_platform", {"extra": {"keyfile_dict": "{"}}, "keyfile_dict .* is not a JSON object"),
+        (
+            "google_cloud_platform",
+            {"extra": {"keyfile_dict": {}, "key_path": "/nowhere"}},
+            "of keyfile_dict, key_path in its extra only one",
+        ),
+    ],
+)
+def test_what_a_connection_cannot_mean_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, kind: str, connection: dict[str, Any], said: str
+) -> None:
+    """With the connection, the field and what is known; no value of it."""
+    monkeypatch.delenv("AWS_WEB_IDENTITY_TOKEN_FILE", raising=False)
+    path = {"aws": S3, "wasb": AZURE}.get(kind, GOOGLE)
+    with pytest.raises(ConnectionNotUsableError, match=f"connection 'store' of type {kind} .*{said}"):
+        options(monkeypatch, path, conn_type=kind, **connection)
+
+
+@pytest.mark.parametrize("kind", sorted(STORES))
+@pytest.mark.parametrize("path", ["/data/feeds", "sftp://host/feeds"])
+def test_a_connection_of_another_store_is_refused(
+    monkeypatch: pytest.MonkeyPatch, kind: str, path: str
+) -> None:
+    """A connection of AWS says nothing about a local folder."""
+    with pytest.raises(ConnectionNotUsableError, match=r"it opens .*://, and the output's path begins with"):
+        options(monkeypatch, path, conn_type=kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "connection"),
+    [
+        ("aws", S3, {"login": "AKIA1", "password": "canary/+one", "extra": {"role_arn": ROLE}}),
+        ("wasb", AZURE, {"login": "lake", "password": "canary/+one"}),
+        ("wasb", AZURE, {"extra": {"connection_string": "AccountName=lake;AccountKey=canary/+one;X=y"}}),
+        (
+            "google_cloud_platform",
+            GOOGLE,
+            {"extra": {"keyfile_dict": json.dumps({"private_key": "canary/+one"})}},
+        ),
+    ],
+)
+@pytest.mark.parametrize("form", ["canary/+one", "canary%2F%2Bone"])
+def test_secrets_of_a_store_are_masked_wherever_they_stand(
+    monkeypatch: pytest.MonkeyPatch, kind: str, path: str, connection: dict[str, Any], form: str
+) -> None:
+    """Also those within another value, and as a URL writes them."""
+    options(monkeypatch, path, conn_type=kind, **connection)
+    assert redact(f"GET ?key={form}&x=1") == "GET ?key=***&x=1"
