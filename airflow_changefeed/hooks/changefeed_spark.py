@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 LEAST_JAVA = 17
 _PR_SET_PDEATHSIG = 1
 _JAVA_SECONDS = 60
+_PYSPARKS = ("pyspark", "pyspark-client")
 _DRIVER_PYTHON = "spark.pyspark.driver.python"
 # The driver of a local job does little in Java, for seconds: its second compiler would use more processor
 # time than the rest of the job (measured: 14 instead of 24 s for the least job there is). Goes before what
@@ -85,6 +87,7 @@ class ChangefeedSparkSubmitHook(SparkSubmitHook):
             )
         # In client mode the driver runs here, wherever the master is.
         check_java(env)
+        check_pyspark(env, binary)
 
     def _build_spark_common_args(self) -> list[str]:
         """Build the provider's arguments, and set the environment of ``spark-submit``: the one checked."""
@@ -176,9 +179,9 @@ def search_path(env: Mapping[str, Any]) -> str:
     return os.pathsep.join(filter(None, [str(env.get("PATH", os.defpath)), str(Path(sys.executable).parent)]))
 
 
-def check_java(env: Mapping[str, Any]) -> None:
+def check_java(env: Mapping[str, Any]) -> int:
     """
-    Check the Java that Spark would take.
+    Check the Java that Spark would take, and return its major version.
 
     :raises SparkEnvironmentError: there is none, or it is too old; terminal.
     """
@@ -194,14 +197,45 @@ def check_java(env: Mapping[str, Any]) -> None:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SparkEnvironmentError(f"{found} does not run ({error}): {_INSTALL_JAVA}", java=found) from error
-    version = java_version(done.stderr + done.stdout)
-    if version < LEAST_JAVA:
-        said = f"is version {version}" if version else "does not say its version"
+    number = java_version(done.stderr + done.stdout)
+    if number < LEAST_JAVA:
+        said = f"is version {number}" if number else "does not say its version"
         raise SparkEnvironmentError(
             f"Spark needs Java {LEAST_JAVA} or later, and {found} {said}: {_INSTALL_JAVA}",
             java=found,
-            version=version,
+            version=number,
         )
+    return number
+
+
+def check_pyspark(env: Mapping[str, Any], binary: str = "spark-submit") -> str | None:
+    """
+    Check that the distributions that share the folder ``pyspark/`` have one version.
+
+    :param binary: ``spark-submit``; that of another Spark brings its own Python code.
+    :return: the version; None where another Spark is used, or pip installed none.
+    :raises SparkEnvironmentError: they differ; names both, and the command that mends it; terminal.
+    """
+    found = shutil.which(binary, path=search_path(env))
+    if env.get("SPARK_HOME") or (found and Path(found).parent != Path(sys.executable).parent):
+        return None
+    versions = {name: each for name in _PYSPARKS if (each := _version(name))}
+    if len(set(versions.values())) > 1:
+        said = " and ".join(f"{name} {each}" for name, each in versions.items())
+        wanted = [f"'{each}'" for each in requires("airflow-changefeed") or () if each.startswith("pyspark")]
+        raise SparkEnvironmentError(
+            f"{said} are installed into the same folder, so Spark's Python code does not fit its jars. Run: "
+            f"{sys.executable} -m pip install --force-reinstall --no-deps {' '.join(sorted(wanted))}",
+            versions=versions,
+        )
+    return next(iter(versions.values()), None)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def java_version(text: str) -> int:

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from packaging.requirements import Requirement
@@ -67,6 +69,14 @@ def test_pyspark_and_pyspark_client_are_one_version(python: str) -> None:
     assert pins["pyspark"] == pins["pyspark-client"]
 
 
+def test_an_install_without_constraints_takes_one_version_of_both_pysparks() -> None:
+    """No range can do it: pip takes the newest of each, and not every version is out as both."""
+    both = {each.name: str(each.specifier) for each in _dependencies() if each.name.startswith("pyspark")}
+    assert set(both) == {"pyspark", "pyspark-client"}
+    assert re.fullmatch(r"==\d+\.\d+\.\d+", both["pyspark"])
+    assert both["pyspark-client"] == both["pyspark"]
+
+
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("dependency", _dependencies(), ids=str)
 def test_every_dependency_is_pinned_within_its_range(dependency: Requirement, python: str) -> None:
@@ -76,6 +86,16 @@ def test_every_dependency_is_pinned_within_its_range(dependency: Requirement, py
         name = canonicalize_name(dependency.name)
         assert name in pins, f"{name} is missing from constraints.txt: run make constraints"
         assert dependency.specifier.contains(pins[name], prereleases=True)
+
+
+def test_the_wheel_holds_the_constraints(tmp_path: Path) -> None:
+    """Who installs from PyPI has no clone to take them from; docs/how-to/install.md says how to get them."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=PROJECT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with ZipFile(wheel) as archive:
+        held = archive.read("airflow_changefeed/constraints.txt")
+    assert held == (PROJECT / "constraints.txt").read_bytes()
 
 
 def test_the_provider_entry_point_is_declared() -> None:

@@ -16,8 +16,13 @@ import pytest
 from airflow.providers.apache.spark.operators import spark_submit
 from airflow.sdk.exceptions import AirflowException
 
+from airflow_changefeed.exceptions import SparkEnvironmentError
 from airflow_changefeed.hooks.changefeed_job import job_folder, sweep_folders
-from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook, local_environment
+from airflow_changefeed.hooks.changefeed_spark import (
+    ChangefeedSparkSubmitHook,
+    check_pyspark,
+    local_environment,
+)
 from tests.unit.airflow.conftest import START
 from tests.unit.airflow.fakes import InProcessHook, context
 from tests.unit.airflow.test_operator import HOUR, operator, path
@@ -186,3 +191,45 @@ def test_a_kill_reaches_the_running_job(
     monkeypatch.setattr(InProcessHook, "on_kill", kill)
     with pytest.raises(AirflowException, match="killed"):
         task.execute(context(START, START + HOUR))
+
+
+def _installed(folder: Path, monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
+    """Let pip have installed other versions; the first on the path count."""
+    for name, version in versions.items():
+        info = folder / f"{name}-{version}.dist-info"
+        info.mkdir(parents=True)
+        distribution = name.replace("_", "-")
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(str(folder))
+
+
+def test_two_versions_of_pyspark_in_one_folder_are_refused_before_anything_is_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's code and the jars would differ in silence; the error has both versions and the command."""
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+    hook = operator(str(tmp_path / "out"))._get_hook()
+    hook.check()
+    _installed(tmp_path, monkeypatch, pyspark="4.2.9", pyspark_client="4.2.8")
+    with pytest.raises(
+        SparkEnvironmentError,
+        match=r"pyspark 4\.2\.9 and pyspark-client 4\.2\.8 .* pip install --force-reinstall --no-deps "
+        r"'pyspark-client==[\d.]+' 'pyspark==[\d.]+'$",
+    ):
+        hook.check()
+
+
+def test_another_spark_brings_its_own_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where SPARK_HOME or PATH name it, what pip has installed is not used."""
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    _installed(tmp_path / "site", monkeypatch, pyspark="4.2.9", pyspark_client="4.2.8")
+    assert check_pyspark({"SPARK_HOME": "/opt/spark"}) is None
+    submit = tmp_path / "bin" / "spark-submit"
+    submit.parent.mkdir()
+    submit.touch(mode=0o755)
+    assert check_pyspark({"PATH": str(submit.parent)}) is None
+    with pytest.raises(SparkEnvironmentError):
+        check_pyspark({})
+    _installed(tmp_path / "mended", monkeypatch, pyspark="4.2.8", pyspark_client="4.2.8")
+    assert check_pyspark({}) == "4.2.8"
