@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import Enum
@@ -75,6 +75,11 @@ class FaultKind(Enum):
     WINDOW_MISSING = ("window-missing", _WARNING)
     WINDOW_STALE = ("window-stale", _WARNING)
     EXPORT_MISSING = ("export-missing", _ERROR)
+    FILE_DAMAGED = ("file-damaged", _ERROR)
+    MANIFEST_UNREADABLE = ("manifest-unreadable", _ERROR)
+    # The machine that looks.
+    JAVA_MISSING = ("java-missing", _NOTE)
+    SPARK_VERSIONS_DIFFER = ("spark-versions-differ", _ERROR)
 
     def __init__(self, code: str, severity: Severity) -> None:
         self.code = code
@@ -152,13 +157,23 @@ class Examination:
 
     :param faults: errors first.
     :param facts: of the server and installation, for people.
+    :param looked_at: what was looked at, for people: what has no fault here is not well otherwise.
+    :param left_out: what was not, and who looks at it.
     """
 
     faults: tuple[Fault, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+    looked_at: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, faults: list[Fault], facts: Mapping[str, str]) -> Examination:
+    def of(
+        cls,
+        faults: Sequence[Fault],
+        facts: Mapping[str, str],
+        looked_at: Sequence[str] = (),
+        left_out: Sequence[str] = (),
+    ) -> Examination:
         """Return faults in the order of their severity; what one cause has hidden is told together."""
         hidden: dict[tuple[str, str], list[str]] = {}
         for fault in faults:
@@ -167,7 +182,8 @@ class Examination:
         told = [fault for fault in faults if fault.kind is not FaultKind.NOT_LOOKED_AT]
         told += [not_looked_at("; ".join(places), *cause) for cause, places in hidden.items()]
         order = list(Severity)
-        return cls(tuple(sorted(told, key=lambda fault: order.index(fault.severity))), dict(facts))
+        ordered = tuple(sorted(told, key=lambda fault: order.index(fault.severity)))
+        return cls(ordered, dict(facts), tuple(looked_at), tuple(left_out))
 
     @property
     def is_clean(self) -> bool:

@@ -70,7 +70,27 @@ def examine(
     if variables is not None and feed is None and consumer is None:
         others = partial(unknown_feeds, variables, feeds)
         faults += _try(faults, "Variables of other feeds", others) or []
-    return Examination.of(faults, inspection.facts)
+    looked_at, left_out = _scope(feeds if feed is None else [feed], variables, open_store)
+    return Examination.of(faults, inspection.facts, looked_at, left_out)
+
+
+def _scope(
+    feeds: Sequence[str], variables: VariableLister | None, open_store: Callable[[str], ExportStore] | None
+) -> tuple[list[str], list[str]]:
+    """Say what is looked at, and what is not: no fault there would say nothing."""
+    looked_at = ["installation and rights", f"feeds {', '.join(feeds) or '(none)'}", "consumers and cursors"]
+    left_out = []
+    if variables is None:
+        left_out.append("Airflow's Variables")
+    else:
+        looked_at.append("Airflow's Variables")
+    if open_store is None:
+        left_out.append("the export (name it with --path)")
+    else:
+        looked_at.append("the export's manifests, and names and sizes of its data files")
+        left_out.append("what is in data files (airflow changefeed verify reads them)")
+    left_out.append("values that cannot be exported unchanged (an export names them)")
+    return looked_at, left_out
 
 
 def _examine_feed(

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with an export, by the names of its manifests; ``verify`` reads the files themselves."""
+"""
+What is wrong with an export, by its manifests, and names and sizes of data files; ``verify`` reads the files
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.fault import Fault, FaultKind
 from airflow_changefeed.core.feed import Shard, StaleMark
 from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.exceptions import ManifestError
+from airflow_changefeed.exceptions import ManifestError, UnsupportedVersionError
 from airflow_changefeed.export.coverage import Gap, Interval, find_gaps
 from airflow_changefeed.export.doctor_cursors import missing_window
+from airflow_changefeed.export.findings import EXPORT_AGAIN
 from airflow_changefeed.export.read import export_there
 from airflow_changefeed.export.store import ExportStore
 
@@ -24,7 +29,7 @@ def output_faults(
     store: ExportStore, rows: Sequence[CursorRow], marks: Sequence[StaleMark], holes: set[Gap]
 ) -> list[Fault]:
     """
-    Find windows that are missing in an output, or have become stale there.
+    Find windows that are missing in an output or have become stale there, and files that are gone or cut.
 
     :param rows: of the consumer that exports to it; none where it was not named.
     :param marks: of inserted history.
@@ -42,6 +47,7 @@ def output_faults(
     return [
         *(missing_window(gap, where) for gap in gaps if gap not in holes),
         *_stale(store, units, marks, where),
+        *_files(store, units, where),
     ]
 
 
@@ -68,3 +74,42 @@ def _stale(store: ExportStore, units: Units, marks: Sequence[StaleMark], where: 
                     f"{unit}: history was inserted after it was exported ({later[0].reason})",
                     "Export it again: backfill the window, or set the cursor to before the batch",
                 )
+
+
+def _files(store: ExportStore, units: Units, where: str) -> Iterator[Fault]:
+    """Compare manifests with one listing of all data files."""
+    sizes = store.files.sizes(store.layout.data)
+    for unit in (unit for own in units.values() for unit in own):
+        try:
+            manifest = store.read(unit)
+        except (ManifestError, UnsupportedVersionError) as problem:
+            yield Fault(
+                FaultKind.MANIFEST_UNREADABLE,
+                where,
+                f"{unit}: {problem.message}",
+                f"Bring the manifest back, or {EXPORT_AGAIN}",
+            )
+            continue
+        wrong = list(_wrong_files(store, manifest, sizes)) if manifest is not None else []
+        if wrong:
+            more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            remedy = f"Bring it back, or {EXPORT_AGAIN}"
+            yield Fault(FaultKind.FILE_DAMAGED, where, f"{unit}: {wrong[0]}{more}", remedy)
+
+
+def _wrong_files(store: ExportStore, manifest: Manifest, sizes: Mapping[str, int]) -> Iterator[str]:
+    folder = store.layout.placed(manifest.unit, manifest.attempt)
+    for file in manifest.files:
+        path = f"{folder}/{file.name}"
+        size = sizes.get(path.removeprefix(f"{store.layout.data}/"))
+        if size == file.size:
+            continue
+        if size is None:
+            try:
+                store.find_file(manifest, file)
+            except ManifestError:
+                # The listing is older than the manifest, and another attempt may have replaced both since.
+                if store.attempts_of(manifest.unit)[-1:] == [manifest.attempt]:
+                    yield f"{path} is missing"
+        else:
+            yield f"{path} has {size} bytes, and its manifest says {file.size}"

@@ -11,6 +11,11 @@ from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import ManifestError
 
+#: What a person does about data that is gone or damaged; follows "or".
+EXPORT_AGAIN = (
+    "export the unit again: clear its window's task or backfill it, or set the cursor to before its batch"
+)
+
 
 class FindingKind(str, Enum):
     """What can be wrong with an export; see docs/reference/output.md."""
@@ -35,6 +40,11 @@ class FindingKind(str, Enum):
     STALE_WINDOW = "stale window"
     UNREFERENCED_FILE = "unreferenced file"
     LEFTOVER = "leftover"
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether a file that a manifest names could not be read at all."""
+        return self in (FindingKind.MISSING_FILE, FindingKind.TRUNCATED_FILE, FindingKind.UNREADABLE_FILE)
 
     @property
     def is_damage(self) -> bool:
@@ -82,8 +92,9 @@ class Report:
     """
     What a verification has looked at, and what it has found.
 
-    :param units: complete units whose files were read, those without rows among them.
-    :param size: bytes read.
+    :param units: complete units that were looked at, those without rows among them.
+    :param files: that were read, with their rows and bytes.
+    :param missing_files: that manifests name, and that are gone.
     :param findings: by shard and time; none when the export is as its manifests say.
     """
 
@@ -93,6 +104,7 @@ class Report:
     files: int = 0
     rows: int = 0
     size: int = 0
+    missing_files: int = 0
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -108,8 +120,9 @@ class Report:
     @property
     def summary(self) -> str:
         """One line for people."""
+        missing = f", {self.missing_files} missing" if self.missing_files else ""
         return (
-            f"{self.units} units with {self.rows} rows in {self.files} files read; damaged: "
+            f"{self.units} units with {self.rows} rows in {self.files} files read{missing}; damaged: "
             f"{len(self.damage)}, leftovers: {len(self.leftovers)}"
         )
 
@@ -143,6 +156,7 @@ class Report:
             "files": self.files,
             "rows": self.rows,
             "bytes": self.size,
+            "missing_files": self.missing_files,
             "damage": len(self.damage),
             "leftovers": len(self.leftovers),
             "findings": [finding.to_dict() for finding in [*self.damage, *self.leftovers][:most]],

@@ -18,7 +18,7 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.export import strays
 from airflow_changefeed.export.coverage import Interval, find_gaps, find_overlaps
-from airflow_changefeed.export.findings import Finding, FindingKind, Report
+from airflow_changefeed.export.findings import EXPORT_AGAIN, Finding, FindingKind, Report
 from airflow_changefeed.export.read import export_there
 from airflow_changefeed.export.statistics import Extent, MisleadingFooterError
 from airflow_changefeed.export.store import ExportStore
@@ -131,10 +131,16 @@ def _inspect_unit(store: ExportStore, unit: ExportUnit, report: Report) -> Manif
         manifest, findings = verify_unit(store, unit)
     report.findings += findings
     if manifest is not None:
+        # By their names: a file that is not in place is told by where it is.
+        unread = {
+            finding.path.rpartition("/")[2] for finding in findings if finding.kind.is_unread and finding.path
+        }
+        read = [file for file in manifest.files if file.name not in unread]
         report.units += 1
-        report.files += len(manifest.files)
-        report.rows += manifest.rows
-        report.size += manifest.size
+        report.files += len(read)
+        report.rows += sum(file.rows for file in read)
+        report.size += sum(file.size for file in read)
+        report.missing_files += sum(finding.kind is FindingKind.MISSING_FILE for finding in findings)
     return manifest
 
 
@@ -185,7 +191,7 @@ def _file(store: ExportStore, manifest: Manifest, file: FileFacts) -> Iterator[F
         path = store.find_file(manifest, file)
         found = read_facts(store, path, file.name)
     except (ManifestError, FileNotFoundError):
-        message = f"{placed} of {unit} is missing"
+        message = f"{placed} of {unit} is missing: bring it back, or {EXPORT_AGAIN}"
         yield Finding(FindingKind.MISSING_FILE, unit, placed, message)
         return
     except (TransientError, OutputNotWritableError):
@@ -213,7 +219,7 @@ def _unreadable(
     folder, _, name = path.rpartition("/")
     size = store.files.sizes(folder).get(name, file.size)
     if size < file.size:
-        message = f"{path} of {unit} has {size} of {file.size} bytes"
+        message = f"{path} of {unit} has {size} of {file.size} bytes: bring it back, or {EXPORT_AGAIN}"
         return Finding(FindingKind.TRUNCATED_FILE, unit, path, message)
     message = f"{path} of {unit} cannot be read: {type(problem).__name__}: {problem}"
     return Finding(FindingKind.UNREADABLE_FILE, unit, path, message)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
 import time
@@ -20,6 +21,7 @@ from airflow_changefeed.export.read import unit_files
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.hooks.changefeed import AirflowVariables
 from tests.unit.airflow.test_cli import run
+from tests.unit.airflow.test_spark_submit import installed
 from tests.unit.export.flights import CONSUMER, FEED, Flights, hours
 
 KEY = variable_key(CONSUMER, FEED)
@@ -69,6 +71,75 @@ def test_faults_end_with_status_1_and_have_a_remedy(
     for word in ("variable-edited", "adopt", "window-missing", "[2013-01-01T00:00:00Z,"):
         assert word in out
     assert "errors: 1, warnings: 1, notes: 0" in err
+
+
+def test_it_says_what_it_looked_at_and_what_not(
+    store: ExportStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``errors: 0`` of what nobody looked at would be no answer."""
+    assert doctor(store) == 0
+    _, looked_at, left_out = capsys.readouterr().err.splitlines()[-3:]
+    for what in (
+        "feeds nyc.Flight",
+        "names and sizes of its data files",
+        "Variables",
+        "Java ",
+        "pyspark-client 4.",
+    ):
+        assert what in looked_at
+    assert "airflow changefeed verify reads them" in left_out
+    assert "values that cannot be exported unchanged" in left_out
+    assert run("doctor") == 0
+    _, looked_at, left_out = capsys.readouterr().err.splitlines()[-3:]
+    assert "data files" not in looked_at
+    assert "the export (name it with --path)" in left_out
+
+
+def test_a_data_file_that_is_gone_or_cut_is_an_error(
+    store: ExportStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody reads of it that all is well: the unit and the file are named, with the remedy."""
+    files = unit_files(store)
+    Path(files[0].path).unlink()
+    os.truncate(files[1].path, 20)
+    assert doctor(store, "-o", "json") == 1
+    out, err = capsys.readouterr()
+    gone, cut = json.loads(out)
+    assert (gone["severity"], gone["code"]) == (cut["severity"], cut["code"]) == ("error", "file-damaged")
+    assert gone["what"] == f"{files[0].manifest.unit}: {files[0].path} is missing"
+    assert "has 20 bytes, and its manifest says" in cut["what"]
+    assert gone["remedy"].startswith("Bring it back, or export the unit again")
+    assert "errors: 2" in err
+
+
+def test_a_manifest_that_cannot_be_read_is_an_error(
+    store: ExportStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its files cannot be told from others then."""
+    (file, *_) = unit_files(store)
+    Path(store.layout.manifest(file.manifest.unit, file.manifest.attempt)).write_text("{")
+    assert doctor(store, "-o", "json") == 1
+    (fault,) = json.loads(capsys.readouterr().out)
+    assert (fault["severity"], fault["code"]) == ("error", "manifest-unreadable")
+
+
+def test_java_and_both_pysparks_are_looked_at(
+    store: ExportStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two versions in one folder are an error; Java is needed only where exports run on Spark."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+    assert doctor(store, "-o", "json") == 0
+    (java,) = json.loads(capsys.readouterr().out)
+    assert (java["severity"], java["code"]) == ("note", "java-missing")
+    installed(tmp_path / "site", monkeypatch, pyspark="4.2.9", pyspark_client="4.2.8")
+    assert doctor(store, "-o", "json") == 1
+    spark, _ = json.loads(capsys.readouterr().out)
+    assert (spark["severity"], spark["code"]) == ("error", "spark-versions-differ")
+    assert spark["what"].startswith("pyspark 4.2.9 and pyspark-client 4.2.8 are installed")
+    assert "pip install --force-reinstall --no-deps 'pyspark" in spark["remedy"]
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert doctor(store, "-o", "json") == 0
+    assert "on this machine Spark's version (another Spark" in capsys.readouterr().err
 
 
 def test_notes_alone_end_with_status_0(store: ExportStore, capsys: pytest.CaptureFixture[str]) -> None:

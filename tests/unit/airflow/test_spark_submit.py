@@ -193,7 +193,7 @@ def test_a_kill_reaches_the_running_job(
         task.execute(context(START, START + HOUR))
 
 
-def _installed(folder: Path, monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
+def installed(folder: Path, monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
     """Let pip have installed other versions; the first on the path count."""
     for name, version in versions.items():
         info = folder / f"{name}-{version}.dist-info"
@@ -211,7 +211,7 @@ def test_two_versions_of_pyspark_in_one_folder_are_refused_before_anything_is_su
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
     hook = operator(str(tmp_path / "out"))._get_hook()
     hook.check()
-    _installed(tmp_path, monkeypatch, pyspark="4.2.9", pyspark_client="4.2.8")
+    installed(tmp_path, monkeypatch, pyspark="4.2.9", pyspark_client="4.2.8")
     with pytest.raises(
         SparkEnvironmentError,
         match=r"pyspark 4\.2\.9 and pyspark-client 4\.2\.8 .* pip install --force-reinstall --no-deps "
@@ -223,7 +223,7 @@ def test_two_versions_of_pyspark_in_one_folder_are_refused_before_anything_is_su
 def test_another_spark_brings_its_own_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where SPARK_HOME or PATH name it, what pip has installed is not used."""
     monkeypatch.delenv("SPARK_HOME", raising=False)
-    _installed(tmp_path / "site", monkeypatch, pyspark="4.2.9", pyspark_client="4.2.8")
+    installed(tmp_path / "site", monkeypatch, pyspark="4.2.9", pyspark_client="4.2.8")
     assert check_pyspark({"SPARK_HOME": "/opt/spark"}) is None
     submit = tmp_path / "bin" / "spark-submit"
     submit.parent.mkdir()
@@ -231,5 +231,5 @@ def test_another_spark_brings_its_own_python(tmp_path: Path, monkeypatch: pytest
     assert check_pyspark({"PATH": str(submit.parent)}) is None
     with pytest.raises(SparkEnvironmentError):
         check_pyspark({})
-    _installed(tmp_path / "mended", monkeypatch, pyspark="4.2.8", pyspark_client="4.2.8")
+    installed(tmp_path / "mended", monkeypatch, pyspark="4.2.8", pyspark_client="4.2.8")
     assert check_pyspark({}) == "4.2.8"

@@ -80,7 +80,7 @@ def test_a_report_says_what_was_read(store: ExportStore) -> None:
     size = sum(Path(file.path).stat().st_size for file in unit_files(store))
     assert json.loads(json.dumps(report.to_dict())) == {
         **{"feed": FEED, "path": store.path, "units": 6, "files": 4, "rows": 36, "bytes": size},
-        **{"damage": 0, "leftovers": 0, "findings": []},
+        **{"missing_files": 0, "damage": 0, "leftovers": 0, "findings": []},
     }
     (data_file(store).with_name("copy.parquet")).write_bytes(b"")
     Path(unit_files(store)[1].path).unlink()
@@ -88,6 +88,24 @@ def test_a_report_says_what_was_read(store: ExportStore) -> None:
     assert (told["damage"], told["leftovers"], len(told["findings"])) == (1, 1, 1)
     assert told["findings"][0]["kind"] == "missing file"
     assert told["findings"][0]["unit"] == hours(1, 2)[0].name
+
+
+def test_a_file_that_is_missing_is_not_counted_as_read(store: ExportStore) -> None:
+    """Neither are its rows and bytes; the finding says what to do. The same holds for one that is cut."""
+    files = unit_files(store)
+    Path(files[0].path).unlink()
+    os.truncate(files[1].path, 20)
+    report = verify_export(store.path, FEED)
+    rest = files[2:]
+    assert (report.units, report.files, report.missing_files) == (6, 2, 1)
+    assert report.rows == sum(file.facts.rows for file in rest)
+    assert report.size == sum(Path(file.path).stat().st_size for file in rest)
+    assert report.summary.startswith(
+        f"6 units with {report.rows} rows in 2 files read, 1 missing; damaged: 2"
+    )
+    assert report.to_dict()["missing_files"] == 1
+    for finding in report.damage:
+        assert "bring it back, or export the unit again: clear its window's task" in finding.message
 
 
 def test_what_is_missing_of_a_range_is_named(store: ExportStore) -> None:
