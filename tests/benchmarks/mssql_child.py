@@ -127,7 +127,9 @@ class Jdbc(Way):
 
     def __init__(self, description: dict[str, Any], rows: int, output: Path) -> None:
         super().__init__(description, rows, output)
-        self._spark = spark_session({"spark.jars.packages": JDBC_DRIVER, "spark.sql.session.timeZone": "UTC"})
+        self._spark = spark_session(
+            {"spark.jars.packages": JDBC_DRIVER, "spark.sql.session.timeZone": "UTC"}, is_javas_work=True
+        )
         warm_up(self._spark)
         with closing(self.source()) as source:
             parts = source.split(feed_name(rows), SHARD, month().range, -(-rows // PART_ROWS))

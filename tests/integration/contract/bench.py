@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from airflow_changefeed.core.event import Event
 from airflow_changefeed.core.feed import FeedInfo, FeedKind, Seal, Shard, ShardStatus
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.sources.base import FeedSource
+from tests.clocks import after_now
 from tests.integration.contract.engines import Engine, Key, Table, Writer
 
 HOUR = timedelta(hours=1)
@@ -113,16 +113,8 @@ class Bench:
         return self.source.seal(self.feed, until or self.source.now())
 
     def after_now(self) -> datetime:
-        """
-        Wait for the database's clock to pass the present millisecond, and return what it says then.
-
-        What was written without a hint before lies below it; in the same millisecond it would not.
-        """
-        written = self.source.now()
-        deadline = time.monotonic() + 30
-        while (present := self.source.now()) <= written:
-            assert time.monotonic() < deadline, "the database's clock stands still"
-        return present
+        """Wait until what was written lies below the present, and return that."""
+        return after_now(self.source)
 
     def status(self, shard: Shard = 0) -> ShardStatus:
         """Return a shard's state."""

@@ -22,6 +22,7 @@ from airflow_changefeed.exceptions import (
     PurgedError,
 )
 from airflow_changefeed.sources.sqlite.control import DRAIN_ROWS
+from tests.clocks import after_now
 from tests.examples import examples
 from tests.unit.sources.sqlite_captures import ALL, CaptureFile
 
@@ -300,7 +301,7 @@ def test_a_purge_removes_the_captured_rows_too(file: CaptureFile) -> None:
     source = file.source
     with transaction(file.connection, session_variables={"who": "a"}):
         file.sql("insert into flight values (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)")
-    source.seal(NAME, source.now())
+    source.seal(NAME, after_now(source))
     with transaction(file.connection, session_variables={"who": "b"}):
         file.sql("delete from flight where id = 1")
     source.drain(NAME)

@@ -25,6 +25,7 @@ from airflow_changefeed.sources.sqlite.adbc import stream_adbc
 from airflow_changefeed.sources.sqlite.control import DRAIN_ROWS, DRAIN_SHARDS
 from airflow_changefeed.sources.sqlite.names import FeedTables
 from airflow_changefeed.sources.sqlite.writer import lock
+from tests.clocks import after_now
 
 PURGE = """
 import sys
@@ -110,7 +111,7 @@ def test_a_bulk_read_that_a_purge_came_upon_fails(
     writer.set_up_feed("t")
     _write(user, range(3))
     writer.drain("t")
-    writer.seal("t", writer.now())
+    writer.seal("t", after_now(writer))
     user.close()  # ADBC has a second SQLite, whose locks this one would drop
     purge = [sys.executable, "-c", PURGE, path]
 
