@@ -31,10 +31,12 @@ def _highest(stand: Stand) -> int:
 
 def test_settings_of_a_consumer_are_changed_by_who_saw_them(stand: Stand) -> None:
     """Seed 004's stories: the second of two changes, and a drop of what was changed since, are refused."""
-    source, seen = stand.source, 1
+    source = stand.source
+    # A database that was used keeps the versions of consumers of this name that were dropped.
+    seen = source.consumer(ME, stand.feed).resource_version
     changed = source.change_consumer(replace(stand.spec, max_attempts=3), resource_version=seen, by="user-2")
-    assert (changed.spec.max_attempts, changed.resource_version) == (3, 2)
-    again = source.change_consumer(changed.spec, resource_version=2, by="user-2")
+    assert (changed.spec.max_attempts, changed.resource_version) == (3, seen + 1)
+    again = source.change_consumer(changed.spec, resource_version=seen + 1, by="user-2")
     assert again == changed == source.consumer(ME, stand.feed)
     calls = [
         lambda: source.change_consumer(stand.spec, resource_version=seen, by="user-1"),
@@ -43,15 +45,16 @@ def test_settings_of_a_consumer_are_changed_by_who_saw_them(stand: Stand) -> Non
     for call in calls:
         with pytest.raises(StaleVersionError, match="nothing was changed") as caught:
             call()
-        assert (caught.value.facts["expected_version"], caught.value.facts["present_version"]) == (1, 2)
-        assert changed.spec.to_json() in caught.value.facts["present"]
+        facts = caught.value.facts
+        assert (facts["expected_version"], facts["present_version"]) == (seen, seen + 1)
+        assert changed.spec.to_json() in facts["present"]
     with pytest.raises(StaleVersionError, match="restored"):
-        source.change_consumer(stand.spec, resource_version=7, by="user-1")
+        source.change_consumer(stand.spec, resource_version=seen + 7, by="user-1")
     assert source.consumer(ME, stand.feed) == changed
     assert len(source.cursors(stand.feed, ME)) == 2
-    source.drop_consumer(ME, stand.feed, resource_version=2)
+    source.drop_consumer(ME, stand.feed, resource_version=seen + 1)
     with pytest.raises(ConsumerNotFoundError):
-        source.change_consumer(stand.spec, resource_version=2, by="user-1")
+        source.change_consumer(stand.spec, resource_version=seen + 1, by="user-1")
 
 
 def test_a_holder_whose_lease_was_taken_away_writes_nothing(stand: Stand) -> None:

@@ -101,6 +101,26 @@ def test_beginning_again_keeps_the_place(ready: Bench) -> None:
     assert _rows(ready)[0].ulid == _hour(1)
 
 
+def test_a_consumer_that_begins_earlier_keeps_a_purge_from_what_it_begins_with(ready: Bench) -> None:
+    """Its ack goes back with its beginning."""
+    for after in (_hour(2), _hour(1)):
+        ready.source.begin_consumer("later", ready.feed, {0: after}, by="test")
+        assert _rows(ready, "later")[0].ack == after
+    ready.source.drop_consumer(ME, ready.feed)
+    purged = {one.shard: one.upto for one in ready.source.purge(ready.feed, PAST + HOUR * 3)}
+    assert purged[0] == _hour(1)
+
+
+def test_a_consumer_does_not_begin_beyond_the_clock(ready: Bench) -> None:
+    """It would pass over all that comes until then; no row is made or changed."""
+    before = _rows(ready)
+    beyond = Ulid.floor(ready.source.now() + timedelta(days=1))
+    for consumer in (ME, "new"):
+        with pytest.raises(CursorBeyondFeedError):
+            ready.source.begin_consumer(consumer, ready.feed, {0: beyond}, by="test")
+    assert (_rows(ready), _rows(ready, "new")) == (before, {})
+
+
 def test_consumers_know_nothing_of_each_other(ready: Bench) -> None:
     """Neither of cursors nor of leases."""
     ready.source.begin_consumer("other", ready.feed, {0: Ulid.MIN}, by="test")
@@ -261,7 +281,7 @@ def test_several_shards_move_together_or_not_at_all(ready: Bench, flaw: str) -> 
 
 
 def test_a_cursor_beyond_the_clock_is_refused(ready: Bench) -> None:
-    """At its end and in what is complete ahead; the end of the sealed time is good."""
+    """At its end, in what is complete ahead, and in its ack; the end of the sealed time is good."""
     row, tokens = _rows(ready)[0], _lease(ready)
     beyond = Ulid.floor(ready.source.now() + timedelta(days=1))
     ahead = row.frontier.complete(UlidRange(beyond.previous(), beyond))
@@ -270,6 +290,9 @@ def test_a_cursor_beyond_the_clock_is_refused(ready: Bench) -> None:
         with pytest.raises(CursorBeyondFeedError) as caught:
             ready.source.move_cursors(ME, ready.feed, [move], by="test")
         assert not caught.value.transient
+    with pytest.raises(CursorBeyondFeedError):
+        ready.source.move_cursors(ME, ready.feed, [_move(row, _hour(1), tokens[0], beyond)], by="test")
+    assert _rows(ready)[0].ack == row.ack
     sealed = ready.status().sealed_until
     assert sealed is not None
     (first, _) = ready.source.move_cursors(
