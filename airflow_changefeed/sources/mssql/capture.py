@@ -85,7 +85,7 @@ class MssqlCaptures:
 
         def check(session: Session) -> list[CaptureGap]:
             self._capture(session, name)
-            self._call(session, f"check_capture:{name}", {"lock_timeout": self.database.lock_timeout_ms})
+            self._call(session, f"check_capture:{name}", {})
             return []
 
         try:

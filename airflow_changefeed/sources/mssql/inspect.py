@@ -21,6 +21,7 @@ from airflow_changefeed.sources.mssql import inspect_sql as asked
 from airflow_changefeed.sources.mssql.catalog import load_feeds
 from airflow_changefeed.sources.mssql.connection import MssqlDatabase
 from airflow_changefeed.sources.mssql.errors import is_driver_error
+from airflow_changefeed.sources.mssql.inspect_capture_faults import count_faults
 from airflow_changefeed.sources.mssql.inspect_captures import CaptureLook, not_told
 from airflow_changefeed.sources.mssql.names import MssqlFeed, as_time, quote, split_name
 from airflow_changefeed.sources.mssql.objects import (
@@ -218,6 +219,9 @@ class _Inspection:
         self._look(f"permissions on {where}", lambda session: self._rights(session, feed, upgrade))
         if not self.sees_all or f"inspect_outbox:{feed.name}".casefold() in self.names:
             self._look(f"the outbox of {where}", lambda session: self._outbox(session, feed))
+        compares = f"compare_capture:{feed.name}"
+        if feed.capture is not None and (not self.sees_all or compares.casefold() in self.names):
+            self._look(f"the rows of what {where} captures", lambda session: self._compare(session, feed))
 
     def _roles(self, session: Session, feed: MssqlFeed, upgrade: str) -> None:
         there = [row["name"] for row in session.records(asked.ROLES)]
@@ -252,6 +256,11 @@ class _Inspection:
             self.faults.append(told.no_right(self.user, feed.name, missing, full, remedy))
         if not may_select and (feed.table is not None or not self.sees_all):
             self.faults.append(told.no_select(self.user, feed, table))
+
+    def _compare(self, session: Session, feed: MssqlFeed) -> None:
+        """Count the rows of captured tables, which seals do not where the server's own number is right."""
+        rows = session.records(feed.call("compare_capture", {})[0])
+        self.faults += count_faults(feed.name, rows)
 
     def _outbox(self, session: Session, feed: MssqlFeed) -> None:
         for row in session.records(feed.call("inspect_outbox", {})[0]):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from airflow_changefeed.core.capture import CaptureGap, Operation
-from airflow_changefeed.core.fault import Fault, FaultKind
+from airflow_changefeed.core.fault import Fault, FaultKind, not_looked_at
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.sources.mssql.capture_drift import TableDrift
 from airflow_changefeed.sources.mssql.names import quote
@@ -104,6 +104,33 @@ def gap_faults(gaps: Iterable[CaptureGap]) -> list[Fault]:
         )
         for gap in gaps
     ]
+
+
+def count_faults(capture: str, tables: Iterable[Row]) -> Iterator[Fault]:
+    """
+    Tell tables whose rows are not as many as recorded.
+
+    :param tables: ``table_schema``, ``table_name``, ``rows`` (null where they could not be counted, as the
+        table was changed all the time) and ``expected``.
+    """
+    for row in tables:
+        what = f"capture {capture}, table {table_name(row)}"
+        if row["rows"] is None:
+            yield not_looked_at(
+                f"the number of rows of {what}",
+                "it was being changed whenever it was counted",
+                "Run this again while no statement changes it. With read_committed_snapshot on, rows are "
+                "counted as they were at one moment",
+            )
+        elif row["rows"] != row["expected"]:
+            yield Fault(
+                FaultKind.CAPTURE_GAP,
+                what,
+                f"it has {row['rows']} rows, and by what was recorded it should have {row['expected']}: "
+                "changes passed the capture unseen",
+                f"airflow changefeed capture check {capture} writes it down; then settle it. If it finds "
+                "none, the server's own number of rows is wrong, which dbcc updateusage (0) corrects",
+            )
 
 
 def drift_faults(drift: Iterable[TableDrift]) -> list[Fault]:

@@ -33,7 +33,7 @@ ROLES: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(_READERS, "readers"),
         **dict.fromkeys(("outbox", "lock", "lock_feed"), "writers"),
         **dict.fromkeys(("drain_feed", "seal_feed", "purge_feed", "insert_history"), "operators"),
-        **dict.fromkeys(("check_capture", "settle_capture"), "operators"),
+        **dict.fromkeys(("check_capture", "compare_capture", "settle_capture"), "operators"),
     }
 )
 #: What every role of some kind has, whatever the feed.

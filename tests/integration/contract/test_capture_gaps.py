@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_changefeed.core.capture import TableCapture
-from airflow_changefeed.exceptions import CaptureGapError, StaleVersionError
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import CaptureGapError, LockTimeoutError, StaleVersionError
+from tests.integration.contract.bench import IMPATIENT
 from tests.integration.contract.captures import AUTHOR, CaptureBench, row, set_up_author
 from tests.integration.contract.engines import Engine
 from tests.integration.contract.oracles import fold
@@ -120,6 +122,35 @@ def test_a_transaction_that_is_open_is_no_gap(engine: Engine) -> None:
         changer.commit()
     bench.source.seal(bench.name, bench.source.now())
     assert bench.source.capture_gaps(bench.name) == []
+
+
+def test_an_open_transaction_stalls_no_seal(engine: Engine) -> None:
+    """Rows that it inserted, updated and deleted are no gap; what others commit is sealed meanwhile."""
+    bench = _bench(engine)
+    if not bench.source.capabilities.parallel_writers:
+        # Nobody else can commit meanwhile either: a seal gives up soon, and finds all in order afterwards.
+        with bench.changer() as changer:
+            changer.begin()
+            changer.execute(f"{INSERT} (4, 'x')")
+            with pytest.raises(LockTimeoutError):
+                engine.source(lock_timeout=IMPATIENT).seal(bench.name, bench.source.now())
+            changer.commit()
+    else:
+        with bench.changer() as changer:
+            changer.begin()
+            changer.execute(f"{INSERT} (4, 'x'), (5, 'x')")
+            changer.execute(f"{UPDATE} name = 'y' where id = 1")
+            changer.execute('delete from "shop.author" where id = 2')
+            for number in range(3):
+                bench.run(f"{INSERT} ({10 + number}, 'other')")
+                seals = engine.source(lock_timeout=IMPATIENT).seal(bench.name, bench.source.now())
+                assert seals[0].head == Ulid.parse_text(bench.fed()[-1].ulid)
+                assert bench.fed()[-1].new == row(10 + number, "other")
+                assert bench.source.check_capture(bench.name) == []
+            changer.commit()
+    bench.source.seal(bench.name, bench.source.now())
+    assert bench.source.capture_gaps(bench.name) == []
+    assert fold(bench.events(), {NAME: ("id",)}) == _table(bench)
 
 
 def test_a_capture_that_was_disabled_meanwhile_has_a_gap_if_anything_changed(engine: Engine) -> None:

@@ -84,6 +84,27 @@ def test_parallel_transactions_are_both_read_whole(bench: Bench) -> None:
     assert len(keys) == len(first) + len(second)
 
 
+def test_no_other_transactions_events_come_between_those_of_one(bench: Bench) -> None:
+    """Whatever order they were written in, whoever drains meanwhile, and however small the pages."""
+    if not bench.source.capabilities.parallel_writers:
+        return  # Nothing can be written between them; the test before this one shows it.
+    with bench.transaction() as one, bench.transaction() as two, bench.transaction() as late:
+        first, second, third = (bench.insert(writer) for writer in (one, two, late))
+        for _ in range(2):
+            first += bench.insert(one)
+            second += bench.insert(two)
+        bench.source.drain(bench.feed)
+        two.commit()
+        first += bench.insert(one)
+        one.commit()
+        between = bench.write(1)
+        keys = bench.keys(page_size=1)
+        # The last number that each drew decides.
+        assert keys == second + first + between
+        late.commit()
+    assert bench.keys() == keys + third
+
+
 def test_a_transaction_that_commits_late_is_not_skipped(bench: Bench) -> None:
     """A reader that went on past its neighbours still gets it, above its cursor."""
     seen = bench.write(1)

@@ -22,7 +22,7 @@ SPAN = 100
 SHARDS = (1, 2)
 ENDLESS = 10**9
 
-Key = tuple[int, ...]
+Key = tuple[Any, ...]
 
 
 class Database(Locks):
@@ -43,6 +43,8 @@ class Database(Locks):
         self.purged: dict[Key, Any] = {}
         #: events that were committed in the outbox
         self.committed: set[Any] = set()
+        #: row of a user's table to the events of those who locked it, in that order
+        self.locked_rows: dict[int, tuple[Any, ...]] = {}
         self._numbers = 0
         self._ended = 0
         self._open: set[str] = set()
@@ -51,6 +53,7 @@ class Database(Locks):
         """Return all that it holds, hashable."""
         rows = tuple(frozenset(table.items()) for table in self.tables.values())
         history = frozenset(self.purged), frozenset(self.committed), frozenset(self._open)
+        history += (frozenset(self.locked_rows.items()),)
         return rows, self.held_by_all(), history, self._numbers, self._ended
 
     def lock(self, work: Work, *resource: Hashable, lock: Lock = Lock.EXCLUSIVE) -> Step:
@@ -60,6 +63,23 @@ class Database(Locks):
             partial(self.hold, work, [resource], lock),
             partial(self.is_free, resource, work, lock),
         )
+
+    def lock_row(self, work: Work, row: int, event: Any) -> Step:
+        """Wait for a row of a user's table and lock it, to change it; the event tells of the change."""
+
+        def act() -> None:
+            self.hold(work, [("row", row)])
+            self.locked_rows[row] = (*self.locked_rows.get(row, ()), event)
+
+        return Step(f"locks row {row}", act, partial(self.is_free, ("row", row), work, Lock.EXCLUSIVE))
+
+    def outbox_locks(self, key: Key) -> list[Key]:
+        """Return what a drain locks for a row of the outbox: that row, or its whole page."""
+        if self.remedies.row_locks:
+            return [("outbox", *key)]
+        rows = sorted(self.tables["outbox"].keys() | {key})
+        start = rows.index(key) // self.page_rows * self.page_rows
+        return [("outbox", *row) for row in rows[start : start + self.page_rows]]
 
     # Transactions
     def begin(self, work: Work) -> Step:
@@ -160,11 +180,15 @@ class Database(Locks):
 
     def delete(self, work: Work, table: str, keys: Collection[Key]) -> Step:
         """Delete rows, and lock them."""
-        resources = [(table, *key) for key in keys]
         rows = self.tables[table]
 
+        def resources() -> list[Key]:
+            if table == "outbox":
+                return [resource for key in keys for resource in self.outbox_locks(key)]
+            return [(table, *key) for key in keys]
+
         def act() -> None:
-            self.hold(work, resources)
+            self.hold(work, resources())
             for key in keys:
                 value = rows.pop(key)
                 work.undo.append(partial(rows.__setitem__, key, value))
@@ -172,7 +196,7 @@ class Database(Locks):
                     self.purged[key] = value
                     work.undo.append(partial(self.purged.pop, key))
 
-        return Step(f"deletes {table} {list(keys)}", act, partial(self.are_free, resources, work))
+        return Step(f"deletes {table} {list(keys)}", act, lambda: self.are_free(resources(), work))
 
     def read(self, work: Work | None, table: str, key: Key) -> Step:
         """Read one row as soon as it is committed; None where there is none."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ class DrainRun:
     """
     How a drain came to its end.
 
-    :param scans: of the outbox for one page.
+    :param scans: of the outbox.
     :param open_writers: transactions of users that were open when it began.
     """
 
@@ -41,66 +41,111 @@ class SealRun:
 
 
 def _visit(database: Database, work: Work, shard: int, after: int, bound: int) -> Step:
-    """Come to the next row of a shard's outbox: lock it, or pass it by if another has it (``readpast``)."""
+    """Come to the next row of a shard's outbox: read it, or pass it by if it is locked (``readpast``)."""
 
     def act() -> tuple[int, Any] | None:
         key = database.next_key("outbox", (shard, after), (shard, bound), work)
         if key is None:
             return None
-        page = [key]
-        if not database.remedies.row_locks:
-            rows = sorted(database.tables["outbox"].keys() | page)
-            start = rows.index(key) // database.page_rows * database.page_rows
-            page = rows[start : start + database.page_rows]
-        resources = [("outbox", *row) for row in page]
-        if not database.are_free(resources, work, Lock.UPDATE):
-            return key[1], None
-        database.hold(work, resources, Lock.UPDATE)
-        return key[1], database.tables["outbox"][key]
+        is_free = database.is_free(("outbox", *key), work)
+        return key[1], database.tables["outbox"][key] if is_free else None
 
     return Step(f"visits the outbox of {shard} after {after}", act)
 
 
-def _scan(
-    database: Database, work: Work, shard: int, bound: int, page_size: int
-) -> Generator[Step, Any, dict[int, Any]]:
-    """Scan the outbox of a shard once; return the rows it could lock, by order number."""
+def _scan(database: Database, work: Work, shard: int, bound: int) -> Generator[Step, Any, dict[int, Any]]:
+    """Scan the outbox of a shard once; return the rows that are not locked, by order number."""
     rows: dict[int, Any] = {}
     after = -1
-    while len(rows) < page_size:
-        visited = yield _visit(database, work, shard, after, bound)
-        if visited is None:
-            break
+    while visited := (yield _visit(database, work, shard, after, bound)):
         after, row = visited
         rows |= {after: row} if row else {}
     return rows
 
 
+def _seen_in_part(
+    database: Database, shard: int, rows: Mapping[int, Any]
+) -> Generator[Step, Any, frozenset[str]]:
+    """Return the transactions with a row that was not scanned, seen in spite of its lock (``nolock``)."""
+    found = set()
+    after = -1
+
+    def act() -> tuple[int, str] | None:
+        there = ((one[1], value[0][0]) for one, value in database.tables["outbox"].items() if one[0] == shard)
+        return min((row for row in there if row[0] > after), default=None)
+
+    while seen := (yield Step(f"looks at the outbox of {shard} after {after}", act)):
+        after, transaction = seen
+        found |= set() if after in rows else {transaction}
+    return frozenset(found)
+
+
+def plan(
+    database: Database, work: Work, shard: int, page_size: int
+) -> Generator[Step, Any, tuple[list[list[int]], DrainRun]]:
+    """
+    Decide what a drain orders; the shard's lock is held.
+
+    :param page_size: events of a page, which never cuts a transaction.
+    :return: the order numbers of each page, in order.
+    """
+    remedies = database.remedies
+    bound, open_writers = yield database.draw_bound()
+    rows = yield from _scan(database, work, shard, bound)
+    scans = 1
+    if remedies.transactions and remedies.whole:
+        torn = yield from _seen_in_part(database, shard, rows)
+        rows = {number: row for number, row in rows.items() if row[0][0] not in torn}
+    while not remedies.transactions and remedies.repeat:
+        found = yield from _scan(database, work, shard, bound)
+        scans += 1
+        if found.keys() <= rows.keys():
+            break
+        rows |= found
+    together: dict[Any, list[int]] = {}
+    for number, row in sorted(rows.items()):
+        together.setdefault(row[0][0] if remedies.transactions else number, []).append(number)
+    pages: dict[int, list[int]] = {}
+    before = 0
+    for numbers in sorted(together.values(), key=max if remedies.highest else min):
+        pages.setdefault(before // page_size, []).extend(numbers)
+        before += len(numbers)
+    return list(pages.values()), DrainRun(work.name, scans, open_writers)
+
+
+def _take(database: Database, work: Work, shard: int, page: list[int]) -> Step:
+    """Lock the rows of a page and read them, those that are still there (``readpast``)."""
+
+    def act() -> tuple[tuple[int, Any], ...]:
+        taken = []
+        for number in page:
+            row = database.tables["outbox"].get((shard, number))
+            locks = database.outbox_locks((shard, number)) if row else []
+            if row and database.are_free(locks, work, Lock.UPDATE):
+                database.hold(work, locks, Lock.UPDATE)
+                taken.append((number, row))
+        return tuple(taken)
+
+    return Step(f"takes {page} of the outbox of {shard}", act)
+
+
 def order_page(
-    database: Database, work: Work, shard: int, page_size: int = ENDLESS, backwards: bool = False
-) -> Generator[Step, Any, DrainRun]:
+    database: Database, work: Work, shard: int, page: list[int], backwards: bool = False
+) -> Generator[Step, Any, None]:
     """
     Move a page of a shard's outbox to its feed; the shard's lock is held.
 
     :param backwards: insert the rows of the page in descending order.
     """
-    bound, open_writers = yield database.draw_bound()
-    page = yield from _scan(database, work, shard, bound, page_size)
-    scans = 1
-    while database.remedies.repeat:
-        last, page = page, (yield from _scan(database, work, shard, bound, page_size))
-        scans += 1
-        if (len(last), max(last, default=0)) == (len(page), max(page, default=0)):
-            break
-    run = DrainRun(work.name, scans, open_writers)
-    if not page:
-        return run
-    forget = database.delete(work, "outbox", [(shard, number) for number in page])
+    rows = yield _take(database, work, shard, page)
+    if not rows:
+        return
+    forget = database.delete(work, "outbox", [(shard, number) for number, _ in rows])
     if not database.remedies.state_before_delete:
         yield forget
     clock = yield from own_clock(database, work, shard)
     events = []
-    for key, hint in page.values():
+    for _, (key, hint) in rows:
         ulid = max(clock, hint * SPAN)
         events.append((ulid, key))
         clock = ulid + 1
@@ -109,7 +154,6 @@ def order_page(
     if database.remedies.state_before_delete:
         yield forget
     yield database.raise_clock(work, shard, clock)
-    return run
 
 
 def drain(
@@ -121,11 +165,24 @@ def drain(
     backwards: bool = False,
     rolls_back: bool = False,
 ) -> Actor:
-    """Drain one page of a shard."""
-    work = Work(name)
-    yield database.lock(work, "application", shard)
-    run = yield from order_page(database, work, shard, page_size, backwards)
-    yield database.roll_back(work) if rolls_back else database.commit(work)
+    """
+    Drain a shard, each page in a transaction of its own.
+
+    :param rolls_back: it dies in its first page.
+    """
+    work = Work(f"{name}'s plan")
+    if database.remedies.plan_locked:
+        yield database.lock(work, "application", shard)
+    pages, run = yield from plan(database, work, shard, page_size)
+    yield database.commit(work)
+    for number, page in enumerate(pages):
+        work = Work(f"{name}'s page {number}")
+        yield database.lock(work, "application", shard)
+        yield from order_page(database, work, shard, page, backwards)
+        if rolls_back:
+            yield database.roll_back(work)
+            break
+        yield database.commit(work)
     return [run]
 
 
@@ -174,7 +231,9 @@ def _seal_shard(
         yield Step("raises the clock without waiting", raise_at_once)
         return []
     yield database.lock(work, "application", shard)
-    run = yield from order_page(database, work, shard)
+    pages, run = yield from plan(database, work, shard, ENDLESS)
+    for page in pages:
+        yield from order_page(database, work, shard, page)
     yield from own_clock(database, work, shard)
     yield database.raise_clock(work, shard, until * SPAN)
     yield database.commit(work)

@@ -8,6 +8,7 @@ docs/explanation/promises.md says what they hold.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby
 
 from tests.integration.contract import oracles as contract
 from tests.integration.contract.oracles import History, SealRecord, Transaction
@@ -74,7 +75,29 @@ def seals_drain_what_is_committed(run: Run, _: Database) -> list[str]:
     ]
 
 
+def transactions_stay_together(_: Run, database: Database) -> list[str]:
+    """In a shard, no event of another transaction lies between those of one."""
+    complaints = []
+    for shard in SHARDS:
+        names = [name for name, _ in groupby(_feed(database, shard), lambda row: row[1][0])]
+        complaints += [f"shard {shard}: {names}"] if len(set(names)) < len(names) else []
+    return complaints
+
+
+def rows_keep_their_order(_: Run, database: Database) -> list[str]:
+    """What tells of one row of a user's table comes in the order in which that row was locked."""
+    place = {key: (shard, ulid) for shard in SHARDS for ulid, key in _feed(database, shard)}
+    complaints = []
+    for row, events in database.locked_rows.items():
+        found = [place[key] for key in events if key in place]
+        complaints += [] if found == sorted(found) else [f"row {row}: locked for {events}, but {found}"]
+    return complaints
+
+
 _OWN = (readers_skip_nothing, ranges_are_whole, drains_end, seals_drain_what_is_committed)
+
+#: These need all that was committed to be in the feed.
+_ORDER = (transactions_stay_together, rows_keep_their_order)
 
 
 def judge(run: Run) -> dict[str, list[str]]:
@@ -94,4 +117,5 @@ def judge(run: Run) -> dict[str, list[str]]:
         seals=tuple(fact for fact in run.facts if isinstance(fact, SealRecord)),
     )
     found |= {oracle.__name__: oracle(history) for oracle in _CONTRACT}
+    found |= {oracle.__name__: oracle(run, database) for oracle in _ORDER}
     return {promise: complaints for promise, complaints in found.items() if complaints}

@@ -47,8 +47,8 @@ def maker(function: Callable[..., Actor], **arguments: Any) -> Maker:
     return partial(function, **arguments)
 
 
-def writer(*transactions: Sequence[tuple[int, int]], **options: Any) -> Maker:
-    """Give a writer of the outbox; each transaction is a list of shard and time hint."""
+def writer(*transactions: Sequence[tuple[int, ...]], **options: Any) -> Maker:
+    """Give a writer of the outbox; each transaction is a list of shard, time hint, and perhaps a row."""
     return maker(write, transactions=transactions, **options)
 
 
@@ -67,6 +67,14 @@ PURGE = maker(purge, shard=1, until=5)
 
 TWO_WRITERS = Program({"A": writer(EVENT), "B": writer(EVENT), "drain": DRAIN})
 TWO_ROWS = Program({"A": writer(TWO_EVENTS), "drain": DRAIN})
+BETWEEN = Program({"A": writer(TWO_EVENTS), "B": writer(EVENT), "drain": DRAIN})
+#: A draws a number, and then waits for the row that B has changed.
+WAITS_FOR_A_ROW = Program({"A": writer(((1, 1), (1, 1, 7))), "B": writer(((1, 1, 7),)), "drain": DRAIN})
+#: One drain plans while another has taken A's row away, and dies.
+DYING_NEIGHBOUR = Program(
+    {"killed": maker(drain, shard=1, rolls_back=True, page_size=1), "drain": DRAIN},
+    before=(writer(EVENT, EVENT),),
+)
 #: Shard 1 shares its page with the first row of shard 2, whose other row is on the next page.
 NEIGHBOURS = Program(
     {"drain 1": DRAIN, "drain 2": maker(drain, shard=2)}, before=(writer(EVENT, ((2, 1),), ((2, 1),)),)
@@ -83,6 +91,10 @@ PURGED_READER = Program({"purge": PURGE, "reader": READER}, before=(writer(TWO_E
 
 #: Several of them at once.
 TOGETHER = {
+    "two drains and a transaction larger than a page": Program(
+        {"one": maker(drain, shard=1, page_size=1), "two": maker(drain, shard=1, page_size=2)},
+        before=(writer(TWO_EVENTS, EVENT),),
+    ),
     "two drains, page by page": Program(
         {
             "A": writer(TWO_EVENTS),

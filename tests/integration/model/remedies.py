@@ -13,7 +13,11 @@ class Remedies:
 
     :param bound: R1: a drain draws an order number first and takes only rows below it.
     :param row_locks: R2: a drain locks rows of its own shard only, never a page of neighbours.
-    :param repeat: R6: a drain scans until two scans in a row agree.
+    :param transactions: R6: the outbox knows the transaction of a row; that of mssql-changefeed v2 does not.
+    :param whole: R6: with transactions, a drain leaves out those of which it did not scan all rows.
+    :param highest: R6: with transactions, they are ordered by the last number that each drew.
+    :param repeat: R6: without transactions, a drain scans until a scan finds no more than those before.
+    :param plan_locked: a drain plans under the shard's lock, while no other one takes rows away.
     :param floor: R7: the state row of a new shard begins at the feed's floor, which a seal raises.
     :param floor_first: R7: a seal raises the floor before it lists the shards.
     :param floor_held: R7: whoever makes a state row holds the floor, shared, until it commits.
@@ -27,7 +31,11 @@ class Remedies:
 
     bound: bool = True
     row_locks: bool = True
+    transactions: bool = True
+    whole: bool = True
+    highest: bool = True
     repeat: bool = True
+    plan_locked: bool = True
     floor: bool = True
     floor_first: bool = True
     floor_held: bool = True
@@ -43,3 +51,5 @@ class Remedies:
 
 
 ALL = Remedies()
+#: With the outbox of mssql-changefeed v2.
+V2 = ALL.without("transactions")

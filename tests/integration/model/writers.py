@@ -13,8 +13,8 @@ from tests.integration.model.database import SPAN, Database
 from tests.integration.model.locks import Lock, Work
 from tests.integration.model.scheduler import Actor, Step
 
-#: Shard and time hint of each event.
-Events = Sequence[tuple[int, int]]
+#: Shard and time hint of each event, and perhaps the row of the user's table that it tells of.
+Events = Sequence[tuple[int, ...]]
 
 
 class Release(Enum):
@@ -72,11 +72,13 @@ def write(
         work = Work(f"{name}{turn}", is_writer=True)
         begun = yield database.begin(work)
         keys = [(work.name, place) for place in range(len(events))]
-        for key, (shard, hint) in zip(keys, events, strict=True):
-            # The number is drawn before the row is there.
+        for key, (shard, hint, *rows) in zip(keys, events, strict=True):
+            for row in rows:
+                yield database.lock_row(work, row, key)
+            # The number is drawn before the row of the outbox is there.
             number = yield database.draw()
             yield database.put(work, "outbox", (shard, number), (key, hint))
-        written = tuple((shard, key) for key, (shard, _) in zip(keys, events, strict=True))
+        written = tuple((shard, key) for key, (shard, *_) in zip(keys, events, strict=True))
         if rolls_back:
             yield database.roll_back(work)
             facts.append(Transaction(work.name, begun, None, written, is_rolled_back=True))

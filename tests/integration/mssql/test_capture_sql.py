@@ -143,27 +143,84 @@ def test_the_guard_of_the_schema_keeps_what_writers_need(client: Client) -> None
     client.results("exec changefeed.check_captured_tables")
 
 
-def test_a_transaction_is_never_taken_in_parts(database: Database, client: Client) -> None:
-    """One with a row behind the page, or behind the bound, waits with all of them, and comes whole."""
+PLAN = (
+    "create table #plan (page bigint not null, highest bigint not null, order_sequence bigint not null, "
+    "primary key (page, highest, order_sequence)); declare @events bigint; begin transaction; "
+    "exec [changefeed].[plan_drain:{feed}] @shard_id = 0, @bound = {bound}, @pagesize = {size}, "
+    "@events = @events output; commit; select @events; select page, order_sequence from #plan order by 1, 2"
+)
+PAGE = (
+    "declare @count int; begin transaction; exec [changefeed].[order_page:{feed}] @shard_id = 0, "
+    "@page = {page}, @count = @count output; commit; select @count"
+)
+
+
+def _numbers(client: Client, events: str) -> list[int]:
+    return [
+        number
+        for (number,) in client.rows(
+            f"select order_sequence from [changefeed].[outbox:{events}] order by order_sequence"
+        )
+    ]
+
+
+def _ordered(client: Client, events: str) -> Rows:
+    return client.rows(
+        f"select f.changefeed_sequence, e.id from [changefeed].[feed:{events}] as f "
+        f"inner join {events} as e on e.changefeed_statement = f.changefeed_statement "
+        "and e.changefeed_row = f.changefeed_row order by f.ulid"
+    )
+
+
+def test_a_transaction_is_never_taken_in_parts(client: Client) -> None:
+    """One with a row at the bound waits with all of them, and one larger than a page makes it larger."""
     events = _captured(client, "whole", "id int not null primary key")
     client.results("insert into myservice.whole values (1)")
     two = "insert into myservice.whole values (2); insert into myservice.whole values (3)"
     client.results(f"begin transaction; {two}; commit")
     client.results("insert into myservice.whole values (4)")
-    order = (
-        "begin transaction; declare @count int, @more bit; "
-        f"exec [changefeed].[order_page:{events}] @shard_id = 0, "
-        "@bound = {bound}, @pagesize = {size}, @count = @count output, @more = @more output; "
-        "commit; select @count, @more"
+    first, second, third, last = _numbers(client, events)
+    plan = client.results(PLAN.format(feed=events, bound=third, size=10))[-2:]
+    assert plan == [[(1,)], [(0, first)]]
+    client.results("drop table #plan")
+    plan = client.results(PLAN.format(feed=events, bound=last + 1, size=1))[-2:]
+    assert plan == [[(4,)], [(0, first), (1, second), (1, third), (3, last)]]
+    for page, count in ((0, 1), (1, 2), (3, 1), (3, 0)):
+        assert client.value(PAGE.format(feed=events, page=page)) == count
+    assert _ordered(client, events) == [(1, 1), (2, 2), (3, 3), (4, 4)]
+
+
+def test_a_plan_holds_for_all_pages_of_a_drain(database: Database, client: Client) -> None:
+    """What is committed or drained by others between two pages neither comes twice, nor is torn, nor lost."""
+    events = _captured(client, "planned", "id int not null primary key")
+    for number in range(1, 5):
+        client.results(f"insert into myservice.planned values ({number})")
+    numbers = _numbers(client, events)
+    client.results(PLAN.format(feed=events, bound=numbers[-1] + 1, size=1))
+    assert client.value(PAGE.format(feed=events, page=0)) == 1
+    with database.client() as other:
+        other.results("insert into myservice.planned values (5)")
+        other.results("insert into myservice.planned values (6)")
+        other.results(f"exec [changefeed].[drain_feed:{events}]")
+        other.results("insert into myservice.planned values (7)")
+    assert [client.value(PAGE.format(feed=events, page=page)) for page in (1, 2, 3)] == [0, 0, 0]
+    client.results(f"exec [changefeed].[drain_feed:{events}]")
+    assert _ordered(client, events) == [(number, number) for number in range(1, 8)]
+
+
+def test_each_way_of_counting_a_captured_table_gives_its_rows(client: Client) -> None:
+    """Behind a lock, without one, and in one statement with what was recorded."""
+    events = _captured(client, "counted", "id int not null primary key")
+    client.results(
+        "insert into myservice.counted values (1), (2), (3); delete from myservice.counted where id = 2"
     )
-    second = client.value("select min(order_sequence) + 2 from [changefeed].[outbox:myservice.whole_changes]")
-    assert client.rows(order.format(bound=second, size=10)) == [(1, False)]
-    # A page that is too small for it becomes larger.
-    assert client.rows(order.format(bound=second + 9, size=1)) == [(3, False)]
-    assert client.rows(order.format(bound=second + 9, size=1)) == [(0, False)]
-    found = client.rows(
-        f"select f.changefeed_sequence, e.id from [changefeed].[feed:{events}] as f "
-        f"inner join {events} as e on e.changefeed_statement = f.changefeed_statement "
-        "and e.changefeed_row = f.changefeed_row order by f.ulid"
+    client.results(f"exec [changefeed].[drain_feed:{events}]")
+    client.results("insert into myservice.counted values (4), (5)")
+    count = (
+        "declare @rows bigint, @gained bigint; begin transaction; exec [changefeed].[capture_rows.0:{feed}] "
+        "@how = '{how}', @rows = @rows output, @gained = @gained output; commit; select @rows, @gained"
     )
-    assert found == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    for how, gained in (("counted", None), ("dirty", None), ("committed", 4)):
+        assert client.rows(count.format(feed=events, how=how)) == [(4, gained)], how
+    found = client.rows(f"exec [changefeed].[compare_capture:{events}]")
+    assert found == [("myservice", "counted", 4, 4)]

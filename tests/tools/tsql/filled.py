@@ -56,10 +56,11 @@ def _names(case: Case) -> dict[str, str]:
         "shard_default": f"constraint [def:outbox.shard_id:{inner}] default 0" if is_number else "",
         "shard_parameter_default": "= 0" if is_number else "",
         "check_capture": (
-            f"exec {quoted(case.installed_in)}.[check_capture:{inner}] @lock_timeout = @lock_timeout;"
-            if case.is_capture
-            else ""
+            f"exec {quoted(case.installed_in)}.[check_capture:{inner}];" if case.is_capture else ""
         ),
+        "knows_transactions": "1",
+        "transaction": "o.changefeed_tid",
+        "events": "o.changefeed_rows" if case.is_capture else "1",
         "sequence": f"{quoted(case.installed_in)}.[sequence]",
         "shard_expression": shard,
         "ulid_expression": ulid,

@@ -37,9 +37,11 @@ def _filled(case: CaptureCase, number: int, table: Captured, collation: str) -> 
     }
     wanted = {
         "capture_insert": table.inserts is not None,
+        "insert_rows": table.inserts is not None,
         "capture_update": table.updates is not None,
         "update_pairs": table.updates is not None,
         "capture_delete": table.deletes is not None,
+        "delete_rows": table.deletes is not None,
         "guard": bool(table.key),
     }
     found = {}
@@ -78,8 +80,9 @@ def _names(case: CaptureCase, number: int, table: Captured) -> dict[str, str]:
 
 def _calls(own: str, inner: str, place: int) -> str:
     return (
-        f"    if @table_no = {place} and @what = 'rows'\n"
-        f"        exec {own}.[capture_rows.{place}:{inner}] @is_exact = @is_exact, @rows = @rows output;\n"
+        f"    if @table_no = {place} and @what <> 'snapshot'\n"
+        f"        exec {own}.[capture_rows.{place}:{inner}] @how = @what, @rows = @rows output, "
+        "@gained = @gained output;\n"
         f"    if @table_no = {place} and @what = 'snapshot'\n"
         f"        exec {own}.[capture_snapshot.{place}:{inner}] @is_reset = 1;"
     )

@@ -20,8 +20,8 @@ PROCEDURES = {f"{verb}ProcedureStatement" for verb in ("Create", "Alter", "Creat
 _TOKEN = re.compile(r"<<\w+>>")
 _DIRTY = {"NoLock", "ReadUncommitted"}
 _MOST_COLUMNS = 4096
-# Compares sums with the server's own number of rows, which counts open transactions too; it gives no event.
-_COMPARES = "capture_unordered:"
+# They count, open transactions too, as the server's own number of rows does; they give no event.
+_COMPARES = ("capture_unordered:", "capture_rows.")
 # What may stand before the settings: it reads nothing.
 _HARMLESS = {"DeclareVariableStatement", "PredicateSetStatement", "SetTransactionIsolationLevelStatement"}
 
@@ -101,7 +101,12 @@ def dirty_read_rule(nodes: list[Any]) -> Wrong:
 def _harmless(node: Any) -> Iterator[Any]:
     """Go over the hints in what can give no row that rolls back: at worst a row is missing."""
     is_comparison = kind(node) in PROCEDURES and parts(node.ProcedureReference.Name)[-1].startswith(_COMPARES)
-    is_from_our_own = kind(node) == "DeleteSpecification" and kind(node.Target) == "VariableTableReference"
+    is_from_our_own = kind(node) == "DeleteSpecification" and (
+        kind(node.Target) == "VariableTableReference"
+        or (
+            kind(node.Target) == "NamedTableReference" and parts(node.Target.SchemaObject)[-1].startswith("#")
+        )
+    )
     if is_comparison or is_from_our_own:
         yield from (found for found in walk(node) if kind(found) in ("TableHint", "IndexTableHint"))
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_changefeed.core.capture import KeyChange, Operation
+from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.sources.mssql import inspect_capture_faults as told
 from airflow_changefeed.sources.mssql.capture_drift import TableDrift, column_drift
@@ -186,6 +187,23 @@ def test_a_healthy_capture_has_no_fault() -> None:
     assert guards((1, 0)) == guards(guard_name=None) == []
     assert schema_guards(guard_schema=0) == []
     assert schema_guards({"name": "changefeed_captures", "is_disabled": 0}) == []
+
+
+def test_rows_that_were_counted_are_compared_with_what_was_recorded() -> None:
+    """Agreement is no fault, a difference is a gap, and what could not be counted is said."""
+
+    def found(rows: int | None) -> list[Any]:
+        row = {"table_schema": "s", "table_name": "T", "rows": rows, "expected": 3}
+        return list(told.count_faults(NAME, [row]))
+
+    assert found(3) == []
+    (gap,) = found(2)
+    assert gap.kind is FaultKind.CAPTURE_GAP
+    assert "table s.T" in gap.where
+    assert "it has 2 rows, and by what was recorded it should have 3" in str(gap)
+    (busy,) = found(None)
+    assert busy.kind is FaultKind.NOT_LOOKED_AT
+    assert "number of rows" in str(busy)
 
 
 def test_triggers_of_each_operation_are_looked_for() -> None:

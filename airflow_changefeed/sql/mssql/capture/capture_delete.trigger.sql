@@ -10,15 +10,18 @@ begin
     declare @tid bigint = current_transaction_id(), @at datetime2(3) = dateadd(microsecond, -500, sysutcdatetime());
     declare @statement bigint = next value for <<sequence>>, @rows int, @session nvarchar(max), @trace nvarchar(512);
     <<session>>
-    insert into <<events>> (
-        changefeed_statement, changefeed_row, changefeed_image, changefeed_shard, changefeed_table, changefeed_op,
-        changefeed_tid, changefeed_at, changefeed_session, changefeed_trace<<delete_stored>>)
-    select
-        @statement, row_number() over (order by <<row_order>>), 0, a.changefeed_shard, <<table_no>>, 'd',
-        @tid, @at, @session, @trace<<delete_values>>
-    from deleted as i
-    cross apply (select convert(<<shard_type>>, <<shard>>) as changefeed_shard from (select <<new_keys>>) as s) as a;
-    set @rows = @@rowcount;
+    -- A plan that was made for one row has memory to sort one: thousands would go through tempdb.
+    if (select count(*) from (select top (201) 1 as n from deleted) as s) <= 200
+    begin
+<<delete_rows>>;
+        set @rows = @@rowcount;
+    end
+    else
+    begin
+<<delete_rows>>
+        option (recompile);
+        set @rows = @@rowcount;
+    end;
     if <<is_one_shard>> = 1
         insert into <<outbox>> (
             shard_id, order_sequence, time_hint, changefeed_tid, changefeed_first, changefeed_rows, changefeed_table, changefeed_balance)

@@ -1,22 +1,37 @@
 -- The rows of a captured table.
--- @is_exact: 1 locks the table against writers until the caller's transaction ends, and counts; 0 takes the server's own number,
---     which counts open transactions, too.
--- errors: 1222 an open transaction has changed the table; transient
+-- @how: catalog: the server's own number, which counts open transactions, too. locked: the same, behind a lock against writers that
+--     lasts until the caller's transaction ends. counted: counts behind such a lock. dirty: counts, open transactions, too.
+--     committed, versions: counts what is committed, and in the same statement, so at the same moment, what was recorded
+--     (@gained); committed where the database has read_committed_snapshot, versions where it has allow_snapshot_isolation.
+-- Locks: catalog none, dirty only those against changes of the table's definition, committed and versions neither: rows are read
+--     as they were when the statement began. locked and counted S of the whole table, which waits for every open transaction
+--     that changed it, and behind which writers wait meanwhile; not longer than the session's lock_timeout.
+-- errors: 1222 locked, counted: an open transaction has changed the table; transient
 -- permission: internal
 create procedure <<schema>>.[capture_rows.<<table_no>>:<<name>>] (
-    @is_exact bit,
-    @rows bigint output
+    @how varchar(10),
+    @rows bigint output,
+    @gained bigint = null output
 )
 as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    if @is_exact = 0
-    begin
+    declare @one int;
+    if @how = 'versions' set transaction isolation level snapshot;
+    if @how in ('committed', 'versions')
+        select
+            @rows = (select count_big(*) from <<table>>),
+            @gained = isnull((
+                select sum(b.rows) from <<schema>>.[balance:<<name>>] as b where b.table_no = <<table_no>>), 0)
+                + isnull((
+                select sum(convert(bigint, o.changefeed_balance)) from <<schema>>.[outbox:<<name>>] as o where o.changefeed_table = <<table_no>>), 0);
+    if @how = 'counted'
+        select @rows = count_big(*) from <<table>> with (tablock, holdlock);
+    if @how = 'dirty'
+        select @rows = count_big(*) from <<table>> with (nolock);
+    if @how = 'locked'
+        select top (1) @one = 1 from <<table>> with (tablock, holdlock);
+    if @how in ('catalog', 'locked')
         select @rows = sum(p.rows) from sys.partitions as p where p.object_id = <<object_id>> and p.index_id in (0, 1);
-        return;
-    end;
-    -- Writers wait behind this lock, so it is not waited for long.
-    set lock_timeout 2000;
-    select @rows = count_big(*) from <<table>> with (tablock, holdlock);
 end

@@ -1,11 +1,11 @@
 -- Calls what belongs to one table of a capture; by name, so that rights go on through the owner.
--- @what: rows or snapshot. @is_exact: of rows. @rows: what it gives.
+-- @what: snapshot records its rows after a reset; else @how of capture_rows.N:T. @rows, @gained: what that gives.
 -- permission: internal
 create procedure <<schema>>.[capture_table:<<name>>] (
     @table_no smallint,
     @what varchar(10),
-    @is_exact bit = 0,
-    @rows bigint = null output
+    @rows bigint = null output,
+    @gained bigint = null output
 )
 as
 begin

@@ -38,8 +38,8 @@ begin
             throw 77103, @message, 1;
         end;
 
-        <<check_capture>>
-        -- Most of the outbox first, also that of new shards, while the floor still lets their events have their own time.
+        -- Most of the outbox first, also that of new shards, while the floor still lets their events have their own time; and what waits
+        -- is to be added up where a capture is checked.
         create table #waiting (shard_id <<shard_type>> not null primary key);
         exec <<schema>>.[waiting:<<name>>];
         insert into @shards (shard_id) select w.shard_id from #waiting as w;
@@ -52,6 +52,7 @@ begin
             select top (1) @shard = s.shard_id from @shards as s order by s.shard_id;
         end;
 
+        <<check_capture>>
         -- The floor before the shards are listed: one that is made later begins above it, one that was made before is in
         -- the list. This waits for transactions that make a shard at this moment (R7).
         begin transaction;

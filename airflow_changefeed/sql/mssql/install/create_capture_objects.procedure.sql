@@ -100,8 +100,8 @@ begin
     where @first is not null
     union all
     select 'calls', string_agg(convert(nvarchar(max), concat(
-        N'    if @table_no = ', t.table_no, N' and @what = ''rows''', nchar(10),
-        N'        exec <<schema_in_text>>.[capture_rows.', t.table_no, N':', replace(@name, N']', N']]'), N'] @is_exact = @is_exact, @rows = @rows output;', nchar(10),
+        N'    if @table_no = ', t.table_no, N' and @what <> ''snapshot''', nchar(10),
+        N'        exec <<schema_in_text>>.[capture_rows.', t.table_no, N':', replace(@name, N']', N']]'), N'] @how = @what, @rows = @rows output, @gained = @gained output;', nchar(10),
         N'    if @table_no = ', t.table_no, N' and @what = ''snapshot''', nchar(10),
         N'        exec <<schema_in_text>>.[capture_snapshot.', t.table_no, N':', replace(@name, N']', N']]'), N'] @is_reset = 1;')), nchar(10)) within group (order by t.table_no)
     from <<schema>>.[capture_tables] as t where t.capture_id = @capture_id
@@ -164,7 +164,7 @@ begin
         select @object = t.object, @type = t.type, @body = t.body from <<schema>>.[capture_templates]() as t where t.place = @place;
         set @full = concat(case @type when 'trigger' then <<schema>>.[quoted](@table_schema) else N'<<schema_in_text>>' end,
             N'.[', @object, case @object when 'capture_table' then N'' else concat(N'.', @table_no) end, N':', replace(@name, N']', N']]'), N']');
-        if @type = 'fragment' and @has_update = 1
+        if @type = 'fragment' and (@has_update = 1 or @object <> 'update_pairs')
         begin
             -- A part of what follows.
             exec <<schema>>.[fill_template] @body = @body;

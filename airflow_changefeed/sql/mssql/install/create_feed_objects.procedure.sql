@@ -14,7 +14,7 @@ begin
         declare @name nvarchar(128), @object_id int, @kind varchar(10), @shard_type varchar(16), @sequence nvarchar(300);
         declare @ulid_column nvarchar(128), @shard_column nvarchar(128);
         declare @table_schema nvarchar(128), @table_name nvarchar(128);
-        declare @place int, @object varchar(40), @type varchar(10), @body nvarchar(max), @sql nvarchar(max), @at int, @is_capture bit = 0;
+        declare @place int, @object varchar(40), @type varchar(10), @body nvarchar(max), @sql nvarchar(max), @at int, @is_capture bit = 0, @knows nchar(1) = N'1';
         declare @full nvarchar(300), @breath nvarchar(5) = N',' + nchar(10) + N'    ';
 
         select
@@ -31,6 +31,10 @@ begin
         insert into @read_keys (place, name)
         select k.place, k.name from @keys as k where @kind = 'outbox' or k.name collate Latin1_General_CI_AS not in (N'ulid', N'shard_id');
 
+        -- An outbox that mssql-changefeed v2 made does not know its transactions: each row is one of its own there.
+        set @full = concat(N'<<schema_in_text>>.[outbox:', replace(@name, N']', N']]'), N']');
+        if object_id(@full) is not null and not exists (
+            select 1 from sys.columns as c where c.object_id = object_id(@full) and c.name = N'changefeed_tid') set @knows = N'0';
         insert into #tokens (token, value)
         values
             ('schema', N'<<schema_in_text>>'),
@@ -52,7 +56,10 @@ begin
                 else concat(N'constraint [def:outbox.shard_id:', replace(@name, N']', N']]'), N'] default 0') end),
             ('shard_parameter_default', case when @shard_type = 'uniqueidentifier' then N'' else N'= 0' end),
             ('check_capture', case when @is_capture = 0 then N'' else concat(
-                N'exec <<schema_in_text>>.[check_capture:', replace(@name, N']', N']]'), N'] @lock_timeout = @lock_timeout;') end),
+                N'exec <<schema_in_text>>.[check_capture:', replace(@name, N']', N']]'), N'];') end),
+            ('knows_transactions', @knows),
+            ('transaction', case @knows when N'1' then N'o.changefeed_tid' else N'o.order_sequence' end),
+            ('events', case @is_capture when 1 then N'o.changefeed_rows' else N'1' end),
             ('sequence', isnull(@sequence, N'<<schema_in_text>>.[sequence]')),
             ('shard_expression', case
                 when @shard_column is null then concat(N'convert(', @shard_type, N', ',

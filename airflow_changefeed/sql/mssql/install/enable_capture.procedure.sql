@@ -182,7 +182,7 @@ begin
             exec <<schema>>.[set_capture_columns] @capture_id = @capture_id, @table_no = @no;
             exec <<schema>>.[create_capture_objects] @capture_id = @capture_id, @table_no = @no;
             -- Making the triggers has locked the table to the end of this transaction.
-            set @sql = concat(N'exec <<schema_in_text>>.[capture_rows.', @no, N':', replace(@capture, N']', N']]'), N'] @is_exact = 1, @rows = @rows output');
+            set @sql = concat(N'exec <<schema_in_text>>.[capture_rows.', @no, N':', replace(@capture, N']', N']]'), N'] @how = ''counted'', @rows = @rows output');
             exec sys.sp_executesql @sql, N'@rows bigint output', @rows = @rows output;
             if @snapshot = 1
             begin

@@ -5,4 +5,5 @@ grant select on <<schema>>.[capture_tables] to [<<schema_name>>.readers:<<name>>
 grant select on <<schema>>.[capture_columns] to [<<schema_name>>.readers:<<name>>];
 grant select on <<schema>>.[capture_gaps] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[check_capture:<<name>>] to [<<schema_name>>.operators:<<name>>];
+grant execute on <<schema>>.[compare_capture:<<name>>] to [<<schema_name>>.operators:<<name>>];
 grant execute on <<schema>>.[settle_capture:<<name>>] to [<<schema_name>>.operators:<<name>>];

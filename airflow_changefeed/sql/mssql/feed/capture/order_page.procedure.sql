@@ -1,17 +1,13 @@
--- Orders one page of a shard of a capture: expands what the outbox has of each statement into the feed, with ULIDs. In the
--- caller's transaction, under the shard's lock (lock_shard:T).
--- A transaction is ordered whole, all its events at one time of feed, so that no seal lies within it; transactions in the order
--- of the last number that each drew, which respects the order in which they locked their rows (R6).
--- @bound: a number drawn from the sequence; a transaction with a row at or above it stays for a later drain (R1, R6).
--- @pagesize: events, about; a transaction of more is taken whole. @count: events ordered. @more: 1 when others wait below.
+-- Orders one page of a shard's plan (plan_drain:T): expands what the outbox has of each statement into the feed of a capture, with
+-- ULIDs. In the caller's transaction, under the shard's lock (lock_shard:T).
+-- All events of a transaction get one time of feed, so that no seal lies within it.
+-- @page: of the caller's #plan. @count: events ordered; fewer than planned where another drain was first.
 -- errors: 77142 a captured event is gone from the capture's table
 -- permission: internal
 create procedure <<schema>>.[order_page:<<name>>] (
     @shard_id <<shard_type>>,
-    @bound bigint,
-    @pagesize int,
-    @count int output,
-    @more bit = null output
+    @page bigint,
+    @count int output
 )
 as
 begin
@@ -24,79 +20,36 @@ begin
         -- The state row before any row leaves the outbox: a seal that lists shards finds this one in one of both (R7).
         exec <<schema>>.[update_state:<<name>>] @shard_id = @shard_id, @time_hint = '1970-01-01', @count = 0;
 
-        declare @page table (
+        declare @taken table (
+            highest bigint not null,
             order_sequence bigint not null primary key,
             time_hint datetime2(3) not null,
-            tid bigint not null,
             first_row int not null,
             row_count int not null,
             table_no smallint not null,
             balance int not null
         );
-        declare @seen int, @seen_highest bigint, @highest bigint, @found int;
-        declare @take int = @pagesize, @events bigint = @pagesize, @rows bigint, @message nvarchar(2048);
+        declare @rows bigint, @message nvarchar(2048);
         set @count = 0;
-        while 1 = 1
-        begin
-            -- Two scans in a row that give the same rows: no transaction ended halfway (R6, as in a plain outbox).
-            set @seen = -1;
-            while 1 = 1
-            begin
-                delete from @page;
-                insert into @page (order_sequence, time_hint, tid, first_row, row_count, table_no, balance)
-                select top (@take) o.order_sequence, o.time_hint, o.changefeed_tid, o.changefeed_first, o.changefeed_rows, o.changefeed_table, o.changefeed_balance
-                from <<schema>>.[outbox:<<name>>] as o with (updlock, rowlock, readpast, readcommittedlock)
-                where o.shard_id = @shard_id and o.order_sequence < @bound
-                order by o.order_sequence;
-                select @found = count(*), @highest = max(p.order_sequence) from @page as p;
-                if @found = @seen and isnull(@highest, -1) = isnull(@seen_highest, -1) break;
-                set @seen = @found;
-                set @seen_highest = @highest;
-            end;
-            if @found = 0
-            begin
-                set @more = 0;
-                return;
-            end;
-            set @more = case when @found < @take then 0 else 1 end;
-            -- No more events than were asked for, as they all stay locked.
-            set @highest = null;
-            select @highest = min(r.order_sequence)
-            from (
-                select p.order_sequence,
-                    sum(convert(bigint, p.row_count)) over (order by p.order_sequence rows unbounded preceding) - p.row_count as before
-                from @page as p
-            ) as r
-            where r.before >= @events;
-            if @highest is not null
-            begin
-                delete from @page where order_sequence >= @highest;
-                set @more = 1;
-            end;
-            -- Whoever goes on behind these rows is ordered with its last row. All its rows are there to be seen, as those
-            -- below were committed when they were scanned. And whoever is just ending gives up its locks one after the other,
-            -- so two scans may agree on a part of its rows: the others are seen in spite of their locks. This only leaves
-            -- transactions out, for a later drain; no row is taken that was not scanned above.
-            delete from @page where tid in (
-                select o.changefeed_tid from <<schema>>.[outbox:<<name>>] as o with (nolock)
-                where o.shard_id = @shard_id and not exists (select 1 from @page as p where p.order_sequence = o.order_sequence));
-            if @more = 0 or exists (select 1 from @page as p) break;
-            -- A transaction that is larger than the page.
-            set @take = case when @take > 100000000 then @take else @take * 8 end;
-            set @events = @events * 8;
-        end;
-        select @rows = sum(convert(bigint, p.row_count)) from @page as p;
+        -- All are committed, and only drains take them away. Past what others hold: a plan that scans would wait for writers.
+        insert into @taken (highest, order_sequence, time_hint, first_row, row_count, table_no, balance)
+        select s.highest, o.order_sequence, o.time_hint, o.changefeed_first, o.changefeed_rows, o.changefeed_table, o.changefeed_balance
+        from #plan as s
+        inner join <<schema>>.[outbox:<<name>>] as o with (updlock, rowlock, readpast, readcommittedlock)
+            on o.shard_id = @shard_id and o.order_sequence = s.order_sequence
+        where s.page = @page;
+        select @rows = sum(convert(bigint, p.row_count)) from @taken as p;
         if @rows is null return;
         set @count = @rows;
 
         declare @now datetime2(3) = <<schema>>.[now](), @tolerance bigint;
         select @tolerance = f.tolerance_ms from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
         declare @latest datetime2(3) = dateadd(minute, @tolerance / 60000, dateadd(millisecond, @tolerance % 60000, @now));
-        update @page set time_hint = @now where time_hint > @latest;
+        update @taken set time_hint = @now where time_hint > @latest;
         declare @max_time datetime2(3), @before bigint;
         declare @previous_time datetime2(3), @previous_high binary(8), @previous_low bigint;
         declare @next_high binary(8), @next_low bigint;
-        select @max_time = max(p.time_hint) from @page as p;
+        select @max_time = max(p.time_hint) from @taken as p;
         exec <<schema>>.[update_state:<<name>>]
             @shard_id = @shard_id,
             @time_hint = @max_time,
@@ -112,12 +65,12 @@ begin
         -- Before a row leaves the outbox: whoever adds both up waits for this row, and sees what left and what came together.
         insert into <<schema>>.[balance:<<name>>] (shard_id, table_no, rows)
         select distinct @shard_id, p.table_no, 0
-        from @page as p
+        from @taken as p
         where not exists (select 1 from <<schema>>.[balance:<<name>>] as b where b.shard_id = @shard_id and b.table_no = p.table_no);
         update b
         set rows = b.rows + g.balance
         from <<schema>>.[balance:<<name>>] as b
-        inner join (select p.table_no, sum(convert(bigint, p.balance)) as balance from @page as p group by p.table_no) as g
+        inner join (select p.table_no, sum(convert(bigint, p.balance)) as balance from @taken as p group by p.table_no) as g
             on g.table_no = b.table_no
         where b.shard_id = @shard_id;
 
@@ -148,9 +101,9 @@ begin
                     p.order_sequence,
                     p.first_row,
                     p.row_count,
-                    max(p.order_sequence) over (partition by p.tid) as changefeed_highest,
-                    max(p.time_hint) over (partition by p.tid) as changefeed_hint
-                from @page as p
+                    p.highest as changefeed_highest,
+                    max(p.time_hint) over (partition by p.highest) as changefeed_hint
+                from @taken as p
             ) as t
             -- By its key: a scan of the table would wait for open writers.
             inner join <<table>> as e with (forceseek)
@@ -169,7 +122,7 @@ begin
         -- Past what others hold, whatever plan is chosen: one that scans the shard would wait for open writers. Our own locks hide nothing from us.
         delete o
         from <<schema>>.[outbox:<<name>>] as o with (rowlock, readpast, readcommittedlock)
-        inner join @page as p on p.order_sequence = o.order_sequence
+        inner join @taken as p on p.order_sequence = o.order_sequence
         where o.shard_id = @shard_id;
     end try
     begin catch

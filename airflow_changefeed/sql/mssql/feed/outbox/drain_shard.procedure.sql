@@ -1,5 +1,6 @@
 -- Orders what is committed in a shard's outbox, page by page, each in a transaction of its own.
--- @limit: rows after which to stop; null takes all that was committed when this began.
+-- @limit: rows after which to stop; null takes all that was committed when this began. Planning looks at all that waits, so
+-- at least a tenth of it is ordered: else whoever reads in small pages would look at everything again for each.
 -- @pagesize: rows of a transaction. @rows: rows ordered; 0 without taking a lock when none wait.
 -- errors: 77101 no lock; what was ordered until then stays
 -- permission: internal
@@ -15,22 +16,30 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     begin try
-        declare @count int, @bound bigint, @more bit;
+        declare @count int, @bound bigint, @page bigint, @last bigint, @events bigint;
         set @rows = 0;
         if not exists (
             select 1 from <<schema>>.[outbox:<<name>>] as o with (readcommittedlock, rowlock, readpast)
             where o.shard_id = @shard_id
         ) return;
+        create table #plan (page bigint not null, highest bigint not null, order_sequence bigint not null, primary key (page, highest, order_sequence));
         set @bound = next value for <<sequence>>;
-        while 1 = 1
+        begin transaction;
+        exec <<schema>>.[lock_shard:<<name>>] @shard_id = @shard_id, @lock_timeout = @lock_timeout;
+        exec <<schema>>.[plan_drain:<<name>>] @shard_id = @shard_id, @bound = @bound, @pagesize = @pagesize, @events = @events output;
+        commit;
+        select top (1) @page = p.page from #plan as p order by p.page;
+        while @page is not null
         begin
             begin transaction;
             exec <<schema>>.[lock_shard:<<name>>] @shard_id = @shard_id, @lock_timeout = @lock_timeout;
-            exec <<schema>>.[order_page:<<name>>]
-                @shard_id = @shard_id, @bound = @bound, @pagesize = @pagesize, @count = @count output, @more = @more output;
+            exec <<schema>>.[order_page:<<name>>] @shard_id = @shard_id, @page = @page, @count = @count output;
             commit;
             set @rows = @rows + @count;
-            if @more = 0 or @rows >= @limit break;
+            if @rows >= @limit and @rows >= @events / 10 break;
+            set @last = @page;
+            set @page = null;
+            select top (1) @page = p.page from #plan as p where p.page > @last order by p.page;
         end;
         exec <<schema>>.[flush_log];
     end try

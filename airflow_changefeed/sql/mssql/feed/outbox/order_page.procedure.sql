@@ -1,14 +1,11 @@
--- Orders one page of a shard: moves rows from the outbox to the feed, with ULIDs. In the caller's transaction, under the
--- shard's lock (lock_shard:T).
--- @bound: a number drawn from the outbox's sequence; only rows below it are taken, so that scans come to an end (R1).
--- @pagesize: rows at most. @count: rows moved. @more: 1 when others may be committed below the bound.
+-- Orders one page of a shard's plan (plan_drain:T): moves its rows from the outbox to the feed, with ULIDs. In the caller's
+-- transaction, under the shard's lock (lock_shard:T).
+-- @page: of the caller's #plan. @count: rows moved; fewer than planned where another drain was first.
 -- permission: internal
 create procedure <<schema>>.[order_page:<<name>>] (
     @shard_id <<shard_type>>,
-    @bound bigint,
-    @pagesize int,
-    @count int output,
-    @more bit = null output
+    @page bigint,
+    @count int output
 )
 as
 begin
@@ -21,48 +18,31 @@ begin
         -- The state row before any row leaves the outbox: a seal that lists shards finds this one in one of both (R7).
         exec <<schema>>.[update_state:<<name>>] @shard_id = @shard_id, @time_hint = '1970-01-01', @count = 0;
 
-        declare @page table (
+        declare @taken table (
+            changefeed_highest bigint not null,
             order_sequence bigint not null primary key,
             time_hint datetime2(3) not null,
             <<key_definitions>>
         );
-        declare @seen int, @seen_highest bigint, @highest bigint;
-
-        -- A scan sees rows one after the other: a transaction that commits in its middle may show its later rows and hide
-        -- its earlier ones (R6). Rows that a scan has locked stay, so when two scans in a row give the same number of rows
-        -- and the same highest one, they gave the same rows, and no transaction ended halfway.
-        select @seen = count(*), @seen_highest = max(scan.order_sequence)
-        from (
-            select top (@pagesize) o.order_sequence
-            from <<schema>>.[outbox:<<name>>] as o with (updlock, rowlock, readpast, readcommittedlock)
-            where o.shard_id = @shard_id and o.order_sequence < @bound
-            order by o.order_sequence
-        ) as scan;
-        while 1 = 1
-        begin
-            insert into @page (order_sequence, time_hint, <<keys>>)
-            select top (@pagesize) o.order_sequence, o.time_hint, <<outbox_keys>>
-            from <<schema>>.[outbox:<<name>>] as o with (updlock, rowlock, readpast, readcommittedlock)
-            where o.shard_id = @shard_id and o.order_sequence < @bound
-            order by o.order_sequence;
-            select @count = count(*), @highest = max(p.order_sequence) from @page as p;
-            if @count = @seen and isnull(@highest, -1) = isnull(@seen_highest, -1) break;
-            set @seen = @count;
-            set @seen_highest = @highest;
-            delete from @page;
-        end;
-        set @more = case when @count < @pagesize then 0 else 1 end;
+        -- All are committed, and only drains take them away. Past what others hold: a plan that scans would wait for writers.
+        insert into @taken (changefeed_highest, order_sequence, time_hint, <<keys>>)
+        select s.highest, o.order_sequence, o.time_hint, <<outbox_keys>>
+        from #plan as s
+        inner join <<schema>>.[outbox:<<name>>] as o with (updlock, rowlock, readpast, readcommittedlock)
+            on o.shard_id = @shard_id and o.order_sequence = s.order_sequence
+        where s.page = @page;
+        set @count = @@rowcount;
         if @count = 0 return;
 
         declare @now datetime2(3) = <<schema>>.[now](), @tolerance bigint;
         select @tolerance = f.tolerance_ms from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
         declare @latest datetime2(3) = dateadd(minute, @tolerance / 60000, dateadd(millisecond, @tolerance % 60000, @now));
-        update @page set time_hint = @now where time_hint > @latest;
+        update @taken set time_hint = @now where time_hint > @latest;
 
         declare @max_time datetime2(3);
         declare @previous_time datetime2(3), @previous_high binary(8), @previous_low bigint;
         declare @next_high binary(8), @next_low bigint;
-        select @max_time = max(p.time_hint) from @page as p;
+        select @max_time = max(p.time_hint) from @taken as p;
         exec <<schema>>.[update_state:<<name>>]
             @shard_id = @shard_id,
             @time_hint = @max_time,
@@ -90,15 +70,15 @@ begin
         from (
             select
                 q.*,
-                row_number() over (order by q.order_sequence) as changefeed_place,
-                max(q.time_hint) over (order by q.order_sequence rows between unbounded preceding and current row) as changefeed_time
-            from @page as q
+                row_number() over (order by q.changefeed_highest, q.order_sequence) as changefeed_place,
+                max(q.time_hint) over (order by q.changefeed_highest, q.order_sequence rows between unbounded preceding and current row) as changefeed_time
+            from @taken as q
         ) as p;
 
         -- Past what others hold, whatever plan is chosen: one that scans the shard would wait for open writers. Our own locks hide nothing from us.
         delete o
         from <<schema>>.[outbox:<<name>>] as o with (rowlock, readpast, readcommittedlock)
-        inner join @page as p on p.order_sequence = o.order_sequence
+        inner join @taken as p on p.order_sequence = o.order_sequence
         where o.shard_id = @shard_id;
     end try
     begin catch

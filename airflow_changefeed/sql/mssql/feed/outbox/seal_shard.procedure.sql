@@ -12,14 +12,20 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     begin try
-        declare @count int, @bound bigint, @more bit = 1;
+        declare @count int, @bound bigint, @page bigint, @last bigint, @events bigint;
+        create table #plan (page bigint not null, highest bigint not null, order_sequence bigint not null, primary key (page, highest, order_sequence));
         begin transaction;
         exec <<schema>>.[lock_shard:<<name>>] @shard_id = @shard_id, @lock_timeout = @lock_timeout;
-        -- One bound for all pages, else fast writers would keep this one for ever.
         set @bound = next value for <<sequence>>;
-        while @more = 1
-            exec <<schema>>.[order_page:<<name>>]
-                @shard_id = @shard_id, @bound = @bound, @pagesize = 10000, @count = @count output, @more = @more output;
+        exec <<schema>>.[plan_drain:<<name>>] @shard_id = @shard_id, @bound = @bound, @pagesize = 10000, @events = @events output;
+        select top (1) @page = p.page from #plan as p order by p.page;
+        while @page is not null
+        begin
+            exec <<schema>>.[order_page:<<name>>] @shard_id = @shard_id, @page = @page, @count = @count output;
+            set @last = @page;
+            set @page = null;
+            select top (1) @page = p.page from #plan as p where p.page > @last order by p.page;
+        end;
         exec <<schema>>.[update_state:<<name>>] @shard_id = @shard_id, @time_hint = @until, @count = 0;
         commit;
     end try
