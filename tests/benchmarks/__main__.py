@@ -2,8 +2,8 @@
 """
 Run the benchmarks, print the tables of each when it is done, and leave them in ``build/benchmarks.json``.
 
-``python -m tests.benchmarks [export] [fixed] [drain] [capture] [fold] [consume] [wake] [page]
-[mssql]``, or all.
+``python -m tests.benchmarks [export] [fixed] [drain] [capture] [waiting] [fold] [consume] [wake]
+[page] [mssql]``, or all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.benchmarks import capture, consume, drain, export, fixed, fold, mssql, page, wake
+from tests.benchmarks import capture, consume, drain, export, fixed, fold, mssql, page, waiting, wake
 from tests.benchmarks.figures import tell
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "benchmarks.json"
@@ -24,6 +24,7 @@ ALL = {
     "fixed": fixed.run,
     "drain": drain.run,
     "capture": capture.run,
+    "waiting": waiting.run,
     "fold": fold.run,
     "consume": consume.run,
     "wake": wake.run,

@@ -35,7 +35,7 @@ def run(folder: Path) -> Chapter:
 def _measure(name: str, folder: Path) -> tuple[Figure, Figure]:
     with open_engine(name, folder) as engine:
         bench = set_up(engine, Table(columns=()))
-        execute = _mssql(engine) if name == "mssql" else _sqlite(engine)
+        execute = mssql(engine) if name == "mssql" else _sqlite(engine)
         outbox, feed = (_object(name, kind, bench.feed) for kind in ("outbox", "feed"))
 
         def fill() -> None:
@@ -110,7 +110,8 @@ def _object(name: str, kind: str, feed: str) -> str:
     return f"[changefeed].{quote(f'{kind}:{feed}')}" if name == "mssql" else f'"changefeed.{kind}:{feed}"'
 
 
-def _mssql(engine: Engine) -> Callable[[str], Any]:
+def mssql(engine: Engine) -> Callable[[str], Any]:
+    """Return what runs a statement on the server, in autocommit."""
     source: Any = engine.source()
 
     def execute(sql: str) -> Any:
