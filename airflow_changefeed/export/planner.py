@@ -128,7 +128,7 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
     if request.shards is not None:
         known = [status.shard for status in source.shards(request.feed)]
         check_known_shards(request.feed, request.shards, known, "export")
-    check_not_restored(store, info.sealed_until)
+    check_not_restored(source, store, info.sealed_until)
     seals = source.seal(request.feed, ordered[-1].end if ordered is not None else made_at)
     shards = list(request.shards) if request.shards is not None else sorted(seals, key=shard_text)
     # Marks first: history that comes in from here on makes a unit stale, or its count wrong, but never goes

@@ -9,23 +9,31 @@ from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import SealLostError
 from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.sources.base import FeedReader
 
 
-def check_not_restored(store: ExportStore, sealed: datetime | None) -> None:
+def check_not_restored(source: FeedReader, store: ExportStore, seen: datetime | None) -> None:
     """
     Refuse to go on where the output reaches beyond what the feed is sealed until (ADR 0005, R11).
 
     To be called before the feed is sealed again, which hides that anything was lost.
 
-    :param sealed: until when the feed is sealed now; None before its first seal.
+    :param seen: until when the feed was sealed a moment ago; None before its first seal. Only units beyond
+        it are looked at.
     :raises SealLostError: a complete unit lies beyond; terminal.
     """
-    beyond = [
-        (end, unit)
+    ends = {
+        unit: end
         for shard in store.shards()
-        for unit in store.units(shard, start=sealed)
-        if (end := _sealed_for(store, unit)) is not None and (sealed is None or end > sealed)
-    ]
+        for unit in store.units(shard, start=seen)
+        if (end := _sealed_for(store, unit)) is not None and (seen is None or end > seen)
+    }
+    if not ends:
+        return
+    # The units first, then the seal: a neighbour may have sealed and committed since the look that gave
+    # ``seen``, and each unit that is listed was sealed for before it was committed.
+    sealed = source.feed(store.feed).sealed_until
+    beyond = [(end, unit) for unit, end in ends.items() if sealed is None or end > sealed]
     if not beyond:
         return
     # The furthest, as whoever seals until then has done so for all.

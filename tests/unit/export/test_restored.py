@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import SealLostError
 from airflow_changefeed.export.store import ExportStore
@@ -81,3 +82,42 @@ def test_windows_that_were_exported_out_of_order_are_no_sign_of_it(flights: Flig
     store = ExportStore(str(tmp_path / "out"), FEED)
     for windows in (hours(2, 3), hours(0, 1), hours(2, 3)):
         flights.export(store, windows)
+
+
+class NeighbourStore(ExportStore):
+    """A store beside which somebody else exports, right before its first listing."""
+
+    def __init__(self, path: str, neighbour: Callable[[], object]) -> None:
+        super().__init__(path, FEED)
+        self._neighbours = [neighbour]
+
+    def shards(self) -> list[Shard]:
+        """Let the neighbour export, then list."""
+        while self._neighbours:
+            self._neighbours.pop()()
+        return super().shards()
+
+
+@pytest.mark.parametrize("windows", [hours(0, 2), None], ids=["windows", "batch"])
+def test_a_neighbour_that_seals_and_commits_meanwhile_is_no_restored_database(
+    flights: Flights, tmp_path: Path, windows: list[Window] | None
+) -> None:
+    """It does so between the look at the seal and the listing of manifests; the plan is made all the same."""
+    path = str(tmp_path / "out")
+    store = NeighbourStore(path, lambda: flights.export(ExportStore(path, FEED), windows))
+    assert flights.plan(store, windows).rows > 0
+    assert store.list() != []
+
+
+def test_a_restored_database_is_found_although_a_neighbour_commits(
+    flights: Flights, tmp_path: Path, restore: Callable[[], None]
+) -> None:
+    """Only what the database is sealed until counts, not that somebody committed just now."""
+    path = str(tmp_path / "out")
+
+    def commit_and_restore() -> None:
+        flights.export(ExportStore(path, FEED), hours(0, 2))
+        restore()
+
+    with pytest.raises(SealLostError, match="until 2013-01-01T02:00:00Z; now it is sealed nowhere"):
+        flights.plan(NeighbourStore(path, commit_and_restore), hours(2, 3))
