@@ -51,6 +51,7 @@ Every error of airflow_changefeed, in one tree.
         ├── NotExportedError          a time until which not all units are complete
         ├── LeaseHeldError            another process holds the shard's lease
         ├── LeaseLostError            the lease token is no longer the newest
+        ├── StoppedError              asked to stop before all was consumed
         ├── SupersededError           a newer attempt at the same export unit counts
         ├── SchemaChangedError        the table's columns changed while it was read
         └── IncompleteReadError       a range gave another number of rows than was planned
@@ -279,6 +280,10 @@ class LeaseHeldError(TransientError):
 
 class LeaseLostError(TransientError):
     """The lease ran out and was granted to somebody else; nothing was written."""
+
+
+class StoppedError(TransientError):
+    """A process was asked to stop, by a signal for example, before all was consumed that it was to."""
 
 
 class SupersededError(TransientError):

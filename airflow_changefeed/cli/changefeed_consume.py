@@ -16,7 +16,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.cli.changefeed_command import Row, command, open_feeds, tell
-from airflow_changefeed.exceptions import ConsumerNotFoundError, InvalidArgumentError
+from airflow_changefeed.exceptions import ConsumerNotFoundError, InvalidArgumentError, StoppedError
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -37,6 +37,8 @@ def consume(args: Namespace) -> None:
         else:
             events = _run_handler(source, feed, args, stop)
         tell(f"Consumed {events} events of feed {feed}")
+        if args.at_head and stop.is_set():
+            raise StoppedError("stopped before all events there are were consumed; the same command goes on")
 
 
 def _check(args: Namespace) -> None:

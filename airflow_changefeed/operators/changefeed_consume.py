@@ -11,7 +11,7 @@ from airflow.sdk import BaseOperator
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.exceptions import InvalidWindowError, LeaseHeldError, PoisonError
+from airflow_changefeed.exceptions import InvalidWindowError, LeaseHeldError, PoisonError, StoppedError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_context import (
     airflow_errors,
@@ -41,6 +41,8 @@ class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
     The handler is called with ``(event, connection)``, or with a list of events where ``batch`` says so, in
     the transaction that consumes them: what it writes by the connection and the consumption commit or roll
     back together. For work elsewhere an event may come again after a crash, with the same ``event.id``.
+
+    A task that is asked to stop (``SIGTERM``) ends between two events and fails; its retry goes on there.
 
     Tasks and processes of one consumer share its shards; none is worked on by two. The consumer must be there
     (``airflow changefeed consumer create``, or ``create_consumer``). The result (XCom) is ``{"consumer",
@@ -113,7 +115,7 @@ class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
         return problems
 
     def on_kill(self) -> None:
-        """End after the event that is being handled."""
+        """End after the event that is being handled; the task then fails, and may be retried."""
         self._is_killed = True
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -166,7 +168,15 @@ class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
             stop=lambda: self._is_killed,
         )
         self.log.info("Consumed %d events, %d of them failed and were parked", done.events, done.parked)
-        if end is not None and not self._is_killed:
+        # Airflow's handler of SIGTERM calls on_kill and nothing else: a task that returns here succeeds.
+        if self._is_killed:
+            raise StoppedError(
+                f"consumer {self.consumer!r} of feed {self.feed!r}: asked to stop after {done.events} "
+                "events, which stay consumed; a retry goes on behind them",
+                consumer=self.consumer,
+                feed=self.feed,
+            )
+        if end is not None:
             self._check_complete(source, shards, below, end)
         cursors = {shard_text(row.shard): str(row.ulid) for row in source.cursors(self.feed, self.consumer)}
         return {

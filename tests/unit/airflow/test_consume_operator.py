@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.consumers.event import FeedEvent
 from airflow_changefeed.core.consumer import ConsumerSpec, LetterState, OnPoison
-from airflow_changefeed.exceptions import InvalidArgumentError, LeaseHeldError
+from airflow_changefeed.exceptions import InvalidArgumentError, LeaseHeldError, StoppedError
 from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.airflow.fakes import context
@@ -130,8 +130,8 @@ def test_a_run_without_a_window_is_refused(source: SqliteFeedSource) -> None:
         consume(until="window_end").execute(context())
 
 
-def test_a_killed_task_ends_between_events(source: SqliteFeedSource) -> None:
-    """What it had consumed stays consumed."""
+def test_a_killed_task_ends_between_events_and_fails(source: SqliteFeedSource) -> None:
+    """What it had consumed stays consumed; the rest is a retry's, so it is no success."""
     operator = consume()
 
     def kill(event: FeedEvent, connection: sqlite3.Connection) -> None:
@@ -139,7 +139,9 @@ def test_a_killed_task_ends_between_events(source: SqliteFeedSource) -> None:
         operator.on_kill()
 
     operator.handler = kill
-    assert operator.execute(context())["events"] == 1
+    with pytest.raises(StoppedError, match="asked to stop after 1 events") as caught:
+        operator.execute(context())
+    assert caught.value.transient
     assert len(worked(source)) == 1
 
 

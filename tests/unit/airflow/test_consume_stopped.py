@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A task and a command that consume get a real SIGTERM, as from a drained worker or an evicted pod."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from airflow_changefeed.consumers.begin import create_consumer
+from airflow_changefeed.core.consumer import ConsumerSpec
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.unit.airflow.conftest import FEED
+
+EVENTS = 36
+
+#: A DAG whose first try signals its own process, in which Airflow's task runner has its handler.
+DAG_FILE = """
+import os, signal
+from datetime import timedelta
+from airflow.sdk import DAG, CronDataIntervalTimetable, task
+
+NONE = timedelta(0)
+
+with DAG("stopped", schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC")) as dag:
+
+    @task.changefeed(feed={feed!r}, consumer="billing", until="window_end", retries=1, retry_delay=NONE)
+    def book(event, connection, ti=None):
+        connection.execute("insert into work values (?, ?)", (event.row["id"], ti.try_number))
+        if ti.try_number == 1 and event.row["id"] == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    @task
+    def after():
+        import sqlite3
+        with sqlite3.connect({path!r}) as connection:
+            connection.execute("insert into seen select count(*) from work")
+
+    book() >> after()
+
+if __name__ == "__main__":
+    from airflow.sdk import timezone
+    print("STATE", dag.test(logical_date=timezone.datetime(2013, 1, 2)).state)
+"""
+
+HANDLER = """
+import os, signal
+
+def handle(event, connection):
+    connection.execute("insert into work values (?, 1)", (event.row["id"],))
+    if event.row["id"] == 2:
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+@pytest.fixture
+def feed(metadata: None, source: SqliteFeedSource) -> SqliteFeedSource:
+    """A feed with 36 events, its consumer, and tables for work and for what came after it."""
+    with closing(sqlite3.connect(source.describe()["path"])) as connection:
+        connection.execute("create table work (id integer primary key, try integer)")
+        connection.execute("create table seen (events integer)")
+    create_consumer(source, ConsumerSpec("billing", FEED), "earliest", by="tests")
+    return source
+
+
+def rows(feed: SqliteFeedSource, query: str) -> list[tuple[int, ...]]:
+    """Ask the database."""
+    with closing(sqlite3.connect(feed.describe()["path"])) as connection:
+        return connection.execute(query).fetchall()
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env={**os.environ, "AIRFLOW__CORE__DAGS_FOLDER": str(cwd)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def test_a_task_that_is_asked_to_stop_fails_and_its_retry_consumes_the_rest(
+    feed: SqliteFeedSource, tmp_path: Path
+) -> None:
+    """Nothing downstream runs on half of a window, and no event is handled twice."""
+    (tmp_path / "stopped.py").write_text(DAG_FILE.format(feed=FEED, path=feed.describe()["path"]))
+    done = run("stopped.py", cwd=tmp_path)
+    assert "STATE success" in done.stdout, done.stdout[-5000:]
+    assert "StoppedError" in done.stdout
+    assert rows(feed, "select count(*), max(try) from work") == [(EVENTS, 2)]
+    assert 0 < rows(feed, "select count(*) from work where try = 1")[0][0] < EVENTS
+    assert rows(feed, "select events from seen") == [(EVENTS,)]
+
+
+def test_a_command_that_was_to_reach_the_head_says_that_it_did_not(
+    feed: SqliteFeedSource, tmp_path: Path
+) -> None:
+    """Its status is not 0, so a script does not go on with half of the events; run again, it goes on."""
+    (tmp_path / "stopping.py").write_text(HANDLER)
+    command = [
+        *("-m", "airflow", "changefeed", "consume", "billing", "--conn-id", "changefeed_default"),
+        *("--handler", "stopping:handle", "--at-head"),
+    ]
+    stopped = run(*command, cwd=tmp_path)
+    assert stopped.returncode == 2, stopped.stdout[-3000:]
+    assert "StoppedError: stopped before all events" in stopped.stdout
+    assert run(*command, cwd=tmp_path).returncode == 0
+    assert rows(feed, "select count(*) from work") == [(EVENTS,)]
