@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -57,6 +58,8 @@ def azure_options(connection: Connection, path: str) -> dict[str, Any]:
     :param path: the output; its URL may name the account.
     :raises ConnectionNotUsableError: a field is not known, or no account is named; terminal.
     """
+    # As WasbHook does: else a task's log gets twenty lines for each request.
+    logging.getLogger("azure.core.pipeline.policies.http_logging_policy").setLevel(logging.WARNING)
     extra = read_extra(connection, _KNOWN)
     options = {name: extra[name] for name in _ADLFS if name in extra}
     if "connection_string" in extra:
