@@ -26,7 +26,7 @@ unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 # Some dozen processes of Airflow and Spark are started, each of which would compile a thousand modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java demo demo-mssql ui test browser soak tsql bench lint format constraints build clean
+.PHONY: help setup java demo demo-mssql ui test browser stores soak tsql bench lint format constraints build clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -68,11 +68,26 @@ demo-mssql: setup java ## The same on the SQL Server named by CHANGEFEED_TEST_MS
 ui: setup java ## Open Airflow's UI with a loaded feed and a week of hourly windows (PORT=8080)
 	@exec $(BIN)/python -m tests.system.ui --port "$(PORT)"
 
-test: setup java ## Run all tests but soak, tsql and browser (under 10 minutes)
-	@$(BIN)/python -m pytest -m "not soak and not tsql and not browser" -n $(WORKERS) $(PYTEST_ARGS)
+test: setup java ## Run all tests but soak, tsql, browser and stores (under 10 minutes)
+	@$(BIN)/python -m pytest -m "not soak and not tsql and not browser and not stores" -n $(WORKERS) $(PYTEST_ARGS)
 
 browser: setup ## Test the page in Airflow in a browser (needs chromium and chromedriver)
 	@$(BIN)/python -m pytest -m browser $(PYTEST_ARGS) tests/system/test_page.py
+
+# What plays Azure and Google Cloud Storage on this machine. Azurite from 3.36 on needs Node 22.
+AZURITE_VERSION := 3.35.0
+FAKE_GCS_VERSION := v1.52.3
+
+build/stores/node_modules/.bin/azurite-blob:
+	@command -v npm >/dev/null || { echo "make stores: npm is not on PATH; Azurite needs Node.js 18 or later" >&2; exit 1; }
+	@npm install --prefix build/stores --no-audit --no-fund --loglevel=error "azurite@$(AZURITE_VERSION)"
+
+build/stores/bin/fake-gcs-server:
+	@command -v go >/dev/null || { echo "make stores: go is not on PATH; fake-gcs-server needs Go 1.24 or later" >&2; exit 1; }
+	@GOBIN="$$PWD/build/stores/bin" go install "github.com/fsouza/fake-gcs-server@$(FAKE_GCS_VERSION)"
+
+stores: setup build/stores/node_modules/.bin/azurite-blob build/stores/bin/fake-gcs-server ## Test exports to Azure and Google Cloud Storage (needs Node.js and Go)
+	@$(BIN)/python -m pytest -m stores -n $(WORKERS) $(PYTEST_ARGS) tests/integration/stores
 
 soak: setup java ## Run the long tests
 	@$(BIN)/python -m pytest -m soak --timeout 7200 $(PYTEST_ARGS)

@@ -50,11 +50,16 @@ def _claim(layout: Layout, table_of: str) -> dict[str, str]:
 
 
 def _check_ancestors(files: Files, layout: Layout) -> None:
-    """Refuse a root that lies in the folders of another output: its readers would see our files as theirs."""
+    """
+    Refuse a root that lies in the folders of another output: its readers would see our files as theirs.
+
+    On an object store the path alone is judged: rights may end at the root, and what is above is not ours.
+    """
     parts = layout.path.split("/")
     for depth in range(len(parts) - 1, max(len(parts) - 1 - _ANCESTORS, 0), -1):
         parent, name = "/".join(parts[:depth]), parts[depth]
-        if name == CONTROL or (name and files.exists(f"{parent}/{CONTROL}/{name}/feed.json")):
+        is_inside = files.moves_folders and name and files.exists(f"{parent}/{CONTROL}/{name}/feed.json")
+        if name == CONTROL or is_inside:
             owner = "an export" if name == CONTROL else f"the export of feed {unquote_feed(name)!r}"
             raise ForeignOutputError(
                 f"{layout.path} lies inside {parent}/{name}, which {owner} below {parent} uses: give the "

@@ -1,56 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The commit of an attempt: each unit by itself, in six steps of which any may be the last one before a crash.
+The commit of an attempt: six steps, of which any may be the last one before a crash.
 
 1. look whether a newer attempt counts already, or a unit of another cut; 2. hide what older attempts have
-placed; 3. place our files; 4. write the manifest; 5. look again; 6. remove what older attempts left. See
-docs/adr/0002-output-layout.md.
+placed; 3. place our files; 4. write the manifest; then for all units of the plan together 5. look again;
+6. remove what older attempts left. See docs/adr/0002-output-layout.md.
 """
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
 
 from airflow_changefeed.core.feed import Shard, shard_text
-from airflow_changefeed.core.manifest import FileFacts, Manifest
+from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import Plan, PlannedUnit
 from airflow_changefeed.core.times import now
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import IncompleteReadError, SupersededError
 from airflow_changefeed.export.layout import unit_key
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.export.store import ExportStore, StagedFile
 
 # An object store answers in tens of milliseconds, and one unit's steps wait for each other.
 _REMOTE_THREADS = 16
-
-
-@dataclass(frozen=True)
-class StagedFile:
-    """
-    A file that a task wrote.
-
-    :param unit: number of its unit in the plan, from 0.
-    :param path: where the task wrote it, relative to the attempt's folder.
-    """
-
-    unit: int
-    path: str
-    facts: FileFacts
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {"unit": self.unit, "path": self.path, "facts": self.facts.to_dict()}
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> StagedFile:
-        """Read what :meth:`to_dict` wrote."""
-        return cls(value["unit"], value["path"], FileFacts.from_dict(value["facts"]))
 
 
 def begin(store: ExportStore, plan: Plan) -> None:
@@ -60,7 +35,7 @@ def begin(store: ExportStore, plan: Plan) -> None:
     :raises SupersededError: another process has begun this attempt, as when a cluster starts a driver again.
     """
     layout = store.layout
-    if store.files.exists(layout.driver(plan.attempt)):
+    if store.files.size(layout.driver(plan.attempt)) is not None:
         raise SupersededError(
             f"attempt {plan.attempt} at feed {plan.feed!r} was begun by another process already: retry, "
             "which plans again with a token of its own",
@@ -78,14 +53,15 @@ def end(store: ExportStore, plan: Plan, *, committed: bool) -> None:
     """
     layout = store.layout
     store.files.remove(layout.writing(plan.attempt))
+    store.abandon_uploads(plan.attempt)
     if not committed:
         for planned in plan.units:
             if planned.rows:
                 store.discard(planned.unit, plan.attempt)
     else:
         _remove_dead(store, plan)
-    if not store.files.exists(layout.result(plan.attempt)):
-        store.files.remove(layout.driver(plan.attempt))
+    if store.files.size(layout.result(plan.attempt)) is None:
+        store.files.remove_file(layout.driver(plan.attempt))
     _prune(store, plan, plan.attempt)
     store.files.sweep()
 
@@ -104,7 +80,9 @@ def _remove_dead(store: ExportStore, plan: Plan) -> None:
     for attempt in store.older_attempts(plan.attempt):
         content = store.files.read(store.layout.driver(attempt))
         if content is None:
-            # Over long ago; a kill may have come between the last file and its folder.
+            # Over long ago; a kill may have come between the last file and its folder, and nobody waits for
+            # the result of an attempt that was removed as dead.
+            store.files.remove_file(store.layout.result(attempt))
             _prune(store, plan, attempt)
             continue
         try:
@@ -152,31 +130,7 @@ def commit(
     for file in written:
         files.setdefault(file.unit, []).append(file)
     _check_counts(plan, files)
-    others = _Others(store, plan)
-    superseded: list[str] = []
-
-    def one(number: int) -> Manifest | None:
-        planned = plan.units[number]
-        staged = sorted(files.get(number, []), key=lambda file: file.facts.first)
-        try:
-            return _commit_unit(store, plan, planned, staged, schema, others)
-        except SupersededError as problem:
-            superseded.append(problem.message)
-            return None
-
-    numbers = range(len(plan.units))
-    if store.files.moves_folders:
-        manifests = [one(number) for number in numbers]
-    else:
-        with ThreadPoolExecutor(_REMOTE_THREADS) as pool:
-            manifests = list(pool.map(one, numbers))
-    if superseded:
-        raise SupersededError(
-            f"newer attempts count for {len(superseded)} of {len(plan.units)} units, or overlap them; the "
-            f"first: {min(superseded)}",
-            attempt=plan.attempt,
-        )
-    return [manifest for manifest in manifests if manifest is not None]
+    return _Commit(store, plan, files, schema).run()
 
 
 def _check_counts(plan: Plan, files: Mapping[int, Sequence[StagedFile]]) -> None:
@@ -193,48 +147,120 @@ def _check_counts(plan: Plan, files: Mapping[int, Sequence[StagedFile]]) -> None
         )
 
 
-def _commit_unit(
-    store: ExportStore,
-    plan: Plan,
-    planned: PlannedUnit,
-    staged: Sequence[StagedFile],
-    schema: Mapping[str, str],
-    others: _Others,
-) -> Manifest:
-    unit, attempt = planned.unit, plan.attempt
-    attempts = _look(store, unit, attempt)
-    others.look(unit)
-    # After a crash behind the manifest the unit is complete; the files it names are no longer where tasks put
-    # them.
-    manifest = store.read(unit) if attempt in attempts else None
-    if manifest is None:
+class _Commit:
+    """A commit that is under way."""
+
+    def __init__(
+        self,
+        store: ExportStore,
+        plan: Plan,
+        files: Mapping[int, Sequence[StagedFile]],
+        schema: Mapping[str, str],
+    ) -> None:
+        self._store = store
+        self._plan = plan
+        self._files = files
+        self._schema = schema
+        self._others = _Others(store, plan)
+        self._hidden: dict[ExportUnit, list[int]] = {}
+        self._superseded: list[str] = []
+
+    def run(self) -> list[Manifest]:
+        """Commit all units; those that newer attempts have do not keep the others back."""
+        numbers = range(len(self._plan.units))
+        if self._store.files.moves_folders:
+            found = [self._try(number) for number in numbers]
+        else:
+            with ThreadPoolExecutor(_REMOTE_THREADS) as pool:
+                found = list(pool.map(self._try, numbers))
+        manifests = self._look_again([manifest for manifest in found if manifest is not None])
+        self._store.clean([manifest.unit for manifest in manifests], self._plan.attempt)
+        if self._superseded:
+            raise SupersededError(
+                f"newer attempts count for {len(self._superseded)} of {len(self._plan.units)} units, or "
+                f"overlap them; the first: {min(self._superseded)}",
+                attempt=self._plan.attempt,
+            )
+        return manifests
+
+    def _try(self, number: int) -> Manifest | None:
+        unit = self._plan.units[number].unit
+        try:
+            return self._commit_unit(number)
+        except SupersededError as problem:
+            self._withdraw(unit, problem.message)
+            return None
+
+    def _commit_unit(self, number: int) -> Manifest:
+        """Take steps 1 to 4."""
+        store, attempt, planned = self._store, self._plan.attempt, self._plan.units[number]
+        unit = planned.unit
+        attempts = store.attempts_of(unit)
+        self._check(unit, attempts, self._others.found)
+        # After a crash behind the manifest the unit is complete; the files it names are no longer where tasks
+        # put them.
+        manifest = store.read(unit) if attempt in attempts else None
+        if manifest is not None:
+            return manifest
         for other in store.placed_attempts(unit):
             if other < attempt:
+                self._hidden.setdefault(unit, []).append(other)
                 store.retire(unit, other)
+        staged = sorted(self._files.get(number, ()), key=lambda file: file.facts.first)
         if staged:
-            store.place(unit, attempt, [(file.path, file.facts.name) for file in staged])
-        manifest = _manifest(plan, planned, staged, schema)
+            store.place(unit, attempt, staged)
+        manifest = _manifest(self._plan, planned, staged, self._schema)
         store.write(manifest)
-        # Two attempts that both passed the first look see each other here; of the same unit the newer one
-        # stays.
-        _look(store, unit, attempt)
-        others.look_again(unit)
-    store.clean(unit, attempt)
-    return manifest
+        return manifest
 
+    def _look_again(self, manifests: Sequence[Manifest]) -> list[Manifest]:
+        """
+        Return the manifests that count; withdraw from the other units.
 
-def _look(store: ExportStore, unit: ExportUnit, attempt: int) -> list[int]:
-    """Return the tokens of a unit's manifests, or withdraw from it if a newer attempt's is among them."""
-    attempts = store.attempts_of(unit)
-    if attempts and attempts[-1] > attempt:
-        store.withdraw(unit, attempt)
-        raise SupersededError(
-            f"attempt {attempt} at {unit} of feed {store.feed!r} does not count: attempt {attempts[-1]} has "
-            "committed",
-            unit=unit,
-            attempt=attempt,
-        )
-    return attempts
+        Two attempts that both passed the first look see each other here; of the same unit the newer one
+        stays.
+        """
+        attempts = self._store.attempts_of_all(manifest.unit for manifest in manifests)
+        others = self._others.look_again([manifest.unit for manifest in manifests])
+        counting = []
+        for manifest in manifests:
+            try:
+                self._check(manifest.unit, attempts[manifest.unit], others)
+            except SupersededError as problem:
+                self._withdraw(manifest.unit, problem.message)
+            else:
+                counting.append(manifest)
+        return counting
+
+    def _check(
+        self,
+        unit: ExportUnit,
+        attempts: Sequence[int],
+        others: Mapping[Shard, Mapping[ExportUnit, int]],
+    ) -> None:
+        """Refuse a unit of which a newer attempt's manifest is there, or that another unit overlaps."""
+        mine = f"attempt {self._plan.attempt} at {unit} of feed {self._plan.feed!r} does not count"
+        why = ""
+        if attempts and attempts[-1] > self._plan.attempt:
+            why = f"{mine}: attempt {attempts[-1]} has committed"
+        for other, attempt in others.get(unit.shard, {}).items():
+            if other.range.overlaps(unit.range):
+                why = why or (
+                    f"{mine}: attempt {attempt} has committed {other}, which overlaps it; retry, which plans "
+                    "again"
+                )
+        if why:
+            raise SupersededError(why, unit=unit, attempt=self._plan.attempt)
+
+    def _withdraw(self, unit: ExportUnit, why: str) -> None:
+        """Take back all we have of a unit, and what we have hidden of attempts that were removed since."""
+        self._store.withdraw(unit, self._plan.attempt)
+        if hidden := self._hidden.get(unit):
+            attempts = self._store.attempts_of(unit)
+            for other in hidden:
+                if other not in attempts:
+                    self._store.discard(unit, other)
+        self._superseded.append(why)
 
 
 class _Others:
@@ -247,47 +273,36 @@ class _Others:
 
     def __init__(self, store: ExportStore, plan: Plan) -> None:
         self._store = store
-        self._attempt = plan.attempt
+        #: Units of other names that overlap ours, when this commit began.
+        self.found: dict[Shard, dict[ExportUnit, int]] = {}
         self._harmless: dict[Shard, set[str]] = {}
-        self._found: dict[Shard, dict[ExportUnit, int]] = {}
-        units: dict[Shard, list[ExportUnit]] = {}
-        for planned in plan.units:
-            units.setdefault(planned.unit.shard, []).append(planned.unit)
-        for shard, wanted in units.items():
-            self._first_look(shard, sorted(wanted, key=lambda unit: unit.range))
+        for shard, wanted in _by_shard(planned.unit for planned in plan.units).items():
+            self._harmless[shard] = {unit.name for unit in wanted}
+            self.found[shard] = self._look(shard, wanted)
 
-    def _first_look(self, shard: Shard, wanted: Sequence[ExportUnit]) -> None:
-        ours = {unit.name for unit in wanted}
+    def _look(self, shard: Shard, wanted: Sequence[ExportUnit]) -> dict[ExportUnit, int]:
         hull = UlidRange(wanted[0].range.after, max(unit.range.upto for unit in wanted))
         ends = [unit.range.upto for unit in wanted]
+        harmless = self._harmless[shard]
         found = {}
-        for other, attempt in self._store.overlapping(shard, hull, ignore=ours).items():
+        for other, attempt in self._store.overlapping(shard, hull, ignore=harmless).items():
             place = bisect_right(ends, other.range.after)
             if place < len(wanted) and wanted[place].range.overlaps(other.range):
                 found[other] = attempt
             else:
-                ours.add(other.name)
-        self._found[shard], self._harmless[shard] = found, ours
+                harmless.add(other.name)
+        return found
 
-    def look(self, unit: ExportUnit) -> None:
-        """Withdraw from a unit that overlaps another one which was there when this commit began."""
-        self._check(unit, self._found[unit.shard])
+    def look_again(self, units: Sequence[ExportUnit]) -> dict[Shard, dict[ExportUnit, int]]:
+        """Return those that overlap units of ours now."""
+        return {shard: self._look(shard, wanted) for shard, wanted in _by_shard(units).items()}
 
-    def look_again(self, unit: ExportUnit) -> None:
-        """The same, with those that came since."""
-        ignore = self._harmless[unit.shard]
-        self._check(unit, self._store.overlapping(unit.shard, unit.range, ignore=ignore))
 
-    def _check(self, unit: ExportUnit, others: Mapping[ExportUnit, int]) -> None:
-        for other, attempt in others.items():
-            if other.range.overlaps(unit.range):
-                self._store.withdraw(unit, self._attempt)
-                raise SupersededError(
-                    f"attempt {self._attempt} at {unit} of feed {self._store.feed!r} does not count: attempt "
-                    f"{attempt} has committed {other}, which overlaps it; retry, which plans again",
-                    unit=unit,
-                    attempt=self._attempt,
-                )
+def _by_shard(units: Iterable[ExportUnit]) -> dict[Shard, list[ExportUnit]]:
+    found: dict[Shard, list[ExportUnit]] = {}
+    for unit in sorted(units, key=lambda unit: unit.range):
+        found.setdefault(unit.shard, []).append(unit)
+    return found
 
 
 def _manifest(

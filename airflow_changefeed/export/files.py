@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import re
 import shutil
@@ -21,9 +22,11 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, Protocol
 
 from airflow_changefeed.exceptions import OutputNotWritableError
+from airflow_changefeed.export.answers import answering, check_path, secrets_of
 from airflow_changefeed.export.credentials import made
 from airflow_changefeed.export.layout import CONTROL
-from airflow_changefeed.export.remote import RemoteFiles, answering, check_path, secrets_of
+from airflow_changefeed.export.objects import OpenUpload, Receipt
+from airflow_changefeed.export.remote import RemoteFiles
 
 __all__ = ["Files", "LocalFiles", "RemoteFiles", "open_files", "unfinished", "writing"]
 
@@ -43,6 +46,8 @@ class Files(Protocol):
     root: str
     #: Whether a folder with all its files moves at once.
     moves_folders: bool
+    #: Whether files are sent to their place unseen, and appear when they are completed.
+    has_uploads: bool
 
     def url(self, path: str) -> str:
         """Return a path as Spark and other readers name it."""
@@ -56,6 +61,9 @@ class Files(Protocol):
     def exists(self, path: str) -> bool:
         """Whether there is such a file or folder."""
 
+    def size(self, path: str) -> int | None:
+        """Return a file's bytes; None when there is no such file."""
+
     def read(self, path: str) -> bytes | None:
         """Return a file's content; None when there is no such file."""
 
@@ -64,6 +72,15 @@ class Files(Protocol):
 
     def writer(self, path: str) -> contextlib.AbstractContextManager[Any]:
         """Open a new file for writing bytes."""
+
+    def complete(self, path: str, receipt: Receipt, size: int) -> bool:
+        """Let an uploaded file appear; False when it was taken away. Harmless to repeat."""
+
+    def uploads(self, folder: str) -> list[OpenUpload]:
+        """Return the uploads below a folder that are under way, or were left by the dead."""
+
+    def abort(self, path: str, upload_id: str) -> None:
+        """Remove what an upload has sent, so that it can never be completed."""
 
     def reader(self, path: str) -> BinaryIO:
         """Open a file for reading bytes at random places; FileNotFoundError when there is none."""
@@ -75,7 +92,10 @@ class Files(Protocol):
         """Move a folder to where none with content is; False if there is one, None without a source."""
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder with all in it; harmless when there is none."""
+        """Remove a folder with all in it; harmless when there is none."""
+
+    def remove_file(self, path: str) -> None:
+        """Remove a file; harmless when there is none."""
 
     def sweep(self) -> None:
         """Remove what a killed :meth:`remove` has left."""
@@ -161,6 +181,7 @@ class LocalFiles:
     """
 
     moves_folders = True
+    has_uploads = False
 
     def __init__(self, root: str, url: str | None = None) -> None:
         self.root = root.rstrip("/") or "/"
@@ -191,6 +212,10 @@ class LocalFiles:
     def exists(self, path: str) -> bool:
         """Whether there is such a file or folder."""
         return os.path.exists(path)
+
+    def size(self, path: str) -> int | None:
+        """Return a file's bytes; None when there is no such file."""
+        return os.path.getsize(path) if os.path.isfile(path) else None
 
     def read(self, path: str) -> bytes | None:
         """Return a file's content; None when there is no such file."""
@@ -235,6 +260,17 @@ class LocalFiles:
         with writing(path), self._create(path) as file:
             yield file
 
+    def complete(self, path: str, receipt: Receipt, size: int) -> bool:
+        """Refuse: files are renamed to their place, as :attr:`has_uploads` says."""
+        raise io.UnsupportedOperation(f"{path} is on a disk, where nothing is uploaded")
+
+    def uploads(self, folder: str) -> list[OpenUpload]:
+        """Return none."""
+        return []
+
+    def abort(self, path: str, upload_id: str) -> None:
+        """Nothing to do: there are no uploads."""
+
     def reader(self, path: str) -> BinaryIO:
         """Open a file for reading bytes at random places; FileNotFoundError when there is none."""
         return open(path, "rb")
@@ -266,17 +302,21 @@ class LocalFiles:
             raise
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder with all in it; harmless when there is none."""
+        """Remove a folder with all in it; harmless when there is none."""
+        if not os.path.isdir(path):
+            self.remove_file(path)
+            return
         with writing(path):
-            if not os.path.isdir(path):
-                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                    os.unlink(path)
-                return
             # Gone for its owner, who may still write to it, at once; then piece by piece.
             condemned = f"{self._trash}/{uuid.uuid4().hex}"
             if self.move(path, condemned):
                 shutil.rmtree(condemned, ignore_errors=True)
                 self.prune(self._trash, self.root)
+
+    def remove_file(self, path: str) -> None:
+        """Remove a file; harmless when there is none."""
+        with writing(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.unlink(path)
 
     @property
     def _trash(self) -> str:

@@ -11,12 +11,12 @@ from typing import Any
 from airflow_changefeed.core.feed import parse_shard, shard_text
 from airflow_changefeed.core.plan import ExportOptions, Plan
 from airflow_changefeed.core.unit import range_from, range_to
-from airflow_changefeed.exceptions import IncompleteReadError, SchemaChangedError
-from airflow_changefeed.export.commit import StagedFile
+from airflow_changefeed.exceptions import IncompleteReadError, InvalidArgumentError, SchemaChangedError
 from airflow_changefeed.export.files import Files
-from airflow_changefeed.export.layout import Layout, unit_key
+from airflow_changefeed.export.layout import Layout, parse_unit, unit_key
 from airflow_changefeed.export.nested import schema_texts
 from airflow_changefeed.export.progress import TaskProgress
+from airflow_changefeed.export.store import StagedFile
 from airflow_changefeed.sources.base import FeedReader
 
 
@@ -82,10 +82,10 @@ def write_parts(
     schema = source.schema(feed)
     yield {"schema": schema_texts(shaped_schema(schema, options.shape, feed=feed))}
     for part in parts:
-        for facts in write_part(
+        for facts, upload in write_part(
             source,
             files,
-            f"{home}/{part['folder']}",
+            _folder(files, Layout(files.root, feed), part, attempt, home),
             schema=schema,
             feed=feed,
             shard=parse_shard(part["shard"]),
@@ -94,9 +94,19 @@ def write_parts(
             options=options,
             progress=partial(progress.add, part["shard"]),
         ):
-            path = f"writing/{task}/{part['folder']}/{facts.name}"
-            yield StagedFile(part["unit"], path, facts).to_dict()
+            path = "" if upload else f"writing/{task}/{part['folder']}/{facts.name}"
+            yield StagedFile(part["unit"], path, facts, upload).to_dict()
     progress.write()
+
+
+def _folder(files: Files, layout: Layout, part: Mapping[str, Any], attempt: int, home: str) -> str:
+    """Return where a part's files are written: the task's own folder, or unseen where they stay."""
+    if not files.has_uploads:
+        return f"{home}/{part['folder']}"
+    unit = parse_unit(parse_shard(part["shard"]), part["folder"].rpartition("/")[2])
+    if unit is None:
+        raise InvalidArgumentError(f"{part['folder']} names no unit")
+    return layout.placed(unit, attempt)
 
 
 def gather(facts: Iterable[dict[str, Any]], feed: str, tasks: int) -> tuple[list[StagedFile], dict[str, str]]:

@@ -6,7 +6,7 @@ way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -31,6 +31,9 @@ ROW_GROUP_BYTES = 64 * 1024 * 1024
 
 #: Part of the first rows by which it is told whether a column's values repeat.
 _SAMPLE_PART = 8
+
+#: A file's facts, and what completes its upload; nothing where it is not uploaded.
+WrittenFile = tuple[FileFacts, Mapping[str, Any]]
 
 
 class _OpenFile:
@@ -68,6 +71,11 @@ class _OpenFile:
         ulids = batch.column(ULID_COLUMN)
         self._last = Ulid.parse_text(ulids[-1].as_py())
         self._first = self._first or Ulid.parse_text(ulids[0].as_py())
+
+    @property
+    def upload(self) -> Mapping[str, Any]:
+        """What completes its upload once it is finished; nothing where it is not uploaded."""
+        return getattr(self._sink, "receipt", {})
 
     def finish(self) -> FileFacts:
         """Close the file and say what is in it."""
@@ -132,9 +140,10 @@ def write_part(
     part: int,
     options: ExportOptions,
     progress: Callable[[int, int], None] = lambda rows, size: None,
-) -> Iterator[FileFacts]:
+) -> Iterator[WrittenFile]:
     """
-    Write the events of a range to Parquet files, and yield the facts of each as it is finished.
+    Write the events of a range to Parquet files, and yield the facts of each as it is finished, and what
+    completes its upload.
 
     :param folder: where the files go; this task's own.
     :param schema: that of ``source.schema(feed)``, asked once for many parts; the files have its columns in
@@ -163,13 +172,13 @@ def write_part(
                 progress(piece.num_rows, file.size - before)
                 before = file.size
                 if _is_full(file, options):
-                    done, file = file.finish(), None
+                    done, file = (file.finish(), file.upload), None
                     yield done
                 del piece
             # Or it would be held while the source reads the next one.
             del batch
         if file is not None:
-            done, file = file.finish(), None
+            done, file = (file.finish(), file.upload), None
             yield done
     except BaseException as error:
         if file is not None:

@@ -1,94 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Object stores and whatever else fsspec knows, and how their errors become ours."""
+"""The files of an output on an object store, or on whatever else fsspec knows."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
 import posixpath
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
-from urllib.parse import quote, quote_plus
 
-from airflow_changefeed.exceptions import ChangefeedError, OutputNotWritableError, TransientError
-
-_LEAST_SECRET = 4
-# A colon before the host's port, or before anything that is no port; an IPv6 host is in brackets.
-_USERINFO = re.compile(r"://[^/@:\[]*:(?:[^/]*@|(?!\d*(?:[/:]|$)))")
-_LOGIN = re.compile(r"://[^/\s@]*@")
-_QUERY = re.compile(r"(://[^\s?'\"]+)\?[^\s'\"]+")
-_UNREACHED = re.compile(r"Timeout|Connect|Unreachable|ServerDisconnected")
-_BUSY = re.compile(r"SlowDown|ServiceUnavailable|InternalError|Throttl|reduce your request rate")
-
-
-def check_path(path: str) -> None:
-    """
-    Check that an output path carries no secret; does not repeat it.
-
-    :raises OutputNotWritableError: it has a user's secret before the host.
-    """
-    if _USERINFO.search(path):
-        raise OutputNotWritableError(
-            "the output path holds a user and a secret (user:secret@host), which logs and plans would show: "
-            "leave both out, put them into an Airflow connection and name it as path_conn_id"
-        )
-
-
-def secrets_of(value: object) -> Iterator[str]:
-    """Yield what may be secret in storage options, at whatever depth."""
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        for each in value:
-            yield from secrets_of(each)
-    elif isinstance(value, str) and len(value) >= _LEAST_SECRET:
-        yield value
-
-
-def _forms(secret: str) -> set[str]:
-    """Return how a secret may be written: as it is, in a URL, in JSON, or in Python's own text."""
-    in_url = {quote(secret), quote(secret, safe=""), quote_plus(secret)}
-    return {secret, *in_url, json.dumps(secret)[1:-1], repr(secret)[1:-1]}
-
-
-def _harmless(text: str, secrets: Sequence[str]) -> str:
-    """Return an error's text without secrets: those of the options, and what signs or names one in a URL."""
-    for secret in sorted({form for each in secrets for form in _forms(each)}, key=len, reverse=True):
-        text = text.replace(secret, "***")
-    return _QUERY.sub(r"\1?***", _LOGIN.sub("://***@", text))
-
-
-@contextmanager
-def answering(
-    path: str,
-    secrets: Sequence[str] = (),
-    *,
-    ours: tuple[type[Exception], ...] = (FileNotFoundError, ChangefeedError),
-) -> Iterator[None]:
-    """
-    Turn whatever a remote file system says into our errors, without secrets.
-
-    :param ours: errors that stay what they are; a missing file is one that callers expect.
-    :raises TransientError: it could not be reached, or not in time.
-    :raises OutputNotWritableError: anything else.
-    """
-    try:
-        yield
-    except ours:
-        raise
-    except Exception as problem:
-        names = " ".join(kind.__name__ for kind in type(problem).__mro__)
-        path = _harmless(path, secrets)
-        said = _harmless(f"{type(problem).__name__}: {problem}", secrets)
-        if _UNREACHED.search(names) or _BUSY.search(said):
-            raise TransientError(f"output path {path} did not answer: {said}", path=path) from None
-        raise OutputNotWritableError(
-            f"output path {path} cannot be used: {said}; check the path, its path_conn_id and its rights",
-            path=path,
-        ) from None
+from airflow_changefeed.exceptions import ChangefeedError, TransientError
+from airflow_changefeed.export.answers import answering
+from airflow_changefeed.export.objects import COPY_SECONDS, OpenUpload, Receipt, open_objects
 
 
 class _Sink:
@@ -149,11 +74,17 @@ class RemoteFiles:
     ) -> None:
         self.system = system
         self.root = root.rstrip("/")
+        self.objects = open_objects(system)
+        self.has_uploads = self.objects.has_uploads
         self._secrets = secrets
         self._url = url
 
     def _answering(self, path: str) -> contextlib.AbstractContextManager[None]:
         return answering(path, self._secrets)
+
+    def _writing(self, path: str) -> contextlib.AbstractContextManager[None]:
+        """The same, where a missing file is one nobody expects: the bucket."""
+        return answering(path, self._secrets, ours=(ChangefeedError,))
 
     def url(self, path: str) -> str:
         """Return a path as Spark and other readers name it."""
@@ -163,81 +94,116 @@ class RemoteFiles:
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, sorted; none when there is no such folder."""
-        with self._answering(folder):
-            self.system.invalidate_cache()
-            try:
-                found = self.system.ls(folder, detail=False)
-            except (FileNotFoundError, NotADirectoryError):
-                return []
-            return sorted({posixpath.basename(path.rstrip("/")) for path in found})
+        with self._answering(folder), contextlib.suppress(FileNotFoundError):
+            return sorted(set(self.objects.names(folder)))
+        return []
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the bytes of all files below a folder, by path relative to it."""
-        prefix = f"{folder}/"
-        with self._answering(folder):
-            self.system.invalidate_cache()
-            found = self.system.find(folder, detail=True)
-        return {path[len(prefix) :]: info["size"] for path, info in found.items() if path.startswith(prefix)}
+        with self._answering(folder), contextlib.suppress(FileNotFoundError):
+            return self.objects.sizes(folder)
+        return {}
 
     def exists(self, path: str) -> bool:
         """Whether there is such a file or folder."""
+        return self.size(path) is not None or bool(self.names(path))
+
+    def size(self, path: str) -> int | None:
+        """Return a file's bytes; None when there is no such file."""
         with self._answering(path):
-            self.system.invalidate_cache()
-            return bool(self.system.exists(path))
+            return self.objects.size(path)
 
     def read(self, path: str) -> bytes | None:
         """Return a file's content; None when there is no such file."""
         with self._answering(path):
             try:
-                return bytes(self.system.cat_file(path))
+                return self.objects.read(path)
             except (FileNotFoundError, IsADirectoryError):
                 return None
 
     def write(self, path: str, content: bytes) -> None:
         """Write a whole file at once: readers see all of it, or what was there before."""
-        with self._answering(path):
-            self.system.makedirs(posixpath.dirname(path), exist_ok=True)
-            self.system.pipe_file(path, content)
+        with self._writing(path):
+            self.objects.write(path, content)
 
     @contextmanager
     def writer(self, path: str) -> Iterator[Any]:
-        """Open a new file for writing bytes."""
-        with self._answering(path):
-            self.system.makedirs(posixpath.dirname(path), exist_ok=True)
-            file = self.system.open(path, "wb")
+        """Open a new file for writing bytes; with uploads, one that nobody sees before it is completed."""
+        with self._writing(path):
+            file: Any = self.objects.open(path)
         try:
-            yield _Sink(file, lambda: self._answering(path))
+            yield _Sink(file, lambda: self._writing(path))
         except BaseException:
             # The source's error, or our own; it says more than what the close may add.
             with contextlib.suppress(Exception):
-                file.close()
+                getattr(file, "abandon", file.close)()
             raise
-        with self._answering(path):
+        with self._writing(path):
             file.close()
+
+    def complete(self, path: str, receipt: Receipt, size: int) -> bool:
+        """Let an uploaded file appear; False when it was taken away. Harmless to repeat."""
+        with self._answering(path):
+            try:
+                self.objects.complete(path, receipt)
+            except FileNotFoundError:
+                # Completed already, before a crash; or aborted by a newer attempt.
+                return self.objects.size(path) == size
+            return True
+
+    def uploads(self, folder: str) -> list[OpenUpload]:
+        """Return the uploads below a folder that are under way, or were left by the dead."""
+        with self._answering(folder), contextlib.suppress(FileNotFoundError):
+            return self.objects.uploads(folder)
+        return []
+
+    def abort(self, path: str, upload_id: str) -> None:
+        """Remove what an upload has sent, so that it can never be completed."""
+        with self._answering(path):
+            self.objects.abort(path, upload_id)
 
     def reader(self, path: str) -> BinaryIO:
         """Open a file for reading bytes at random places; FileNotFoundError when there is none."""
         with self._answering(path):
+            self.system.invalidate_cache()
             file = self.system.open(path, "rb")
         return cast(BinaryIO, _Source(file, lambda: self._answering(path)))
 
     def move(self, source: str, target: str) -> bool:
-        """Move a file, or the files of a folder one by one; False when there is nothing to move."""
-        with self._answering(target):
-            self.system.invalidate_cache()
-            if self.system.isfile(source):
-                self._move_file(source, target)
-                return True
-            names = sorted(self.sizes(source))
-            for name in names:
-                self._move_file(f"{source}/{name}", f"{target}/{name}")
-            return bool(names)
+        """
+        Move a file, or the files of a folder; False when there is nothing to move.
 
-    def _move_file(self, source: str, target: str) -> None:
-        self.system.makedirs(posixpath.dirname(target), exist_ok=True)
-        # Copy, then delete: a reader that looks at both places always finds one.
-        self.system.copy(source, target)
-        self.system.rm_file(source)
+        A file that vanishes meanwhile was moved, or removed, by another exporter.
+        """
+        below = {f"/{name}": size for name, size in self.sizes(source).items()}
+        if not below and (own := self.size(source)) is not None:
+            below = {"": own}
+        moved = [end for end, each in below.items() if self._copy(f"{source}{end}", f"{target}{end}", each)]
+        # Only now: a reader that looks at both places always finds one.
+        for end in moved:
+            self.remove_file(f"{source}{end}")
+        return bool(moved)
+
+    def _copy(self, source: str, target: str, size: int) -> bool:
+        with self._answering(target):
+            try:
+                self.objects.copy(source, target)
+            except FileNotFoundError:
+                return False
+        until = time.monotonic() + COPY_SECONDS
+        pause = 0.05
+        while (copied := self.size(target)) != size:
+            # Gone, source and copy: a newer attempt has removed both.
+            if copied is None and self.size(source) is None:
+                return False
+            if time.monotonic() > until:
+                raise TransientError(
+                    f"the copy of {source} to {target} has {copied or 0} of {size} bytes after "
+                    f"{COPY_SECONDS:.0f} seconds; the source is untouched, retry"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, 5.0)
+        return True
 
     def swap_in(self, source: str, target: str) -> bool | None:
         """Refuse: an object store has no exclusive rename, as :attr:`moves_folders` says."""
@@ -246,20 +212,25 @@ class RemoteFiles:
         )
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder with all in it; harmless when there is none."""
-        with self._answering(path), contextlib.suppress(FileNotFoundError):
-            self.system.invalidate_cache()
-            self.system.rm(path, recursive=True)
+        """Remove a folder with all in it; harmless when there is none."""
+        for name in self.sizes(path):
+            self.remove_file(f"{path}/{name}")
+        with self._answering(path):
+            self.objects.drop(path)
+
+    def remove_file(self, path: str) -> None:
+        """Remove a file; harmless when there is none."""
+        with self._answering(path):
+            self.objects.delete(path)
 
     def sweep(self) -> None:
         """Nothing to do: a remove that was killed is repeated under the same names."""
 
     def prune(self, folder: str, upto: str) -> None:
         """Remove a folder if it is empty, where the store has folders at all."""
-        while folder.startswith(f"{upto}/") and not self.names(folder):
-            with contextlib.suppress(Exception):
-                self.system.rmdir(folder)
-            folder = posixpath.dirname(folder)
+        with self._answering(folder):
+            while folder.startswith(f"{upto}/") and self.objects.prune(folder):
+                folder = posixpath.dirname(folder)
 
     def check_writable(self) -> None:
         """An object store tells only when it is written to: claiming the output does that."""

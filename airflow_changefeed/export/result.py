@@ -168,7 +168,7 @@ def take_result(store: ExportStore, attempt: int) -> ExportResult | None:
     result = ExportResult.from_json(content.decode(errors="replace"), where=where)
     # Tasks of a job that failed may have gone on writing until its processes ended.
     store.files.remove(store.layout.writing(attempt))
-    store.files.remove(where)
-    store.files.remove(store.layout.driver(attempt))
+    store.files.remove_file(where)
+    store.files.remove_file(store.layout.driver(attempt))
     store.files.prune(store.layout.attempt(attempt), store.layout.attempts)
     return result

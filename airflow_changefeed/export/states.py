@@ -206,7 +206,7 @@ class StateStore:
         committed = self._committed(self.folder(at))
         newest = committed[-1] if committed else ""
         for attempt in committed[:-1]:
-            self.files.remove(f"{self.folder(at)}/_state.{attempt}.json")
+            self.files.remove_file(f"{self.folder(at)}/_state.{attempt}.json")
         folders = {self.folder(at): "changefeed_attempt=", self._attempts(at): ""}
         for folder, prefix in folders.items():
             for name in self.files.names(folder):

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -21,11 +22,43 @@ from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError, SupersededError
 from airflow_changefeed.export import claims
 from airflow_changefeed.export.files import Files, open_files, unfinished
-from airflow_changefeed.export.layout import Layout, ManifestName, parse_unit, placed_attempt
+from airflow_changefeed.export.layout import Layout, ManifestName, parse_unit, placed_attempt, unit_key
+from airflow_changefeed.export.objects import OpenUpload
 
 Tokens = list[int]
 Manifests = list[Manifest]
 _TRIES = 20
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """
+    A file that a task wrote.
+
+    :param unit: number of its unit in the plan, from 0.
+    :param path: where the task wrote it, relative to the attempt's folder; empty where it was uploaded to
+        the key where it stays.
+    :param upload: what completes its upload, as JSON values; empty where it was written to ``path``.
+    """
+
+    unit: int
+    path: str
+    facts: FileFacts
+    upload: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "unit": self.unit,
+            "path": self.path,
+            "facts": self.facts.to_dict(),
+            "upload": dict(self.upload),
+        }
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> StagedFile:
+        """Read what :meth:`to_dict` wrote."""
+        return cls(value["unit"], value["path"], FileFacts.from_dict(value["facts"]), value["upload"])
 
 
 class ExportStore:
@@ -159,10 +192,18 @@ class ExportStore:
 
     def attempts_of(self, unit: ExportUnit) -> Tokens:
         """Return the tokens of a unit's manifests, ascending."""
-        ours = unit.name
-        names = [name for name in self.files.names(self.layout.unit_manifests(unit)) if name.startswith(ours)]
-        parsed = (ManifestName.parse(name) for name in names)
-        return sorted(name.attempt for name in parsed if name and name.unit == ours)
+        return self.attempts_of_all([unit])[unit]
+
+    def attempts_of_all(self, units: Iterable[ExportUnit]) -> dict[ExportUnit, Tokens]:
+        """Return the tokens of each unit's manifests, ascending; lists each folder once."""
+        found: dict[ExportUnit, Tokens] = {}
+        for folder, own in _by_folder(units, self.layout.unit_manifests).items():
+            found |= {unit: [] for unit in own.values()}
+            for name in self.files.names(folder):
+                parsed = ManifestName.parse(name)
+                if parsed and parsed.unit in own:
+                    found[own[parsed.unit]].append(parsed.attempt)
+        return {unit: sorted(tokens) for unit, tokens in found.items()}
 
     def read(self, unit: ExportUnit) -> Manifest | None:
         """
@@ -222,7 +263,7 @@ class ExportStore:
 
     def remove_manifest(self, unit: ExportUnit, attempt: int) -> None:
         """Remove one attempt's manifest."""
-        self.files.remove(self.layout.manifest(unit, attempt))
+        self.files.remove_file(self.layout.manifest(unit, attempt))
 
     # ---- placed units
 
@@ -236,26 +277,40 @@ class ExportStore:
         # By its exact token: a zombie must not retire what a newer attempt has placed meanwhile.
         self.files.move(self.layout.placed(unit, attempt), self.layout.unplaced(unit, attempt))
 
-    def place(self, unit: ExportUnit, attempt: int, staged: Sequence[tuple[str, str]]) -> None:
+    def place(self, unit: ExportUnit, attempt: int, staged: Sequence[StagedFile]) -> None:
         """
         Make an attempt's files visible to plain readers; goes on where a killed one stopped.
 
-        :param staged: the path that a task wrote to (relative to the attempt's folder), and the file's name,
-            of each.
         :raises SupersededError: a newer attempt's files are placed, or its clean-up removed ours.
         """
-        home = self.layout.attempt(attempt)
+        if self.files.has_uploads:
+            taken = self._complete(unit, attempt, staged)
+        else:
+            taken = self._move_in(unit, attempt, staged)
+        if taken:
+            raise self._superseded(
+                unit, attempt, f"its file {min(taken)} was removed by a newer attempt's clean-up"
+            )
+
+    def _complete(self, unit: ExportUnit, attempt: int, staged: Sequence[StagedFile]) -> set[str]:
+        """Let uploaded files appear; return the names of those that somebody took away."""
         placed = self.layout.placed(unit, attempt)
+        return {
+            file.facts.name
+            for file in staged
+            if not self.files.complete(f"{placed}/{file.facts.name}", file.upload, file.facts.size)
+        }
+
+    def _move_in(self, unit: ExportUnit, attempt: int, staged: Sequence[StagedFile]) -> set[str]:
+        """Move files to their place; return the names of those that are not there, or not whole."""
+        home, placed = self.layout.attempt(attempt), self.layout.placed(unit, attempt)
         target = self.layout.unplaced(unit, attempt) if self.files.moves_folders else placed
-        for path, name in staged:
-            self.files.move(f"{home}/{path}", f"{target}/{name}")
+        for file in staged:
+            self.files.move(f"{home}/{file.path}", f"{target}/{file.facts.name}")
         if self.files.moves_folders:
             self._swap_in(unit, attempt)
-        missing = {name for _, name in staged} - set(self.files.names(placed))
-        if missing:
-            raise self._superseded(
-                unit, attempt, f"its file {min(missing)} was removed by a newer attempt's clean-up"
-            )
+        wanted = {(file.facts.name, file.facts.size) for file in staged}
+        return {name for name, _ in wanted - set(self.files.sizes(placed).items())}
 
     def _swap_in(self, unit: ExportUnit, attempt: int) -> None:
         for _ in range(_TRIES):
@@ -281,12 +336,16 @@ class ExportStore:
         )
 
     def withdraw(self, unit: ExportUnit, attempt: int) -> None:
-        """
-        Take back all that an attempt has of a unit: manifest last, so that none ever names files that are
-        gone.
-        """
-        self.retire(unit, attempt)
-        self.remove_manifest(unit, attempt)
+        """Take back all that an attempt has of a unit."""
+        if self.files.moves_folders:
+            # The manifest last, so that none ever names files that are gone.
+            self.retire(unit, attempt)
+            self.remove_manifest(unit, attempt)
+        else:
+            # Plain readers may see two attempts now: by as few requests as can be. Who has read the manifest
+            # already finds no file, and looks again.
+            self.remove_manifest(unit, attempt)
+            self.files.remove(self.layout.placed(unit, attempt))
         self.discard(unit, attempt)
         self.files.prune(self.layout.unit(unit), self.layout.data)
 
@@ -296,26 +355,72 @@ class ExportStore:
         self.files.remove(folder)
         self.files.prune(folder.rpartition("/")[0], self.layout.attempts)
 
-    def clean(self, unit: ExportUnit, attempt: int) -> None:
-        """Remove what attempts with lower tokens have left of a unit."""
-        # The folders from which they could still be placed go first: after that no lower token can place any
-        # more.
+    def clean(self, units: Sequence[ExportUnit], attempt: int) -> None:
+        """Remove what attempts with lower tokens have left of units."""
+        # What they could still place goes first: after that no lower token can place any more.
+        self.abort_uploads(units, attempt)
+        shards = _by_folder(units, lambda unit: unit_key(unit).partition("/")[0])
         for other in self.older_attempts(attempt):
-            if self.files.exists(self.layout.unplaced_unit(unit, other)):
-                self.discard(unit, other)
-        for other in self.placed_attempts(unit):
-            if other < attempt:
-                self.retire(unit, other)
-                self.discard(unit, other)
-        folder, ours = self.layout.unit_manifests(unit), unit.name
-        for name in self.files.names(folder):
-            if not name.removeprefix(".").startswith(ours):
+            for folder, own in shards.items():
+                for name in set(self.files.names(f"{self.layout.attempt(other)}/{folder}")) & own.keys():
+                    self.discard(own[name], other)
+        for unit, tokens in self._placed_attempts_of_all(units).items():
+            for other in tokens:
+                if other < attempt:
+                    if self.files.moves_folders:
+                        self.retire(unit, other)
+                        self.discard(unit, other)
+                    else:
+                        self.files.remove(self.layout.placed(unit, other))
+        for folder, own in _by_folder(units, self.layout.unit_manifests).items():
+            for name in self.files.names(folder):
+                # Also those that a kill left half written, under a temporary name; our own is written.
+                whole = unfinished(name)
+                parsed = ManifestName.parse(whole or name)
+                if parsed and parsed.unit in own and parsed.attempt < attempt + (whole is not None):
+                    self.files.remove_file(f"{folder}/{name}")
+
+    def _placed_attempts_of_all(self, units: Sequence[ExportUnit]) -> dict[ExportUnit, Tokens]:
+        """Return :meth:`placed_attempts` of each unit; lists a folder with several of them at once."""
+        if self.files.moves_folders:
+            return {unit: self.placed_attempts(unit) for unit in units}
+        found: dict[ExportUnit, Tokens] = {}
+        for folder, own in _by_folder(units, lambda unit: self.layout.unit(unit).rpartition("/")[0]).items():
+            if len(own) == 1:
+                found |= {unit: self.placed_attempts(unit) for unit in own.values()}
                 continue
-            # Also those that a kill left half written, under a temporary name; our own is written.
-            whole = unfinished(name)
-            parsed = ManifestName.parse(whole or name)
-            if parsed and parsed.unit == ours and parsed.attempt < attempt + (whole is not None):
-                self.files.remove(f"{folder}/{name}")
+            tokens: dict[str, set[int]] = {}
+            for name in self.files.sizes(folder):
+                unit_folder, _, rest = name.partition("/")
+                token = placed_attempt(rest.partition("/")[0])
+                if token is not None:
+                    tokens.setdefault(unit_folder.partition("=")[2], set()).add(token)
+            found |= {unit: sorted(tokens.get(name, ())) for name, unit in own.items()}
+        return found
+
+    # ---- uploads
+
+    def abort_uploads(self, units: Iterable[ExportUnit], below: int) -> None:
+        """Abort the uploads of attempts with lower tokens to the places of units."""
+        folders = {self.layout.unit(unit) for unit in units}
+        for folder, attempt, upload in self.uploads():
+            if folder in folders and attempt < below:
+                self.files.abort(upload.path, upload.upload_id)
+
+    def abandon_uploads(self, attempt: int) -> None:
+        """Abort an attempt's own uploads: of tasks that failed or ran twice."""
+        for _, other, upload in self.uploads():
+            if other == attempt:
+                self.files.abort(upload.path, upload.upload_id)
+
+    def uploads(self) -> Iterator[tuple[str, int, OpenUpload]]:
+        """Yield the uploads under way to places of this export, each with its unit's folder and attempt."""
+        for upload in self.files.uploads(self.layout.data):
+            placed, _, _ = upload.path.rpartition("/")
+            folder, _, name = placed.rpartition("/")
+            attempt = placed_attempt(name)
+            if attempt is not None:
+                yield folder, attempt, upload
 
     # ---- attempts
 
@@ -346,6 +451,16 @@ class ExportStore:
             unit=manifest.unit,
             file=file.name,
         )
+
+
+def _by_folder(
+    units: Iterable[ExportUnit], folder: Callable[[ExportUnit], str]
+) -> dict[str, dict[str, ExportUnit]]:
+    """Return units by folder, then by name: neighbours share one, which is listed once."""
+    found: dict[str, dict[str, ExportUnit]] = {}
+    for unit in units:
+        found.setdefault(folder(unit), {})[unit.name] = unit
+    return found
 
 
 def span(start: datetime | None, end: datetime | None) -> UlidRange | None:

@@ -69,19 +69,19 @@ def manifest_before_data() -> None:
     """Let a unit's commit say that it is complete before its files are in place."""
     from airflow_changefeed.export import commit
 
-    def broken(store: Any, plan: Any, planned: Any, staged: Any, schema: Any) -> Any:
-        unit, attempt = planned.unit, plan.attempt
-        manifest = commit._manifest(plan, planned, staged, schema)
+    def broken(self: Any, number: int) -> Any:
+        store, plan, planned = self._store, self._plan, self._plan.units[number]
+        unit, attempt, staged = planned.unit, plan.attempt, self._files.get(number, ())
+        manifest = commit._manifest(plan, planned, staged, self._schema)
         store.write(manifest)
         for other in store.placed_attempts(unit):
             if other < attempt:
                 store.retire(unit, other)
         if staged:
-            store.place(unit, attempt, [(file.path, file.facts.name) for file in staged])
-        store.clean(unit, attempt)
+            store.place(unit, attempt, staged)
         return manifest
 
-    commit._commit_unit = broken
+    commit._Commit._commit_unit = broken
 
 
 def cursor_before_manifest() -> None:

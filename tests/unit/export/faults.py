@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import io
 import uuid
 from collections.abc import Callable, Iterator
+from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import duckdb
+import pyarrow.parquet as pq
 from fsspec.implementations.memory import MemoryFileSystem
 
 from airflow_changefeed.core.ulid import Ulid
@@ -18,7 +20,7 @@ from airflow_changefeed.export.read import unit_files
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.export.verify import read_facts
 
-CHANGES = ("write", "move", "swap_in", "remove", "prune")
+CHANGES = ("write", "move", "swap_in", "remove", "remove_file", "prune")
 
 
 class Killed(BaseException):
@@ -50,8 +52,29 @@ class SteppedFiles:
         return stepped
 
 
-class SteppedMemory(MemoryFileSystem):
-    """An object store in memory, one for each instance, that calls somebody before each change."""
+class SteppedObjects:
+    """An object store that calls somebody before each change."""
+
+    def __init__(self, objects: Any) -> None:
+        self._objects = objects
+        self.before: Callable[[int], None] = lambda number: None
+        self.changes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        inner = getattr(self._objects, name)
+        if name not in ("write", "delete", "copy", "complete", "abort"):
+            return inner
+
+        def stepped(*arguments: Any) -> Any:
+            self.before(self.changes)
+            self.changes += 1
+            return inner(*arguments)
+
+        return stepped
+
+
+class OwnMemory(MemoryFileSystem):
+    """A store in memory, one for each instance."""
 
     cachable = False
 
@@ -59,33 +82,13 @@ class SteppedMemory(MemoryFileSystem):
         super().__init__()
         self.store: dict[str, Any] = {}
         self.pseudo_dirs = [""]
-        self.before: Callable[[int], None] = lambda number: None
-        self.changes = 0
-
-    def _step(self) -> None:
-        self.before(self.changes)
-        self.changes += 1
-
-    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
-        """Write an object."""
-        self._step()
-        super().pipe_file(path, value, mode, **options)
-
-    def cp_file(self, path1: str, path2: str, **options: Any) -> None:
-        """Copy an object."""
-        self._step()
-        super().cp_file(path1, path2, **options)
-
-    def _rm(self, path: str) -> None:
-        self._step()
-        super()._rm(path)
 
 
 def kill_at(number: int) -> Callable[[int], None]:
-    """Return what kills at a change."""
+    """Return what kills at a change; who is dead changes nothing any more."""
 
     def before(change: int) -> None:
-        if change == number:
+        if change >= number:
             raise Killed
 
     return before
@@ -96,20 +99,31 @@ def local_files(path: Path) -> Files:
     return LocalFiles(str(path))
 
 
-def remote_files() -> tuple[Files, SteppedMemory]:
-    """An object store in memory."""
-    system = SteppedMemory()
-    return RemoteFiles(system, f"/{uuid.uuid4().hex}"), system
+def remote_files() -> RemoteFiles:
+    """A store in memory, where files are copied to their place."""
+    return RemoteFiles(OwnMemory(), f"/{uuid.uuid4().hex}")
+
+
+def stepped(files: Files, before: Callable[[int], None]) -> Files:
+    """Return the same files, with somebody called before each change of the disk or store."""
+    if not isinstance(files, RemoteFiles):
+        return cast(Files, SteppedFiles(files, before))
+    other = copy(files)
+    other.objects = cast(Any, SteppedObjects(files.objects))
+    other.objects.before = before
+    return other
 
 
 def plain_rows(files: Files, feed: str) -> list[str]:
-    """ULIDs that a reader of plain Parquet finds in a local output."""
+    """ULIDs that a reader of plain Parquet finds, by listing, in an output."""
     folder = Layout(files.root, feed).data
-    names = [name for name in files.sizes(folder) if name.endswith(".parquet")]
-    if not names:
-        return []
-    query = f"select changefeed_ulid from read_parquet('{folder}/**/*.parquet')"
-    return sorted(row[0] for row in duckdb.sql(query).fetchall())
+    found: list[str] = []
+    for name in files.sizes(folder):
+        # None where it vanished since the listing.
+        content = files.read(f"{folder}/{name}") if name.endswith(".parquet") else None
+        if content is not None:
+            found += pq.read_table(io.BytesIO(content), columns=["changefeed_ulid"])[0].to_pylist()
+    return sorted(found)
 
 
 def manifest_rows(store: ExportStore) -> int:

@@ -7,25 +7,27 @@ import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.exceptions import IncompleteReadError, SupersededError
-from airflow_changefeed.export.commit import StagedFile, begin, commit, end
+from airflow_changefeed.export import commit as commit_module
+from airflow_changefeed.export.commit import begin, commit, end
 from airflow_changefeed.export.files import Files
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.export.part_task import gather, plan_parts, write_parts
+from airflow_changefeed.export.store import ExportStore, StagedFile
 from airflow_changefeed.export.verify import verify
 from tests.unit.export.faults import (
     Killed,
-    SteppedFiles,
-    SteppedMemory,
     kill_at,
     local_files,
     manifest_rows,
     plain_rows,
     remote_files,
+    stepped,
     tree,
 )
 from tests.unit.export.flights import FEED, Flights, hours
@@ -58,21 +60,43 @@ class World:
         self.flights = flights
 
     def attempt(self) -> Attempt:
-        """Plan, and write what Spark's tasks would write."""
+        """Plan, and write what tasks would write."""
         plan = self.flights.plan(self.store, hours(0, 2))
         begin(self.store, plan)
-        return Attempt(plan, *_write(self.flights, self.store, plan))
+        facts = write_parts(
+            self.flights.source,
+            self.files,
+            feed=FEED,
+            attempt=plan.attempt,
+            options=plan.options,
+            task="00000-0",
+            parts=[part.content for part in plan_parts(plan)],
+        )
+        return Attempt(plan, *gather(facts, FEED, 1))
+
+    def check_complete(self, attempt: int) -> None:
+        """Check that an attempt counts alone, and nothing is left of others."""
+        assert verify(self.store) == []
+        assert [manifest.attempt for manifest in self.store.list()] == [attempt, attempt]
+        assert manifest_rows(self.store) == ROWS
+        assert len(plain_rows(self.files, FEED)) == ROWS
+        assert self.store.files.names(self.store.layout.attempts) == []
+        assert list(self.store.uploads()) == []
 
 
-def _write(flights: Flights, store: ExportStore, plan: Plan) -> tuple[list[StagedFile], dict[str, str]]:
-    # Tasks open the file system by its path; what they wrote locally is carried over to the one under test.
-    written, schema = flights.write(ExportStore(str(flights.path.parent / "tasks"), FEED), plan)
-    local = ExportStore(str(flights.path.parent / "tasks"), FEED)
-    for file in written:
-        content = local.files.read(f"{local.layout.attempt(plan.attempt)}/{file.path}")
-        assert content is not None
-        store.files.write(f"{store.layout.attempt(plan.attempt)}/{file.path}", content)
-    return written, schema
+@pytest.fixture(params=["local", "memory"])
+def outputs(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Files]:
+    """What makes new outputs; real object stores in tests/integration/stores."""
+    if request.param == "memory":
+        return remote_files
+    numbers = count()
+    return lambda: local_files(tmp_path / f"out{next(numbers)}")
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is killed at a step has no other threads that are further."""
+    monkeypatch.setattr(commit_module, "_REMOTE_THREADS", 1)
 
 
 @pytest.fixture
@@ -89,13 +113,6 @@ def local(tmp_path: Path, flights: Flights) -> World:
     return World(local_files(tmp_path / "out"), flights)
 
 
-def _check_complete(world: World, attempt: int) -> None:
-    assert verify(world.store) == []
-    assert [manifest.attempt for manifest in world.store.list()] == [attempt, attempt]
-    assert manifest_rows(world.store) == ROWS
-    assert world.store.files.names(world.store.layout.attempts) == []
-
-
 def _steps(run: Callable[[int], bool]) -> int:
     """Run with growing numbers of a step until one is beyond the last; return how many there were."""
     for number in range(_MOST_CHANGES):
@@ -106,18 +123,18 @@ def _steps(run: Callable[[int], bool]) -> int:
 
 @pytest.mark.parametrize("is_replacement", [False, True])
 def test_killed_anywhere_and_retried_gives_the_same(
-    tmp_path: Path, flights: Flights, is_replacement: bool
+    outputs: Callable[[], Files], flights: Flights, is_replacement: bool
 ) -> None:
     """Killed before any change, readers see a unit whole or not; a retry gives what no crash gives."""
     trees = set()
 
     def run(number: int) -> bool:
-        world = World(local_files(tmp_path / f"out{number}"), flights)
+        world = World(outputs(), flights)
         if is_replacement:
             world.attempt().commit(world.files)
         attempt, killed = world.attempt(), False
         try:
-            attempt.commit(SteppedFiles(world.files, kill_at(number)))
+            attempt.commit(stepped(world.files, kill_at(number)))
         except Killed:
             killed = True
         assert len(plain_rows(world.files, FEED)) in (0, ROWS)
@@ -125,115 +142,83 @@ def test_killed_anywhere_and_retried_gives_the_same(
             assert manifest_rows(world.store) == ROWS
         retried = world.attempt()
         retried.commit(world.files)
-        _check_complete(world, retried.plan.attempt)
+        world.check_complete(retried.plan.attempt)
         trees.add(
             tuple(re.sub(r"(?<=attempt=)\d+|\d{12}(?=\.json)", "N", path) for path in tree(world.files))
         )
         return killed
 
-    assert _steps(run) >= 8
+    assert _steps(run) >= 4
     assert len(trees) == 1
 
 
-def test_killed_anywhere_a_commit_can_go_on(tmp_path: Path, flights: Flights) -> None:
+def test_killed_anywhere_a_commit_can_go_on(outputs: Callable[[], Files], flights: Flights) -> None:
     """The same attempt's commit, called again after a crash at any change, completes it."""
 
     def run(number: int) -> bool:
-        world = World(local_files(tmp_path / f"out{number}"), flights)
+        world = World(outputs(), flights)
         world.attempt().commit(world.files)
         attempt, killed = world.attempt(), False
         try:
-            attempt.commit(SteppedFiles(world.files, kill_at(number)))
+            attempt.commit(stepped(world.files, kill_at(number)))
         except Killed:
             killed = True
         attempt.commit(world.files)
-        _check_complete(world, attempt.plan.attempt)
+        world.check_complete(attempt.plan.attempt)
         return killed
 
     assert _steps(run) >= 8
 
 
-def test_killed_anywhere_on_an_object_store(flights: Flights) -> None:
-    """
-    Where a move is copies and deletes, manifest readers see the unit whole after each of them, and a retry
-    repairs.
-    """
-
-    def run(number: int) -> bool:
-        files, system = remote_files()
-        world = World(files, flights)
-        world.attempt().commit(files)
-        attempt, killed = world.attempt(), False
-        system.changes, system.before = 0, kill_at(number)
-        try:
-            _one_by_one(world, attempt)
-        except Killed:
-            killed = True
-        system.before = lambda number: None
-        assert manifest_rows(world.store) == ROWS
-        retried = world.attempt()
-        retried.commit(files)
-        _check_complete(world, retried.plan.attempt)
-        return killed
-
-    assert _steps(run) >= 8
-
-
-def _one_by_one(world: World, attempt: Attempt) -> None:
-    """Commit without the threads that a remote store gets: a kill has to come through."""
-    from airflow_changefeed.export import commit as module
-
-    files = {file.unit: [file] for file in attempt.written}
-    for number, planned in enumerate(attempt.plan.units):
-        staged, others = files.get(number, []), module._Others(world.store, attempt.plan)
-        module._commit_unit(world.store, attempt.plan, planned, staged, attempt.schema, others)
-    end(world.store, attempt.plan, committed=True)
-
-
-def test_a_zombie_does_no_harm_at_any_step(tmp_path: Path, flights: Flights) -> None:
+def test_a_zombie_does_no_harm_at_any_step(outputs: Callable[[], Files], flights: Flights) -> None:
     """
     An older attempt stops before any of its changes, a newer one commits everything, the older one goes on.
 
-    The newer one counts, plain readers never see rows twice, and manifest readers never see none.
+    The newer one counts, and manifest readers never see none. Plain readers never see rows twice, on an
+    object store but for the moment until the older one has looked again.
     """
 
     def run(number: int) -> bool:
-        world = World(local_files(tmp_path / f"out{number}"), flights)
+        world = World(outputs(), flights)
         older, newer, interleaved = world.attempt(), world.attempt(), False
+        most = {ROWS} if world.files.moves_folders else {ROWS, 2 * ROWS}
 
         def before(change: int) -> None:
             nonlocal interleaved
             if change == number:
                 newer.commit(world.files)
                 interleaved = True
-            if interleaved:
-                assert len(plain_rows(world.files, FEED)) == ROWS
+            if change in (number, number + 1) or (interleaved and world.files.moves_folders):
+                assert len(plain_rows(world.files, FEED)) in most
                 assert manifest_rows(world.store) == ROWS
 
         try:
-            older.commit(SteppedFiles(world.files, before))
+            older.commit(stepped(world.files, before))
         except SupersededError:
             end(world.store, older.plan, committed=False)
             assert interleaved
         if not interleaved:
             return False
-        _check_complete(world, newer.plan.attempt)
+        world.check_complete(newer.plan.attempt)
         return True
 
-    assert _steps(run) >= 8
+    assert _steps(run) >= 4
 
 
-def test_a_newer_attempt_that_stops_anywhere_is_not_harmed(tmp_path: Path, flights: Flights) -> None:
+def test_a_newer_attempt_that_stops_anywhere_is_not_harmed(
+    outputs: Callable[[], Files], flights: Flights
+) -> None:
     """
     A newer attempt stops before any of its changes, an older one commits or is told; the newer one counts at
     last.
     """
 
     def run(number: int) -> bool:
-        world = World(local_files(tmp_path / f"out{number}"), flights)
+        world = World(outputs(), flights)
         first = world.attempt()
         first.commit(world.files)
         older, newer, interleaved = world.attempt(), world.attempt(), False
+        most = {0, ROWS} if world.files.moves_folders else {0, ROWS, 2 * ROWS}
 
         def before(change: int) -> None:
             nonlocal interleaved
@@ -243,32 +228,35 @@ def test_a_newer_attempt_that_stops_anywhere_is_not_harmed(tmp_path: Path, fligh
                     older.commit(world.files)
                 except SupersededError:
                     end(world.store, older.plan, committed=False)
-            assert len(plain_rows(world.files, FEED)) in (0, ROWS)
-            assert manifest_rows(world.store) == ROWS
+            if change in (number, number + 1) or world.files.moves_folders:
+                assert len(plain_rows(world.files, FEED)) in most
+                assert manifest_rows(world.store) == ROWS
 
-        newer.commit(SteppedFiles(world.files, before))
-        _check_complete(world, newer.plan.attempt)
+        newer.commit(stepped(world.files, before))
+        world.check_complete(newer.plan.attempt)
         return interleaved
 
     assert _steps(run) >= 8
 
 
-@pytest.mark.parametrize("kind", ["local", "remote"])
-def test_two_attempts_at_once_leave_the_newer_one(tmp_path: Path, flights: Flights, kind: str) -> None:
+def test_two_attempts_at_once_leave_the_newer_one(
+    outputs: Callable[[], Files], flights: Flights, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
-    Two threads commit the same units at the same time, again and again: the newer attempt always counts
-    alone.
+    Two threads replace the same units at the same time, again and again: the newer attempt always counts
+    alone, and the older one is told so.
     """
-    for turn in range(10):
-        files = local_files(tmp_path / f"out{turn}") if kind == "local" else remote_files()[0]
-        world = World(files, flights)
+    monkeypatch.setattr(commit_module, "_REMOTE_THREADS", 4)
+    for _ in range(5):
+        world = World(outputs(), flights)
+        world.attempt().commit(world.files)
         attempts = [world.attempt(), world.attempt()]
         barrier, errors = threading.Barrier(2), []
 
         def run(attempt: Attempt) -> None:
             barrier.wait()  # noqa: B023 - joined in its turn
             try:
-                attempt.commit(files)  # noqa: B023 - joined in its turn
+                attempt.commit(world.files)  # noqa: B023 - joined in its turn
             except SupersededError:
                 end(world.store, attempt.plan, committed=False)  # noqa: B023 - joined in its turn
             except BaseException as error:
@@ -280,7 +268,12 @@ def test_two_attempts_at_once_leave_the_newer_one(tmp_path: Path, flights: Fligh
         for thread in threads:
             thread.join()
         assert errors == []
-        _check_complete(world, attempts[1].plan.attempt)
+        assert [manifest.attempt for manifest in world.store.list()] == [attempts[1].plan.attempt] * 2
+        assert len(plain_rows(world.files, FEED)) == manifest_rows(world.store) == ROWS
+        # What the older one had hidden while the newer one cleaned up goes with the next attempt.
+        last = world.attempt()
+        last.commit(world.files)
+        world.check_complete(last.plan.attempt)
 
 
 def test_a_reader_of_manifests_never_misses_a_unit_that_is_replaced(local: World) -> None:
@@ -334,14 +327,14 @@ def test_a_dead_attempt_is_removed_by_the_next(local: World) -> None:
     dead, other = local.attempt(), local.attempt()
     assert dead.written
     other.commit(local.files)
-    _check_complete(local, other.plan.attempt)
+    local.check_complete(other.plan.attempt)
 
 
-def test_the_object_store_of_these_tests_counts_changes() -> None:
-    """The double is worth something: it sees each copy, delete and write."""
-    files, system = remote_files()
-    assert isinstance(system, SteppedMemory)
+def test_the_stores_of_these_tests_count_changes(outputs: Callable[[], Files]) -> None:
+    """The doubles are worth something: they see each change."""
+    seen: list[int] = []
+    files = stepped(outputs(), seen.append)
     files.write(f"{files.root}/a", b"1")
     files.move(f"{files.root}/a", f"{files.root}/b")
-    files.remove(f"{files.root}/b")
-    assert system.changes == 4
+    files.remove_file(f"{files.root}/b")
+    assert len(seen) == (3 if files.moves_folders else 4)

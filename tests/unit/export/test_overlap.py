@@ -13,9 +13,9 @@ from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import OutputError, SupersededError
-from airflow_changefeed.export.commit import StagedFile, begin, commit, end
+from airflow_changefeed.export.commit import begin, commit, end
 from airflow_changefeed.export.files import Files
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.export.store import ExportStore, StagedFile
 from airflow_changefeed.export.verify import verify
 from airflow_changefeed.sources.base_cursors import CursorMove
 from tests.unit.export.faults import SteppedFiles, local_files, manifest_rows, plain_rows, remote_files
@@ -165,7 +165,7 @@ def test_batches_one_after_another_do_not_disturb_each_other(tmp_path: Path, fli
 def test_two_cuts_at_once_are_never_both_committed(tmp_path: Path, flights: Flights, kind: str) -> None:
     """Two threads commit at the same time, again and again: never both, and a retry brings the rest."""
     for turn in range(10):
-        files = local_files(tmp_path / f"out{turn}") if kind == "local" else remote_files()[0]
+        files = local_files(tmp_path / f"out{turn}") if kind == "local" else remote_files()
         attempts = [Attempt(flights, files, hours(0, 2)), Attempt(flights, files, TWO_HOURS)]
         barrier, results = threading.Barrier(2), [False, False]
 

@@ -49,8 +49,9 @@ class Stream:
 
 def write(stream: Stream, folder: Path, **options: Any) -> list[Any]:
     """Write one part."""
-    return list(
-        write_part(
+    return [
+        facts
+        for facts, _ in write_part(
             stream,
             LocalFiles(str(folder)),
             str(folder),
@@ -61,7 +62,7 @@ def write(stream: Stream, folder: Path, **options: Any) -> list[Any]:
             part=2,
             options=ExportOptions(**options),
         )
-    )
+    ]
 
 
 def test_a_file_ends_at_the_rows_asked_for(tmp_path: Path) -> None:

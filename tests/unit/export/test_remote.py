@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -10,8 +11,8 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from airflow_changefeed.exceptions import ChangefeedError, OutputNotWritableError, TransientError
+from airflow_changefeed.export.answers import check_path, secrets_of
 from airflow_changefeed.export.files import RemoteFiles, open_files
-from airflow_changefeed.export.remote import check_path, secrets_of
 from tests.unit.export.faults import remote_files
 
 SECRET = "hunter2-hunter2"
@@ -23,11 +24,28 @@ class EndpointConnectionError(Exception):
 
 
 class ClientError(Exception):
-    """Named as the one of a cloud's client."""
+    """Named as the one of a cloud's client, with the status that it carries."""
+
+    def __init__(self, text: str, status: int = 403) -> None:
+        super().__init__(text)
+        self.response = {"ResponseMetadata": {"HTTPStatusCode": status}}
+
+
+class ClientPayloadError(Exception):
+    """Named as the one of aiohttp where a body is cut off."""
+
+
+def _of(status: int, number: int) -> OSError:
+    """What s3fs makes of an answer: an error with a number, and the answer as its cause."""
+    error = OSError(number, "An error occurred")
+    error.__cause__ = ClientError("An error occurred", status)
+    return error
 
 
 class Refusing:
     """The outermost edge: a store that answers everything with one error."""
+
+    protocol = "refusing"
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -63,7 +81,7 @@ def _calls(files: RemoteFiles) -> list[Any]:
         (PermissionError(f"https://me:{SECRET}@host/b?sig={SECRET}"), OutputNotWritableError),
         (EndpointConnectionError(f"no answer from https://host/b?sig={SECRET}x"), TransientError),
         (TimeoutError("too long"), TransientError),
-        (ClientError("SlowDown: reduce"), TransientError),
+        (ClientError("SlowDown: reduce", 503), TransientError),
     ],
 )
 def test_every_refusal_is_ours_and_tells_no_secret(error: Exception, kind: type[ChangefeedError]) -> None:
@@ -75,6 +93,47 @@ def test_every_refusal_is_ours_and_tells_no_secret(error: Exception, kind: type[
         assert type(caught.value) is kind
         assert SECRET not in str(caught.value)
         assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (_of(500, errno.EREMOTEIO), TransientError),
+        (_of(503, errno.EBUSY), TransientError),
+        (_of(429, errno.EIO), TransientError),
+        (_of(400, errno.EINVAL), OutputNotWritableError),
+        (_of(403, errno.EIO), OutputNotWritableError),
+        (OSError(errno.EREMOTEIO, "no cause given"), TransientError),
+        (OSError(errno.EBUSY, "no cause given"), TransientError),
+        (OSError("what nobody has thought of"), TransientError),
+        (ClientPayloadError("Response payload is not completed"), TransientError),
+        (ConnectionResetError("cut"), TransientError),
+        (OSError(errno.ENOSPC, "No space left"), OutputNotWritableError),
+        (OSError("Forbidden: https://host/b"), OutputNotWritableError),
+        (PermissionError("Access Denied"), OutputNotWritableError),
+        (type("NoCredentialsError", (Exception,), {})("Unable to locate"), OutputNotWritableError),
+        (TypeError("unexpected keyword"), OutputNotWritableError),
+        (KeyError("region"), OutputNotWritableError),
+    ],
+)
+def test_an_outage_is_transient_and_a_refusal_is_not(error: Exception, kind: type[ChangefeedError]) -> None:
+    """
+    s3fs leaves a number and a cause of an answer, others a status or a name: a retry helps where the store
+    failed, a person where it refused, or where we asked in a wrong way.
+    """
+    files = RemoteFiles(Refusing(error), "b")
+    for call in _calls(files):
+        with pytest.raises(kind) as caught:
+            call()
+        assert type(caught.value) is kind
+
+
+def test_a_bucket_that_is_not_there_is_named() -> None:
+    """Writing where no bucket is gives an error of ours, not a file that nobody looks for."""
+    files = RemoteFiles(Refusing(FileNotFoundError("The specified bucket does not exist")), "b")
+    for call in (lambda: files.write("b/x", b""), lambda: files.writer("b/x").__enter__()):
+        with pytest.raises(OutputNotWritableError, match="bucket does not exist"):
+            call()
 
 
 def test_a_secret_is_not_told_however_it_is_written() -> None:
@@ -96,7 +155,7 @@ def test_a_secret_is_not_told_however_it_is_written() -> None:
 
 def test_a_file_that_cannot_be_written_on_is_ours_and_other_errors_stay() -> None:
     """The store's refusal in the middle of a file is told from the error of who writes it."""
-    files, _ = remote_files()
+    files = remote_files()
     with pytest.raises(LookupError, match="source"), files.writer(f"{files.root}/a"):
         raise LookupError("source")
     with files.writer(f"{files.root}/a") as file:

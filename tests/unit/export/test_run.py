@@ -58,7 +58,7 @@ def test_it_gives_what_sparks_tasks_give(flights: Flights, tmp_path: Path) -> No
 
 def test_an_object_store_is_written_as_well(flights: Flights) -> None:
     """The task's own file system is used, whatever it is."""
-    files, _ = remote_files()
+    files = remote_files()
     store = ExportStore(files.root, FEED, files=files)
     run_here(flights.source, store, flights.plan(store, hours(0, 3)), quiet)
     assert manifest_rows(store) == ROWS

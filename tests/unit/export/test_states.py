@@ -26,7 +26,7 @@ FIRST, SECOND, THIRD = (f"01J{number}".ljust(26, "0") for number in range(3))
 @pytest.fixture(params=["local", "remote"])
 def states(request: pytest.FixtureRequest, tmp_path: Path) -> StateStore:
     """The states of a table, on a disk and on an object store."""
-    files: Files = LocalFiles(str(tmp_path / "states")) if request.param == "local" else remote_files()[0]
+    files: Files = LocalFiles(str(tmp_path / "states")) if request.param == "local" else remote_files()
     store = StateStore("unused", CAPTURE, TABLE, files=files)
     store.claim()
     return store

@@ -145,7 +145,7 @@ def test_a_unit_between_place_and_manifest_is_a_leftover(flights: Flights, store
     plan = flights.plan(store, hours(3, 4), shards=[1])
     begin(store, plan)
     staged, _ = flights.write(store, plan)
-    store.place(plan.units[0].unit, plan.attempt, [(each.path, each.facts.name) for each in staged])
+    store.place(plan.units[0].unit, plan.attempt, staged)
     report = verify_export(store.path, FEED)
     assert report.damage == []
     assert any(f"changefeed_attempt={plan.attempt}" in str(finding.path) for finding in report.leftovers)

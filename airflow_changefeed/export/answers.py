@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What remote stores say becomes our errors, without secrets: some may pass, others must be mended."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from urllib.parse import quote, quote_plus
+
+from airflow_changefeed.exceptions import ChangefeedError, OutputNotWritableError, TransientError
+
+_LEAST_SECRET = 4
+# A colon before the host's port, or before anything that is no port; an IPv6 host is in brackets.
+_USERINFO = re.compile(r"://[^/@:\[]*:(?:[^/]*@|(?!\d*(?:[/:]|$)))")
+_LOGIN = re.compile(r"://[^/\s@]*@")
+_QUERY = re.compile(r"(://[^\s?'\"]+)\?[^\s'\"]+")
+_UNREACHED = re.compile(r"Timeout|Connect|Unreachable|ServerDisconnected")
+_BUSY = re.compile(r"SlowDown|ServiceUnavailable|InternalError|Throttl|reduce your request rate")
+# gcsfs says no more of a 403 than its name.
+_REFUSED = re.compile(r"Credential|Authentication|Unauthorized|AccessDenied|^OSError: Forbidden")
+_REFUSED_STATUS = range(400, 500)
+# Request timeout, conflict (somebody else is at it), too early, too many requests.
+_LATER_STATUS = {408, 409, 425, 429}
+# Mistakes of ours or in the options; what has a number is judged by that first.
+_MISTAKES = (
+    *(TypeError, ValueError, LookupError, AttributeError, NameError, ImportError, ArithmeticError),
+    *(AssertionError, NotImplementedError, PermissionError, FileNotFoundError, FileExistsError),
+    *(NotADirectoryError, IsADirectoryError),
+)
+_REFUSED_ERRNO = {
+    getattr(errno, name)
+    for name in (
+        *("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "EFBIG", "EINVAL", "ENOENT", "ENOTDIR", "EISDIR"),
+        *("EEXIST", "ENOTEMPTY", "ENAMETOOLONG", "EMSGSIZE", "ENOSYS", "EREMCHG"),
+    )
+    if hasattr(errno, name)
+}
+
+
+def check_path(path: str) -> None:
+    """
+    Check that an output path carries no secret; does not repeat it.
+
+    :raises OutputNotWritableError: it has a user's secret before the host.
+    """
+    if _USERINFO.search(path):
+        raise OutputNotWritableError(
+            "the output path holds a user and a secret (user:secret@host), which logs and plans would show: "
+            "leave both out, put them into an Airflow connection and name it as path_conn_id"
+        )
+
+
+def secrets_of(value: object) -> Iterator[str]:
+    """Yield what may be secret in storage options, at whatever depth."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            yield from secrets_of(each)
+    elif isinstance(value, str) and len(value) >= _LEAST_SECRET:
+        yield value
+
+
+def _forms(secret: str) -> set[str]:
+    """Return how a secret may be written: as it is, in a URL, in JSON, or in Python's own text."""
+    in_url = {quote(secret), quote(secret, safe=""), quote_plus(secret)}
+    return {secret, *in_url, json.dumps(secret)[1:-1], repr(secret)[1:-1]}
+
+
+def _harmless(text: str, secrets: Sequence[str]) -> str:
+    """Return an error's text without secrets: those of the options, and what signs or names one in a URL."""
+    for secret in sorted({form for each in secrets for form in _forms(each)}, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return _QUERY.sub(r"\1?***", _LOGIN.sub("://***@", text))
+
+
+def is_transient(problem: BaseException) -> bool:
+    """
+    Whether a retry may help: a store's libraries hand on its answer as a status, a number or a cause.
+
+    What is refused stays refused: rights, credentials, and mistakes of ours. All else that goes wrong with a
+    remote store may pass, also what nobody has thought of.
+    """
+    chain = list(_chain(problem))
+    if any(_REFUSED.search(f"{type(each).__name__}: {each}") for each in chain):
+        return False
+    statuses = [status for each in chain if (status := _status(each)) is not None]
+    if statuses:
+        return any(status in _LATER_STATUS or status not in _REFUSED_STATUS for status in statuses)
+    texts = (" ".join(kind.__name__ for kind in type(each).__mro__) + f" {each}" for each in chain)
+    if any(_UNREACHED.search(text.partition(" Exception ")[0]) or _BUSY.search(text) for text in texts):
+        return True
+    numbers = {each.errno for each in chain if isinstance(each, OSError) and each.errno is not None}
+    return not numbers & _REFUSED_ERRNO and not any(isinstance(each, _MISTAKES) for each in chain)
+
+
+def _chain(problem: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what led to it."""
+    seen: set[int] = set()
+    each: BaseException | None = problem
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+
+
+def _status(problem: BaseException) -> int | None:
+    """Return the HTTP status that an error of a cloud's client carries."""
+    response = getattr(problem, "response", None)
+    if isinstance(response, Mapping):
+        return _number(response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
+    for name in ("status_code", "status", "code"):
+        number = _number(getattr(problem, name, None))
+        if number is not None:
+            return number
+    return None
+
+
+def _number(value: object) -> int | None:
+    try:
+        number = int(value) if isinstance(value, (int, str)) else 0
+    except ValueError:
+        return None
+    return number if number in range(100, 600) else None
+
+
+@contextmanager
+def answering(
+    path: str,
+    secrets: Sequence[str] = (),
+    *,
+    ours: tuple[type[Exception], ...] = (FileNotFoundError, ChangefeedError),
+) -> Iterator[None]:
+    """
+    Turn whatever a remote file system says into our errors, without secrets.
+
+    :param ours: errors that stay what they are; a missing file is one that callers expect.
+    :raises TransientError: it could not be reached, or failed.
+    :raises OutputNotWritableError: it refused, or was asked in a wrong way.
+    """
+    try:
+        yield
+    except ours:
+        raise
+    except Exception as problem:
+        path = _harmless(path, secrets)
+        said = _harmless(f"{type(problem).__name__}: {problem}", secrets)
+        if is_transient(problem):
+            raise TransientError(f"output path {path} did not answer: {said}", path=path) from None
+        raise OutputNotWritableError(
+            f"output path {path} cannot be used: {said}; check the path, its path_conn_id and its rights",
+            path=path,
+        ) from None

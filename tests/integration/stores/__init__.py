@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exports to object stores: real servers on loopback, not doubles."""

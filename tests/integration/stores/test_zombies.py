@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attempts that outlive their tasks, on object stores: the same tests as on disks, over HTTP."""
+
+import pytest
+
+from tests.unit.export.test_commit import (  # noqa: F401 - collected here with the stores' outputs
+    one_thread,
+    test_a_newer_attempt_that_stops_anywhere_is_not_harmed,
+    test_a_zombie_does_no_harm_at_any_step,
+    test_killed_anywhere_a_commit_can_go_on,
+)
+
+# Some thousand requests.
+pytestmark = pytest.mark.stores
