@@ -44,6 +44,7 @@ def get_cli_commands() -> list[CLICommand]:
             subcommands=(
                 _sql(),
                 _install(),
+                _renew_identity(),
                 _setup_feed(),
                 _status(),
                 _seal(),
@@ -87,6 +88,21 @@ def _install() -> ActionCommand:
         *conn_id(),
         option("--sequence-cache", help=_CACHE_HELP, type=count),
         option("--force", help="Also go back to an older version", action="store_true"),
+        *shown(),
+    )
+
+
+def _renew_identity() -> ActionCommand:
+    from airflow.cli.cli_config import ARG_YES
+
+    return action(
+        "renew-identity",
+        "install.renew_identity",
+        "Give a copy of a database an identity of its own",
+        "Nothing of it is taken for the original's then. Shows the present identity and asks first. Needs a "
+        "member of db_owner. Never run it on the original: its Variables and outputs have the old one.",
+        *conn_id(),
+        ARG_YES,
         *shown(),
     )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed sql``, ``install`` and ``setup-feed``."""
+"""``airflow changefeed sql``, ``install``, ``renew-identity`` and ``setup-feed``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.cli.changefeed_command import command, open_feeds, seen_version, show, tell
+from airflow_changefeed.cli.changefeed_command import ask, command, open_feeds, seen_version, show, tell
 from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.exceptions import FeedNotFoundError
 
@@ -40,14 +40,31 @@ def install(args: Namespace) -> None:
     with open_feeds(args.conn_id) as source:
         done = source.install(sequence_cache=args.sequence_cache, force=args.force)
         feeds = [info.name for info in source.feeds()]
-        show(
-            [{"conn_id": args.conn_id, "before": done.before, "after": done.after, "feeds": feeds}],
-            args.output,
-        )
+        row = {"conn_id": args.conn_id, "before": done.before, "after": done.after, "feeds": feeds}
+        # A file without feeds holds nothing of ours.
+        has_identity = source.capabilities.needs_install or feeds
+        show([{**row, "database": source.identity().id if has_identity else None}], args.output)
         if source.capabilities.needs_install:
             tell(f"{_sentence(done)}; feeds of this version: {len(feeds)}")
         else:
             tell("This source needs no installation: setup-feed makes all there is")
+
+
+@command
+def renew_identity(args: Namespace) -> None:
+    """Give a copy of a database an identity of its own, after asking."""
+    with open_feeds(args.conn_id) as source:
+        before = source.identity().id
+        if not args.yes:
+            ask(
+                f"This is database {before}. A copy gets an identity of its own: its consumers publish under "
+                "new Variables, and its exports refuse the outputs of the original, so that they need paths "
+                "of their own. Do this to a copy alone, while nothing exports from it. Renew its identity?",
+                "Nothing was changed",
+            )
+        after = source.renew_identity().id
+        show([{"conn_id": args.conn_id, "before": before, "after": after}], args.output)
+        tell(f"This is database {after} now")
 
 
 def _sentence(done: Installed) -> str:

@@ -11,14 +11,14 @@ from datetime import datetime
 from typing import Any
 
 from airflow_changefeed.core import documents
-from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
+from airflow_changefeed.core.feed import DatabaseIdentity, Shard, parse_shard, shard_text
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import format_time, parse_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import CursorFormatError, InvalidArgumentError
 
 KIND = "changefeed cursors"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 KEY_PREFIX = "changefeed"
 _KEY_LIMIT = 250
 _URL_UNSAFE = re.compile(r"[#?%/\\\s]")
@@ -82,17 +82,24 @@ class CursorDocument:
     The value of a consumer's Airflow Variable: the cursors of all its shards of a feed.
 
     :param is_intact: whether the digest fits the content; False after an edit by hand.
+    :param database: identity of the feed's database; empty in a Variable of schema version 1.
+    :param recovery_fork: of the database when this was published; None where it was not seen.
     """
 
     consumer: str
     feed: str
     shards: Mapping[Shard, Cursor]
     is_intact: bool = True
+    database: str = ""
+    recovery_fork: str | None = None
 
     @classmethod
-    def of_rows(cls, consumer: str, feed: str, rows: Iterable[CursorRow]) -> CursorDocument:
+    def of_rows(
+        cls, identity: DatabaseIdentity, consumer: str, feed: str, rows: Iterable[CursorRow]
+    ) -> CursorDocument:
         """Return what should be published for the rows of a consumer and feed."""
-        return cls(consumer, feed, {row.shard: row.cursor for row in rows})
+        shards = {row.shard: row.cursor for row in rows}
+        return cls(consumer, feed, shards, database=identity.id, recovery_fork=identity.recovery_fork)
 
     def to_json(self) -> str:
         """Write the Variable's value."""
@@ -106,7 +113,13 @@ class CursorDocument:
             }
             for shard, cursor in sorted(self.shards.items(), key=lambda item: shard_text(item[0]))
         }
-        content = {"consumer": self.consumer, "feed": self.feed, "shards": shards}
+        content = {
+            "database": self.database,
+            "recovery_fork": self.recovery_fork,
+            "consumer": self.consumer,
+            "feed": self.feed,
+            "shards": shards,
+        }
         return documents.dump(KIND, SCHEMA_VERSION, content, indent=2)
 
     @classmethod
@@ -124,7 +137,15 @@ class CursorDocument:
         )
         try:
             shards = {parse_shard(name): _cursor(value) for name, value in content["shards"].items()}
-            return cls(str(content["consumer"]), str(content["feed"]), shards, bool(content["is_intact"]))
+            is_old = content["schema_version"] == 1
+            return cls(
+                str(content["consumer"]),
+                str(content["feed"]),
+                shards,
+                bool(content["is_intact"]),
+                "" if is_old else str(content["database"]),
+                None if is_old else content["recovery_fork"],
+            )
         except (KeyError, TypeError, AttributeError, InvalidArgumentError) as problem:
             raise CursorFormatError(
                 f"{where} is no cursor ({type(problem).__name__}: {problem}); overwrite it with what the "
@@ -142,14 +163,29 @@ def _cursor(value: Mapping[str, Any]) -> Cursor:
     )
 
 
-def variable_key(consumer: str, feed: str) -> str:
+def variable_prefix(database: str) -> str:
+    """Return how the names of all Variables of a database begin: with the first part of its identity."""
+    return f"{KEY_PREFIX}:{database.partition('-')[0]}:"
+
+
+def variable_key(database: str, consumer: str, feed: str) -> str:
     """
     Return the name of the Variable of a consumer and feed.
 
     Names are at most 250 characters (Airflow's column), and a task's API puts them into a URL as they are: a
     longer one, or one with characters that mean something there, keeps what it can and gets a hash.
+
+    :param database: its identity, of which the name has the first part and the value has all.
     """
-    key = f"{KEY_PREFIX}:{consumer}:{feed}"
+    return _short_key(f"{variable_prefix(database)}{consumer}:{feed}")
+
+
+def old_variable_key(consumer: str, feed: str) -> str:
+    """Return the name that the Variable had before databases had identities."""
+    return _short_key(f"{KEY_PREFIX}:{consumer}:{feed}")
+
+
+def _short_key(key: str) -> str:
     plain = _URL_UNSAFE.sub("_", key)
     if plain == key and len(key) <= _KEY_LIMIT:
         return key

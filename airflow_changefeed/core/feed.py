@@ -40,6 +40,20 @@ class Column:
 
 
 @dataclass(frozen=True)
+class DatabaseIdentity:
+    """
+    Which database it is: names alone never join two things (ADR 0009).
+
+    :param id: a UUID in lower case, made once at installation; upgrades and restored copies keep it.
+    :param recovery_fork: changes when the database is restored to an earlier state; None where the database
+        has no such thing, or does not show it to this login.
+    """
+
+    id: str
+    recovery_fork: str | None = None
+
+
+@dataclass(frozen=True)
 class FeedInfo:
     """
     A feed as its database describes it.

@@ -75,6 +75,7 @@ class Manifest:
         batch.
     :param stale_seen: highest stale mark when the unit was planned; a higher one in its range makes it stale.
     :param schema: column name to Arrow type, as written, or as they would have been.
+    :param database: identity of the feed's database; empty in a manifest of before there were any.
     """
 
     feed: str
@@ -87,6 +88,7 @@ class Manifest:
     sealed_until: datetime | None
     stale_seen: int
     schema: Mapping[str, str]
+    database: str = ""
 
     @property
     def rows(self) -> int:
@@ -106,6 +108,7 @@ class Manifest:
     def to_json(self) -> str:
         """Write the manifest."""
         content = {
+            "database": self.database,
             "feed": self.feed,
             "unit": self.unit.to_dict(),
             "attempt": self.attempt,
@@ -144,6 +147,7 @@ class Manifest:
                 sealed_until=parse_time(content["sealed_until"]) if content["sealed_until"] else None,
                 stale_seen=content["stale_seen"],
                 schema=content["schema"],
+                database=content.get("database", ""),
             )
         except (KeyError, TypeError, AttributeError, InvalidArgumentError, ValueError) as problem:
             raise ManifestError(

@@ -114,6 +114,7 @@ class Plan:
     :param attempt: the attempt token; of two attempts at a unit the higher one counts.
     :param run: who makes the export, for example ``dag_id/run_id/task_id/try``.
     :param seals: shard to the time until which it was sealed before the plan was made.
+    :param database: identity of the feed's database.
     """
 
     feed: str
@@ -125,6 +126,7 @@ class Plan:
     units: tuple[PlannedUnit, ...]
     seals: Mapping[Shard, datetime]
     options: ExportOptions = field(default_factory=ExportOptions)
+    database: str = ""
 
     @property
     def rows(self) -> int:
@@ -139,6 +141,7 @@ class Plan:
     def to_json(self) -> str:
         """Write the plan."""
         content = {
+            "database": self.database,
             "feed": self.feed,
             "path": self.path,
             "consumer": self.consumer,
@@ -197,4 +200,5 @@ class Plan:
             units=units,
             seals={parse_shard(shard): parse_time(time) for shard, time in content["seals"].items()},
             options=ExportOptions(**content["options"]),
+            database=content["database"],
         )

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.export.lease import HeldLeases, leased
+from airflow_changefeed.export.ownership import check_output
 from airflow_changefeed.export.planner import ExportRequest
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
@@ -31,7 +32,7 @@ def batch_leases(
     """
     request.check()
     # A refused batch must not leave a consumer that has acknowledged nothing, which would hold back purging.
-    store.check()
+    check_output(source, store)
     known = [status.shard for status in source.shards(request.feed)]
     # A shard that does not exist is refused by the plan, by name.
     wanted = [shard for shard in known if request.shards is None or shard in request.shards]

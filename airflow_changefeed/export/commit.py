@@ -309,6 +309,7 @@ def _manifest(
     plan: Plan, planned: PlannedUnit, staged: Sequence[StagedFile], schema: Mapping[str, str]
 ) -> Manifest:
     return Manifest(
+        database=plan.database,
         feed=plan.feed,
         unit=planned.unit,
         attempt=plan.attempt,

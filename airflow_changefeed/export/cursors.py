@@ -16,8 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from airflow_changefeed.core.cursor import Cursor, CursorDocument, CursorRow, variable_key
-from airflow_changefeed.core.feed import Shard, shard_text
+from airflow_changefeed.core.cursor import (
+    Cursor,
+    CursorDocument,
+    CursorRow,
+    old_variable_key,
+    variable_key,
+)
+from airflow_changefeed.core.feed import DatabaseIdentity, Shard, shard_text
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.exceptions import (
@@ -26,6 +32,7 @@ from airflow_changefeed.exceptions import (
     LeaseHeldError,
     LeaseLostError,
     StaleVersionError,
+    UnsupportedVersionError,
 )
 from airflow_changefeed.export.lease import HeldLeases, leased
 from airflow_changefeed.sources.base import FeedSource
@@ -50,6 +57,9 @@ class VariableStore(Protocol):
     def set(self, key: str, value: str) -> None:
         """Write a Variable."""
 
+    def delete(self, key: str) -> None:
+        """Remove a Variable; harmless where there is none."""
+
 
 def resolve(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> list[CursorRow]:
     """
@@ -61,7 +71,14 @@ def resolve(source: FeedSource, variables: VariableStore, consumer: str, feed: s
     :raises UnsupportedVersionError: a newer version wrote the Variable; terminal.
     """
     rows, is_current = compare(source, variables, consumer, feed)
-    return rows if is_current else publish_rows(source, variables, consumer, feed, rows)
+    if is_current:
+        return rows
+    # Before the rows are published: after that nothing asks any more whose an old Variable was.
+    is_ours = _is_of(_old_document(variables, consumer, feed), rows)
+    published = publish_rows(source, variables, consumer, feed, rows)
+    if is_ours:
+        variables.delete(old_variable_key(consumer, feed))
+    return published
 
 
 def advance(
@@ -113,20 +130,31 @@ def compare(
 
     :raises CursorEditedError, CursorFormatError, UnsupportedVersionError: as :func:`resolve`.
     """
-    key = variable_key(consumer, feed)
+    identity = source.identity()
+    key = variable_key(identity.id, consumer, feed)
     # The Variable first: what others publish meanwhile is then older than the rows read after it, never
     # ahead.
     text = variables.get(key)
+    old = _old_document(variables, consumer, feed) if text is None else None
     rows = source.cursors(feed, consumer)
-    if text is None:
+    if text is not None:
+        document = _read(text, key, consumer, feed, rows)
+    elif old is None or old.is_intact or not rows:
+        # Also where it is not this database's: names alone do not make it so (ADR 0009).
         return rows, not rows
-    document = _read(text, key, consumer, feed, rows)
+    else:
+        # A person's edit that waits for a decision, perhaps about this database.
+        document, key = old, old_variable_key(consumer, feed)
     known = {row.shard: row for row in rows}
-    problems = []
+    problems = _foreign(document, identity, consumer, feed) if text is not None else []
     if not document.is_intact:
         problems.append("its digest does not fit, so it was edited")
-    if (document.consumer, document.feed) != (consumer, feed):
-        problems.append(f"it belongs to consumer {document.consumer!r} and feed {document.feed!r}")
+    if None not in (forks := {document.recovery_fork, identity.recovery_fork}) and len(forks) > 1:
+        problems.append(
+            f"the database was restored to an earlier state, or failed over by force, since then: its "
+            f"recovery fork was {document.recovery_fork} and is {identity.recovery_fork} "
+            "(docs/how-to/recover.md)"
+        )
     for shard, cursor in document.shards.items():
         row = known.get(shard)
         why = _difference(cursor, row)
@@ -146,6 +174,35 @@ def compare(
         shard: cursor.resource_version for shard, cursor in document.shards.items()
     }
     return rows, is_current
+
+
+def _foreign(document: CursorDocument, identity: DatabaseIdentity, consumer: str, feed: str) -> list[str]:
+    """Say whose a Variable is, where it is somebody else's."""
+    if (document.database, document.consumer, document.feed) == (identity.id, consumer, feed):
+        return []
+    return [
+        f"it belongs to consumer {document.consumer!r} and feed {document.feed!r} of database "
+        f"{document.database or 'unknown'}, and this is database {identity.id}"
+    ]
+
+
+def _old_document(variables: VariableStore, consumer: str, feed: str) -> CursorDocument | None:
+    """Return what a version that did not tell databases apart has published; None where it has not."""
+    key = old_variable_key(consumer, feed)
+    text = variables.get(key)
+    if text is None:
+        return None
+    try:
+        document = CursorDocument.from_json(text, key=key)
+    except (CursorFormatError, UnsupportedVersionError):
+        return None
+    is_old = (document.database, document.consumer, document.feed) == ("", consumer, feed)
+    return document if is_old else None
+
+
+def _is_of(old: CursorDocument | None, rows: Sequence[CursorRow]) -> bool:
+    """Say whether an old Variable was published from these rows: no other database has all of the same."""
+    return old is not None and old.is_intact and old.shards == {row.shard: row.cursor for row in rows}
 
 
 def _read(text: str, key: str, consumer: str, feed: str, rows: Sequence[CursorRow]) -> CursorDocument:
@@ -265,13 +322,14 @@ def publish_rows(
     Shards share the Variable: a slower publisher may overwrite a newer value with its older one. It sees the
     newer rows when it reads them once more, and so the last one to write has written the newest.
     """
+    if not rows:
+        return rows
+    identity = source.identity()
     for _ in range(_PUBLISH_TRIES):
-        if not rows:
-            return rows
-        value = CursorDocument.of_rows(consumer, feed, rows).to_json()
-        variables.set(variable_key(consumer, feed), value)
+        value = CursorDocument.of_rows(identity, consumer, feed, rows).to_json()
+        variables.set(variable_key(identity.id, consumer, feed), value)
         newer = source.cursors(feed, consumer)
-        if CursorDocument.of_rows(consumer, feed, newer).to_json() == value:
+        if CursorDocument.of_rows(identity, consumer, feed, newer).to_json() == value:
             return newer
         rows = newer
     # Others move faster than we write, and each of them publishes after its move.

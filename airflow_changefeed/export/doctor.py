@@ -68,10 +68,25 @@ def examine(
         names = [feed] if feed is not None else feeds
         faults += _try(faults, f"consumer {consumer}", partial(_unknown, source, names, consumer)) or []
     if variables is not None and feed is None and consumer is None:
-        others = partial(unknown_feeds, variables, feeds)
+        others = partial(unknown_feeds, source, variables, feeds)
         faults += _try(faults, "Variables of other feeds", others) or []
     looked_at, left_out = _scope(feeds if feed is None else [feed], variables, open_store)
-    return Examination.of(faults, inspection.facts, looked_at, left_out)
+    facts = _try(faults, "which database it is", partial(_identity_facts, source))
+    return Examination.of(faults, {**inspection.facts, **(facts or {})}, looked_at, left_out)
+
+
+def _identity_facts(source: FeedSource) -> dict[str, str]:
+    try:
+        identity = source.identity()
+    except FeedNotFoundError:
+        # Not installed, which is a fault of its own.
+        return {}
+    facts = {"database": identity.id}
+    if source.capabilities.needs_install:
+        facts["recovery fork"] = (
+            identity.recovery_fork or "not visible here: the seals alone tell of a restore"
+        )
+    return facts
 
 
 def _scope(
@@ -119,7 +134,7 @@ def _examine_feed(
         faults += _try(faults, f"Variables of feed {feed}", look) or []
     if open_store is not None:
         exporter = rows if consumer is not None else []
-        export = partial(_output, open_store, feed, exporter, marks, {gap for gap, _ in holes})
+        export = partial(_output, source, open_store, feed, exporter, marks, {gap for gap, _ in holes})
         faults += _try(faults, f"the export of feed {feed}", export) or []
     elif marks:
         what = f"whether windows with inserted history ({len(marks)} marks) were exported again"
@@ -133,6 +148,7 @@ def _of_events(source: FeedSource, feed: str, consumer: str | None) -> dict[str,
 
 
 def _output(
+    source: FeedSource,
     open_store: Callable[[str], ExportStore],
     feed: str,
     rows: Sequence[CursorRow],
@@ -140,7 +156,7 @@ def _output(
     holes: set[Gap],
 ) -> list[Fault]:
     # Opened here, as that may fail, too.
-    return output_faults(open_store(feed), rows, marks, holes)
+    return output_faults(open_store(feed), source.identity().id, rows, marks, holes)
 
 
 def _unknown(source: FeedSource, feeds: Sequence[str], consumer: str) -> list[Fault]:

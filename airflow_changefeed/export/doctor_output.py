@@ -15,7 +15,8 @@ from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.exceptions import ManifestError, UnsupportedVersionError
+from airflow_changefeed.exceptions import ForeignOutputError, ManifestError, UnsupportedVersionError
+from airflow_changefeed.export.claims import check_same
 from airflow_changefeed.export.coverage import Gap, Interval, find_gaps
 from airflow_changefeed.export.doctor_cursors import missing_window
 from airflow_changefeed.export.findings import EXPORT_AGAIN
@@ -26,18 +27,24 @@ Units = Mapping[Shard, Sequence[ExportUnit]]
 
 
 def output_faults(
-    store: ExportStore, rows: Sequence[CursorRow], marks: Sequence[StaleMark], holes: set[Gap]
+    store: ExportStore,
+    database: str,
+    rows: Sequence[CursorRow],
+    marks: Sequence[StaleMark],
+    holes: set[Gap],
 ) -> list[Fault]:
     """
     Find windows that are missing in an output or have become stale there, and files that are gone or cut.
 
+    :param database: identity of the feed's; nothing can be said of the export of another one.
     :param rows: of the consumer that exports to it; none where it was not named.
     :param marks: of inserted history.
     :param holes: told already.
     """
     try:
         export_there(store)
-    except ManifestError as problem:
+        check_same(store.layout.data, store.database(), database, store.feed)
+    except (ManifestError, ForeignOutputError) as problem:
         remedy = "Check the path, the options of its connection and the feed's name"
         return [Fault(FaultKind.EXPORT_MISSING, store.path, problem.message, remedy)]
     units = {shard: list(store.units(shard)) for shard in store.shards()}

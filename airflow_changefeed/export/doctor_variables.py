@@ -4,15 +4,30 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from airflow_changefeed.core.cursor import KEY_PREFIX, CursorDocument, CursorRow, variable_key
+from airflow_changefeed.core.cursor import (
+    KEY_PREFIX,
+    CursorDocument,
+    CursorRow,
+    old_variable_key,
+    variable_key,
+    variable_prefix,
+)
 from airflow_changefeed.core.fault import Fault, FaultKind
-from airflow_changefeed.exceptions import CursorEditedError, CursorFormatError, UnsupportedVersionError
+from airflow_changefeed.exceptions import (
+    CursorEditedError,
+    CursorFormatError,
+    FeedNotFoundError,
+    UnsupportedVersionError,
+)
 from airflow_changefeed.export.cursors import VariableStore, compare, settle_commands, shell
 from airflow_changefeed.export.cursors import remedy as settling
 from airflow_changefeed.sources.base import FeedSource
+
+_NAMES_DATABASE = re.compile(rf"{KEY_PREFIX}:[0-9a-f]{{8}}:")
 
 
 class VariableLister(VariableStore, Protocol):
@@ -41,7 +56,8 @@ def variable_faults(
     if consumer is not None:
         consumers[consumer] = None
     else:
-        consumers |= dict.fromkeys(name for name, of in published(variables).values() if of == feed)
+        database = source.identity().id
+        consumers |= dict.fromkeys(name for name, of in published(variables, database).values() if of == feed)
     faults = []
     for each in (name for name in consumers if name not in without):
         fault = _variable(source, variables, feed, each)
@@ -49,48 +65,77 @@ def variable_faults(
     return faults
 
 
-def unknown_feeds(variables: VariableLister, feeds: Collection[str]) -> list[Fault]:
-    """Find Variables of feeds that the database has not."""
-    return [
+def unknown_feeds(source: FeedSource, variables: VariableLister, feeds: Collection[str]) -> list[Fault]:
+    """
+    Find Variables of this database for feeds that it has not, and of its feeds for no database.
+
+    Those of other databases are their business.
+    """
+    try:
+        database = source.identity().id
+    except FeedNotFoundError:
+        return []
+    unknown = [
         Fault(
             FaultKind.VARIABLE_OF_NO_FEED,
             f"Variable {key}",
             f"it is of consumer {consumer!r} and feed {feed!r}, which this database has not",
-            "Delete it, if no other connection has that feed",
+            "Delete it, if the feed was dropped for good",
         )
-        for key, (consumer, feed) in published(variables).items()
+        for key, (consumer, feed) in published(variables, database).items()
         if feed not in feeds
+    ]
+    return unknown + [
+        Fault(
+            FaultKind.VARIABLE_OF_NO_DATABASE,
+            f"Variable {key}",
+            f"it is of consumer {consumer!r} and feed {feed!r}, and names no database: it is of an older "
+            "version",
+            "Run the consumer's export, which takes it over if it is this database's. If it is still there "
+            "when the exports of all databases with such a feed have run, delete it: nobody reads it then",
+        )
+        for key, (consumer, feed) in _old(variables).items()
+        if feed in feeds
     ]
 
 
-def published(variables: VariableLister) -> dict[str, tuple[str, str]]:
-    """Return consumer and feed that each Variable is of, as far as it can be told."""
-    found = {}
-    for key in variables.keys(f"{KEY_PREFIX}:"):
-        named = _named(key, variables.get(key))
-        if named is not None:
-            found[key] = named
+def published(variables: VariableLister, database: str) -> dict[str, tuple[str, str]]:
+    """Return consumer and feed that each Variable of a database is of, as far as it can be told."""
+    prefix, found = variable_prefix(database), {}
+    for key in variables.keys(prefix):
+        consumer, _, feed = key.removeprefix(prefix).partition(":")
+        said = _said(variables.get(key))
+        # An edit may have put another consumer there; the name says whose it is, unless it is a hash.
+        for each in (said, (consumer, feed)):
+            if all(each) and variable_key(database, *each) == key:
+                found[key] = each
+                break
     return found
 
 
-def _named(key: str, text: str | None) -> tuple[str, str] | None:
-    """Return consumer and feed of a Variable: by its content, or where that is damaged by its name."""
-    _, _, rest = key.partition(":")
-    consumer, _, feed = rest.partition(":")
+def _old(variables: VariableLister) -> dict[str, tuple[str, str]]:
+    """Return consumer and feed of each Variable that names no database."""
+    found = {}
+    for key in variables.keys(f"{KEY_PREFIX}:"):
+        if not _NAMES_DATABASE.match(key):
+            consumer, _, feed = key.removeprefix(f"{KEY_PREFIX}:").partition(":")
+            each = (consumer, feed) if old_variable_key(consumer, feed) == key else _said(variables.get(key))
+            if all(each) and old_variable_key(*each) == key:
+                found[key] = each
+    return found
+
+
+def _said(text: str | None) -> tuple[str, str]:
+    """Return consumer and feed that a Variable's value names; empty where it names none."""
     try:
         content = json.loads(text or "")
-        said = str(content["consumer"]), str(content["feed"])
+        return str(content["consumer"]), str(content["feed"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        said = consumer, feed
-    # An edit may have put another consumer there; the name says whose it is, unless it is a hash.
-    for each in (said, (consumer, feed)):
-        if all(each) and variable_key(*each) == key:
-            return each
-    return None
+        return "", ""
 
 
 def _variable(source: FeedSource, variables: VariableLister, feed: str, consumer: str) -> Fault | None:
-    key = variable_key(consumer, feed)
+    key = variable_key(source.identity().id, consumer, feed)
     where = f"Variable {key}"
     _, publish = settle_commands(consumer, feed)
     try:
@@ -118,7 +163,7 @@ def _variable(source: FeedSource, variables: VariableLister, feed: str, consumer
 def _edited(
     source: FeedSource, variables: VariableLister, feed: str, consumer: str, problem: CursorEditedError
 ) -> Fault:
-    key = variable_key(consumer, feed)
+    key = variable_key(source.identity().id, consumer, feed)
     if source.cursors(feed, consumer):
         what = "; ".join(problem.facts["problems"])
         remedy = f"Nothing moves until you decide. {settling(consumer, feed)}"

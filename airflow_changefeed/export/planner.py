@@ -33,6 +33,7 @@ from airflow_changefeed.exceptions import (
     OutputError,
 )
 from airflow_changefeed.export.nested import schema_texts
+from airflow_changefeed.export.ownership import check_output
 from airflow_changefeed.export.restored import check_not_restored
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.sources.base import FeedReader, FeedSource
@@ -110,7 +111,7 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
         transient.
     :raises FutureTimeError: it ends further in the future.
     :raises LockTimeoutError: a writer or drain holds a lock longer than the lock timeout; transient.
-    :raises ForeignOutputError: the path holds the export of another feed.
+    :raises ForeignOutputError: the path holds the export of another feed, or of another database.
     :raises OutputNotWritableError: the path cannot be written.
     :raises OutputError: the output holds units that overlap the planned ones in part: it was cut in another
         way.
@@ -121,7 +122,7 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
     info = source.feed(request.feed)
     check_shape(source, request.feed, request.options.shape)
     check_shards(info, request.shards)
-    store.check()
+    database = check_output(source, store)
     made_at = source.now()
     ordered = sorted(request.windows) if request.windows is not None else None
     # Before the seal, which changes the database; the seal may bring new shards, but none that was named.
@@ -146,7 +147,7 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
     if info.kind is FeedKind.SERIALIZED and request.options.on_missing == "fail":
         _check_none_lost(store, planned)
     # The output first: what cannot be written must not leave a consumer that holds back purging.
-    store.claim()
+    store.claim(database)
     if starts:
         source.begin_consumer(request.consumer, request.feed, starts, by=request.run)
     return Plan(
@@ -160,6 +161,7 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
         units=tuple(planned),
         seals={shard: seals[shard].until for shard in shards},
         options=request.options,
+        database=database,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from airflow_changefeed.core.cursor import Cursor, CursorDocument, CursorRow, variable_key
+from airflow_changefeed.core.cursor import Cursor, CursorDocument, CursorRow, old_variable_key, variable_key
 from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid, UlidRange
@@ -23,6 +23,7 @@ from airflow_changefeed.exceptions import (
     PurgedError,
     StaleVersionError,
 )
+from airflow_changefeed.export.claims import check_same
 from airflow_changefeed.export.cursors import MOVE_TIMEOUT, VariableStore, move, publish_rows, retrying, shell
 from airflow_changefeed.export.lease import leased
 from airflow_changefeed.sources.base import FeedSource
@@ -78,7 +79,7 @@ def adopt(
     :raises CursorBeyondFeedError: a ULID lies beyond the shard's clock; nothing was changed; terminal.
     :raises PurgedError: a ULID lies below what was purged, so that events would be missed; terminal.
     """
-    wanted = _document(variables, consumer, feed).shards
+    wanted = _document(source, variables, consumer, feed).shards
     _check_reachable(source, consumer, feed, wanted)
     known = {row.shard for row in source.cursors(feed, consumer)}
     starts = {shard: cursor.ulid for shard, cursor in wanted.items() if shard not in known}
@@ -100,7 +101,10 @@ def adopt(
             return move(source, consumer, feed, rows, tokens, change, by, "adopt", is_rewind=True)
 
     errors = (LeaseHeldError, LeaseLostError, *((StaleVersionError,) if versions is None else ()))
-    return publish_rows(source, variables, consumer, feed, retrying(attempt, timeout, errors))
+    rows = publish_rows(source, variables, consumer, feed, retrying(attempt, timeout, errors))
+    # Where it was taken from, or is older than what was: nobody is to take it once more.
+    variables.delete(old_variable_key(consumer, feed))
+    return rows
 
 
 def adopted(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> dict[Shard, Ulid]:
@@ -109,7 +113,7 @@ def adopted(source: FeedSource, variables: VariableStore, consumer: str, feed: s
 
     :raises CursorFormatError, CursorBeyondFeedError, PurgedError: as :func:`adopt`.
     """
-    wanted = _document(variables, consumer, feed).shards
+    wanted = _document(source, variables, consumer, feed).shards
     _check_reachable(source, consumer, feed, wanted)
     return {shard: cursor.ulid for shard, cursor in wanted.items()}
 
@@ -129,11 +133,14 @@ def rebuild(
 
     :param store: the export. Only units that this consumer exported count.
     :raises CursorError: the export holds no unit of this consumer; terminal.
+    :raises ForeignOutputError: it is the export of another database's feed; terminal.
     :raises CursorBeyondFeedError: a unit lies beyond the shard's clock: another database's export; terminal.
     """
     pieces: dict[Shard, list[UlidRange]] = {}
+    database = source.identity().id
     for manifest in store.list():
         if manifest.consumer == consumer and manifest.feed == feed:
+            check_same("the export", manifest.database, database, feed)
             pieces.setdefault(manifest.unit.shard, []).append(manifest.unit.range)
     if not pieces:
         raise CursorError(
@@ -159,18 +166,23 @@ def rebuild(
     return publish_rows(source, variables, consumer, feed, retrying(attempt, timeout) if lost else rows)
 
 
-def _document(variables: VariableStore, consumer: str, feed: str) -> CursorDocument:
-    key = variable_key(consumer, feed)
+def _document(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> CursorDocument:
+    database = source.identity().id
+    key = variable_key(database, consumer, feed)
     text = variables.get(key)
+    if text is None and (old := variables.get(old_variable_key(consumer, feed))) is not None:
+        # That of an older version; a person says whose it is.
+        key, text, database = old_variable_key(consumer, feed), old, ""
     if text is None:
         raise CursorFormatError(
             f"Airflow Variable {key!r} does not exist: there is nothing to adopt", key=key
         )
     document = CursorDocument.from_json(text, key=key)
-    if (document.consumer, document.feed) != (consumer, feed):
+    if (document.database, document.consumer, document.feed) != (database, consumer, feed):
         raise CursorFormatError(
             f"Airflow Variable {key!r} holds cursors of consumer {document.consumer!r} and feed "
-            f"{document.feed!r}, not of {consumer!r} and {feed!r}; overwrite it with what the database says: "
+            f"{document.feed!r} of database {document.database or 'unknown'}, not of {consumer!r} and "
+            f"{feed!r} of database {database}; overwrite it with what the database says: "
             f"{shell('cursor publish', consumer, feed)}",
             key=key,
         )

@@ -44,6 +44,7 @@ class State:
     :param attempt: who wrote it; later ones sort behind.
     :param path: folder of exactly its files, as Spark and other readers name it.
     :param size: bytes of all files.
+    :param database: identity of the feed's database; empty where its export does not say.
     """
 
     feed: str
@@ -54,10 +55,12 @@ class State:
     files: tuple[str, ...]
     rows: int
     size: int
+    database: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""
         return {
+            "database": self.database,
             "feed": self.feed,
             "table": self.table,
             "at": format_time(self.at),
@@ -80,6 +83,7 @@ class State:
             files=tuple(value["files"]),
             rows=value["rows"],
             size=value["bytes"],
+            database=value.get("database", ""),
         )
 
 
@@ -95,6 +99,7 @@ class StateStore:
     :param path: root of the output, local or an fsspec URL; other tables' states, and exports, may share it.
     :param feed: the capture.
     :param storage_options: for fsspec; may hold secrets.
+    :param database: identity of the capture's database; empty where its export does not say.
     """
 
     def __init__(
@@ -105,8 +110,10 @@ class StateStore:
         storage_options: Mapping[str, Any] | None = None,
         *,
         files: Files | None = None,
+        database: str = "",
     ) -> None:
         self.feed = feed
+        self.database = database
         self.table = table
         self.files = files or open_files(path, storage_options)
         self.layout = Layout(self.files.root, table)
@@ -118,9 +125,9 @@ class StateStore:
         :raises ForeignOutputError: it holds something else, or lies inside another output.
         :raises OutputNotWritableError: the path cannot be written.
         """
-        claims.check(self.files, self.layout, self.feed)
+        claims.check(self.files, self.layout, self.database, self.feed)
         self.files.check_writable()
-        claims.write(self.files, self.layout, self.feed)
+        claims.write(self.files, self.layout, self.database, self.feed)
 
     def folder(self, at: datetime) -> str:
         """Return the folder of a time's state."""
@@ -166,7 +173,7 @@ class StateStore:
         path = self.files.url(f"{self.folder(at)}/changefeed_attempt={attempt}")
         state = State(
             *(self.feed, self.table, at, attempt, path),
-            *(tuple(sorted(sizes)), rows, sum(sizes.values())),
+            *(tuple(sorted(sizes)), rows, sum(sizes.values()), self.database),
         )
         text = documents.dump(KIND, SCHEMA_VERSION, state.to_dict(), indent=2)
         document = f"{self._home(at, attempt)}/_state.{attempt}.json"

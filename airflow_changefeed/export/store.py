@@ -85,20 +85,26 @@ class ExportStore:
 
     # ---- the output as a whole
 
-    def check(self) -> None:
+    def check(self, database: str) -> None:
         """
         Check, without a trace, that the output can be this feed's.
 
-        :raises ForeignOutputError: the path holds another feed's export, or files of nobody we know.
+        :param database: identity of the feed's database.
+        :raises ForeignOutputError: the path holds the export of another feed or another database, or files of
+            nobody we know.
         :raises OutputNotWritableError: the path cannot be written.
         """
-        claims.check(self.files, self.layout)
+        claims.check(self.files, self.layout, database)
         self.files.check_writable()
 
-    def claim(self) -> None:
+    def claim(self, database: str) -> None:
         """Check the output and write down that it is this feed's; harmless to repeat."""
-        self.check()
-        claims.write(self.files, self.layout)
+        self.check(database)
+        claims.write(self.files, self.layout, database)
+
+    def database(self) -> str:
+        """Return the identity of the database whose export it is; empty where nothing says so."""
+        return claims.owner(self.files, self.layout)
 
     def shards(self) -> list[Shard]:
         """Return the shards that have manifests."""

@@ -20,8 +20,12 @@ from airflow_changefeed.export.store import ExportStore
 _SHARD, _DATE, _UNIT = "changefeed_shard=", "changefeed_date=", "changefeed_unit="
 
 
-def claim(store: ExportStore) -> Iterator[Finding]:
-    """Find what is wrong with the document that says whose output this is."""
+def claim(store: ExportStore, database: str = "") -> Iterator[Finding]:
+    """
+    Find what is wrong with the document that says whose output this is.
+
+    :param database: identity of the feed's; empty where it is not known.
+    """
     path = store.layout.claim
     content = store.files.read(path)
     if content is None:
@@ -43,6 +47,9 @@ def claim(store: ExportStore) -> Iterator[Finding]:
     else:
         if document.get("feed") != store.feed:
             message = f"{path} claims the output for feed {document.get('feed')!r}, not for {store.feed!r}"
+            yield Finding(FindingKind.FOREIGN_CLAIM, None, path, message)
+        elif database and document.get("database", database) != database:
+            message = f"{path} claims the output for database {document['database']}, not for {database}"
             yield Finding(FindingKind.FOREIGN_CLAIM, None, path, message)
 
 

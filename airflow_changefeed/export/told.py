@@ -18,6 +18,7 @@ from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.unit import range_from, range_to
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError
+from airflow_changefeed.export.claims import check_same
 from airflow_changefeed.export.layout import ManifestName
 from airflow_changefeed.export.read import UnitFile, units_and_files
 from airflow_changefeed.export.result import ExportResult
@@ -42,6 +43,7 @@ class ToldExport:
     :param shards: that were exported.
     :param windows: each window with its rows, in order; empty when they are more than 100, and for a batch.
     :param batch: for a batch, each shard's range ``(after, upto]``.
+    :param database: identity of the feed's database; empty where an older version told it.
     """
 
     feed: str
@@ -52,10 +54,12 @@ class ToldExport:
     shards: tuple[Shard, ...]
     windows: tuple[tuple[Window, int], ...] = ()
     batch: Mapping[Shard, UlidRange] = field(default_factory=dict)
+    database: str = ""
 
     def to_extra(self) -> dict[str, Any]:
         """Return it as JSON values."""
         return {
+            "database": self.database,
             "feed": self.feed,
             "path": self.path,
             **_borders(self.window),
@@ -84,6 +88,7 @@ class ToldExport:
                 shards=tuple(parse_shard(shard) for shard in given["shards"]),
                 windows=tuple((_window(each), each["rows"]) for each in given["windows"]),
                 batch={parse_shard(shard): range_from(range_) for shard, range_ in given["batch"].items()},
+                database=str(given.get("database", "")),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as problem:
             raise InvalidArgumentError(
@@ -115,6 +120,7 @@ class ToldExport:
 
         :param storage_options: for fsspec.
         :raises ManifestError: a unit is not there any more, or damaged.
+        :raises ForeignOutputError: another database exports to this path now.
         """
         return self._files(ExportStore(self.path, self.feed, storage_options))
 
@@ -140,6 +146,7 @@ class ToldExport:
                     yield from parquet.iter_batches(row_groups=[group], columns=columns)
 
     def _files(self, store: ExportStore) -> list[UnitFile]:
+        check_same(store.layout.data, store.database(), self.database, self.feed)
         wanted = dict(self.batch)
         if self.window is not None:
             wanted = dict.fromkeys(self.shards, self.window.range)
@@ -201,5 +208,6 @@ def told_export(plan: Plan, store: ExportStore, result: ExportResult) -> ToldExp
         manifests=tuple(named(result.manifests, store)),
         shards=tuple(dict.fromkeys(planned.unit.shard for planned in plan.units)),
         windows=tuple(windows) if len(windows) <= MOST_NAMED else (),
+        database=plan.database,
         batch={} if windows else {planned.unit.shard: planned.unit.range for planned in plan.units},
     )

@@ -48,7 +48,7 @@ def variable_state(source: FeedSource, variables: VariableStore, consumer: str, 
 
     :raises SourceUnavailableError: Airflow or the database did not answer; transient.
     """
-    key = variable_key(consumer, feed)
+    key = variable_key(source.identity().id, consumer, feed)
     try:
         _, is_current = compare(source, variables, consumer, feed)
     except CursorEditedError as problem:

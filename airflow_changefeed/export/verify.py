@@ -93,7 +93,7 @@ def inspect(
     if not store.files.exists(store.layout.data):
         export_there(store)
     report = Report(store.feed, store.path)
-    report.findings += strays.claim(store)
+    report.findings += strays.claim(store, source.identity().id if source is not None else "")
     chosen = interval.shards if interval.shards is not None else tuple(store.shards())
     if interval.shards is None:
         chosen = (*chosen, *(shard for shard in strays.data_shards(store) if shard not in chosen))

@@ -196,6 +196,22 @@ class AirflowVariables:
 
                 ServerVariable.set(key, value, description=description)
 
+    def delete(self, key: str) -> None:
+        """
+        Remove a Variable; harmless where there is none.
+
+        :raises SourceUnavailableError: Airflow did not answer; transient.
+        """
+        with _named_errors(f"delete Airflow Variable {key!r}"):
+            if _is_in_task():
+                from airflow.sdk import Variable
+
+                Variable.delete(key)
+            else:
+                from airflow.models import Variable as ServerVariable
+
+                ServerVariable.delete(key)
+
 
 def _is_in_task() -> bool:
     import sys

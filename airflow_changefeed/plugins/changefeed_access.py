@@ -14,7 +14,7 @@ from airflow.api_fastapi.auth.managers.models.resource_details import (
     DagDetails,
     VariableDetails,
 )
-from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
+from airflow.api_fastapi.core_api.security import requires_access_view
 from airflow.configuration import conf
 from airflow.models import Connection, Variable
 from airflow.models.dag import DagModel
@@ -50,9 +50,13 @@ def _dag(dag_id: str) -> DagDetails:
     return DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id) if _has_teams() else None)
 
 
-def may_change(user: Any, consumer: str, feed: str) -> bool:
-    """Whether a user may change the Variable that publishes a consumer's cursors, and so may move them."""
-    key = variable_key(consumer, feed)
+def may_change(user: Any, database: str, consumer: str, feed: str) -> bool:
+    """
+    Whether a user may change the Variable that publishes a consumer's cursors, and so may move them.
+
+    :param database: its identity.
+    """
+    key = variable_key(database, consumer, feed)
     team = Variable.get_team_name(key) if _has_teams() else None
     return get_auth_manager().is_authorized_variable(
         method="PUT", details=VariableDetails(key=key, team_name=team), user=user
@@ -69,20 +73,6 @@ def may_see_connection(user: Any, conn_id: str) -> bool:
 
 def _has_teams() -> bool:
     return bool(conf.getboolean("core", "multi_team", fallback=False))
-
-
-def changing(user: GetUserDep, feed: str, consumer: str) -> None:
-    """
-    Let only those on who may change a consumer.
-
-    :raises HTTPException: 403 for others.
-    """
-    if not may_change(user, consumer, feed):
-        raise HTTPException(
-            403,
-            f"You may look, and not change cursors: that needs Airflow's permission to edit the Variable "
-            f"{variable_key(consumer, feed)}",
-        )
 
 
 def same_origin(request: Request) -> None:

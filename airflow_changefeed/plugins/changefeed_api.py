@@ -12,11 +12,11 @@ from airflow.api_fastapi.logging.decorators import action_logging
 from fastapi import APIRouter, Body, Depends, HTTPException, Query
 
 from airflow_changefeed.core.consumer import MAX_REASON
+from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.core.feed import parse_shard
 from airflow_changefeed.export.moving import parse_destination
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.plugins.changefeed_access import (
-    changing,
     may_backfill,
     may_change,
     may_see_runs,
@@ -76,7 +76,7 @@ async def feeds(
             "at": time(now),
             "total": len(names),
             "first": first,
-            "feeds": [feed_row(one, _allows(user), now) for one in found],
+            "feeds": [feed_row(one, _allows(user, source), now) for one in found],
         }
 
     return await ask_source(conn_id, question)
@@ -98,15 +98,31 @@ async def one_feed(
         return {
             "at": time(now),
             "first": first,
-            **feed_row(found, _allows(user), now),
+            **feed_row(found, _allows(user, source), now),
             "shards": [shard_row(one, now) for one in found.shards],
         }
 
     return await ask_source(conn_id, question)
 
 
-def _allows(user: Any) -> Callable[[str, str], bool]:
-    return lambda consumer, feed: may_change(user, consumer, feed)
+def _allows(user: Any, source: FeedSource) -> Callable[[str, str], bool]:
+    database = source.identity().id
+    return lambda consumer, feed: may_change(user, database, consumer, feed)
+
+
+async def changing(user: GetUserDep, conn_id: ConnId, feed: str, consumer: str) -> None:
+    """
+    Let only those on who may change a consumer.
+
+    :raises HTTPException: 403 for others.
+    """
+    database = await ask_source(conn_id, lambda source: source.identity().id)
+    if not may_change(user, database, consumer, feed):
+        raise HTTPException(
+            403,
+            "You may look, and not change cursors: that needs Airflow's permission to edit the Variable "
+            f"{variable_key(database, consumer, feed)}",
+        )
 
 
 @router.get("/waiters")
@@ -127,7 +143,7 @@ async def waiters(conn_id: ConnId, feed: str) -> Row:
 @router.get("/troubles")
 async def troubles(user: GetUserDep, conn_id: ConnId, feed: str) -> Row:
     """Return what waits for a person to settle it: gaps of a capture, and events that consumers parked."""
-    return await ask_source(conn_id, lambda source: troubles_of(source, feed, _allows(user)))
+    return await ask_source(conn_id, lambda source: troubles_of(source, feed, _allows(user, source)))
 
 
 @router.get("/history")

@@ -21,6 +21,7 @@ from airflow_changefeed.core.times import floor_to_millisecond, format_time
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidWindowError
 from airflow_changefeed.export.calendar import Cell, begin_of, length_of_units, make_calendar, missing_ranges
+from airflow_changefeed.export.claims import check_same
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.plugins.changefeed_rows import Row
@@ -52,6 +53,7 @@ def windows_of(source: FeedSource, use: Use, end: datetime | None, *, with_runs:
     # The callers' business: a task without them has no windows.
     feed, consumer, path = str(use.feed), str(use.consumer), str(use.path)
     store = ExportStore(path, feed, storage_options(path, use.path_conn_id))
+    check_same(path, store.database(), source.identity().id, feed)
     rows = source.cursors(feed, consumer)
     shards = _shards(source, store, use)
     units = [unit for shard in shards[:1] for unit in store.newest(shard)]

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from airflow_changefeed.core.event import Page
 from airflow_changefeed.core.fault import Examination, Limits
-from airflow_changefeed.core.feed import FeedInfo, FeedKind, Seal, Shard, ShardStatus, StaleMark
+from airflow_changefeed.core.feed import (
+    DatabaseIdentity,
+    FeedInfo,
+    FeedKind,
+    Seal,
+    Shard,
+    ShardStatus,
+    StaleMark,
+)
 from airflow_changefeed.core.overview import FeedOverview
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.sources.base_capture import CaptureControl
@@ -148,6 +156,14 @@ class FeedReader(Protocol):
     def now(self) -> datetime:
         """Return the database's clock: UTC, whole milliseconds. Only it decides what is the future."""
 
+    def identity(self) -> DatabaseIdentity:
+        """
+        Return which database this is: made once at installation, kept by upgrades and by restored copies.
+
+        :raises FeedNotFoundError: changefeed is not installed in the database; terminal.
+        :raises UnsupportedVersionError: what is installed is older than identities; terminal.
+        """
+
     def feeds(self) -> list[FeedInfo]:
         """Return all feeds, by name."""
 
@@ -277,6 +293,17 @@ class FeedControl(Protocol):
         :param force: also back to an older version than the one that is there.
         :raises UnsupportedVersionError: what is there is newer than this package; terminal.
         :raises PermissionDeniedError: the login may not create objects; terminal.
+        """
+
+    def renew_identity(self) -> DatabaseIdentity:
+        """
+        Give a copy of a database an identity of its own.
+
+        Its consumers publish under new Variables from then on, and its exports refuse outputs that were begun
+        under the old identity. Nothing else changes.
+
+        :raises PermissionDeniedError: the login may not change objects; terminal.
+        :raises FeedNotFoundError, UnsupportedVersionError: as :meth:`FeedReader.identity`.
         """
 
     def set_up_feed(

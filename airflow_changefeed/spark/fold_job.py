@@ -52,7 +52,7 @@ def run_fold(
     """
     options = connection.storage_options
     source = find_fold(ExportStore(task.path, task.feed, options), task.at, task.table)
-    output = StateStore(task.output, task.feed, source.table, options)
+    output = StateStore(task.output, task.feed, source.table, options, database=source.store.database())
     output.claim()
     tell(
         f"changefeed fold: table {source.table} of feed {task.feed} at {format_time(source.at)}: "

@@ -64,7 +64,9 @@ def _write(
     """Let Spark's tasks write all parts, and return what they wrote."""
     cores = int(spark.sparkContext.defaultParallelism)
     tasks = group(plan, cores)
-    write = WriteParts(plan.feed, plan.path, plan.attempt, plan.options, connection, tuple(tasks))
+    write = WriteParts(
+        plan.feed, plan.path, plan.attempt, plan.options, connection, tuple(tasks), plan.database
+    )
     tell(
         f"changefeed job: feed {plan.feed}, attempt {plan.attempt}: {plan.rows} rows in {len(plan.units)} "
         f"units, {len(tasks)} tasks on {cores} cores"

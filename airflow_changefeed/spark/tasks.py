@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_changefeed.core.plan import ExportOptions, Plan
+from airflow_changefeed.exceptions import ConnectionNotUsableError
 from airflow_changefeed.export.connection import JobConnection
 from airflow_changefeed.export.files import open_files
 from airflow_changefeed.export.part_task import PlannedPart, plan_parts, task_name, write_parts
@@ -55,6 +56,7 @@ class WriteParts:
     settings.
 
     :param tasks: as :func:`group` makes them.
+    :param database: identity of that which was planned for; the connection leads here, too.
     """
 
     feed: str
@@ -63,6 +65,7 @@ class WriteParts:
     options: ExportOptions
     connection: JobConnection = field(repr=False)
     tasks: Sequence[bytes] = field(repr=False)
+    database: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the parts of the tasks whose numbers come in, and yield facts."""
@@ -81,6 +84,12 @@ class WriteParts:
         # Spark gives a worker process one task at a time, so nobody else here has the source open.
         source = open_source(self.connection.source, **_bulk(self.connection))
         try:
+            if (found := source.identity().id) != self.database:
+                raise ConnectionNotUsableError(
+                    f"feed {self.feed!r}: the export was planned for database {self.database}, and here the "
+                    f"connection leads to {found}: let all machines reach the same database",
+                    feed=self.feed,
+                )
             yield from write_parts(
                 source,
                 files,

@@ -49,7 +49,7 @@ def write(path: Path, events: int, keys: int, key_change: KeyChange) -> int:
     images = [pa.array([made[n][0] for n in range(KINDS)], pa.int64())]
     images += [pa.array(own, field.type) for own, field in zip(values, _IMAGE[2:], strict=True)]
     store, schema = ExportStore(str(path), CAPTURE), captured_schema(_shape(key_change), _IMAGE)
-    store.claim()
+    store.claim("")
     for hour in range(HOURS):
         part = slice(events * hour // HOURS, events * (hour + 1) // HOURS)
         ulids = _ulids(START + timedelta(hours=hour), part.stop - part.start)

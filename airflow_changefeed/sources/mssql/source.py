@@ -13,6 +13,7 @@ from airflow_changefeed.sources.mssql.consumers import MssqlConsumers
 from airflow_changefeed.sources.mssql.control import MssqlControl
 from airflow_changefeed.sources.mssql.driver import Server
 from airflow_changefeed.sources.mssql.history import MssqlHistory
+from airflow_changefeed.sources.mssql.identity import MssqlIdentity
 from airflow_changefeed.sources.mssql.inspect import MssqlInspect
 from airflow_changefeed.sources.mssql.letters import MssqlLetters
 from airflow_changefeed.sources.mssql.options import (
@@ -29,6 +30,7 @@ DEFAULT_SCHEMA = "changefeed"
 
 
 class MssqlFeedSource(
+    MssqlIdentity,
     MssqlControl,
     MssqlReader,
     MssqlOverview,

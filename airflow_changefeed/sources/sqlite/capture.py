@@ -32,6 +32,7 @@ from airflow_changefeed.sources.sqlite.capture_registry import (
 )
 from airflow_changefeed.sources.sqlite.capture_triggers import drop_triggers, make_triggers
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.identity import make_identity
 from airflow_changefeed.sources.sqlite.names import FeedTables, load_feed, quote
 from airflow_changefeed.sources.sqlite.setup import INSTALL, create, install, register
 from airflow_changefeed.sources.sqlite.versions import (
@@ -69,6 +70,7 @@ class SqliteCapture:
             note_changes(self.database, connection, spec.name)
             with self.database.write(connection):
                 install(connection, (*INSTALL, *CAPTURE_INSTALL))
+                make_identity(connection)
                 found = load_captures(connection, spec.name)
                 if not found:
                     check_absent(f"capture {spec.name!r}", resource_version)

@@ -12,6 +12,7 @@ from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
 from airflow_changefeed.sources.base import RESERVED_PREFIX, Installed
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.cursor_rows import end_consumers
+from airflow_changefeed.sources.sqlite.identity import make_identity
 from airflow_changefeed.sources.sqlite.names import (
     CONSUMER_TABLES,
     FeedTables,
@@ -72,6 +73,7 @@ class SqliteSetup:
             note_changes(self.database, connection, table)
             with self.database.write(connection):
                 install(connection, INSTALL)
+                make_identity(connection)
                 known = load_feeds(connection, table)
                 for tables in known:
                     check_feed(connection, tables, resource_version)

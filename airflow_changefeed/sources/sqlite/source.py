@@ -10,6 +10,7 @@ from airflow_changefeed.sources.sqlite.capture import SqliteCapture
 from airflow_changefeed.sources.sqlite.connection import MAX_LOCK_TIMEOUT, SqliteDatabase
 from airflow_changefeed.sources.sqlite.control import SqliteControl
 from airflow_changefeed.sources.sqlite.history import SqliteHistory
+from airflow_changefeed.sources.sqlite.identity import SqliteIdentity
 from airflow_changefeed.sources.sqlite.inspect import SqliteInspect
 from airflow_changefeed.sources.sqlite.leases import SqliteLeases
 from airflow_changefeed.sources.sqlite.letters import SqliteLetters
@@ -21,6 +22,7 @@ BULK_READERS = ("sqlite3", "adbc")
 
 
 class SqliteFeedSource(
+    SqliteIdentity,
     SqliteCapture,
     SqliteControl,
     SqliteReader,

@@ -25,6 +25,7 @@ _MAX_SCHEMA_LENGTH = 15
 INSTALL = (
     "check_server.batch",
     "schema.batch",
+    "database_identity.batch",
     "sequence.batch",
     "lease_token.batch",
     "feeds.batch",
@@ -47,6 +48,7 @@ INSTALL = (
     "version.function",
     "ulid.function",
     "flush_log.procedure",
+    "renew_identity.procedure",
     "drop_functions.batch",
     "key_columns.function",
     "captured_columns.function",

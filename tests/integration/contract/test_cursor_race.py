@@ -92,6 +92,7 @@ def test_no_move_of_many_at_once_is_lost(bench: Bench, tmp_path: Path) -> None:
     assert [one.resource_version for one in moves] == [
         begun.resource_version + n for n in range(1, MOVERS + 1)
     ]
-    key = variable_key(CONSUMER, bench.feed)
+    identity = bench.source.identity()
+    key = variable_key(identity.id, CONSUMER, bench.feed)
     text = SharedVariables(shared).get(key)
-    assert text == CursorDocument.of_rows(CONSUMER, bench.feed, rows).to_json()
+    assert text == CursorDocument.of_rows(identity, CONSUMER, bench.feed, rows).to_json()

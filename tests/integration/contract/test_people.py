@@ -70,8 +70,8 @@ def test_of_two_moves_of_one_cursor_the_second_is_refused(bench: Bench, places: 
         row.resource_version - 1,
         row.resource_version,
     )
-    published = CursorDocument.of_rows(EXPORT, bench.feed, [row]).to_json()
-    assert variables.values == {variable_key(EXPORT, bench.feed): published}
+    published = CursorDocument.of_rows(bench.source.identity(), EXPORT, bench.feed, [row]).to_json()
+    assert variables.values == {variable_key(bench.source.identity().id, EXPORT, bench.feed): published}
     (change, *_) = bench.source.history(bench.feed, EXPORT)
     assert (change.before, change.after, change.why) == (places[4], places[1], "set: again")
     moves = go_back(bench.source, EXPORT, bench.feed, change.number)

@@ -58,7 +58,9 @@ def test_of_a_storage_that_repeats_what_it_is_asked(
     with repeating_server() as (port, requests):
         path = f"webhdfs://127.0.0.1:{port}/out"
         connection = JobConnection(flights.source.describe(), {"token": TOKEN})
-        write = WriteParts(plan.feed, path, plan.attempt, plan.options, connection, tuple(group(plan, 1)))
+        write = WriteParts(
+            plan.feed, path, plan.attempt, plan.options, connection, tuple(group(plan, 1)), plan.database
+        )
         frame = spark.range(0, 1, 1, 1).mapInArrow(write, FACTS_SCHEMA)
         plans = f"{frame._jdf.queryExecution()} {frame._jdf.queryExecution().executedPlan().toJSON()}"
         with pytest.raises(Exception, match="OutputNotWritableError") as caught:

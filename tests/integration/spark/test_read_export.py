@@ -137,7 +137,7 @@ def test_a_type_that_was_widened_is_read_exactly_by_both(
     """Every value of the narrow files and of the wide ones, with Spark and with pyarrow."""
     narrow, wide, values = WIDENED[name]
     store = ExportStore(str(tmp_path / "widened"), FEED)
-    store.claim()
+    store.claim("")
     write_hour(store, 0, narrow)
     write_hour(store, 1, wide)
     with pytest.raises(ColumnTypeError, match="'value'"):

@@ -16,11 +16,12 @@ import pytest
 
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.identity import DATABASE, name_database
 from tests.unit.airflow.commands import Commands
 
 FEED, CONSUMER = "nyc.Flight", "warehouse"
 START = datetime(2013, 1, 1, tzinfo=timezone.utc)
-KEY = variable_key(CONSUMER, FEED)
+KEY = variable_key(DATABASE, CONSUMER, FEED)
 
 
 @pytest.fixture(scope="session")
@@ -53,6 +54,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute('create table "nyc.Flight" (id integer primary key, origin text)')
     SqliteFeedSource(path).set_up_feed(FEED)
+    name_database(path)
     insert(path, range(36), START)
     monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps({"conn_type": "sqlite", "host": path}))
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))

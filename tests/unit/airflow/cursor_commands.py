@@ -67,4 +67,4 @@ def edit(shard: str, **values: object) -> None:
 def assert_published(source: SqliteFeedSource) -> None:
     """Check that the Variable says what the rows say."""
     rows = source.cursors(FEED, CONSUMER)
-    assert Variable.get(KEY) == CursorDocument.of_rows(CONSUMER, FEED, rows).to_json()
+    assert Variable.get(KEY) == CursorDocument.of_rows(source.identity(), CONSUMER, FEED, rows).to_json()

@@ -13,10 +13,12 @@ from airflow.models import Variable
 
 from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec
+from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.identity import DATABASE
 from tests.unit.airflow.commands import Commands
 from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START, insert
 from tests.unit.airflow.cursor_commands import HOUR, OF, assert_published, at, edit, end_of, export, window
@@ -102,7 +104,7 @@ def test_an_old_value_of_the_variable_is_published_over(
 def manifests(path: Path, *numbers: int) -> ExportStore:
     """Write an export with the manifests of empty hours."""
     store = ExportStore(str(path), FEED)
-    store.claim()
+    store.claim(DATABASE)
     for shard in (0, 1):
         for number in numbers:
             unit = ExportUnit.of_window(shard, window(number))
@@ -184,4 +186,4 @@ def test_events_have_no_variable_to_settle(
         assert "is one of events" in message
     commands.rows("cursor set", "billing", "--feed", FEED, "--to", "latest", "--yes")
     assert {str(row.ulid) for row in exported.cursors(FEED, "billing")} == {end_of(5)}
-    assert Variable.get(f"changefeed:billing:{FEED}", default_var=None) is None
+    assert Variable.get(variable_key(DATABASE, "billing", FEED), default_var=None) is None

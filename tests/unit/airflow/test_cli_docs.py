@@ -28,6 +28,7 @@ from airflow_changefeed.hooks.changefeed import AirflowVariables
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.sql.mssql import script
 from tests.examples import DOCS, examples, run_example
+from tests.identity import DATABASE
 from tests.unit.airflow.commands import described, run
 from tests.unit.airflow.conftest import CONSUMER, KEY, START
 from tests.unit.export.flights import FEED, Flights, hours
@@ -166,7 +167,7 @@ def _export(source: SqliteFeedSource, path: Path) -> ExportStore:
     done = {0: [window.range for window in ends]}
     cursors.advance(source, AirflowVariables(), CONSUMER, FEED, done, by="a run")
     store = ExportStore(str(path), FEED)
-    store.claim()
+    store.claim(DATABASE)
     for window in ends:
         unit = ExportUnit.of_window(0, window)
         store.write(Manifest(FEED, unit, 1, CONSUMER, "run", START, (), window.end, 0, {}))
@@ -224,7 +225,10 @@ def test_the_pages_on_cursors_run(
     for block in examples(page, places):
         run_example(block, names)
     rows = source.cursors(FEED, CONSUMER)
-    assert AirflowVariables().get(KEY) == CursorDocument.of_rows(CONSUMER, FEED, rows).to_json()
+    assert (
+        AirflowVariables().get(KEY)
+        == CursorDocument.of_rows(source.identity(), CONSUMER, FEED, rows).to_json()
+    )
 
 
 def _park_two(source: SqliteFeedSource, feed: str) -> None:

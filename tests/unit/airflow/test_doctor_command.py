@@ -20,11 +20,12 @@ from airflow_changefeed.export import cursors
 from airflow_changefeed.export.read import unit_files
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.hooks.changefeed import AirflowVariables
+from tests.identity import DATABASE
 from tests.unit.airflow.test_cli import run
 from tests.unit.airflow.test_spark_submit import installed
 from tests.unit.export.flights import CONSUMER, FEED, Flights, hours
 
-KEY = variable_key(CONSUMER, FEED)
+KEY = variable_key(DATABASE, CONSUMER, FEED)
 
 
 @pytest.fixture
@@ -177,7 +178,7 @@ def test_all_feeds_and_consumers_are_looked_at_by_default(
     """Variables of feeds that are gone, too; those of nobody are not deleted by looking."""
     from airflow.models import Variable
 
-    key = variable_key("lake", "nyc.Gone")
+    key = variable_key(DATABASE, "lake", "nyc.Gone")
     AirflowVariables().set(key, "{}")
     try:
         assert run("doctor", "-o", "json") == 0

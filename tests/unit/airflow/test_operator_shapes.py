@@ -18,6 +18,7 @@ from airflow_changefeed.export.dataset import export_dataset
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.export.verify import verify
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.identity import DATABASE
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.fakes import InProcessOperator, context
 from tests.unit.airflow.test_operator import HOUR
@@ -31,9 +32,9 @@ def no_cursor(server: None) -> Iterator[None]:
     """Airflow's metadata outlive a test: no Variable of the capture's consumer, before and after."""
     from airflow.models import Variable
 
-    Variable.delete(variable_key(READER, NAME))
+    Variable.delete(variable_key(DATABASE, READER, NAME))
     yield
-    Variable.delete(variable_key(READER, NAME))
+    Variable.delete(variable_key(DATABASE, READER, NAME))
 
 
 def test_a_shape_of_a_plain_feed_fails_for_good(database: str, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from airflow_changefeed.export.moving import plan_moves
 from airflow_changefeed.plugins import changefeed_moves
 from airflow_changefeed.plugins.changefeed import URL_PREFIX
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.identity import DATABASE
 from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START
 from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
 
@@ -88,7 +89,7 @@ def test_a_consumer_of_events_is_shown_and_moved_without_a_variable(
     body = {"to": "earliest", "resource_version": seen.resource_version}
     made = operator.send("move", body, **values)
     assert (made["is_back"], made["cursor"]["moved_by"]) == (True, "op")
-    assert Variable.get(variable_key("mailer", FEED), default_var=None) is None
+    assert Variable.get(variable_key(DATABASE, "mailer", FEED), default_var=None) is None
     assert operator.send("move", body, 409, **values)["error"] == "StaleVersionError"
 
 

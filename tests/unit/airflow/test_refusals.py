@@ -23,6 +23,7 @@ from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.export.verify import verify
 from airflow_changefeed.hooks.changefeed import AirflowVariables
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.identity import DATABASE
 from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START
 from tests.unit.airflow.fakes import context
 from tests.unit.airflow.test_operator import HOUR, exported, operator, path, places
@@ -44,7 +45,7 @@ def other(database: str, path: str) -> Iterator[ExportStore]:
     """The output of another feed."""
     from airflow.models import Variable
 
-    Variable.delete(variable_key(CONSUMER, OTHER))
+    Variable.delete(variable_key(DATABASE, CONSUMER, OTHER))
     with closing(sqlite3.connect(database)) as connection:
         connection.execute(f'create table "{OTHER}" (id integer primary key)')
         SqliteFeedSource(database).set_up_feed(OTHER)
@@ -54,7 +55,7 @@ def other(database: str, path: str) -> Iterator[ExportStore]:
         connection.commit()
     operator(path, feed=OTHER).execute(context(START, START + HOUR))
     yield ExportStore(path, OTHER)
-    Variable.delete(variable_key(CONSUMER, OTHER))
+    Variable.delete(variable_key(DATABASE, CONSUMER, OTHER))
 
 
 def test_an_output_within_another_feeds_is_refused(database: str, other: ExportStore) -> None:

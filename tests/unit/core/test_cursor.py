@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
@@ -20,19 +21,31 @@ from airflow_changefeed.core.cursor import (
     check_consumer,
     variable_key,
 )
+from airflow_changefeed.core.feed import DatabaseIdentity
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import CursorFormatError, InvalidArgumentError, UnsupportedVersionError
+from tests.identity import DATABASE
 from tests.unit.core.strategies import frontiers, shards, texts, times, ulids
 
 _cursors = st.builds(Cursor, ulids, st.integers(0, 1 << 62), times, texts)
-_documents = st.builds(CursorDocument, texts, texts, st.dictionaries(shards, _cursors, max_size=4))
+_documents = st.builds(
+    CursorDocument,
+    texts,
+    texts,
+    st.dictionaries(shards, _cursors, max_size=4),
+    database=texts,
+    recovery_fork=st.none() | texts,
+)
+OTHER = "91bc0d22-0000-4000-8000-c0ffee000002"
 _TIME = datetime(2013, 1, 1, tzinfo=timezone.utc)
-_ONE = CursorDocument("export", "nyc.Flight", {1: Cursor(Ulid.floor(_TIME), 7, _TIME, "run")})
+_ONE = CursorDocument(
+    "export", "nyc.Flight", {1: Cursor(Ulid.floor(_TIME), 7, _TIME, "run")}, database=DATABASE
+)
 
 
 def _read(text: str) -> CursorDocument:
-    return CursorDocument.from_json(text, key="changefeed:export:nyc.Flight")
+    return CursorDocument.from_json(text, key="changefeed:3f2a9c1e:export:nyc.Flight")
 
 
 @given(_documents)
@@ -47,15 +60,16 @@ def test_a_row_is_published_as_its_frontiers_end(
 ) -> None:
     """The cursor is where the unbroken run ends, whatever is complete ahead."""
     row = CursorRow("export", "nyc.Flight", 3, frontier, version, at, by, lease_token=5, lease_holder="x")
-    document = CursorDocument.of_rows("export", "nyc.Flight", [row])
+    document = CursorDocument.of_rows(DatabaseIdentity(DATABASE, "fork"), "export", "nyc.Flight", [row])
     assert document.shards == {3: Cursor(frontier.upto, version, at, by)}
+    assert (document.database, document.recovery_fork) == (DATABASE, "fork")
 
 
 @given(_documents)
 def test_equal_documents_are_equal_text(document: CursorDocument) -> None:
     """The order in which shards were found does not show in the Variable."""
     turned = dict(reversed(list(document.shards.items())))
-    assert CursorDocument(document.consumer, document.feed, turned).to_json() == document.to_json()
+    assert replace(document, shards=turned).to_json() == document.to_json()
 
 
 def test_an_edited_document_is_read_and_known_as_edited() -> None:
@@ -70,7 +84,7 @@ def test_an_edited_document_is_read_and_known_as_edited() -> None:
 
 def test_a_newer_version_is_refused() -> None:
     """A Variable written by a newer installation is left alone."""
-    with pytest.raises(UnsupportedVersionError, match=r"changefeed:export:nyc\.Flight"):
+    with pytest.raises(UnsupportedVersionError, match=r"changefeed:3f2a9c1e:export:nyc\.Flight"):
         _read(documents.dump(KIND, 99, {}))
 
 
@@ -102,7 +116,7 @@ def _with(**changes: object) -> str:
 )
 def test_what_is_no_cursor_is_refused_and_named(text: str) -> None:
     """The error names the Variable."""
-    with pytest.raises(CursorFormatError, match=r"changefeed:export:nyc\.Flight"):
+    with pytest.raises(CursorFormatError, match=r"changefeed:3f2a9c1e:export:nyc\.Flight"):
         _read(text)
 
 
@@ -112,13 +126,19 @@ def test_variable_names_fit_airflow_and_differ(consumer: str, feed: str, other: 
     consumer, other = consumer.replace(":", ""), other.replace(":", "")
     for long in ("", "x" * 300):
         one, two = (consumer, feed + long), (other, more + long)
-        assert len(variable_key(*one)) <= 250
-        assert (variable_key(*one) == variable_key(*two)) == (one == two)
+        assert len(variable_key(DATABASE, *one)) <= 250
+        assert (variable_key(DATABASE, *one) == variable_key(DATABASE, *two)) == (one == two)
 
 
 def test_a_short_variable_name_is_readable() -> None:
     """People look for it in the UI."""
-    assert variable_key("export", "nyc.Flight") == "changefeed:export:nyc.Flight"
+    assert variable_key(DATABASE, "export", "nyc.Flight") == "changefeed:3f2a9c1e:export:nyc.Flight"
+
+
+def test_the_same_names_in_two_databases_have_two_variables() -> None:
+    """Names alone never join two things, nor do they where a long name keeps a hash only."""
+    for feed in ("nyc.Flight", "x" * 300):
+        assert variable_key(DATABASE, "export", feed) != variable_key(OTHER, "export", feed)
 
 
 @pytest.mark.parametrize("name", ["", "a:b", "x" * 129, "a\nb", "a\x00"])
@@ -137,7 +157,7 @@ def test_usual_names_are_taken(name: str) -> None:
 @pytest.mark.parametrize("odd", ["etl#1", "etl?x", "50%", "a/b", "a\\b"])
 def test_a_variables_name_survives_a_url(odd: str) -> None:
     """A task's API puts it into a URL as it is; what means something there is replaced, and stays apart."""
-    key = variable_key(odd, "nyc.Flight")
+    key = variable_key(DATABASE, odd, "nyc.Flight")
     assert not set(key) & set("#?%/\\")
-    assert key != variable_key(re.sub(r"[#?%/\\]", "_", odd), "nyc.Flight")
-    assert key != variable_key(f"{odd}2", "nyc.Flight")
+    assert key != variable_key(DATABASE, re.sub(r"[#?%/\\]", "_", odd), "nyc.Flight")
+    assert key != variable_key(DATABASE, f"{odd}2", "nyc.Flight")

@@ -23,10 +23,11 @@ from airflow_changefeed.export import cursors
 from airflow_changefeed.export.doctor import examine
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.identity import DATABASE
 from tests.unit.export.consumers import Variables
 from tests.unit.export.flights import CONSUMER, FEED, START, Flights, hours
 
-KEY = variable_key(CONSUMER, FEED)
+KEY = variable_key(DATABASE, CONSUMER, FEED)
 LAST = 3
 
 
@@ -195,8 +196,8 @@ def _orphan(patient: Patient) -> None:
 
 
 def _of_no_feed(patient: Patient) -> None:
-    key = variable_key("lake", "nyc.Gone")
-    patient.variables.values[key] = CursorDocument("lake", "nyc.Gone", {}).to_json()
+    key = variable_key(DATABASE, "lake", "nyc.Gone")
+    patient.variables.values[key] = CursorDocument("lake", "nyc.Gone", {}, database=DATABASE).to_json()
 
 
 def _behind(patient: Patient) -> None:

@@ -19,6 +19,7 @@ from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.sources.captured import captured_schema
+from tests.identity import DATABASE
 from tests.unit.export.flights import START, hours
 
 CAPTURE, TABLE = "shop.Shoe_changes", "shop.Shoe"
@@ -76,7 +77,7 @@ class CapturedExport:
     def create(cls, folder: Path, **more: Any) -> CapturedExport:
         """Begin an empty output."""
         export = cls(ExportStore(str(folder), CAPTURE), **more)
-        export.store.claim()
+        export.store.claim(DATABASE)
         return export
 
     def write(

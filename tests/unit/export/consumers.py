@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.export import cursors
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.identity import DATABASE, name_database
 
 FEED, CONSUMER = "nyc.Flight", "warehouse"
-KEY = variable_key(CONSUMER, FEED)
+KEY = variable_key(DATABASE, CONSUMER, FEED)
 START = datetime(2013, 1, 1, tzinfo=timezone.utc)
 HOURS = 48
 
@@ -39,6 +41,9 @@ class Variables:
         self.writes += 1
         self.values[key] = value
 
+    def delete(self, key: str) -> None:
+        self.values.pop(key, None)
+
 
 class SharedVariables:
     """Variables that processes share: a SQLite table with a plain upsert, as Airflow's."""
@@ -58,6 +63,11 @@ class SharedVariables:
             connection.execute("insert or replace into variable values (?, ?)", (key, value))
         connection.close()
 
+    def delete(self, key: str) -> None:
+        with sqlite3.connect(self.path, timeout=60) as connection:
+            connection.execute("delete from variable where key = ?", (key,))
+        connection.close()
+
 
 class Crash(BaseException):
     """The process died here."""
@@ -71,6 +81,7 @@ def make_source(tmp_path: Path) -> SqliteFeedSource:
     connection.commit()
     source = SqliteFeedSource(path, lock_timeout=30)
     source.set_up_feed(FEED)
+    name_database(path)
     for hour in range(HOURS):
         at = START + timedelta(hours=hour, minutes=30)
         for shard in (0, 1):
@@ -120,7 +131,9 @@ def published(variables: Any) -> CursorDocument:
 
 def assert_published(source: SqliteFeedSource, variables: Any) -> None:
     """Check that the Variable says what the rows say."""
-    assert published(variables) == CursorDocument.of_rows(CONSUMER, FEED, source.cursors(FEED, CONSUMER))
+    assert published(variables) == CursorDocument.of_rows(
+        source.identity(), CONSUMER, FEED, source.cursors(FEED, CONSUMER)
+    )
 
 
 def edit(variables: Variables, change: Callable[[dict[str, Any]], None], *, redigest: bool = False) -> None:
@@ -130,7 +143,7 @@ def edit(variables: Variables, change: Callable[[dict[str, Any]], None], *, redi
     text = json.dumps(value)
     if redigest:
         document = CursorDocument.from_json(text, key=KEY)
-        text = CursorDocument(document.consumer, document.feed, document.shards).to_json()
+        text = replace(document, is_intact=True).to_json()
     variables.values[KEY] = text
 
 

@@ -23,6 +23,7 @@ from airflow_changefeed.export.store import ExportStore, StagedFile
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.spark.tasks import WriteParts, group
+from tests.identity import name_database
 
 FEED = "nyc.Flight"
 START = datetime(2013, 1, 1, tzinfo=timezone.utc)
@@ -54,6 +55,7 @@ class Flights:
             )
         source = open_source({"type": "sqlite", "path": str(path), "lock_timeout": 10.0})
         source.set_up_feed(FEED)
+        name_database(path)
         return cls(path, source)
 
     def execute(self, statement: str, *parameters: object) -> None:
@@ -103,6 +105,7 @@ class Flights:
             plan.options,
             JobConnection(self.source.describe()),
             tuple(tasks),
+            plan.database,
         )
         rows = [
             json.loads(text) for batch in write(_numbers(len(tasks))) for text in batch.column(0).to_pylist()

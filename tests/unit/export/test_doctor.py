@@ -25,6 +25,7 @@ from airflow_changefeed.export.doctor import examine
 from airflow_changefeed.export.read import unit_files
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.identity import DATABASE
 from tests.unit.export.ailments import (
     FAULTS,
     KEY,
@@ -226,8 +227,8 @@ def test_a_person_s_own_variables_are_left_alone(patient: Patient) -> None:
     """Only names of ours count, hashed ones too."""
     patient.variables.values |= {"changefeed:": "{}", "changefeed:~": "x", "changefeeds": "42"}
     feed = "a/b" + "c" * 300
-    key = variable_key("lake", feed)
-    patient.variables.values[key] = CursorDocument("lake", feed, {}).to_json()
+    key = variable_key(DATABASE, "lake", feed)
+    patient.variables.values[key] = CursorDocument("lake", feed, {}, database=DATABASE).to_json()
     (fault,) = patient.examine().faults
     assert fault.where == f"Variable {key}"
     assert feed in fault.what

@@ -203,7 +203,7 @@ def test_the_path_of_another_feed_is_refused(flights: Flights, store: ExportStor
             flights.plan(ExportStore(inside, FEED), hours(0, 1))
     claim = store.files.read(store.layout.claim)
     other = ExportStore(str(tmp_path / "other"), "somebody.Else")
-    other.claim()
+    other.claim("")
     store.files.write(store.layout.claim, other.files.read(other.layout.claim) or b"")
     with pytest.raises(ForeignOutputError, match=r"somebody\.Else"):
         flights.plan(store, hours(0, 1))

@@ -141,9 +141,9 @@ def test_an_output_belongs_to_one_table(tmp_path: Path) -> None:
     with pytest.raises(ForeignOutputError, match=f"holds the table '{TABLE}', folded from feed '{CAPTURE}'"):
         StateStore(str(tmp_path), "shop.other_changes", TABLE).claim()
     with pytest.raises(ForeignOutputError, match=f"holds the table '{TABLE}'.* not the export of '{TABLE}'"):
-        ExportStore(str(tmp_path), TABLE).claim()
+        ExportStore(str(tmp_path), TABLE).claim("")
     with pytest.raises(ForeignOutputError, match="lies inside"):
-        ExportStore(str(tmp_path / TABLE), "shop.Hat").claim()
+        ExportStore(str(tmp_path / TABLE), "shop.Hat").claim("")
     with pytest.raises(ForeignOutputError, match="lies inside"):
         StateStore(str(tmp_path / CAPTURE), CAPTURE, TABLE).claim()
 

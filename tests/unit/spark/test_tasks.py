@@ -32,6 +32,7 @@ from airflow_changefeed.spark.job import main, run_plan
 from airflow_changefeed.spark.read import spark_type
 from airflow_changefeed.spark.tasks import group
 from airflow_changefeed.spark.watch import EXIT_STATUS, is_alive, watch
+from tests.identity import DATABASE
 from tests.unit.export.flights import FEED, hours
 
 
@@ -90,7 +91,8 @@ store = ExportStore({str(tmp_path / "out")!r}, "shop.Order")
 plan = make_plan(source, store, ExportRequest("shop.Order", store.path, "reader", "run"))
 source.close()
 connection = JobConnection(source.describe(), {{}})
-write = WriteParts(plan.feed, plan.path, plan.attempt, ExportOptions(), connection, tuple(group(plan, 2)))
+tasks = tuple(group(plan, 2))
+write = WriteParts(plan.feed, plan.path, plan.attempt, ExportOptions(), connection, tasks, plan.database)
 number = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer((0).to_bytes(8, "little"))])
 (facts,) = write(iter([pa.RecordBatch.from_arrays([number], names=["id"])]))
 print(json.dumps([facts.num_rows, sorted({{"pandas", "polars"}} & set(sys.modules))]))
@@ -180,7 +182,7 @@ def test_a_plan_without_rows_needs_no_spark(tmp_path: Path) -> None:
         raise LookupError("Spark was asked for")
 
     store = ExportStore(plan.path, FEED)
-    store.claim()
+    store.claim(DATABASE)
     result = run_plan(no_session, store, plan, JobConnection({}), lambda line: None)
     assert (result.units, result.rows) == (3, 0)
     assert [manifest.attempt for manifest in store.list()] == [7, 7, 7]

@@ -1,0 +1,10 @@
+-- Gives a copy of a database an identity of its own, so that nothing of it is taken for the original's: its consumers publish
+-- under new Variables, and its exports refuse outputs that were begun under the old identity.
+-- result: id, the new one.
+-- permission: execute is granted to nobody; db_owner has it.
+create procedure <<schema>>.[renew_identity]
+as
+begin
+    set xact_abort, nocount on;
+    update <<schema>>.[database_identity] set id = newid() output inserted.id;
+end
