@@ -146,9 +146,9 @@ def compare(
         # A person's edit that waits for a decision, perhaps about this database.
         document, key = old, old_variable_key(consumer, feed)
     known = {row.shard: row for row in rows}
-    problems = _foreign(document, identity, consumer, feed) if text is not None else []
-    if not document.is_intact:
-        problems.append("its digest does not fit, so it was edited")
+    problems = [] if document.is_intact else ["its digest does not fit, so it was edited"]
+    if text is not None:
+        problems += _foreign(document, identity, consumer, feed)
     if None not in (forks := {document.recovery_fork, identity.recovery_fork}) and len(forks) > 1:
         problems.append(
             f"the database was restored to an earlier state, or failed over by force, since then: its "

@@ -202,7 +202,7 @@ def test_no_secret_is_found_after_a_run(tmp_path: Path) -> None:
         run.search.look_at_metadata(
             f"sqlite:///{home}/airflow.db",
             {
-                "variable": f"changefeed:canary:{FEED}",
+                "variable": f":canary:{FEED}",
                 "xcom": "manifests",
                 "rendered_task_instance_fields": str(run.out),
                 "task_instance": "refused_by_the_server",
@@ -236,7 +236,7 @@ def test_no_secret_is_found_in_a_whole_airflow(tmp_path: Path) -> None:
             run.search.look_at_metadata(
                 home.postgres.sqlalchemy_url,
                 {
-                    "variable": f"changefeed:canary:{FEED}",
+                    "variable": f":canary:{FEED}",
                     "xcom": "manifests",
                     "rendered_task_instance_fields": str(run.out),
                     "task_instance": "refused_by_the_server",

@@ -171,7 +171,10 @@ def test_a_cursor_is_moved_by_keys_alone(person: Open, world: World) -> None:
     moved = cursor(world)
     assert moved.ulid == Ulid.floor(START + 4 * HOUR).previous()
     assert (moved.resource_version, moved.moved_by) == (before.resource_version + 1, "ben")
-    assert str(moved.ulid) in world.home.api.variables()[variable_key(CONSUMER, FEED)]
+    assert (
+        str(moved.ulid)
+        in world.home.api.variables()[variable_key(world.source.identity().id, CONSUMER, FEED)]
+    )
     ben.press(f"history {CONSUMER}")
     ben.see("set: load them again")
     ben.picture("history")

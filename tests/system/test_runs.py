@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.export.verify import verify
@@ -90,7 +91,7 @@ def test_tasks_mapped_over_feeds_do_not_meet(source: SqliteFeedSource, tmp_path:
     for feed in FEEDS:
         assert verify(ExportStore(str(tmp_path / "out"), feed)) == []
         assert cursors(source, feed) == {end}
-        variable = json.loads(result["variables"][f"changefeed:warehouse:{feed}"])
+        variable = json.loads(result["variables"][variable_key(source.identity().id, "warehouse", feed)])
         assert {shard["ulid"] for shard in variable["shards"].values()} == {str(end)}
     (heard,) = result["results"][1]
     assert sorted(

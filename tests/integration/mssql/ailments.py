@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.core.fault import Examination, Fault, FaultKind
 from airflow_changefeed.export.doctor import examine
 from airflow_changefeed.sql.mssql import install_script
@@ -16,7 +15,6 @@ from tests.unit.export.ailments import ListedVariables
 
 FEED, SERIALIZED, CONSUMER = "myservice.Doctor", "myservice.Nurse", "warehouse"
 GONE = "myservice.Gone"
-KEY = variable_key(CONSUMER, FEED)
 OUTBOX = f"[changefeed].[outbox:{FEED}]"
 #: What a server other than SQL Server may not tell.
 UNSEEN = {
@@ -57,6 +55,12 @@ def run_batch(client: Client, database: Database, name: str, kind: str = "proced
     batches = install_script(sequence_cache=database.sequence_cache)
     (batch,) = (text for text in batches if f"{kind} [changefeed].[{name}]" in text.split("\nas\n")[0])
     client.results(batch)
+
+
+def _edit(patient: Patient) -> None:
+    """A person writes into the consumer's Variable."""
+    (key,) = (name for name in patient.variables.values if name.endswith(f":{CONSUMER}:{FEED}"))
+    patient.variables.set(key, patient.variables.values[key].replace("test", "me"))
 
 
 def _ahead(patient: Patient) -> None:
@@ -222,12 +226,12 @@ FAULTS: dict[str, tuple[FaultKind, Callable[[Patient], None], Undo, str]] = {
         FaultKind.VARIABLE_MISSING,
         lambda patient: None,
         lambda patient: None,
-        f"Variable {variable_key('lake', FEED)}",
+        f":lake:{FEED}",
     ),
     "Variable by hand": (
         FaultKind.VARIABLE_EDITED,
-        lambda patient: patient.variables.set(KEY, patient.variables.values[KEY].replace("test", "me")),
+        _edit,
         lambda patient: None,
-        f"Variable {KEY}: its digest does not fit",
+        f":{CONSUMER}:{FEED}: its digest does not fit",
     ),
 }

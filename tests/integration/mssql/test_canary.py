@@ -9,7 +9,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import redirect_stdout
+from contextlib import closing, redirect_stdout
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from airflow_changefeed import ChangefeedDataSource, ChangefeedToParquetOperator
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.exceptions import ConnectionNotUsableError
 from airflow_changefeed.hooks.changefeed import AirflowVariables
+from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from tests.integration.mssql.server import Client, Database
 from tests.integration.spark.conftest import spark
@@ -116,11 +117,12 @@ def test_a_password_in_an_option_is_in_no_plan(
 
 
 @pytest.fixture
-def variable(server: None) -> Iterator[str]:
+def variable(server: None, description: dict[str, Any]) -> Iterator[str]:
     """The key of the consumer's Variable, which other runs may have left."""
     from airflow.models import Variable
 
-    key = variable_key("canary", FEED)
+    with closing(open_source(description)) as source:
+        key = variable_key(source.identity().id, "canary", FEED)
     Variable.delete(key)
     yield key
     Variable.delete(key)

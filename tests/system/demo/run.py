@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from airflow_changefeed.core.cursor import CursorDocument, variable_key
+from airflow_changefeed.core.cursor import CursorDocument
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.export.store import ExportStore
@@ -101,7 +101,7 @@ class Demo:
             runs = self._export()
             seconds = time.monotonic() - export_begun
             run, window = self._export_board(board)
-            cursors = self.home.api.variables().get(variable_key(CONSUMER, FEED))
+            cursors = self._cursors()
             for dag_id in (DAILY, HOURLY):
                 for task in self.home.api.task_instances(dag_id):
                     if task.task_id == TASK:
@@ -259,8 +259,14 @@ class Demo:
         )
         return is_good
 
+    def _cursors(self) -> str | None:
+        """Return the consumer's Variable; its name begins with the database's identity."""
+        variables = self.home.api.variables()
+        found = [text for key, text in variables.items() if key.endswith(f":{CONSUMER}:{FEED}")]
+        return found[0] if len(found) == 1 else None
+
     def _show_cursors(self, cursors: str | None, last: Window) -> bool:
-        key = variable_key(CONSUMER, FEED)
+        key = f"changefeed:<database>:{CONSUMER}:{FEED}"
         if cursors is None:
             self.console.print(f"[bold red]Airflow Variable {key} is missing[/]")
             return False

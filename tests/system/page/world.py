@@ -219,6 +219,9 @@ class _Nowhere:
     def set(self, key: str, value: str) -> None:
         """Forget it."""
 
+    def delete(self, key: str) -> None:
+        """There is none."""
+
 
 def _ends(first: int, last: int) -> tuple[Ulid, Ulid]:
     return (

@@ -14,7 +14,7 @@ from typing import Any
 from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.consumers.run import run_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec, OnPoison
-from airflow_changefeed.core.cursor import CursorDocument, variable_key
+from airflow_changefeed.core.cursor import CursorDocument, old_variable_key, variable_key
 from airflow_changefeed.core.fault import Examination, FaultKind
 from airflow_changefeed.exceptions import (
     SourceUnavailableError,
@@ -304,6 +304,11 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
         _of_no_feed,
         {},
         "it is of consumer 'lake' and feed 'nyc.Gone', which this database has not",
+    ),
+    FaultKind.VARIABLE_OF_NO_DATABASE: (
+        lambda patient: patient.variables.set(old_variable_key(CONSUMER, FEED), "{}"),
+        {},
+        f"it is of consumer '{CONSUMER}' and feed '{FEED}', and names no database",
     ),
     FaultKind.VARIABLE_MISSING: (
         lambda patient: patient.variables.values.clear(),

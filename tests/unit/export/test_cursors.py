@@ -137,7 +137,7 @@ def test_a_variable_of_a_newer_version_is_refused(source: SqliteFeedSource, vari
     """What a newer installation wrote is not understood half, but refused whole."""
     begin(source)
     advance(source, variables, 0)
-    edit(variables, lambda value: value.update(schema_version=2))
+    edit(variables, lambda value: value.update(schema_version=3))
     with pytest.raises(UnsupportedVersionError, match="upgrade"):
         cursors.resolve(source, variables, CONSUMER, FEED)
 

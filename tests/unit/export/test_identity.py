@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names alone never join two things: two databases with the same feed and consumer, and one Airflow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_changefeed.core import cursor, documents
+from airflow_changefeed.core.cursor import CursorDocument
+from airflow_changefeed.core.feed import DatabaseIdentity
+from airflow_changefeed.exceptions import CursorEditedError, FeedNotFoundError, ForeignOutputError
+from airflow_changefeed.export import cursors
+from airflow_changefeed.export.settle import adopt, publish, rebuild
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.export.told import ToldExport
+from airflow_changefeed.export.verify import FindingKind, verify
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.identity import DATABASE, name_database
+from tests.unit.export.consumers import (
+    CONSUMER,
+    FEED,
+    KEY,
+    Variables,
+    advance,
+    begin,
+    hour,
+    make_source,
+    published,
+)
+from tests.unit.export.flights import Flights, hours
+
+OTHER = "91bc0d22-0000-4000-8000-c0ffee000002"
+
+
+# ---- Variables
+
+
+def other_database(tmp_path: Path) -> SqliteFeedSource:
+    """The same feed, consumer and hours in another database."""
+    folder = tmp_path / "us"
+    folder.mkdir()
+    us = make_source(folder)
+    name_database(folder / "feeds.db", OTHER)
+    begin(us)
+    return us
+
+
+def old_variable(source: SqliteFeedSource, **changes: Any) -> str:
+    """What a version that did not tell databases apart has published."""
+    rows = source.cursors(FEED, CONSUMER)
+    content = json.loads(CursorDocument.of_rows(source.identity(), CONSUMER, FEED, rows).to_json())
+    for name in ("kind", "schema_version", "digest", "database", "recovery_fork"):
+        del content[name]
+    return documents.dump(cursor.KIND, 1, content, indent=2)
+
+
+def test_two_databases_with_the_same_names_do_not_meet(
+    source: SqliteFeedSource, variables: Variables, tmp_path: Path
+) -> None:
+    """EU and US: each has its own Variable, and neither is refused for what the other publishes."""
+    begin(source)
+    us = other_database(tmp_path)
+    for number in range(3):
+        advance(source, variables, number)
+        advance(us, variables, number, number + 1)
+        assert cursors.resolve(source, variables, CONSUMER, FEED) == source.cursors(FEED, CONSUMER)
+        assert cursors.resolve(us, variables, CONSUMER, FEED) == us.cursors(FEED, CONSUMER)
+    assert sorted(variables.values) == [
+        f"changefeed:3f2a9c1e:{CONSUMER}:{FEED}",
+        f"changefeed:91bc0d22:{CONSUMER}:{FEED}",
+    ]
+
+
+def test_an_old_variable_is_taken_over_once_by_its_own_database_alone(
+    source: SqliteFeedSource, variables: Variables, tmp_path: Path
+) -> None:
+    """The other one, whose rows say something else, leaves it alone, and publishes its own."""
+    begin(source)
+    us = other_database(tmp_path)
+    advance(source, variables, 0)
+    advance(us, variables, 0)
+    old = cursor.old_variable_key(CONSUMER, FEED)
+    variables.values = {old: old_variable(source)}
+    cursors.resolve(us, variables, CONSUMER, FEED)
+    assert sorted(variables.values) == [f"changefeed:91bc0d22:{CONSUMER}:{FEED}", old]
+    cursors.resolve(source, variables, CONSUMER, FEED)
+    assert old not in variables.values
+    assert published(variables).shards == {row.shard: row.cursor for row in source.cursors(FEED, CONSUMER)}
+
+
+def test_an_edited_old_variable_stops_until_a_person_decides(
+    source: SqliteFeedSource, variables: Variables
+) -> None:
+    """It may be about this database; adopting it moves the cursors, and nobody takes it again."""
+    begin(source)
+    advance(source, variables, 0, 1)
+    old = cursor.old_variable_key(CONSUMER, FEED)
+    value = json.loads(old_variable(source))
+    value["shards"]["0"]["ulid"] = str(hour(0).range.upto)
+    variables.values = {old: json.dumps(value)}
+    with pytest.raises(CursorEditedError, match="its digest does not fit"):
+        cursors.resolve(source, variables, CONSUMER, FEED)
+    adopt(source, variables, CONSUMER, FEED, by="me")
+    assert list(variables.values) == [KEY]
+    assert [row.ulid for row in source.cursors(FEED, CONSUMER)] == [
+        hour(0).range.upto,
+        hour(1).range.upto,
+    ]
+
+
+def test_a_variable_of_another_database_under_this_name_is_refused(
+    source: SqliteFeedSource, variables: Variables, tmp_path: Path
+) -> None:
+    """As where two identities begin with the same digits: the value tells them apart."""
+    begin(source)
+    us = other_database(tmp_path)
+    advance(us, variables, 0)
+    variables.values = {KEY: variables.values.popitem()[1]}
+    with pytest.raises(CursorEditedError, match=f"of database 91bc0d22-.* this is database {DATABASE}"):
+        cursors.resolve(source, variables, CONSUMER, FEED)
+
+
+def test_a_restore_is_found_by_the_recovery_fork(
+    source: SqliteFeedSource, variables: Variables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although rows and Variable agree; where the fork cannot be seen, nothing is compared."""
+
+    def recovered(fork: str | None) -> None:
+        monkeypatch.setattr(SqliteFeedSource, "identity", lambda self: DatabaseIdentity(DATABASE, fork))
+
+    begin(source)
+    recovered("fork one")
+    advance(source, variables, 0)
+    recovered(None)
+    cursors.resolve(source, variables, CONSUMER, FEED)
+    recovered("fork two")
+    with pytest.raises(CursorEditedError, match=r"restored.*was fork one and is fork two"):
+        advance(source, variables, 1)
+    assert {row.ulid for row in source.cursors(FEED, CONSUMER)} == {hour(0).range.upto}
+    publish(source, variables, CONSUMER, FEED)
+    advance(source, variables, 1)
+
+
+# ---- outputs
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> tuple[Flights, ExportStore]:
+    """Three hours of a feed, exported."""
+    flights = Flights.create(tmp_path / "eu.db")
+    flights.add(30, 0, length=3)
+    store = ExportStore(str(tmp_path / "out"), FEED)
+    flights.export(store, hours(0, 3))
+    return flights, store
+
+
+def other_flights(tmp_path: Path) -> Flights:
+    """The same feed with the same rows in another database."""
+    flights = Flights.create(tmp_path / "us.db")
+    name_database(tmp_path / "us.db", OTHER)
+    flights.add(30, 0, length=3)
+    return flights
+
+
+def forget_the_database(store: ExportStore) -> None:
+    """Make the claim one of a version that did not tell databases apart."""
+    text = documents.dump("changefeed output", 1, {"feed": FEED})
+    store.files.write(store.layout.claim, text.encode())
+
+
+def test_two_databases_cannot_write_into_one_output(
+    exported: tuple[Flights, ExportStore], tmp_path: Path
+) -> None:
+    """The refusal names both, and nothing is changed: neither the output nor the second database."""
+    _, store = exported
+    us = other_flights(tmp_path)
+    with pytest.raises(
+        ForeignOutputError, match=f"database {DATABASE}, and this is .* {OTHER}.*another path"
+    ):
+        us.plan(store, hours(0, 3))
+    assert us.source.feed(FEED).sealed_until is None
+    assert store.database() == DATABASE
+    assert {manifest.database for manifest in store.list()} == {DATABASE}
+
+
+def test_an_output_of_an_older_version_is_taken_over_by_the_database_that_has_its_events(
+    exported: tuple[Flights, ExportStore], tmp_path: Path
+) -> None:
+    """Not by another one that has the same names, hours and rows: its ULIDs are others."""
+    flights, store = exported
+    us = other_flights(tmp_path)
+    us.source.seal(FEED, hours(0, 3)[-1].end)
+    forget_the_database(store)
+    with pytest.raises(ForeignOutputError, match=f"events of feed .* that database {OTHER} does not have"):
+        us.plan(store, hours(0, 3))
+    assert store.database() == ""
+    flights.plan(store, hours(0, 3))
+    assert store.database() == DATABASE
+
+
+def test_what_reads_an_output_beside_a_database_notices_another_one(
+    exported: tuple[Flights, ExportStore], tmp_path: Path
+) -> None:
+    """Verify names the claim, a rebuild takes no cursor from it, and a told export does not read it."""
+    _, store = exported
+    us = other_flights(tmp_path)
+    (finding,) = [one for one in verify(store, source=us.source) if one.kind is FindingKind.FOREIGN_CLAIM]
+    assert OTHER in finding.message
+    with pytest.raises(ForeignOutputError, match=DATABASE):
+        rebuild(us.source, Variables(), "tests", FEED, store, by="me")
+    assert us.source.cursors(FEED) == []
+    window = hours(0, 1)[0]
+    told = ToldExport(FEED, store.path, window, 0, (), (0,), database=OTHER)
+    with pytest.raises(ForeignOutputError, match=OTHER):
+        told.files()
+    assert ToldExport.from_extra(told.to_extra()) == told
+
+
+# ---- the identity itself
+
+
+def test_a_file_of_an_older_version_gets_its_identity_once(tmp_path: Path) -> None:
+    """It has no upgrade, so whoever asks first makes it; a file without feeds has none."""
+    flights = Flights.create(tmp_path / "feeds.db")
+    flights.execute('drop table "changefeed.database"')
+    found = flights.source.identity()
+    assert found == flights.source.identity() != DatabaseIdentity(DATABASE)
+    flights.source.set_up_feed(FEED)
+    assert flights.source.identity() == found
+    (tmp_path / "empty.db").touch()
+    with pytest.raises(FeedNotFoundError, match="no identity"):
+        SqliteFeedSource(str(tmp_path / "empty.db")).identity()
