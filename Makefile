@@ -26,7 +26,7 @@ unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 # Some dozen processes of Airflow and Spark are started, each of which would compile a thousand modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java demo demo-mssql ui test browser stores soak tsql bench lint format constraints build clean
+.PHONY: help setup java demo demo-mssql ui test browser stores soak tsql test-mssql bench lint format constraints build clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -97,6 +97,9 @@ tsql: setup ## Compile all T-SQL with Microsoft's compiler (needs Mono)
 	$(BIN)/python -m tests.tools.tsql || status=1; \
 	$(BIN)/python -m pytest -m tsql $(PYTEST_ARGS) tests/tsql || status=1; \
 	exit $$status
+
+test-mssql: setup java ## Run all tests of SQL Server on CHANGEFEED_TEST_MSSQL, or on a container of Microsoft's
+	@$(BIN)/python -m tests.tools.mssql $(PYTEST_ARGS)
 
 bench: setup java ## Measure (about 12 minutes), and 20 more on the server named by CHANGEFEED_TEST_MSSQL
 	@$(BIN)/python -m tests.benchmarks

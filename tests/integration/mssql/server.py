@@ -152,12 +152,12 @@ def new_database() -> Iterator[Database]:
                 client.results("create schema myservice")
             yield database
         finally:
-            _drop(master, name)
+            drop_database(master, name)
     finally:
         master.close()
 
 
-def _drop(master: Client, name: str) -> None:
+def drop_database(master: Client, name: str) -> None:
     """Drop a database as soon as the server has noticed that its connections are closed."""
     deadline = time.monotonic() + 30
     while True:

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Run all tests of SQL Server on a server, and say which questions of ADR 0005 the run has answered.
+
+``python -m tests.tools.mssql`` takes the server that ``CHANGEFEED_TEST_MSSQL`` names. Without that it starts
+Microsoft's container by docker or podman, of the version that ``MSSQL_VERSION`` names (2017, 2019, 2022 or
+2025; 2022 unless said otherwise), and removes it afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from tests.tools.check_report import Outcome, read_report
+from tests.tools.settled import table
+
+if TYPE_CHECKING:
+    from tests.integration.mssql.server import Client
+
+VARIABLE = "CHANGEFEED_TEST_MSSQL"
+VERSIONS = ("2017", "2019", "2022", "2025")
+IMAGE = "mcr.microsoft.com/mssql/server:{}-latest"
+PROJECT = Path(__file__).resolve().parents[2]
+REPORT = PROJECT / "build" / "mssql-report.xml"
+#: Seconds for a container to answer: its first start makes the system databases.
+PATIENCE = 300
+
+
+class NoServerError(Exception):
+    """No server to test on; the text says what is missing."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the tests, print the table and the counts, and return the exit status."""
+    try:
+        with server() as uri:
+            return _run(uri, arguments)
+    except NoServerError as problem:
+        print(f"make test-mssql: {problem}", file=sys.stderr)
+        return 1
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """
+    Give the URI of a server that answers.
+
+    :raises NoServerError: no server is named and none can be started, or it does not answer.
+    """
+    if uri := os.environ.get(VARIABLE):
+        await_answer(uri, 10)
+        yield uri
+        return
+    version = os.environ.get("MSSQL_VERSION", "2022")
+    if version not in VERSIONS:
+        raise NoServerError(f"MSSQL_VERSION is {version!r}; expected {', '.join(VERSIONS)}")
+    with container(find_engine(), IMAGE.format(version)) as uri:
+        await_answer(uri, PATIENCE)
+        yield uri
+
+
+def find_engine() -> str:
+    """
+    Return docker or podman, whichever answers.
+
+    :raises NoServerError: neither does.
+    """
+    for engine in ("docker", "podman"):
+        if (
+            shutil.which(engine)
+            and not subprocess.run([engine, "info"], capture_output=True, check=False).returncode
+        ):
+            return engine
+    raise NoServerError(
+        f"neither docker nor podman answers; start one, or name a server by {VARIABLE} "
+        "(docs/how-to/try-on-sql-server.md)"
+    )
+
+
+@contextmanager
+def container(engine: str, image: str) -> Iterator[str]:
+    """
+    Run a container with a password of its own, on a free port of 127.0.0.1, and remove it afterwards.
+
+    :raises NoServerError: it cannot be started; with the engine's words.
+    """
+    password = f"Aa1-{secrets.token_urlsafe(16)}"
+    command = [engine, "run", "--detach", "--rm", "--env", "ACCEPT_EULA=Y", "--env", "MSSQL_SA_PASSWORD"]
+    started = subprocess.run(
+        [*command, "--publish", "127.0.0.1::1433", image],
+        env={**os.environ, "MSSQL_SA_PASSWORD": password},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if started.returncode:
+        raise NoServerError(f"{engine} cannot run {image}: {started.stderr.strip()}")
+    name = started.stdout.split()[-1]
+    try:
+        published = subprocess.run(
+            [engine, "port", name, "1433/tcp"], capture_output=True, text=True, check=True
+        ).stdout.split()[0]
+        yield (
+            f"mssql://sa:{quote(password, safe='')}@127.0.0.1:{published.rpartition(':')[2]}/master"
+            "?trust_server_certificate=yes"
+        )
+    finally:
+        subprocess.run([engine, "rm", "--force", name], capture_output=True, check=False)
+
+
+def await_answer(uri: str, seconds: float) -> None:
+    """
+    Wait until a server answers.
+
+    :raises NoServerError: it did not in time; with the driver's words.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            _ask(uri, "select 1")
+        except Exception as error:
+            if time.monotonic() > deadline:
+                raise NoServerError(f"the server does not answer: {error}") from None
+            time.sleep(1)
+        else:
+            return
+
+
+def _client(uri: str) -> Client:
+    from airflow.sdk import Connection
+
+    from airflow_changefeed.hooks.changefeed_connection import describe_mssql
+    from tests.integration.mssql.server import Client
+
+    return Client(
+        describe_mssql(Connection.from_uri(uri, conn_id="mssql_under_test")) | {"database": "master"}
+    )
+
+
+def _ask(uri: str, sql: str) -> object:
+    with closing(_client(uri)) as client:
+        return client.value(sql)
+
+
+@contextmanager
+def database(uri: str) -> Iterator[str]:
+    """
+    Make a database for the contract suite, which empties the one that it is given, and drop it afterwards.
+
+    :return: the URI with this database in it.
+    """
+    from tests.integration.mssql.server import drop_database
+
+    name = f"cf_{os.getpid()}"
+    with closing(_client(uri)) as master:
+        master.results(f"create database {name}")
+        try:
+            yield urlunsplit(urlsplit(uri)._replace(path=f"/{name}"))
+        finally:
+            drop_database(master, name)
+
+
+def _run(uri: str, arguments: Sequence[str]) -> int:
+    version = str(_ask(uri, "select @@version")).split("\n", 1)[0].strip()
+    is_babelfish = _ask(uri, "select cast(serverproperty('Babelfish') as int)") == 1
+    REPORT.parent.mkdir(exist_ok=True)
+    REPORT.unlink(missing_ok=True)
+    targets = ["tests/integration/contract", "tests/integration/mssql", "tests/integration/tds"]
+    command = [sys.executable, "-m", "pytest", "-k", "mssql", f"--junitxml={REPORT}", *targets, *arguments]
+    with database(uri) as own:
+        tests = subprocess.run(command, cwd=PROJECT, env={**os.environ, VARIABLE: own}, check=False)
+    try:
+        outcomes = read_report(REPORT)
+    except (OSError, SyntaxError) as error:
+        print(f"pytest left no report: {error}")
+        return 1
+    print(f"\n{version}\nWhat ADR 0005 leaves open, and what this run says of it:\n")
+    print(table(outcomes, has_locks=not is_babelfish))
+    print(f"\n{_counts(outcomes)}")
+    return tests.returncode
+
+
+def _counts(outcomes: Sequence[Outcome]) -> str:
+    passed, failed, skipped = (
+        sum(one.result == result for one in outcomes) for result in ("passed", "failed", "skipped")
+    )
+    return f"{passed} passed, {failed} failed, {skipped} skipped"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which questions that ADR 0005 leaves open a run on a server has answered, and by which tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from tests.tools.check_report import Outcome
+
+_CONTRACT = "tests.integration.contract."
+_MSSQL = "tests.integration.mssql."
+_LOCKING = f"{_MSSQL}test_locking::"
+
+
+@dataclass(frozen=True)
+class Point:
+    """
+    A question of ADR 0005.
+
+    :param tests: patterns of the tests that answer it, all of which must pass; one that matches none leaves
+        it open.
+    """
+
+    name: str
+    question: str
+    tests: tuple[str, ...]
+
+    def verdict(self, outcomes: Sequence[Outcome], *, has_locks: bool) -> str:
+        """
+        Say what a run has shown.
+
+        :param has_locks: whether the server obeys lock hints.
+        """
+        found = [
+            [one for one in outcomes if fnmatchcase(one.name, pattern.replace("[", "[[]"))]
+            for pattern in self.tests
+        ]
+        ran = [one for each in found for one in each if one.result in ("passed", "failed")]
+        if any(one.result == "failed" for one in ran):
+            return "DOES NOT HOLD"
+        if not all(any(one.result == "passed" for one in each) for each in found):
+            return "open: not tried"
+        return f"holds ({len(ran)} tests)" if has_locks else "open: results only, no locks"
+
+
+POINTS = (
+    Point(
+        "R1, R6",
+        "a drain passes open transactions, and tears none",
+        (
+            f"{_LOCKING}test_an_open_transaction_around_others*",
+            f"{_CONTRACT}test_races::*mssql*",
+            f"{_CONTRACT}test_capture_transactions::*mssql*",
+        ),
+    ),
+    Point(
+        "R2",
+        "one shard's drain hides no row of another, and locks rows alone",
+        (f"{_LOCKING}test_a_large_transaction*",),
+    ),
+    Point(
+        "R5",
+        "no caller's isolation level shows what is not committed",
+        (f"{_LOCKING}test_no_isolation_level*",),
+    ),
+    Point(
+        "R7",
+        "a shard first used beside a seal begins above it",
+        (f"{_LOCKING}test_a_shard_first_used*", f"{_CONTRACT}test_seal::*first_used*mssql*"),
+    ),
+    Point(
+        "R8, R9",
+        "seals and readers wait for open serialized writers",
+        (f"{_CONTRACT}test_serialized::*mssql*", f"{_CONTRACT}test_races::*serialized*mssql*"),
+    ),
+    Point("R12", "a purge beside a reader skips nothing", (f"{_LOCKING}test_a_reader_gets*",)),
+    Point(
+        "R13",
+        "a rollback to a savepoint gives no ULID twice",
+        (f"{_MSSQL}test_bad_calls::*", f"{_CONTRACT}test_serialized::*mssql*"),
+    ),
+    Point(
+        "readpast",
+        "also under read committed snapshot",
+        (f"{_LOCKING}test_an_open_transaction*read committed snapshot*",),
+    ),
+    Point(
+        "optimized locking",
+        "readpast where locks are on transactions",
+        (
+            f"{_LOCKING}test_an_open_transaction*optimized locking*",
+            f"{_LOCKING}*first_used*optimized locking*",
+        ),
+    ),
+    Point(
+        "transaction ids",
+        "current_transaction_id() as a default is one for each statement outside of a transaction",
+        (f"{_LOCKING}test_each_statement*",),
+    ),
+    Point(
+        "functions",
+        "next value for as an argument; ULIDs given in functions",
+        (f"{_MSSQL}test_examples::*", f"{_MSSQL}test_upgrade::*"),
+    ),
+    Point("ownership chaining", "each role may do what it must, and no more", (f"{_MSSQL}test_rights::*",)),
+    Point("errors", "numbers and texts as drivers show them", (f"{_MSSQL}test_bad_*::*",)),
+    Point("dead connections", "what a lost line leaves", (f"{_MSSQL}test_lost_connection::*",)),
+    Point(
+        "order of releasing",
+        "a commit does not give locks back newest first while two scans run (feeds of v2 alone)",
+        (f"{_MSSQL}test_upgrade::test_programs_of_v2_go_on*",),
+    ),
+)
+
+
+def table(outcomes: Sequence[Outcome], *, has_locks: bool) -> str:
+    """
+    Return the table that a run ends with: a line for each point.
+
+    :param has_locks: whether the server obeys lock hints; Babelfish does not, so it shows results alone.
+    """
+    rows = [(point.name, point.verdict(outcomes, has_locks=has_locks), point.question) for point in POINTS]
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    return "\n".join(f"{name:{widths[0]}}  {said:{widths[1]}}  {question}" for name, said, question in rows)
