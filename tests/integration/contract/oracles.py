@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 Key = tuple[Any, ...]
@@ -230,6 +230,17 @@ def transactions_keep_their_order(history: History) -> list[str]:
     return complaints
 
 
+def transactions_stay_together(history: History) -> list[str]:
+    """In a shard, no event of another transaction lies between those of one."""
+    name = {key: transaction.name for transaction in history.committed() for _, key in transaction.events}
+    complaints = []
+    for shard, content in history.feed.items():
+        names = [own for own, _ in groupby(name.get(key) for _, key in content)]
+        torn = sorted(str(own) for own, times in Counter(names).items() if times > 1)
+        complaints += [f"shard {shard}: another lies within {own}" for own in torn]
+    return complaints
+
+
 def readers_skip_nothing(history: History) -> list[str]:
     """A reader that goes on from its cursor to the head reads exactly the feed, once and in its order."""
     complaints = []
@@ -287,6 +298,7 @@ ORACLES: tuple[Callable[[History], list[str]], ...] = (
     ulids_ascend,
     commits_are_in_order,
     transactions_keep_their_order,
+    transactions_stay_together,
     readers_skip_nothing,
     sealed_windows_stay,
     given_ulids_are_kept,

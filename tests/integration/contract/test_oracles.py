@@ -83,6 +83,7 @@ BROKEN: dict[str, tuple[str, History]] = {
     "B before A": ("commits_are_in_order", _with_feed(3, 1, 2, 4, 5)),
     "a late one before all": ("commits_are_in_order", _with_feed(5, 1, 2, 3, 4)),
     "a transaction turned round": ("transactions_keep_their_order", _with_feed(2, 1, 4, 3, 5)),
+    "an event within another transaction": ("transactions_stay_together", _with_feed(1, 3, 2, 4, 5)),
     "a reader that skipped": ("readers_skip_nothing", replace(GOOD, readings=(Reading("r", 0, FEED[1:]),))),
     "a reader that read twice": (
         "readers_skip_nothing",

@@ -8,7 +8,6 @@ docs/explanation/promises.md says what they hold.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import groupby
 
 from tests.integration.contract import oracles as contract
 from tests.integration.contract.oracles import History, SealRecord, Transaction
@@ -23,6 +22,7 @@ _CONTRACT: tuple[Callable[[History], list[str]], ...] = (
     contract.ulids_ascend,
     contract.commits_are_in_order,
     contract.transactions_keep_their_order,
+    contract.transactions_stay_together,
     contract.sealed_windows_stay,
     contract.given_ulids_are_kept,
 )
@@ -75,15 +75,6 @@ def seals_drain_what_is_committed(run: Run, _: Database) -> list[str]:
     ]
 
 
-def transactions_stay_together(_: Run, database: Database) -> list[str]:
-    """In a shard, no event of another transaction lies between those of one."""
-    complaints = []
-    for shard in SHARDS:
-        names = [name for name, _ in groupby(_feed(database, shard), lambda row: row[1][0])]
-        complaints += [f"shard {shard}: {names}"] if len(set(names)) < len(names) else []
-    return complaints
-
-
 def rows_keep_their_order(_: Run, database: Database) -> list[str]:
     """What tells of one row of a user's table comes in the order in which that row was locked."""
     place = {key: (shard, ulid) for shard in SHARDS for ulid, key in _feed(database, shard)}
@@ -95,9 +86,6 @@ def rows_keep_their_order(_: Run, database: Database) -> list[str]:
 
 
 _OWN = (readers_skip_nothing, ranges_are_whole, drains_end, seals_drain_what_is_committed)
-
-#: These need all that was committed to be in the feed.
-_ORDER = (transactions_stay_together, rows_keep_their_order)
 
 
 def judge(run: Run) -> dict[str, list[str]]:
@@ -117,5 +105,5 @@ def judge(run: Run) -> dict[str, list[str]]:
         seals=tuple(fact for fact in run.facts if isinstance(fact, SealRecord)),
     )
     found |= {oracle.__name__: oracle(history) for oracle in _CONTRACT}
-    found |= {oracle.__name__: oracle(run, database) for oracle in _ORDER}
+    found |= {rows_keep_their_order.__name__: rows_keep_their_order(run, database)}
     return {promise: complaints for promise, complaints in found.items() if complaints}
