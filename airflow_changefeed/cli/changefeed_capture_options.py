@@ -25,7 +25,19 @@ def capture_commands() -> GroupCommand:
     return GroupCommand(
         name="capture",
         help="Record the changes of any table, in its writers' transactions",
-        subcommands=(_enable(), _disable(), _list(), _refresh(), _check(), _settle(), _gaps()),
+        subcommands=(
+            *(
+                _enable(),
+                _disable(),
+                _list(),
+                _refresh(),
+                _check(),
+                _settle(),
+                _gaps(),
+                _repair(),
+                _repairs(),
+            ),
+        ),
     )
 
 
@@ -184,6 +196,50 @@ def _gaps() -> ActionCommand:
         "capture.gaps",
         "Show all gaps there ever were, and how they were settled",
         "Changes nothing, and looks for no new ones: check does.",
+        _name(nargs="?", of="one capture; all without it"),
+        *conn_id(),
+        *shown(),
+    )
+
+
+def _repair() -> ActionCommand:
+    return action(
+        "repair",
+        "repair.repair",
+        "Show the recorded values that no export can carry, and replace them",
+        "Without --value, --null, --cast or --present it only shows them, and ends with status 1 when there "
+        "are any. With one it shows what would take their place, and asks. Only values that keep their "
+        "events from being exported can be replaced, so nothing that was exported changes. Ends with status "
+        "1 when the answer was no.",
+        _name(),
+        *conn_id(),
+        option("--event", help="Only this event, by its number in the table of events", type=int),
+        option("--column", help="Only this column of the captured tables"),
+        option("--value", help="Replace by this value: text, digits of a number, or bytes in hexadecimal"),
+        option("--null", help="Replace by null", action="store_true"),
+        option(
+            "--cast",
+            help="Replace by the same value as the column's type, for example 2024 by '2024'; refused where "
+            "something would be lost",
+            action="store_true",
+        ),
+        option(
+            "--present",
+            help="Replace by what the captured table's row of that key holds now",
+            action="store_true",
+        ),
+        option("--note", help="Why these values are right; stays with the repairs"),
+        *seen(),
+        *shown(),
+    )
+
+
+def _repairs() -> ActionCommand:
+    return action(
+        "repairs",
+        "repair.list_repairs",
+        "Show all recorded values that were ever replaced, by whom and why",
+        "Changes nothing.",
         _name(nargs="?", of="one capture; all without it"),
         *conn_id(),
         *shown(),

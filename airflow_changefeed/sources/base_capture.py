@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from airflow_changefeed.core.capture import CaptureGap, CaptureInfo, CaptureSpec
+from airflow_changefeed.core.capture_repair import CaptureRepair, RepairWay, UnexportableValue
 
 
 class CaptureControl(Protocol):
@@ -99,3 +100,43 @@ class CaptureControl(Protocol):
 
     def capture_gaps(self, name: str) -> list[CaptureGap]:
         """Return all gaps there ever were of a capture, by number."""
+
+    def unexportable_values(
+        self, name: str, *, event: int | None = None, column: str | None = None
+    ) -> list[UnexportableValue]:
+        """
+        Return what a capture recorded and no export can carry, by event; reads all that it recorded.
+
+        :param event: the only one that matters.
+        :param column: of a captured table, likewise.
+        :raises FeedSetupError: the database gives columns types, so a value is found by its export's error.
+        """
+
+    def repair_capture(
+        self,
+        name: str,
+        way: RepairWay,
+        value: str | None = None,
+        *,
+        event: int | None = None,
+        column: str | None = None,
+        note: str,
+        by: str,
+        dry_run: bool = False,
+        resource_version: int | None = None,
+    ) -> list[CaptureRepair]:
+        """
+        Put another value in the place of each recorded one that no export can carry; all or none.
+
+        Nothing else can be replaced, so what was ever exported stays as it is.
+
+        :param value: for ``RepairWay.VALUE``, as text: digits of a number, hexadecimal digits of bytes.
+        :param event: of :meth:`unexportable_values`; None repairs all events, likewise ``column``.
+        :param dry_run: change nothing, and return what would be done.
+        :raises InvalidArgumentError: a value that does not fit, or cannot be told; names all; nothing was
+            changed; terminal.
+        :raises FeedSetupError: as :meth:`unexportable_values`.
+        """
+
+    def capture_repairs(self, name: str) -> list[CaptureRepair]:
+        """Return what was ever repaired of a capture, by number."""

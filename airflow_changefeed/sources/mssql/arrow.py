@@ -160,7 +160,7 @@ def _check_text(query: RangeQuery, number: int, column: pa.Array, raw: np.ndarra
 def _text_error(query: RangeQuery, exported: Exported, ulid: Ulid) -> ColumnTypeError:
     return ColumnTypeError(
         f"{_where(query)}: {exported} cannot be exported unchanged: in event {ulid} it holds half of a "
-        "surrogate pair, which is no Unicode text. Correct the value, or keep such values as varbinary",
+        f"surrogate pair, which is no Unicode text. {query.text_advice(exported, ulid)}",
         feed=query.feed.name,
         shard=query.shard,
         column=exported.column.name,

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from airflow_changefeed.core.capture import CaptureGap, CaptureInfo, CaptureSpec, TableCapture
+from airflow_changefeed.core.capture_repair import CaptureRepair, RepairWay, UnexportableValue
 from airflow_changefeed.exceptions import (
     CaptureGapError,
     CaptureNotFoundError,
@@ -112,6 +113,21 @@ class MssqlCaptures:
             self._call(session, f"settle_capture:{name}", arguments)
             return self._capture(session, name)
 
+    def unexportable_values(
+        self, name: str, *, event: int | None = None, column: str | None = None
+    ) -> list[UnexportableValue]:
+        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
+        raise _typed(name)
+
+    def repair_capture(self, name: str, way: RepairWay, *_: object, **__: object) -> list[CaptureRepair]:
+        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
+        raise _typed(name)
+
+    def capture_repairs(self, name: str) -> list[CaptureRepair]:
+        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
+        self.capture(name)
+        return []
+
     def capture_gaps(self, name: str) -> list[CaptureGap]:
         """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
 
@@ -184,6 +200,14 @@ def _arguments(spec: CaptureSpec, table: TableCapture, capture: str, *, snapshot
         "guard_schema": spec.guard_schema,
         "snapshot": snapshot,
     }
+
+
+def _typed(name: str) -> FeedSetupError:
+    return FeedSetupError(
+        f"capture {name!r}: columns of SQL Server have types, so nothing of another class is recorded. Where "
+        "an export refuses a text, its error says how to correct the row that records it",
+        capture=name,
+    )
 
 
 def _check_version(session: Session, database: MssqlDatabase) -> None:

@@ -154,6 +154,19 @@ class CaptureQuery(RangeQuery):
             "restore them, and remove old events with purge alone"
         )
 
+    def text_advice(self, exported: Exported, ulid: Ulid) -> str:
+        """See the base class; what is recorded stays as it is, whatever becomes of the captured row."""
+        advice = super().text_advice(exported, ulid)
+        if exported.image not in _ALIASES:
+            return advice
+        alias, number = _ALIASES[exported.image]
+        return (
+            f"{advice}. Then correct what is recorded: update {alias} set {quote(exported.column.name)} = "
+            f"N'...' from {self.feed.table} {alias} join {self.feed.object('feed')} f on "
+            f"{alias}.{_STATEMENT} = f.{_STATEMENT} and {alias}.{_ROW} = f.{_ROW} "
+            f"where {alias}.{_IMAGE} = {number} and f.ulid = 0x{ulid.bytes.hex()}"
+        )
+
     @cached_property
     def _source(self) -> tuple[str, str, str]:
         """The ULID, whether the event is missing, and the tables with the condition."""

@@ -80,6 +80,10 @@ class RangeQuery:
         """What to do about rows that are gone."""
         return "Restore the rows, or export with on_missing='keys_only'"
 
+    def text_advice(self, exported: Exported, ulid: Ulid) -> str:
+        """What to do about a text of an event that is no Unicode."""
+        return "Correct the value, or keep such values as varbinary"
+
     @property
     def values(self) -> tuple[Any, ...]:
         """The statements' parameters."""

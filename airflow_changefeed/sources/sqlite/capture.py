@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from airflow_changefeed.core.capture import CaptureGap, CaptureInfo, CaptureSpec, Operation
+from airflow_changefeed.core.capture_repair import CaptureRepair, RepairWay, UnexportableValue
 from airflow_changefeed.core.feed import Column, FeedKind
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
@@ -30,11 +31,13 @@ from airflow_changefeed.sources.sqlite.capture_registry import (
     load_captures,
     store_capture,
 )
+from airflow_changefeed.sources.sqlite.capture_repair import Replacement, find_unexportable, repair, repairs
 from airflow_changefeed.sources.sqlite.capture_triggers import drop_triggers, make_triggers
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.identity import make_identity
-from airflow_changefeed.sources.sqlite.names import FeedTables, load_feed, quote
+from airflow_changefeed.sources.sqlite.names import FeedTables, load_feed, present, quote
 from airflow_changefeed.sources.sqlite.setup import INSTALL, create, install, register
+from airflow_changefeed.sources.sqlite.types import Storage, has_text_affinity, storage_of
 from airflow_changefeed.sources.sqlite.versions import (
     begin_version,
     bump_version,
@@ -186,12 +189,7 @@ class SqliteCapture:
         self, name: str, *, note: str, by: str, resync: bool = False, resource_version: int | None = None
     ) -> CaptureInfo:
         """See the protocol."""
-        problems = [
-            f"{what} is missing: {why}"
-            for what, value, why in (("note", note, "say what was done"), ("by", by, "say who settles it"))
-            if not value.strip()
-        ]
-        InvalidArgumentError.collect(f"settling capture {name!r}", problems)
+        _check_note(f"settling capture {name!r}", note, by)
         with self._written(name, resource_version) as (connection, tables):
             seen = gaps(connection, name, is_open=True)
             unseen = [gap for gap in find_gaps(connection, tables, self.database.now_ms()) if gap not in seen]
@@ -239,6 +237,48 @@ class SqliteCapture:
             load_capture(connection, name)
             return gaps(connection, name)
 
+    def unexportable_values(
+        self, name: str, *, event: int | None = None, column: str | None = None
+    ) -> list[UnexportableValue]:
+        """See the protocol."""
+        with self.database.connect() as connection, self.database.snapshot(connection):
+            load_capture(connection, name)
+            return find_unexportable(connection, load_feed(connection, name), event, column)
+
+    def repair_capture(
+        self,
+        name: str,
+        way: RepairWay,
+        value: str | None = None,
+        *,
+        event: int | None = None,
+        column: str | None = None,
+        note: str,
+        by: str,
+        dry_run: bool = False,
+        resource_version: int | None = None,
+    ) -> list[CaptureRepair]:
+        """See the protocol."""
+        replacement = Replacement(RepairWay(way), value)
+        _check_note(f"repairing capture {name!r}", note, by)
+        with self._written(name, resource_version) as (connection, tables):
+            connection.execute("savepoint before_repair")
+            install(connection, ("repair.table",))
+            found = find_unexportable(connection, tables, event, column)
+            now_ms = self.database.now_ms()
+            done = repair(connection, tables, found, replacement, at_ms=now_ms, by=by, note=note)
+            if dry_run:
+                connection.execute("rollback to before_repair")
+            elif done:
+                bump_version(connection, name)
+            return done
+
+    def capture_repairs(self, name: str) -> list[CaptureRepair]:
+        """See the protocol."""
+        with self.database.connect() as connection, self.database.snapshot(connection):
+            load_capture(connection, name)
+            return repairs(connection, name)
+
     def drop_recorded(self, connection: sqlite3.Connection, tables: FeedTables) -> None:
         """Drop what a capture has beside its feed, with the events."""
         if tables.capture is None:
@@ -247,7 +287,7 @@ class SqliteCapture:
         drop_triggers(connection, name, range(len(tables.capture.tables)))
         connection.execute(f"drop table if exists {quote(name)}")
         connection.execute(f'delete from "{REGISTRY}" where name = ?', (name,))
-        for table in ("gap", "transaction", "context"):
+        for table in present(connection, ("gap", "transaction", "context", "repair")):
             connection.execute(f'delete from "changefeed.{table}" where capture = ?', (name,))
 
     def find_gaps(self, connection: sqlite3.Connection, tables: FeedTables) -> list[CaptureGap]:
@@ -280,6 +320,15 @@ class SqliteCapture:
         )
 
 
+def _check_note(subject: str, note: str, by: str) -> None:
+    problems = [
+        f"{what} is missing: {why}"
+        for what, value, why in (("note", note, "say what was done"), ("by", by, "say who does it"))
+        if not value.strip()
+    ]
+    InvalidArgumentError.collect(subject, problems)
+
+
 def _refuse(name: str, problems: list[str]) -> None:
     if problems:
         raise FeedSetupError(
@@ -308,9 +357,15 @@ def _image_columns(fields: Sequence[Column]) -> list[str]:
     Return the definitions of the columns that hold the new and the old value of fields.
 
     One that is declared ``any`` gets no type: a strict table keeps its values as they are, others do not.
+    Nor does one that is a text to us alone, such as a date: a repaired '2024' would become a number again.
     """
+
+    def type_of(one: Column) -> str:
+        is_kept = storage_of(one) is Storage.TEXT and not has_text_affinity(one)
+        return "" if is_kept or one.type.lower() == "any" else declared(one)
+
     return [
-        f"{quote(f'{image}_{one.name}')} {'' if one.type.lower() == 'any' else declared(one)}".rstrip()
+        f"{quote(f'{image}_{one.name}')} {type_of(one)}".rstrip()
         for image in ("new", "old")
         for one in fields
     ]

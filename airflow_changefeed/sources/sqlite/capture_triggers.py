@@ -18,7 +18,7 @@ from airflow_changefeed.core.capture import KeyChange, Operation
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.sources.sqlite.capture_plan import shard_sql
 from airflow_changefeed.sources.sqlite.capture_registry import StoredCapture, StoredTable
-from airflow_changefeed.sources.sqlite.names import columns_of, literal, quote
+from airflow_changefeed.sources.sqlite.names import any_of, columns_of, literal, quote
 from airflow_changefeed.sources.sqlite.types import shard_check
 from airflow_changefeed.sql import fill, load_sql
 
@@ -26,7 +26,6 @@ from airflow_changefeed.sql import fill, load_sql
 NOW = "cast((julianday('now') - 2440587.5) * 86400000 + 0.5 as integer)"
 #: A trigger of a capture: what fires it, and when.
 KINDS = {"insert": "insert", "update": "update", "key": "update", "delete": "delete"}
-_TERMS = 100
 _WRITES = (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE)
 _REFERENCE = re.compile(r'\b(new|old)\."((?:[^"]|"")*)"')
 
@@ -175,9 +174,7 @@ class _Recorder:
             terms.append(f"{new} is not {old} collate binary")
             if not types[name] or "blob" in types[name] or types[name] == "any":
                 terms.append(f"typeof({new}) <> typeof({old})")
-        # In groups, as SQLite nests expressions no deeper than 1,000.
-        groups = [" or ".join(terms[at : at + _TERMS]) for at in range(0, len(terms), _TERMS)]
-        return " or ".join(f"({group})" for group in groups) if len(groups) > 1 else groups[0]
+        return any_of(terms)
 
     def record(self, op: str, *, old: Sequence[str] = (), new: Sequence[str] = ()) -> str:
         """Return the statements that record an event."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -26,6 +27,7 @@ from airflow_changefeed.sources.sqlite.capture_registry import StoredCapture, lo
 CONSUMER_TABLES = ("consumer_settings", "lease_waiter", "dead_letter", "invocation", "cursor_history")
 _SHARD_COLUMNS = ("shard", "shard_id")
 _ONLY_SHARD = "0 = ?"
+_TERMS = 100
 
 
 def quote(name: str) -> str:
@@ -166,6 +168,12 @@ class FeedTables:
     def from_sql(self, value: int | str) -> Shard:
         """Return a shard from what SQLite holds."""
         return parse_shard(value)
+
+
+def any_of(terms: Sequence[str]) -> str:
+    """Return SQL that is true where a term is, in groups: SQLite nests expressions no deeper than 1,000."""
+    groups = [" or ".join(terms[at : at + _TERMS]) for at in range(0, len(terms), _TERMS)]
+    return " or ".join(f"({group})" for group in groups) if len(groups) > 1 else groups[0]
 
 
 def columns_of(connection: sqlite3.Connection, table: str) -> list[tuple[Column, int]]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sqlite3
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -14,9 +15,15 @@ from airflow_changefeed.core.event import Event, Page
 from airflow_changefeed.core.feed import FeedInfo, Shard, ShardStatus, StaleMark, parse_shard, shard_text
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.exceptions import CursorBeyondFeedError, InvalidArgumentError, PurgedError
+from airflow_changefeed.exceptions import (
+    ColumnTypeError,
+    CursorBeyondFeedError,
+    InvalidArgumentError,
+    PurgedError,
+)
 from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Ask, Capabilities, Peek, RangePart
 from airflow_changefeed.sources.looks import answer, only
+from airflow_changefeed.sources.sqlite.capture_repair import first_unexportable
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.names import FeedTables, load_feed, load_feeds
 from airflow_changefeed.sources.sqlite.peek import look
@@ -168,11 +175,43 @@ class SqliteReader:
         on_missing: str = "fail",
     ) -> Iterator[pa.RecordBatch]:
         """See the protocol."""
-        from airflow_changefeed.sources.sqlite import arrow
-
         _check_stream_options(batch_rows, on_missing)
         if range_.is_empty:
             return
+        try:
+            yield from self._stream(feed, shard, range_, batch_rows, on_missing)
+        except ColumnTypeError as error:
+            raise self._recorded(feed, shard, range_, error) from None
+
+    def _recorded(
+        self, feed: str, shard: Shard, range_: UlidRange, error: ColumnTypeError
+    ) -> ColumnTypeError:
+        """Return the error that names what a capture recorded: to correct its table does not correct that."""
+        with self.database.connect() as connection, self.database.snapshot(connection):
+            tables = load_feed(connection, feed)
+            value = None if tables.capture is None else first_unexportable(connection, tables, shard, range_)
+        if value is None:
+            return error
+        # The value itself is not repeated: it may be anything.
+        return ColumnTypeError(
+            f"feed {feed!r} shard {shard_text(shard)}: column {value.column!r} of table {value.table!r}, "
+            f"declared {value.declared or 'without type'!r}, cannot be exported unchanged as "
+            f"{value.expected}: the {value.image} row of event {value.ulid} holds another class "
+            f"({value.found}). It is recorded in {feed!r}, in the row where changefeed_event = "
+            f"{value.event}. Correct the rows of {value.table!r} that have such values, then replace what is "
+            f"recorded: airflow changefeed capture repair {shlex.quote(feed)} --conn-id ...",
+            feed=feed,
+            shard=shard,
+            column=f"{value.image}.{value.column}",
+            event=value.event,
+            ulid=str(value.ulid),
+        )
+
+    def _stream(
+        self, feed: str, shard: Shard, range_: UlidRange, batch_rows: int, on_missing: str
+    ) -> Iterator[pa.RecordBatch]:
+        from airflow_changefeed.sources.sqlite import arrow
+
         if self.bulk_reader == "adbc":
             from airflow_changefeed.sources.sqlite.adbc import stream_adbc
 

@@ -83,6 +83,24 @@ def misfit_condition(column: Column, expression: str, *, cuts_fractions: bool) -
     return None
 
 
+def unexportable_condition(column: Column, expression: str, is_utf8: str) -> str:
+    """
+    Return SQL that is true for a value that no reader exports unchanged.
+
+    :param is_utf8: name of a function that says whether bytes are UTF-8.
+    """
+    storage = storage_of(column)
+    if storage is Storage.INTEGER:
+        return f"typeof({expression}) not in ('integer', 'null')"
+    if storage is Storage.BLOB:
+        return f"typeof({expression}) not in ('blob', 'null')"
+    if storage is Storage.TEXT:
+        is_text = f"typeof({expression}) = 'text' and not {is_utf8}(cast({expression} as blob))"
+        return f"(typeof({expression}) not in ('text', 'null') or {is_text})"
+    rounded = misfit_condition(column, expression, cuts_fractions=False)
+    return f"(typeof({expression}) in ('text', 'blob'){f' or {rounded}' if rounded else ''})"
+
+
 def shard_check(shard_key_type: str, value: str) -> str:
     """Return SQL that is true for a shard of a type, and never null."""
     if shard_key_type == "uniqueidentifier":

@@ -215,7 +215,7 @@ def test_a_capture_that_cannot_be(
     assert commands.rows("capture list") == []
 
 
-@pytest.mark.parametrize("name", ["disable", "refresh", "check", "settle", "gaps"])
+@pytest.mark.parametrize("name", ["disable", "refresh", "check", "settle", "gaps", "repair", "repairs"])
 def test_a_capture_that_is_not_there_is_an_error_that_names_those_there_are(
     commands: Commands, name: str
 ) -> None:

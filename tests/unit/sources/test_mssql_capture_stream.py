@@ -292,6 +292,10 @@ def test_half_of_a_surrogate_pair_in_either_row_stops_the_export(image: str, num
         converted(query, _given(query, [keys, texts[0]], [keys, texts[1]]), recheck)
     assert caught.value.facts["ulid"] == str(Ulid.of_int(2))
     assert f"convert(nvarchar(max), {image[0]}.[v])" in asked[0]
+    # Correcting the captured row alone leaves what is recorded.
+    advice = caught.value.message.partition("Then correct what is recorded: ")[2]
+    assert advice.startswith(f"update {image[0]} set [v] = N'...' from ")
+    assert advice.endswith(f"[changefeed_image] = {1 - number} and f.ulid = 0x{2:032x}")
     assert f"and {image[0]}.[v] is not null" in query.present_sql(8 + 2 * number, [Ulid.of_int(2)])[0]
 
 
