@@ -15,6 +15,7 @@ from airflow_changefeed.core.capture import (
     TRACE_KEY,
     CaptureSpec,
     KeyChange,
+    Operation,
     TableCapture,
     spec_from_dict,
     spec_to_dict,
@@ -38,6 +39,9 @@ Before you enable a capture, tell those that write {tables}:
   Entity Framework Core 7 and later: ToTable(table => table.HasTrigger("...")), or UseSqlOutputClause(false)
   SQLAlchemy: Table(..., implicit_returning=False)
   others: output into a table variable, or scope_identity()"""
+_NO_FOLD = """\
+{table} cannot be folded from these events alone: {why}.
+A feed of notifications needs no more. To fold, enable a capture with these options, under another --name."""
 #: What `--spec` says all by itself.
 _OF_SPEC = (
     *("table", "insert", "update", "delete", "shard", "name", "shard_key_type", "key_change"),
@@ -52,6 +56,7 @@ def enable(args: Namespace) -> None:
     spec = spec_of(args)
     if args.dry_run:
         print(json.dumps(spec_to_dict(spec), indent=2))
+        _warn_of_folds(spec)
         return
     with open_feeds(args.conn_id) as source:
         if source.capabilities.set_triggers:
@@ -60,11 +65,36 @@ def enable(args: Namespace) -> None:
         info = source.enable_capture(spec, snapshot=args.snapshot, resource_version=version)
         show([capture_row(info)], args.output, _short)
         tell(f"Capture {info.name} records changes; its events are the feed {info.name}")
-        for table, shape in info.shape.tables.items():
-            if not shape.is_whole:
-                tell(
-                    f"The events of {table} do not tell all of its rows: it cannot be folded from them alone"
-                )
+        _warn_of_folds(spec, info)
+
+
+def _warn_of_folds(spec: CaptureSpec, info: CaptureInfo | None = None) -> None:
+    """
+    Say why the tables' rows cannot be folded from what is recorded, and by which options they could.
+
+    :param info: the capture as it is; None where only its options are known.
+    """
+    for table in spec.tables:
+        missing = [one.value for one in Operation if one not in table.operations]
+        why = [f"{operation}s are not recorded (--{operation})" for operation in missing]
+        if spec.key_change is KeyChange.NEW_ONLY and table.update is not None:
+            why.append("an update of a key records the new row alone (--key-change delete_insert)")
+        if None not in (table.insert, table.update) and set(table.insert or ()) != set(table.update or ()):
+            why.append("inserts and updates record different columns (--insert, --update)")
+        if info is not None:
+            captured = info.shape.tables[table.table]
+            why += (
+                []
+                if missing or captured.is_whole
+                else ["the rows that were there are not recorded (--snapshot)"]
+            )
+            why += [] if captured.key_columns else ["it has no primary key"]
+            lost = {
+                key for one in captured.columns.values() for key in captured.key_columns if key not in one
+            }
+            why += [f"key columns are left out: {', '.join(sorted(lost))}"] if lost else []
+        if why:
+            tell(_NO_FOLD.format(table=table.table, why="; ".join(why)))
 
 
 def _seen_disabled(source: FeedSource, spec: CaptureSpec, args: Namespace) -> int | None:

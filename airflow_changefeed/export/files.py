@@ -126,12 +126,27 @@ def open_files(path: str, storage_options: Mapping[str, Any] | None = None) -> F
     from fsspec.implementations.local import LocalFileSystem
 
     check_path(path)
+    _check_spelling(path)
     secrets = tuple(secrets_of(storage_options or {}))
     with answering(path, secrets, ours=()):
         system, root = url_to_fs(_known(path), **made(storage_options or {}))
     if isinstance(system, LocalFileSystem):
         return LocalFiles(root, path if path.startswith("file:") else None)
     return RemoteFiles(system, root, secrets, url=path)
+
+
+def _check_spelling(path: str) -> None:
+    """Refuse what would silently be a folder of the process's own, such as ``s3:/lake``."""
+    if not path.strip():
+        raise OutputNotWritableError("the output path is empty: give a folder, or a URL as s3://lake/feeds")
+    scheme, separator, rest = path.partition(":")
+    is_known = "://" in path or scheme == "file" or len(scheme) == 1
+    if separator and scheme.isalnum() and not is_known:
+        meant = f"{scheme}://{rest.lstrip('/')}"
+        raise OutputNotWritableError(
+            f"output path {path!r} is neither a URL nor an absolute path: did you mean {meant!r}?",
+            path=path,
+        )
 
 
 def _known(path: str) -> str:
@@ -159,6 +174,23 @@ def writing(path: str) -> Iterator[None]:
             "writable folder with space left",
             path=path,
         ) from problem
+
+
+def _never_there(path: str) -> OutputNotWritableError:
+    """Return the error for a file whose folder is not there, however often it is made."""
+    there = _deepest(os.path.dirname(path))
+    return OutputNotWritableError(
+        f"{path} cannot be made: {there} takes no folder, or loses it again. Is the path right, and is what "
+        "belongs there mounted?",
+        path=path,
+    )
+
+
+def _deepest(path: str) -> str:
+    """Return the deepest part of a path that is there."""
+    while not os.path.lexists(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def _make_folder(path: str) -> None:
@@ -250,9 +282,7 @@ class LocalFiles:
             with contextlib.suppress(FileNotFoundError):
                 _make_folder(os.path.dirname(path))
                 return open(path, "wb")
-        raise OutputNotWritableError(
-            f"{path} cannot be made: its folder is removed again and again", path=path
-        )
+        raise _never_there(path)
 
     @contextmanager
     def writer(self, path: str) -> Iterator[Any]:
@@ -286,9 +316,7 @@ class LocalFiles:
                     _make_folder(os.path.dirname(target))
                     os.rename(source, target)
                     return True
-        raise OutputNotWritableError(
-            f"{target} cannot be made: its folder is removed again and again", path=target
-        )
+        raise _never_there(target)
 
     def swap_in(self, source: str, target: str) -> bool | None:
         """Move a folder to where none with content is; False if there is one, None without a source."""
@@ -341,9 +369,7 @@ class LocalFiles:
 
     def check_writable(self) -> None:
         """Check without a trace whether the root can be written."""
-        there = self.root
-        while not os.path.lexists(there) and there != os.path.dirname(there):
-            there = os.path.dirname(there)
+        there = _deepest(self.root)
         if not os.path.isdir(there) or not os.access(there, os.W_OK | os.X_OK):
             why = "is not writable" if os.path.isdir(there) else "is no folder"
             raise OutputNotWritableError(
@@ -351,3 +377,15 @@ class LocalFiles:
                 "folder",
                 path=self.root,
             )
+        if there != self.root:
+            # Some say that they can be written and take nothing, such as /proc, or where disks are mounted.
+            trial = f"{there}/.changefeed-{uuid.uuid4().hex[:8]}"
+            try:
+                os.mkdir(trial)
+                os.rmdir(trial)
+            except OSError as problem:
+                raise OutputNotWritableError(
+                    f"output path {self.root} cannot be made: {there} takes no folder "
+                    f"({problem.strerror}). Is the path right, and is what belongs there mounted?",
+                    path=self.root,
+                ) from problem

@@ -18,6 +18,7 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.sources.base_versions import capture_text, check_version
 from airflow_changefeed.sources.mssql.capture_info import load_captures, load_gaps
+from airflow_changefeed.sources.mssql.catalog import users_tables
 from airflow_changefeed.sources.mssql.connection import MssqlDatabase
 from airflow_changefeed.sources.mssql.errors import is_driver_error, name_error
 from airflow_changefeed.sources.mssql.install import has_object
@@ -25,6 +26,7 @@ from airflow_changefeed.sources.mssql.names import call_text, quote, split_name
 from airflow_changefeed.sources.mssql.registry import load_registry
 from airflow_changefeed.sources.mssql.session import Session
 from airflow_changefeed.sources.mssql.setup import install_where_missing, named_version
+from airflow_changefeed.sources.near import no_table
 
 
 class MssqlCaptures:
@@ -46,6 +48,7 @@ class MssqlCaptures:
         with self.database.connect(capture=capture) as session:
             install_where_missing(session, self.database)
             _check_version(session, self.database)
+            _check_tables(session, self.database, spec)
             _check_present(session, self.database.schema, spec, capture, resource_version)
             procedure = f"{quote(self.database.schema)}.[enable_capture]"
             with session.transaction():
@@ -217,6 +220,25 @@ def _check_version(session: Session, database: MssqlDatabase) -> None:
             f"what is installed in schema {database.schema!r} of {database.server} is of a version that has "
             "no captures: upgrade it with `airflow changefeed install`",
             schema=database.schema,
+        )
+
+
+def _check_tables(session: Session, database: MssqlDatabase, spec: CaptureSpec) -> None:
+    """Raise where tables are not there, which the server's own error says without saying what is."""
+    missing = [
+        table.table
+        for table in spec.tables
+        if not session.rows(
+            "declare @table nvarchar(600) = ?; select 1 where object_id(@table, N'U') is not null",
+            ".".join(map(quote, split_name(table.table))),
+        )
+    ]
+    if missing:
+        tables = users_tables(session)
+        raise FeedSetupError(
+            f"{database.server}: {'; '.join(no_table(table, tables) for table in missing)}. Or this login "
+            "must not see it",
+            capture=spec.full_name,
         )
 
 

@@ -15,6 +15,7 @@ from airflow_changefeed.sources.mssql.registry import MssqlCapture, is_of_captur
 from airflow_changefeed.sources.mssql.session import Session
 from airflow_changefeed.sources.mssql.types import declared
 from airflow_changefeed.sources.mssql.versions import note_schemas, registered
+from airflow_changefeed.sources.near import no_feed
 
 #: Year of the floor of a feed that was never sealed.
 _NEVER_SEALED = 1970
@@ -223,8 +224,15 @@ def load_feed(
                 _check_whole(known)
             return known
     names = [row[0] for row in session.rows(f"select name from {quote(schema)}.[feeds] order by name")]
-    raise FeedNotFoundError(
-        f"no feed {feed!r} in this database; it has {', '.join(names) or 'none'}. Make it with set_up_feed",
-        feed=feed,
-        known=names,
-    )
+    raise no_feed(feed, names, users_tables(session))
+
+
+def users_tables(session: Session) -> list[str]:
+    """Return the names of all tables that the login may see."""
+    return [
+        f"{schema}.{table}"
+        for schema, table in session.rows(
+            "select s.name, t.name from sys.tables t join sys.schemas s on s.schema_id = t.schema_id "
+            "where t.is_ms_shipped = 0 order by s.name, t.name"
+        )
+    ]

@@ -9,7 +9,7 @@ from airflow_changefeed import __version__
 from airflow_changefeed.core.feed import SHARD_KEY_TYPES, FeedInfo, FeedKind
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError, PermissionDeniedError
 from airflow_changefeed.sources.base import Installed
-from airflow_changefeed.sources.mssql.catalog import load_feed, load_feeds
+from airflow_changefeed.sources.mssql.catalog import load_feed, load_feeds, users_tables
 from airflow_changefeed.sources.mssql.connection import MssqlDatabase
 from airflow_changefeed.sources.mssql.install import (
     check_not_newer,
@@ -19,6 +19,7 @@ from airflow_changefeed.sources.mssql.install import (
 )
 from airflow_changefeed.sources.mssql.names import call_text, quote, split_name
 from airflow_changefeed.sources.mssql.session import Session
+from airflow_changefeed.sources.near import no_table
 
 #: Well within the 48 bits of milliseconds of a ULID.
 _MAX_TOLERANCE = timedelta(days=36_500)
@@ -128,7 +129,7 @@ def _check_table(session: Session, database: MssqlDatabase, feed: str, quoted: s
     ((object_id,),) = session.rows("declare @table nvarchar(600) = ?; select object_id(@table, N'U')", quoted)
     if object_id is None:
         raise FeedSetupError(
-            f"no table {feed!r} in {database.server}, or this login must not see it; create it first",
+            f"{database.server}: {no_table(feed, users_tables(session))}. Or this login must not see it",
             feed=feed,
         )
     if kind is not FeedKind.SERIALIZED or load_feeds(session, database.schema, feed):

@@ -13,8 +13,9 @@ from typing import Any
 from airflow_changefeed.core.capture import CaptureSpec, Operation, TableCapture
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.sources.base import RESERVED_PREFIX
+from airflow_changefeed.sources.near import no_table
 from airflow_changefeed.sources.sqlite.capture_registry import StoredCapture, StoredTable
-from airflow_changefeed.sources.sqlite.names import columns_of, quote
+from airflow_changefeed.sources.sqlite.names import columns_of, quote, users_tables
 from airflow_changefeed.sources.sqlite.types import shard_check, storage_of
 
 #: SQLite's limit of 2,000 columns in a result holds two images and what is read before them.
@@ -87,7 +88,7 @@ def _present(connection: sqlite3.Connection, table: str, problems: list[str]) ->
         "select type, sql from sqlite_master where name = ? and type in ('table', 'view')", (table,)
     ).fetchone()
     if row is None:
-        problems.append(f"there is no table {table!r}: create it first")
+        problems.append(no_table(table, users_tables(connection)))
         return []
     kind, sql = row
     if kind == "view" or str(sql).lower().startswith("create virtual"):

@@ -20,7 +20,8 @@ from airflow_changefeed.core.feed import (
     shard_text,
 )
 from airflow_changefeed.core.times import from_milliseconds
-from airflow_changefeed.exceptions import FeedNotFoundError, FeedSetupError, InvalidArgumentError
+from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
+from airflow_changefeed.sources.near import no_feed
 from airflow_changefeed.sources.sqlite.capture_registry import StoredCapture, load_captures
 
 #: What a file has of its consumers beside cursors; one of an older version has none of it.
@@ -247,8 +248,13 @@ def load_feed(connection: sqlite3.Connection, feed: str, *, is_whole: bool = Tru
     if found:
         return found[0]
     known = [tables.info.name for tables in load_feeds(connection)]
-    raise FeedNotFoundError(
-        f"no feed {feed!r} in this database; it has {', '.join(known) or 'none'}. Make it with set_up_feed",
-        feed=feed,
-        known=known,
+    raise no_feed(feed, known, users_tables(connection))
+
+
+def users_tables(connection: sqlite3.Connection) -> list[str]:
+    """Return the names of the tables that are neither ours nor SQLite's."""
+    rows = connection.execute(
+        "select name from sqlite_master where type = 'table' and lower(name) not like 'changefeed.%' "
+        "and lower(name) not like 'sqlite\\_%' escape '\\' order by name"
     )
+    return [name for (name,) in rows]

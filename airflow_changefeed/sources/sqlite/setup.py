@@ -10,6 +10,7 @@ from airflow_changefeed import __version__
 from airflow_changefeed.core.feed import SHARD_KEY_TYPES, Column, FeedInfo, FeedKind
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
 from airflow_changefeed.sources.base import RESERVED_PREFIX, Installed
+from airflow_changefeed.sources.near import no_table
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.cursor_rows import end_consumers
 from airflow_changefeed.sources.sqlite.identity import make_identity
@@ -21,6 +22,7 @@ from airflow_changefeed.sources.sqlite.names import (
     load_feeds,
     present,
     quote,
+    users_tables,
 )
 from airflow_changefeed.sources.sqlite.types import Storage, shard_check, storage_of
 from airflow_changefeed.sources.sqlite.versions import (
@@ -168,7 +170,7 @@ def _check_table(connection: sqlite3.Connection, table: str, kind: FeedKind) -> 
         "select 1 from sqlite_master where type = 'table' and name = ?", (table,)
     ).fetchone()
     if not is_table:
-        raise FeedSetupError(f"no table {table!r} in {_file(connection)}; create it first", feed=table)
+        raise FeedSetupError(f"{_file(connection)}: {no_table(table, users_tables(connection))}", feed=table)
     columns = columns_of(connection, table)
     keys = [column for column, place in sorted(columns, key=lambda pair: pair[1]) if place]
     problems = []

@@ -111,10 +111,67 @@ def test_a_capture_of_a_table_with_rows_is_told_to_be_no_whole_one(commands: Com
     execute(path, """insert into "shop.Order" values (1, 'new', null)""")
     (row,) = commands.rows("capture enable", "--table", "shop.Order")
     assert row["whole_tables"] == []
-    assert "shop.Order do not tell all of its rows" in commands.err
-    (row,) = commands.rows("capture enable", "--table", "shop.Order", "--name", "shop.All", "--snapshot")
+    assert "rows that were there are not recorded (--snapshot)" in commands.err
+    folds = ("--name", "shop.All", "--snapshot", "--key-change", "delete_insert")
+    (row,) = commands.rows("capture enable", "--table", "shop.Order", *folds)
     assert row["whole_tables"] == ["shop.Order"]
-    assert "do not tell" not in commands.err
+    assert "folded" not in commands.err
+
+
+FOLDS = ("--key-change", "delete_insert")
+NO_FOLDS = {
+    "keys": ((), "an update of a key records the new row alone (--key-change delete_insert)"),
+    "deletes": ((*FOLDS, "--delete", "none"), "deletes are not recorded (--delete)"),
+    "columns": ((*FOLDS, "--update", "Id,Status"), "different columns (--insert, --update)"),
+}
+
+
+@pytest.mark.parametrize(("options", "reason"), NO_FOLDS.values(), ids=NO_FOLDS)
+def test_what_cannot_be_folded_is_said_with_the_option(
+    commands: Commands, options: tuple[str, ...], reason: str
+) -> None:
+    """By a dry run already, and only what was asked for wrongly; standard output is the result's."""
+    for more in (("--dry-run",), ("-o", "json")):
+        assert commands.run("capture enable", "--table", "shop.Order", *options, *more) == 0
+        assert json.loads(commands.out)
+        assert "shop.Order cannot be folded from these events alone: " in commands.err
+        assert reason in commands.err
+        assert commands.err.count("(--") == reason.count("(--")
+
+
+def test_keys_that_are_left_out_cannot_be_folded(commands: Commands) -> None:
+    """Of any operation; they are named."""
+    columns = ("--insert", "Status", "--update", "Status", "--delete", "Status")
+    assert commands.run("capture enable", "--table", "shop.Order", *FOLDS, *columns) == 0
+    assert "key columns are left out: Id" in commands.err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("shop.order", "did you mean 'shop.Order' or 'shop.OrderLine'"),
+        ("Order", "did you mean 'shop.Order'"),
+        ("dbo.OrderLines", "did you mean 'shop.OrderLine'"),
+        ("zzz", "there is no table 'zzz': create it first"),
+    ],
+)
+def test_a_table_that_is_not_there_is_said_with_those_that_are_near(
+    commands: Commands, wrong: str, meant: str
+) -> None:
+    """Whatever the case, and with another schema or none."""
+    assert meant in commands.fails("capture enable", "--table", wrong)
+
+
+def test_a_feed_that_would_be_a_captures_is_said_to_be_one(commands: Commands) -> None:
+    """With the command that makes it; other feeds are made in another way, or are near."""
+    message = commands.fails("status", "--feed", "shop.Order_changes")
+    assert "would be the capture of table 'shop.Order', which is not enabled" in message
+    assert "airflow changefeed capture enable --table shop.Order --conn-id changefeed_default" in message
+    message = commands.fails("status", "--feed", "shop.Order")
+    assert "Make it with set_up_feed, or record the table's changes with enable_capture" in message
+    assert commands.run("capture enable", "--table", "shop.Order") == 0
+    message = commands.fails("status", "--feed", "shop.Orders_changes")
+    assert "Did you mean 'shop.Order_changes'?" in message
 
 
 def test_options_say_what_a_capture_is(commands: Commands, path: Path) -> None:

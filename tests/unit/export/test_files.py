@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_changefeed.exceptions import OutputNotWritableError
+from airflow_changefeed.export.files import LocalFiles, open_files
 from tests.unit.export.faults import local_files
 
 
@@ -41,3 +42,44 @@ def test_a_file_where_a_folder_is_needed_is_told(tmp_path: Path) -> None:
     with pytest.raises(OutputNotWritableError, match="target"):
         files.move(str(tmp_path / "source"), str(tmp_path / "target" / "file"))
     assert (tmp_path / "target").read_bytes() == b"somebody's"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("s3:/lake/feeds", "did you mean 's3://lake/feeds'"),
+        ("abfss:lake/feeds", "did you mean 'abfss://lake/feeds'"),
+        ("", "the output path is empty"),
+        (" ", "the output path is empty"),
+    ],
+)
+def test_a_mistyped_path_says_what_is_wrong_with_it(path: str, message: str) -> None:
+    """It would be a folder of whatever the process is in."""
+    with pytest.raises(OutputNotWritableError, match=message):
+        open_files(path)
+
+
+@pytest.mark.parametrize("path", ["/data/a:b", "file:///data", "file:/data", "memory://x", "data"])
+def test_paths_with_colons_are_no_mistakes(path: str) -> None:
+    """Local and remote ones."""
+    open_files(path)
+
+
+def test_a_file_system_that_takes_no_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one where disks are mounted: before a run, and where it begins only then."""
+    files = LocalFiles(str(tmp_path / "lake" / "feeds"))
+
+    def refused(path: str, *_: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory", path)
+
+    monkeypatch.setattr(os, "mkdir", refused)
+    where = f"{tmp_path} takes no folder"
+    for act in (files.check_writable, lambda: files.write(f"{files.root}/a", b"")):
+        with pytest.raises(OutputNotWritableError, match=f"{where}.*Is the path right, and is what belongs"):
+            act()
+
+
+def test_a_check_leaves_no_trace(tmp_path: Path) -> None:
+    """Neither the folder nor the trial."""
+    LocalFiles(str(tmp_path / "lake" / "feeds")).check_writable()
+    assert list(tmp_path.iterdir()) == []

@@ -272,7 +272,7 @@ def test_what_a_strict_table_holds_in_any_column_is_kept(path: Path) -> None:
     assert file.changes("t_changes") == [("add", None, {"id": 1, "v": 1.5})]
     file.sql("insert into t values (2, '007')")
     assert file.sql("select new_v from t_changes") == [(1.5,), ("007",)]
-    with pytest.raises(ColumnTypeError, match=r"column 'new\.v', declared 'ANY', cannot be exported"):
+    with pytest.raises(ColumnTypeError, match=r"column 'v' of table 't', declared 'ANY', cannot be exported"):
         file.events("t_changes")
 
 
@@ -284,7 +284,7 @@ def test_a_value_of_another_class_stops_the_export_and_names_its_image(
     flights.sql("insert into flight values (1, 'a')", "update flight set status = x'ff'")
     flights.source.drain("flight_changes")
     source = getattr(flights, reader)
-    with pytest.raises(ColumnTypeError, match=r"column 'new\.status'"):
+    with pytest.raises(ColumnTypeError, match=r"column 'status' of table 'flight'.*the new row of event"):
         list(source.stream("flight_changes", 0, ALL))
 
 
