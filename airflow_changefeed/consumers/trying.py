@@ -91,6 +91,8 @@ class Trial:
         self._singles = 0
         #: What the handler raised, as it raised it.
         self._raised: Exception | None = None
+        #: The last error whose traceback was logged.
+        self._traced: str | None = None
         self.timeout: float | None = None
         self.on_poison = OnPoison.STOP
 
@@ -181,8 +183,10 @@ class Trial:
             attempt.number,
             events[0].id,
             attempt.error,
-            exc_info=error,
+            # Once for the same error: a hundred tracebacks of one handler hide what else is said.
+            exc_info=error if attempt.error != self._traced else None,
         )
+        self._traced = attempt.error
         if len(events) > 1 and not self._batch.transaction:
             # Which of them failed is not known: each for itself, so that only that one is to blame.
             self._singles = len(events)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.examples import examples, run_example
+from tests.system.walked import walk
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -24,25 +25,25 @@ pytestmark = [pytest.mark.airflow]
 
 def test_the_tutorial_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From an empty folder to DuckDB's answer, through Airflow and Spark."""
-    *before, query = examples("tutorial/first-export.md", {"/tmp/shoes": tmp_path / "shoes"})
+    *before, dag, query = examples("tutorial/first-export.md", {"/tmp/shoes": tmp_path / "shoes"})
     names: dict[str, Any] = {}
     for code in before:
         run_example(code, names)
     keys = [event.key for event in names["page"]]
     assert keys == [(1000, 1), (1000, 2), (1000, 3), (1000, 4)]
+    home = tmp_path / "shoes-airflow"
+    (home / "dags").mkdir(parents=True)
+    (home / "dags" / "shoes.py").write_text(dag, encoding="utf-8")
     environment = {
         **os.environ,
-        "AIRFLOW_HOME": str(tmp_path / "airflow"),
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
         "AIRFLOW_CONN_CHANGEFEED_DEFAULT": json.dumps(
             {"conn_type": "sqlite", "host": str(tmp_path / "shoes.db")}
         ),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[*]"}),
-        "CHANGEFEED_FEED": "shop.ShoeEvent",
-        "CHANGEFEED_EXPORT_PATH": str(tmp_path / "shoes-export"),
     }
-    runs = json.dumps(
-        [["changefeed_quickstart", datetime(2026, 3, 2, tzinfo=timezone.utc).isoformat(), None]]
-    )
+    runs = json.dumps([["shoes", datetime(2026, 3, 2, tzinfo=timezone.utc).isoformat(), None]])
     done = subprocess.run(
         [sys.executable, "-m", "tests.system.run_dags", runs],
         cwd=PROJECT,
@@ -58,6 +59,16 @@ def test_the_tutorial_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     run_example(query, names)
     shown = capsys.readouterr().out
     assert len(re.findall(r"│ 01\w{24} │|│01\w{24}│|01\w{24}", shown)) == 4
+
+
+@pytest.mark.timeout(600)
+def test_the_tutorial_of_captures_is_walked(tmp_path: Path) -> None:
+    """From an empty folder to the table of its events, by the page's own commands and files."""
+    # To the end of the minute only.
+    waiting = {"sleep 60": "sleep $((61 - $(date +%-S)))"}
+    printed = walk("tutorial/capture-and-fold.md", tmp_path, waiting)
+    (expected,) = examples("tutorial/capture-and-fold.md", {}, "text")
+    assert printed.endswith(expected)
 
 
 def test_writing_to_a_feed_runs(tmp_path: Path) -> None:

@@ -21,8 +21,10 @@ FEED = "shop.orders_changes"
 _BLOCK = re.compile(r"```(python|text)\n(.*?)```", re.DOTALL)
 
 
-def test_the_tutorial_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From an empty folder to a second consumer; what is printed is what it says."""
+def test_the_tutorial_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """From an empty folder to a second consumer; what is printed and logged is what it says."""
     text = (DOCS / "tutorial/consume-events.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {}
     for language, block in _BLOCK.findall(text.replace("/tmp/shop", str(tmp_path / "shop"))):
@@ -32,6 +34,12 @@ def test_the_tutorial_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
             assert capsys.readouterr().out == block
     assert capsys.readouterr().out == ""
     names["connection"].close()
+    failed = [record for record in caplog.records if "failed: ValueError" in record.getMessage()]
+    # Four attempts in two runs, each of which shows the handler's traceback once.
+    assert [record.exc_info is not None for record in failed] == [True, False, False, True]
+    begins = "consumer mailer, feed shop.orders_changes, shard 0: attempt"
+    assert all(record.getMessage().startswith(begins) for record in failed)
+    assert [record for record in caplog.records if record.exc_info and record not in failed] == []
 
 
 @pytest.fixture
