@@ -75,6 +75,11 @@ POINTS = (
         "seals and readers wait for open serialized writers",
         (f"{_CONTRACT}test_serialized::*mssql*", f"{_CONTRACT}test_races::*serialized*mssql*"),
     ),
+    Point(
+        "captures",
+        "a check of a capture beside an open transaction stalls nobody, with row versions or without",
+        (f"{_LOCKING}test_a_capture_is_checked*", f"{_CONTRACT}test_capture_gaps::test_an_open*mssql*"),
+    ),
     Point("R12", "a purge beside a reader skips nothing", (f"{_LOCKING}test_a_reader_gets*",)),
     Point(
         "R13",

@@ -218,3 +218,27 @@ def test_each_statement_outside_of_a_transaction_is_one(feed: Database) -> None:
             client.results(f"insert into {OUTBOX} (EventID) values ({first}), ({first + 1})")
         ids = [one for (one,) in client.rows(f"select changefeed_tid from {OUTBOX} order by EventID")]
     assert ids[0] == ids[1] != ids[2] == ids[3]
+
+
+def test_a_capture_is_checked_beside_an_open_transaction(feed: Database) -> None:
+    """
+    One that is open alone makes no difference to a capture's check.
+
+    Where rows and records differ, the check tells by row versions, or says that it cannot tell now.
+    """
+    table, check = "myservice.captured", "exec changefeed.[check_capture:myservice.captured_changes]"
+    with feed.client() as client, feed.client() as writer:
+        client.results(f"create table {table} (id int not null primary key)")
+        client.results(f"exec changefeed.enable_capture N'{table}', @guard_schema = 0")
+        writer.results(f"begin transaction; insert into {table} values (1), (2)")
+        client.results(f"insert into {table} values (3)")
+        client.results(check)
+        client.results("update changefeed.capture_tables set base_rows = base_rows + 1")
+        has_versions = client.value(
+            "select case when is_read_committed_snapshot_on = 1 or snapshot_isolation_state = 1 "
+            "then 1 else 0 end from sys.databases where database_id = db_id()"
+        )
+        if not has_versions:
+            client.fails(77101, check, "other rows than were recorded")
+        writer.results("commit")
+        client.fails(77142, check, "it has 3 rows, and should have 4")
