@@ -22,7 +22,7 @@ from airflow_changefeed.cli.changefeed_cursor_options import cursor_commands
 from airflow_changefeed.cli.changefeed_options import action, conn_id, option, seen, shown
 
 if TYPE_CHECKING:
-    from airflow.cli.cli_config import ActionCommand, Arg, CLICommand
+    from airflow.cli.cli_config import ActionCommand, Arg, CLICommand, GroupCommand
 
 _CACHE_HELP = (
     "Numbers that the server keeps ready of each sequence that is made (default: 1000); 1 for servers that "
@@ -52,6 +52,7 @@ def get_cli_commands() -> list[CLICommand]:
                 _purge(),
                 _verify(),
                 _doctor(),
+                _output(),
                 cursor_commands(),
                 capture_commands(),
                 consumer_commands(),
@@ -231,6 +232,28 @@ def _verify() -> ActionCommand:
             ARG_VERBOSE,
         ),
     )
+
+
+def _output() -> GroupCommand:
+    from airflow.cli.cli_config import ARG_YES, GroupCommand
+
+    remove = action(
+        "remove-batches",
+        "output.remove_batches",
+        "Take batches out of an output of windows, so that the windows around them can be exported",
+        "Shows each and asks first. Their consumers' cursors go back to before them, so windows bring every "
+        "event again; refused where the feed no longer has one. Ends with status 1 when the answer was no.",
+        *conn_id(),
+        option("--feed", help=_FEED_HELP, required=True),
+        option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
+        option(
+            "--path-conn-id",
+            help="Airflow connection that of the path (aws, wasb, adls, google_cloud_platform, generic)",
+        ),
+        ARG_YES,
+        *shown(),
+    )
+    return GroupCommand(name="output", help="Mend the output of exports", subcommands=(remove,))
 
 
 def _doctor() -> ActionCommand:

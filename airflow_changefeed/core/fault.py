@@ -75,6 +75,7 @@ class FaultKind(Enum):
     # The output.
     WINDOW_MISSING = ("window-missing", _WARNING)
     WINDOW_STALE = ("window-stale", _WARNING)
+    BATCH_AMONG_WINDOWS = ("batch-among-windows", _WARNING)
     EXPORT_MISSING = ("export-missing", _ERROR)
     FILE_DAMAGED = ("file-damaged", _ERROR)
     MANIFEST_UNREADABLE = ("manifest-unreadable", _ERROR)

@@ -74,6 +74,15 @@ class Frontier:
         merged = _merge([UlidRange(self.start, self.upto), *self.ahead, *pieces])
         return replace(self, upto=merged[0].upto, ahead=tuple(merged[1:]))
 
+    def without(self, *taken: UlidRange) -> Frontier:
+        """Return the frontier after what was complete in ranges was taken out of the output."""
+        pieces = [UlidRange(self.start, self.upto), *self.ahead]
+        for each in taken:
+            pieces = [part for piece in pieces for part in _left(piece, each)]
+        # An empty (start, start] stays as the first piece, whatever was taken.
+        merged = _merge([UlidRange(self.start, self.start), *pieces])
+        return replace(self, upto=merged[0].upto, ahead=tuple(merged[1:]))
+
     def moved_to(self, ulid: Ulid) -> Frontier:
         """
         Return the frontier after a person moved the cursor: forwards it absorbs what lies ahead, backwards it
@@ -89,6 +98,14 @@ class Frontier:
         """Return the gaps which hold the frontier back; empty when nothing is complete ahead of it."""
         ends = [self.upto, *(piece.upto for piece in self.ahead)]
         return tuple(UlidRange(end, piece.after) for end, piece in zip(ends, self.ahead, strict=False))
+
+
+def _left(piece: UlidRange, taken: UlidRange) -> list[UlidRange]:
+    if not piece.overlaps(taken):
+        return [piece]
+    before = UlidRange(piece.after, max(piece.after, taken.after))
+    behind = UlidRange(min(piece.upto, taken.upto), piece.upto)
+    return [part for part in (before, behind) if not part.is_empty]
 
 
 def _merge(pieces: Iterable[UlidRange]) -> list[UlidRange]:

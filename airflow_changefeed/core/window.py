@@ -38,8 +38,8 @@ class Window:
             raise InvalidWindowError(
                 f"window [{self.start.isoformat()}, {self.end.isoformat()}) has zero length. In a DAG, "
                 "schedule it with CronDataIntervalTimetable: a bare cron string is a CronTriggerTimetable, "
-                "whose data intervals are points. Without a schedule, trigger it without a logical date, or "
-                "with params window_start and window_end; a partition, by its key",
+                "whose data intervals are points. Without a schedule, trigger it with params "
+                "window_start and window_end; a partition, by its key. mode='batch' exports from the cursor",
                 start=self.start,
                 end=self.end,
             )

@@ -16,6 +16,7 @@ from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import ForeignOutputError, ManifestError, UnsupportedVersionError
+from airflow_changefeed.export.batch_removal import removal_command
 from airflow_changefeed.export.claims import check_same
 from airflow_changefeed.export.coverage import Gap, Interval, find_gaps
 from airflow_changefeed.export.doctor_cursors import missing_window
@@ -55,7 +56,21 @@ def output_faults(
         *(missing_window(gap, where) for gap in gaps if gap not in holes),
         *_stale(store, units, marks, where),
         *_files(store, units, where),
+        *_mixed(store, units, where),
     ]
+
+
+def _mixed(store: ExportStore, units: Units, where: str) -> Iterator[Fault]:
+    every = [unit for own in units.values() for unit in own]
+    batches = [unit for unit in every if unit.window is None]
+    if batches and len(batches) < len(every):
+        yield Fault(
+            FaultKind.BATCH_AMONG_WINDOWS,
+            where,
+            f"{len(batches)} batches lie in an output of windows, and windows that overlap one are refused; "
+            f"the first: {batches[0]}",
+            f"Take them out, and run the windows of their time: {removal_command(store.feed, store.path)}",
+        )
 
 
 def _lost(row: CursorRow, units: Iterable[ExportUnit]) -> Iterator[Gap]:

@@ -32,6 +32,7 @@ from airflow_changefeed.exceptions import (
     MissingEventError,
     OutputError,
 )
+from airflow_changefeed.export.batch_removal import removal_command
 from airflow_changefeed.export.nested import schema_texts
 from airflow_changefeed.export.ownership import check_output
 from airflow_changefeed.export.restored import check_not_restored
@@ -264,7 +265,8 @@ def _check_cursor(cursor: Ulid, status: ShardStatus, request: ExportRequest) -> 
 
 def _check_cut(store: ExportStore, units: Sequence[ExportUnit]) -> None:
     """Refuse units that overlap committed ones without being the same: readers would get rows twice."""
-    problems = []
+    problems: list[str] = []
+    batches = 0
     for shard in {unit.shard for unit in units}:
         wanted = sorted((unit for unit in units if unit.shard == shard), key=lambda unit: unit.range)
         if not wanted:
@@ -278,11 +280,18 @@ def _check_cut(store: ExportStore, units: Sequence[ExportUnit]) -> None:
                 position += 1
             if position < len(others) and others[position].range.overlaps(unit.range):
                 problems.append(f"{unit} overlaps {others[position]}")
+                batches += others[position].window is None and unit.window is not None
     if problems:
+        remedy = (
+            "A batch among windows is in the way of those around it. See it, and take it out: "
+            f"{removal_command(store.feed, store.path)}"
+            if batches
+            else "Use the unit that the output was made with, or another path; a batch continues at the end "
+            "of the last one"
+        )
         raise OutputError(
             f"{store.layout.data} holds units of feed {store.feed!r} that are cut in another way, so readers "
-            f"would get rows twice: {'; '.join(problems[:3])}. Use the unit that the output was made with, "
-            "or another path; a batch continues at the end of the last one",
+            f"would get rows twice: {'; '.join(problems[:3])}. {remedy}",
             path=store.path,
         )
 

@@ -6,6 +6,7 @@ Airflow.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 #: What a template gives that has nothing to say.
 _NOTHING = (None, "", "None", "null")
 _INTERVAL = "data interval"
+BATCH = "batch"
+MODES = ("window", BATCH)
+_SECONDS = re.compile(r"\d+(\.\d+)?")
 
 
 @contextmanager
@@ -189,14 +193,64 @@ def parse_shards(shards: Any) -> list[Shard] | None:
 
 def unit_problems(unit: object) -> list[str]:
     """List what is wrong with the length of an export unit."""
-    if unit is None or is_template(unit):
+    if is_template(unit):
         return []
-    fits = (
-        isinstance(unit, timedelta)
-        and unit > timedelta(0)
-        and unit % timedelta(milliseconds=1) == timedelta(0)
-    )
-    return [] if fits else [f"unit must be a positive timedelta of whole milliseconds, or None, not {unit!r}"]
+    try:
+        parse_unit(unit)
+    except InvalidArgumentError as problem:
+        return [problem.message]
+    return []
+
+
+def parse_unit(unit: object) -> timedelta | None:
+    """
+    Read the length of an export unit: a ``timedelta``, or the text or number that a template gives.
+
+    :return: None for none, and for a template that has nothing to say.
+    :raises InvalidArgumentError: it is none, or not positive, or finer than a millisecond.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    if unit in _NOTHING:
+        return None
+    try:
+        text = float(unit) if isinstance(unit, str) and _SECONDS.fullmatch(unit.strip()) else unit
+        length = TypeAdapter(timedelta).validate_python(text) if not isinstance(text, bool) else None
+    except ValidationError:
+        length = None
+    if length is None or length <= timedelta(0) or length % timedelta(milliseconds=1) != timedelta(0):
+        raise InvalidArgumentError(
+            f"unit must be positive and in whole milliseconds, not {unit!r}: give a timedelta, or None for "
+            "the whole window; a template gives ISO 8601 such as PT1H, or 01:00:00, or seconds"
+        )
+    return length
+
+
+def mode_problems(mode: object, **of_windows: object) -> list[str]:
+    """
+    List what is wrong with whether windows or batches are exported.
+
+    :param of_windows: arguments that mean nothing for a batch, by name.
+    """
+    if mode not in MODES:
+        return [f"mode must be one of {', '.join(MODES)}, not {mode!r}"]
+    given = [name for name, value in of_windows.items() if value is not None] if mode == BATCH else []
+    return [f"{name} cannot be given with mode='batch', which has no window: leave it out" for name in given]
+
+
+def check_no_window_asked(context: Mapping[str, Any], task_id: str) -> None:
+    """
+    Refuse a batch in a run that somebody gave a window to; a data interval is the schedule's own.
+
+    :raises InvalidWindowError: the run's params name a window.
+    """
+    params = context.get("params") or {}
+    given = [name for name in ("window_start", "window_end") if params.get(name) not in _NOTHING]
+    if given:
+        raise InvalidWindowError(
+            f"params {' and '.join(given)} ask for a window, but task {task_id!r} exports batches "
+            "(mode='batch'): leave them empty, or export windows into an output of their own"
+        )
 
 
 def option_problems(options: object) -> list[str]:

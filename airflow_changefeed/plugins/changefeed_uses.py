@@ -39,6 +39,7 @@ class Use:
     :param feed, consumer, path: None where the task has none, or makes it of a template.
     :param unit: length of an export unit; None where a run's interval is one.
     :param shards: None for all.
+    :param is_batch: whether it exports from its cursor on, instead of windows.
     :param templates: names of the arguments that are known in a run only.
     """
 
@@ -52,12 +53,13 @@ class Use:
     path_conn_id: str | None = None
     unit: timedelta | None = None
     shards: tuple[Shard, ...] | None = None
+    is_batch: bool = False
     templates: tuple[str, ...] = ()
 
     @property
     def has_windows(self) -> bool:
         """Whether it writes an output of which the page can tell what is complete."""
-        return None not in (self.feed, self.consumer, self.path)
+        return not self.is_batch and None not in (self.feed, self.consumer, self.path)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values, without what an address may hold of secrets."""
@@ -168,6 +170,7 @@ def _use(dag_id: str, task_id: str, conn_id: str, given: Mapping[str, Any]) -> U
         path_conn_id=_text(path_conn_id),
         unit=_duration(known["unit"]),
         shards=_shards(known["shards"]),
+        is_batch=_value(given.get("mode")) == "batch",
         templates=templates,
     )
 

@@ -11,15 +11,19 @@ from airflow_changefeed.assets.changefeed import export_alias, tell
 from airflow_changefeed.exceptions import ChangefeedError, InvalidWindowError, TransientError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_context import (
+    BATCH,
     airflow_errors,
     check_arguments,
     check_ended,
+    check_no_window_asked,
     consumer_problems,
     lock_timeout_problems,
+    mode_problems,
     name_problems,
     option_problems,
     parse_options,
     parse_shards,
+    parse_unit,
     row_problems,
     run_name,
     run_window,
@@ -60,7 +64,9 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
     only then the consumer's cursors move: killed and retried at any point, the result is the same. A window
     without events is committed without Spark. The window is the task's own, else that of the run's ``params``
     (``window_start``, ``window_end``) where the DAG has such, else its data interval, else its partition by
-    the DAG's ``CronPartitionTimetable``; a run without any exports a batch from the cursor.
+    the DAG's ``CronPartitionTimetable``; a run without any is refused.
+
+    With ``mode="batch"`` a run exports what lies beyond the consumer's cursor instead, whatever its interval.
 
     The result (XCom) is ``{"feed", "attempt", "units", "rows", "bytes", "windows", "manifests", "cursors"}``;
     ``windows`` is empty for a batch. What was committed is told in an event of the asset
@@ -73,8 +79,10 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
     :param changefeed_conn_id: Airflow connection of the feed's database.
     :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of ``path``.
     :param shards: shards to export; None for all that ever had an event. (templated)
+    :param mode: ``window`` or ``batch``. Windows and batches each have an output and a consumer of their own.
     :param unit: length of an export unit, which the window must be a multiple of; None makes the window one
-        unit. All runs into one output use the same. (templated)
+        unit. All runs into one output use the same. A template gives ISO 8601 (``PT1H``), ``01:00:00``, or
+        seconds. (templated)
     :param window_start: inclusive, ISO 8601 with a zone. (templated)
     :param window_end: exclusive, likewise. (templated)
     :param options: how files are written: an ``ExportOptions``, or a dict of its arguments, for example
@@ -107,8 +115,9 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         consumer: str,
         changefeed_conn_id: str = ChangefeedHook.default_conn_name,
         path_conn_id: str | None = None,
+        mode: str = "window",
         shards: Sequence[Shard | str] | None = None,
-        unit: timedelta | None = None,
+        unit: timedelta | str | None = None,
         window_start: datetime | str | None = None,
         window_end: datetime | str | None = None,
         options: ExportOptions | Mapping[str, Any] | None = None,
@@ -125,6 +134,7 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         self.consumer = consumer
         self.changefeed_conn_id = changefeed_conn_id
         self.path_conn_id = path_conn_id
+        self.mode = mode
         self.shards = shards
         self.unit = unit
         self.window_start = window_start
@@ -151,6 +161,9 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
             *shard_problems(self.shards),
             *unit_problems(self.unit),
             *window_problems(self.window_start, self.window_end),
+            *mode_problems(
+                self.mode, unit=self.unit, window_start=self.window_start, window_end=self.window_end
+            ),
             *option_problems(self.options),
             *lock_timeout_problems(self.lock_timeout),
             *row_problems("local_below", self.local_below),
@@ -203,17 +216,20 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         return summary(plan, store, result, windows, {row.shard: row for row in rows if row.shard in done})
 
     def _windows(self, context: Context, source: FeedSource) -> list[Window] | None:
+        if self.mode == BATCH:
+            check_no_window_asked(context, self.task_id)
+            return None
         window = run_window(context, self.window_start, self.window_end)
-        if window is None and self.unit is not None:
+        if window is None:
             raise InvalidWindowError(
-                f"task {self.task_id!r} cuts windows into units of {self.unit}, but this run has no window: "
-                "trigger it with a logical date, or with params window_start and window_end. To export "
-                "batches from the cursor, leave out unit"
+                f"task {self.task_id!r} exports windows, and this run has none: trigger it with params "
+                "window_start and window_end (window_params), or with a logical date where the schedule is "
+                "a CronDataIntervalTimetable. To export what lies beyond the cursor, give the task "
+                "mode='batch', with a path and a consumer of its own"
             )
-        if window is not None:
-            # Before the cut: centuries by hours would not fit into memory.
-            check_ended(window, source.now())
-        return window.cut(self.unit) if window is not None else None
+        # Before the cut: centuries by hours would not fit into memory.
+        check_ended(window, source.now())
+        return window.cut(parse_unit(self.unit))
 
     def _request(self, context: Context, windows: list[Window] | None) -> ExportRequest:
         from airflow_changefeed.export.planner import ExportRequest

@@ -108,7 +108,7 @@ def test_a_wrong_result_of_another_task_fails_at_once(database: str, server: Non
     export = InProcessOperator(
         task_id="export", feed=FEED, path=str(tmp_path / "out"), consumer=CONSUMER, dag=dag, **results(dag)
     )
-    rendered(export, {"get_shards": "all", "get_unit": 60, "get_options": {"compression": "zip"}})
+    rendered(export, {"get_shards": "all", "get_unit": "an hour", "get_options": {"compression": "zip"}})
     with pytest.raises(AirflowFailException, match=r"InvalidArgumentError.*shards.*unit.*compression"):
         export.execute(context(START, START + HOUR))
     assert not (tmp_path / "out").exists()
@@ -189,6 +189,22 @@ def test_a_wrong_shape_is_named(options: Any, shape: str, words: str) -> None:
         ChangefeedToParquetOperator(
             task_id="export", feed=FEED, path="/out", consumer=CONSUMER, options=options, shape=shape
         )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mode": "auto"}, "mode must be one of window, batch, not 'auto'"),
+        ({"mode": "batch", "unit": HOUR}, "unit cannot be given with mode='batch'"),
+        ({"mode": "batch", "window_start": "{{ ds }}"}, "window_start cannot be given with mode='batch'"),
+        ({"unit": "an hour"}, "unit must be positive and in whole milliseconds, not 'an hour'"),
+        ({"unit": True}, "unit must be positive"),
+    ],
+)
+def test_a_mode_is_one_of_two_and_a_batch_has_no_window(arguments: dict[str, Any], message: str) -> None:
+    """Refused when the DAG file is read."""
+    with pytest.raises(InvalidArgumentError, match=message):
+        ChangefeedToParquetOperator(task_id="e", feed=FEED, path="/out", consumer=CONSUMER, **arguments)
 
 
 @pytest.mark.parametrize("kind", [ChangefeedToParquetOperator, ChangefeedSensor])

@@ -103,7 +103,7 @@ def test_an_idle_window_is_an_event(database: str, path: str) -> None:
 
 def test_a_batch_is_an_event_and_no_batch_is_none(database: str, path: str) -> None:
     """A run without a window tells its ranges; one without anything to export tells nothing."""
-    task = operator(path, unit=None, local_below=1000)
+    task = operator(path, unit=None, mode="batch", local_below=1000)
     (sent,) = export(task)
     extra = sent["extra"]
     assert (extra["window_start"], extra["window_end"], extra["rows"]) == (None, None, 36)

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("server")]
 
 def test_batches_are_exported_again_when_the_cursor_is_put_back(database: str, path: str) -> None:
     """Each as it was cut, also with history that was inserted since; then what is new."""
-    task = operator(path, unit=None, local_below=1000)
+    task = operator(path, unit=None, mode="batch", local_below=1000)
     task.execute(context())
     insert(database, range(36, 42), START)
     task.execute(context())

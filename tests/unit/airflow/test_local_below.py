@@ -80,7 +80,7 @@ def test_a_plan_above_the_bound_fails_without_spark(database: str, path: str) ->
 
 def test_a_batch_is_written_here_as_well(database: str, path: str) -> None:
     """With its lease held meanwhile."""
-    result = operator(path, unit=None, local_below=1000, **NO_SPARK).execute(context())
+    result = operator(path, unit=None, mode="batch", local_below=1000, **NO_SPARK).execute(context())
     assert (result["rows"], result["windows"], exported(path)) == (36, [], list(range(36)))
 
 

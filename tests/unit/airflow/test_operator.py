@@ -113,14 +113,46 @@ def test_an_explicit_window_goes_before_all(database: str, path: str) -> None:
 
 def test_a_run_without_a_window_exports_a_batch(database: str, path: str) -> None:
     """From the cursor to the head; a second run exports only what came since, if anything."""
-    first = operator(path, unit=None).execute(context())
+    first = operator(path, unit=None, mode="batch").execute(context())
     assert (first["rows"], first["windows"], exported(path)) == (36, [], list(range(36)))
     spark = len(InProcessHook.commands)
-    again = operator(path, unit=None).execute(context())
+    again = operator(path, unit=None, mode="batch").execute(context())
     assert (again["rows"], again["units"], len(InProcessHook.commands)) == (0, 0, spark)
     insert(database, range(100, 103), START)
-    assert operator(path, unit=None).execute(context())["rows"] == 3
+    assert operator(path, unit=None, mode="batch").execute(context())["rows"] == 3
     assert exported(path) == [*range(36), 100, 101, 102]
+
+
+def test_a_batch_is_said_and_its_runs_interval_does_not_count(database: str, path: str) -> None:
+    """A point of time, as of a bare cron string or a logical date by hand, is no obstacle."""
+    for start, end in ((START, START), (START, START + HOUR)):
+        operator(path, unit=None, mode="batch").execute(context(start, end))
+    assert exported(path) == list(range(36))
+
+
+def test_a_batch_is_refused_where_a_person_asks_for_a_window(database: str, path: str) -> None:
+    """The window that was filled in would be passed over in silence."""
+    task = operator(path, unit=None, mode="batch")
+    with pytest.raises(AirflowFailException, match=r"window_start ask for a window.*mode='batch'"):
+        task.execute(context(params={"window_start": "2013-01-01T00:00:00Z", "window_end": None}))
+    assert exported(path) == []
+
+
+@pytest.mark.parametrize("unit", ["PT1H", "1:00:00", "3600", 3600, HOUR])
+def test_a_unit_may_come_from_a_template(database: str, path: str, unit: Any) -> None:
+    """As text, a number or what it is."""
+    task = operator(path, unit="{{ params.unit }}")
+    task.unit = unit  # as Airflow renders it
+    task.execute(context(START, START + 3 * HOUR))
+    assert_complete(database, path, 3)
+
+
+@pytest.mark.parametrize("unit", ["", "None"])
+def test_a_template_of_a_unit_may_have_nothing_to_say(database: str, path: str, unit: str) -> None:
+    """Then the window is one unit."""
+    task = operator(path, unit="{{ params.unit or '' }}")
+    task.unit = unit  # type: ignore[assignment] # as Airflow renders it
+    assert task.execute(context(START, START + 3 * HOUR))["units"] == 2
 
 
 def test_an_idle_hour_commits_without_spark(database: str, path: str) -> None:
@@ -285,7 +317,8 @@ def test_a_job_that_was_killed_is_retried(database: str, path: str, monkeypatch:
         ({}, (START, START), "InvalidWindowError.*CronDataIntervalTimetable"),
         ({}, (START, datetime(9999, 1, 1, tzinfo=timezone.utc)), "FutureTimeError.*clock"),
         ({}, (START + HOUR / 2, START + HOUR), "InvalidWindowError.*multiple of the unit"),
-        ({}, (None, None), "InvalidWindowError.*no window"),
+        ({}, (None, None), "InvalidWindowError.*this run has none.*mode='batch'"),
+        ({"unit": None}, (None, None), "InvalidWindowError.*this run has none.*mode='batch'"),
         ({"feed": "nyc.Weather"}, (START, START + HOUR), "FeedNotFoundError.*nyc.Weather"),
         ({"shards": [0, 7]}, (START, START + HOUR), "ShardNotFoundError.*7"),
         ({"changefeed_conn_id": "nowhere"}, (START, START + HOUR), "ConnectionNotUsableError.*'nowhere'"),

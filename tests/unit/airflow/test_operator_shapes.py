@@ -65,6 +65,7 @@ def test_a_capture_is_exported_in_its_shape(database: str, tmp_path: Path, local
         feed=NAME,
         path=store.path,
         consumer=READER,
+        mode="batch",
         shape="debezium",
         local_below=local_below,
     )
