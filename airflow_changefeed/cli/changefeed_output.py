@@ -22,7 +22,7 @@ _SHOWN = ("shard", "rows", "first_time", "end_time", "made_at", "consumer", "run
 @command
 def remove_batches(args: Namespace) -> None:
     """Take batches out of an output of windows, after asking."""
-    from airflow_changefeed.export.batch_removal import check_not_purged, committed_batches, remove_batches
+    from airflow_changefeed.export.batch_removal import check_removable, committed_batches, remove_batches
     from airflow_changefeed.export.read import export_there
     from airflow_changefeed.export.store import ExportStore
     from airflow_changefeed.hooks.changefeed import ChangefeedHook
@@ -34,7 +34,7 @@ def remove_batches(args: Namespace) -> None:
         export_there(store)
         batches = committed_batches(store)
         rows = [_row(batch) for batch in batches]
-        check_not_purged(source, args.feed, batches)
+        check_removable(source, args.feed, batches)
         if batches and not args.yes:
             show(rows, "table", _short, on_error=True)
             ask(

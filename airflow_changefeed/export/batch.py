@@ -3,16 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.manifest import Manifest
+from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.export.lease import HeldLeases, leased
 from airflow_changefeed.export.ownership import check_output
 from airflow_changefeed.export.planner import ExportRequest
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
+
+#: Batches of other runs that are passed over in search of those of earlier tries.
+_MOST_BETWEEN = 100
 
 
 @contextmanager
@@ -44,3 +50,43 @@ def batch_leases(
     source.begin_consumer(request.consumer, request.feed, starts, by=request.run)
     with leased(source, request.consumer, request.feed, wanted, request.run, renewed=True) as leases:
         yield replace(request, shards=wanted), leases
+
+
+def batches_of_earlier_tries(
+    store: ExportStore, rows: Iterable[CursorRow], request: ExportRequest
+) -> list[Manifest]:
+    """
+    Return the batches that earlier tries of the same run have committed and moved their cursors behind.
+
+    To be called under the leases of the batch. A batch whose cursor did not move is planned again, by name.
+
+    :param request: its ``run`` ends with ``/`` and the number of the try.
+    :return: by shard and in order; none for a first try.
+    """
+    run, _, number = request.run.rpartition("/")
+    if not run or not number.isdigit() or int(number) <= 1:
+        return []
+    wanted = [row for row in rows if request.shards is None or row.shard in request.shards]
+    return [manifest for row in wanted for manifest in _chain(store, row.shard, row.ulid, run, int(number))]
+
+
+def _chain(store: ExportStore, shard: Shard, cursor: Ulid, run: str, number: int) -> list[Manifest]:
+    """
+    Follow batches back from a cursor to the first one of an earlier try of a run.
+
+    Those of other runs between them are told again: a batch is told as one range of each shard.
+    """
+    found: list[Manifest] = []
+    ours = 0
+    while cursor > Ulid.MIN and len(found) - ours < _MOST_BETWEEN:
+        units = store.overlapping(shard, UlidRange(cursor.previous(), cursor))
+        batch = next((unit for unit in units if unit.window is None and unit.range.upto == cursor), None)
+        manifest = store.read(batch) if batch is not None else None
+        if manifest is None:
+            break
+        found.append(manifest)
+        theirs, _, their_number = manifest.run.rpartition("/")
+        if theirs == run and their_number.isdigit() and int(their_number) < number:
+            ours = len(found)
+        cursor = manifest.unit.range.after
+    return found[:ours][::-1]

@@ -16,6 +16,7 @@ from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.exceptions import LeaseHeldError, LeaseLostError, PurgedError
+from airflow_changefeed.export.claims import check_same
 from airflow_changefeed.export.cursors import CONN_ID, VariableStore, compare, publish_rows, retrying
 from airflow_changefeed.export.lease import leased
 from airflow_changefeed.export.store import ExportStore
@@ -40,14 +41,17 @@ def committed_batches(store: ExportStore) -> list[Manifest]:
     return [manifest for unit in units if (manifest := store.read(unit)) is not None]
 
 
-def check_not_purged(source: FeedSource, feed: str, batches: Sequence[Manifest]) -> None:
+def check_removable(source: FeedSource, feed: str, batches: Sequence[Manifest]) -> None:
     """
     Check that the feed still has every event of batches, which are then no longer its only copy.
 
     :raises PurgedError: it has not; terminal.
+    :raises ForeignOutputError: a batch comes from another database; terminal.
     """
+    database = source.identity().id
     purged = {status.shard: status.purged_upto for status in source.shards(feed)}
     for batch in batches:
+        check_same("the export", batch.database, database, feed)
         upto = purged.get(batch.unit.shard)
         if upto is not None and upto > _filled(batch).after:
             raise PurgedError(
@@ -80,7 +84,7 @@ def remove_batches(
     :raises LeaseHeldError: an export is at it; nothing was changed; transient.
     :raises CursorEditedError, CursorFormatError: the Variable was edited; nothing was changed; terminal.
     """
-    check_not_purged(source, store.feed, batches)
+    check_removable(source, store.feed, batches)
     for consumer in dict.fromkeys(batch.consumer for batch in batches):
         own = [batch for batch in batches if batch.consumer == consumer]
 

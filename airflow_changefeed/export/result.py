@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from airflow_changefeed import exceptions
@@ -101,6 +101,17 @@ class ExportResult:
             sum(manifest.rows for manifest in manifests),
             sum(manifest.size for manifest in manifests),
             round(seconds, 3),
+        )
+
+    def after(self, store: ExportStore, earlier: Sequence[Manifest]) -> ExportResult:
+        """Return the result with what earlier tries have committed, which comes before it."""
+        before = ExportResult.of_manifests(store, earlier)
+        return replace(
+            self,
+            manifests=before.manifests + self.manifests,
+            units=before.units + self.units,
+            rows=before.rows + self.rows,
+            size=before.size + self.size,
         )
 
     @classmethod

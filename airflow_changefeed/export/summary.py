@@ -37,7 +37,7 @@ def summary(
     return {
         "feed": plan.feed,
         "attempt": plan.attempt,
-        "units": len(plan.units),
+        "units": result.units,
         "rows": result.rows,
         "bytes": result.size,
         "windows": [f"{format_time(start)}/{format_time(end)}" for start, end in spans],

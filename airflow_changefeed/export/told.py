@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
+from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.core.times import format_time, parse_time
 from airflow_changefeed.core.ulid import UlidRange
@@ -187,14 +188,24 @@ def _files_of(store: ExportStore, shard: Shard, range_: UlidRange) -> list[UnitF
     return found
 
 
-def told_export(plan: Plan, store: ExportStore, result: ExportResult) -> ToldExport | None:
+def told_export(
+    plan: Plan, store: ExportStore, result: ExportResult, earlier: Sequence[Manifest] = ()
+) -> ToldExport | None:
     """
     Return what a committed plan has to tell.
 
-    :return: None for a plan without units.
+    :param result: of the plan, and of what earlier tries have committed.
+    :param earlier: the batches of earlier tries, which the plan goes on behind.
+    :return: None where there are no units.
     """
-    if not plan.units:
+    units = [*(manifest.unit for manifest in earlier), *(planned.unit for planned in plan.units)]
+    if not units:
         return None
+    batch: dict[Shard, UlidRange] = {}
+    for unit in units:
+        # Batches of a shard follow each other: together they are one range.
+        known = batch.get(unit.shard, unit.range)
+        batch[unit.shard] = UlidRange(min(known.after, unit.range.after), max(known.upto, unit.range.upto))
     rows: dict[Window, int] = {}
     for planned in plan.units:
         if planned.unit.window is not None:
@@ -206,8 +217,8 @@ def told_export(plan: Plan, store: ExportStore, result: ExportResult) -> ToldExp
         window=Window(windows[0][0].start, windows[-1][0].end) if windows else None,
         rows=result.rows,
         manifests=tuple(named(result.manifests, store)),
-        shards=tuple(dict.fromkeys(planned.unit.shard for planned in plan.units)),
+        shards=tuple(dict.fromkeys(unit.shard for unit in units)),
         windows=tuple(windows) if len(windows) <= MOST_NAMED else (),
         database=plan.database,
-        batch={} if windows else {planned.unit.shard: planned.unit.range for planned in plan.units},
+        batch={} if windows else batch,
     )

@@ -49,7 +49,8 @@ def airflow_errors() -> Iterator[None]:
     try:
         yield
     except TerminalError as error:
-        raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+        # The message says what a person needs; with its cause a log would have it again and again.
+        raise AirflowFailException(f"{type(error).__name__}: {error}") from None
 
 
 def check_arguments(task: Any, problems: list[str]) -> None:

@@ -177,7 +177,7 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
 
     def _export(self, context: Context) -> dict[str, Any]:
         from airflow_changefeed.export import cursors
-        from airflow_changefeed.export.batch import batch_leases
+        from airflow_changefeed.export.batch import batch_leases, batches_of_earlier_tries
         from airflow_changefeed.export.connection import JobConnection
         from airflow_changefeed.export.planner import make_plan
         from airflow_changefeed.export.store import ExportStore
@@ -195,15 +195,17 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         cursors.resolve(source, variables, self.consumer, self.feed)
         store = ExportStore(self.path, self.feed, connection.storage_options)
         with ExitStack() as stack:
-            request, leases = self._request(context, windows), None
+            request, leases, earlier = self._request(context, windows), None, []
             if windows is None:
                 request, leases = stack.enter_context(batch_leases(source, request, store))
+                # A try that died behind the move of its cursor is retried from there, and has told nobody.
+                earlier = batches_of_earlier_tries(store, source.cursors(self.feed, self.consumer), request)
             plan = make_plan(source, store, request)
             self.log.info(
                 "Feed %s: %s rows in %s units to export, attempt %s",
                 *(plan.feed, plan.rows, len(plan.units), plan.attempt),
             )
-            result = self._run(context, source, plan, store, connection)
+            result = self._run(context, source, plan, store, connection).after(store, earlier)
             done: dict[Shard, list[UlidRange]] = {}
             for planned in plan.units:
                 done.setdefault(planned.unit.shard, []).append(planned.unit.range)
@@ -212,8 +214,9 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
             )
         for line in waiting(rows):
             self.log.warning(line)
-        tell(context, self.outlets, told_export(plan, store, result))
-        return summary(plan, store, result, windows, {row.shard: row for row in rows if row.shard in done})
+        tell(context, self.outlets, told_export(plan, store, result, earlier))
+        shards = {*done, *(manifest.unit.shard for manifest in earlier)}
+        return summary(plan, store, result, windows, {row.shard: row for row in rows if row.shard in shards})
 
     def _windows(self, context: Context, source: FeedSource) -> list[Window] | None:
         if self.mode == BATCH:

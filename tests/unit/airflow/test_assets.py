@@ -15,7 +15,8 @@ from airflow_changefeed.assets.changefeed import ALIAS, changefeed_asset
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.export import cursors
 from airflow_changefeed.export.told import ToldExport
-from tests.unit.airflow.conftest import FEED, START
+from airflow_changefeed.transfers import changefeed_to_parquet
+from tests.unit.airflow.conftest import FEED, START, insert
 from tests.unit.airflow.fakes import context
 from tests.unit.airflow.test_operator import HOUR, Crash, crash_before, operator, path
 
@@ -129,3 +130,70 @@ def test_only_what_this_attempt_has_finished_is_told(database: str, path: str) -
             operator(path, local_below=1000).execute(made)
     assert list(_serialize_outlet_events(made["outlet_events"])) == []
     assert len(export(operator(path, local_below=1000), START, START + 2 * HOUR)) == 1
+
+
+def crash_after_the_move(task: Any, made: dict[str, Any]) -> None:
+    """Run a task that dies when its cursor has moved, before it tells anything."""
+    with pytest.MonkeyPatch.context() as patch:
+        crash_before(patch, changefeed_to_parquet, "tell")
+        with pytest.raises(Crash):
+            task.execute(made)
+    assert list(_serialize_outlet_events(made["outlet_events"])) == []
+
+
+def test_a_retry_tells_what_a_try_that_died_behind_the_cursor_committed(database: str, path: str) -> None:
+    """Together with what came since, as one range of each shard; the result says so as well."""
+    task = operator(path, unit=None, mode="batch", local_below=1000)
+    crash_after_the_move(task, context())
+    made = context(attempt=2)
+    result = task.execute(made)
+    assert (result["rows"], result["units"], len(result["manifests"])) == (36, 2, 2)
+    assert set(result["cursors"]) == {"0", "1"}
+    (sent,) = events(task, made)
+    assert (sent["extra"]["rows"], sorted(sent["extra"]["batch"])) == (36, ["0", "1"])
+    insert(database, range(36, 42), START)
+    crash_after_the_move(task, context(attempt=3))
+    made = context(attempt=4)
+    assert task.execute(made)["rows"] == 42
+    told = ToldExport.from_extra(events(task, made)[0]["extra"])
+    assert sum(batch.num_rows for batch in told.batches()) == told.rows == 42
+
+
+def test_a_retry_tells_all_of_a_batch_whose_cursor_did_not_move(database: str, path: str) -> None:
+    """The batch that was committed and what came since are two units of a shard, and one range."""
+    task = operator(path, unit=None, mode="batch", local_below=1000)
+    with pytest.MonkeyPatch.context() as patch:
+        crash_before(patch, cursors, "advance")
+        with pytest.raises(Crash):
+            task.execute(context())
+    insert(database, range(36, 42), START)
+    made = context(attempt=2)
+    task.execute(made)
+    told = ToldExport.from_extra(events(task, made)[0]["extra"])
+    assert sum(batch.num_rows for batch in told.batches()) == told.rows == 42
+
+
+@pytest.mark.parametrize("other", [{"dag_id": "other"}, {"run_id": "other"}, {"map_index": 3}], ids=str)
+def test_a_retry_does_not_tell_what_others_committed(database: str, path: str, other: dict[str, Any]) -> None:
+    """Another DAG, run or mapped task tells its own; neither does a first try look back."""
+    task = operator(path, unit=None, mode="batch", local_below=1000)
+    crash_after_the_move(task, context())
+    for attempt, named in ((2, other), (1, {})):
+        made = context(attempt=attempt)
+        vars(made["ti"]).update(named)
+        assert task.execute(made)["rows"] == 0
+        assert events(task, made) == []
+
+
+def test_batches_of_other_runs_do_not_hide_those_of_earlier_tries(database: str, path: str) -> None:
+    """A neighbour went on from the moved cursor before the retry began: its batch is told once more."""
+    task = operator(path, unit=None, mode="batch", local_below=1000)
+    crash_after_the_move(task, context())
+    insert(database, range(36, 42), START)
+    neighbour = context()
+    neighbour["ti"].run_id = "later"
+    assert task.execute(neighbour)["rows"] == 6
+    made = context(attempt=2)
+    assert task.execute(made)["rows"] == 42
+    told = ToldExport.from_extra(events(task, made)[0]["extra"])
+    assert sum(batch.num_rows for batch in told.batches()) == told.rows == 42

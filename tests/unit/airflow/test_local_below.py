@@ -127,7 +127,7 @@ def test_errors_are_the_same_either_way(database: str, path: str) -> None:
     connection.close()
     with pytest.raises(AirflowFailException, match=r"MissingEventError.*on_missing") as caught:
         operator(path, local_below=1000).execute(context(START, START + HOUR))
-    assert isinstance(caught.value.__cause__, MissingEventError)
+    assert str(caught.value).startswith(MissingEventError.__name__)
     assert exported(path) == []
     keys = {"on_missing": "keys_only"}
     operator(path, local_below=1000, options=keys).execute(context(START, START + HOUR))

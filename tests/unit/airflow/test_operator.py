@@ -290,7 +290,7 @@ def test_the_jobs_own_error_comes_back(database: str, path: str) -> None:
     connection.close()
     with pytest.raises(AirflowFailException, match=r"MissingEventError.*on_missing") as caught:
         operator(path).execute(context(START, START + HOUR))
-    assert isinstance(caught.value.__cause__, MissingEventError)
+    assert str(caught.value).startswith(MissingEventError.__name__)
     assert exported(path) == []
     operator(path, options={"on_missing": "keys_only"}).execute(context(START, START + HOUR))
     assert_complete(database, path, 1)
