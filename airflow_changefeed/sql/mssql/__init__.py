@@ -249,8 +249,9 @@ def install_script(schema: str = DEFAULT_SCHEMA, *, sequence_cache: int = SEQUEN
     InvalidArgumentError.collect("install script", problems)
     tokens = install_tokens(schema)
     tokens["cache"] = f"cache {sequence_cache}"
-    # sqlcmd's defaults are off, and modules keep what they were made with.
-    batches = ["set quoted_identifier on;\nset ansi_nulls on;\n"]
+    # sqlcmd's defaults are off, and modules keep what they were made with. check_server ends execution where
+    # it refuses; who runs the script again in the same session begins anew.
+    batches = ["set noexec off;\nset quoted_identifier on;\nset ansi_nulls on;\n"]
     for name in INSTALL:
         text = (
             _templates_function(name, _TEMPLATES[name](), tokens)
@@ -261,6 +262,7 @@ def install_script(schema: str = DEFAULT_SCHEMA, *, sequence_cache: int = SEQUEN
             if name.endswith(f".{kind}"):
                 text = text.replace(f"\ncreate {kind} ", f"\ncreate or alter {kind} ", 1)
         batches.append(text)
+    batches.append("set noexec off;\n")
     return batches
 
 

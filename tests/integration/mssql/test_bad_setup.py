@@ -212,13 +212,37 @@ def test_names_that_read_the_same_collide(tables: Database) -> None:
         assert _everything(client) == before
 
 
-def test_a_server_too_old_is_refused_before_anything_is_made(empty_database: Database) -> None:
-    """A server that cannot run what the script is written with fails at its first batch, which says so."""
-    settings, first, *_ = install_script("of_old", sequence_cache=1)
-    needed = "string_agg(x.v, N'','') within group (order by x.v)"
-    assert first.count(needed) == 1
+#: What a server must know, and what one says that does not.
+_PROBE = "from openjson(N''[\"a\"]'') as j"
+_LEVEL = "d.compatibility_level from sys.databases as d where d.name = db_name()"
+
+
+@pytest.mark.parametrize(
+    ("level", "words"),
+    [
+        ("110", ("compatibility level 110", "needs 130", "set compatibility_level = 130")),
+        ("130", ("too old", "SQL Server 2017")),
+        ("null", ("too old", "SQL Server 2017")),
+    ],
+)
+def test_what_cannot_run_it_is_refused_before_anything_is_made(
+    empty_database: Database, level: str, words: tuple[str, ...]
+) -> None:
+    """A script that goes on after an error makes nothing, either; the reason is named with its number."""
+    batches = install_script("of_old", sequence_cache=1)
+    refused = batches[1].replace(_PROBE, _PROBE.replace("openjson", "myservice.missing"))
+    refused = refused.replace(_LEVEL, level)
+    assert (_PROBE in batches[1], _LEVEL in batches[1]) == (True, True)
     with empty_database.client() as client:
-        client.results(settings)
-        client.fails(77118, first.replace(needed, "convert(nvarchar(9), 1 / 0)"), "too old", "2017")
+        client.results(batches[0])
+        client.fails(77118, refused, *words)
+    with empty_database.client() as client:
         assert client.value("select schema_id('of_old')") is None
-        client.results(first)
+
+
+def test_a_server_that_can_run_it_is_let_through(empty_database: Database) -> None:
+    """The check says nothing where all is there."""
+    with empty_database.client() as client:
+        for batch in install_script("of_new", sequence_cache=1)[:2]:
+            client.results(batch)
+        assert client.value("select 1") == 1

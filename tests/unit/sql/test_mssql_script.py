@@ -105,7 +105,20 @@ def test_the_script_is_written_for_dbas() -> None:
     assert done.stdout == script("feeds", sequence_cache=50)
     assert done.stdout.count("\ngo\n") == len(install_script("feeds"))
     assert "cache 50" in done.stdout
-    assert re.search(r"exec \[feeds\]\.\[upgrade_feeds\];\ngo\s*$", done.stdout)
+    assert re.search(r"exec \[feeds\]\.\[upgrade_feeds\];\ngo\s*set noexec off;\s*go\s*$", done.stdout)
+
+
+def test_a_script_that_is_refused_executes_nothing_more() -> None:
+    """
+    SSMS, and sqlcmd without ``-b``, go on after an error: the check ends execution, and the next run begins it.
+
+    ``throw`` would end the batch before that.
+    """
+    first, check, *_, last = install_script()
+    code = [line.strip() for line in check.splitlines() if line.strip() and not line.startswith("--")]
+    assert code[-3:] == ["raiserror(N'%s', 16, 1, @message);", "set noexec on;", "end catch;"]
+    assert first.startswith("set noexec off;")
+    assert last == "set noexec off;\n"
 
 
 def test_the_script_says_its_version() -> None:
