@@ -70,6 +70,7 @@ INSTALL = (
     "upgrade_feeds.procedure",
     "check_captured.procedure",
     "check_captured_tables.procedure",
+    "guard_schema.procedure",
     "set_capture_columns.procedure",
     "create_capture_objects.procedure",
     "note_capture_gaps.procedure",

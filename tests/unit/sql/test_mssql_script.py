@@ -121,6 +121,17 @@ def test_a_script_that_is_refused_executes_nothing_more() -> None:
     assert last == "set noexec off;\n"
 
 
+def test_nothing_runs_as_the_owner_of_the_database() -> None:
+    """
+    After a restore the owner may have no login, and all that runs as dbo fails (15517).
+
+    Only the guard of captured tables runs as somebody else, a user without login, which cannot lose one.
+    """
+    found = re.findall(r"\b(?:execute|exec) as ('+)([^']+)", script(), flags=re.IGNORECASE)
+    assert [user for _, user in found] == ["changefeed.guard"]
+    assert "create user [changefeed.guard] without login" in script()
+
+
 def test_the_script_says_its_version() -> None:
     """At the top, and to whoever asks the database."""
     assert script().startswith(f"-- airflow_changefeed {__version__}: installs or upgrades schema changefeed")

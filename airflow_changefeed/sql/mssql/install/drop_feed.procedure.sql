@@ -104,6 +104,10 @@ begin
         select N'drop trigger [<<schema_name_in_text>>_captures] on database'
         where exists (select 1 from sys.triggers as t where t.parent_class = 0 and t.name = N'<<schema_text>>_captures')
             and not exists (select 1 from <<schema>>.[captures] as c where c.name <> @name);
+        insert into @drops (sql)
+        select N'drop user [<<schema_name_in_text>>.guard]'
+        where database_principal_id(N'<<schema_text>>.guard') is not null
+            and not exists (select 1 from <<schema>>.[captures] as c where c.name <> @name);
         select top (1) @place = d.place, @sql = d.sql from @drops as d order by d.place;
         while @place is not null
         begin

@@ -219,14 +219,7 @@ begin
                 where t.capture_id = @capture_id and t.trigger_count = 0) then is_enabled else 1 end
         where capture_id = @capture_id;
         if @guard_schema = 1 and not exists (select 1 from sys.triggers as t where t.parent_class = 0 and t.name = N'<<schema_text>>_captures')
-            exec sys.sp_executesql N'-- Refuses what would make the writers of captured tables fail, or pass their captures. Made by changefeed.
-create trigger [<<schema_name_in_text>>_captures] on database with execute as ''dbo''
-for alter_table, drop_table, rename, alter_schema, alter_trigger, drop_trigger
-as
-begin
-    set nocount on;
-    exec <<schema_in_text>>.[check_captured_tables];
-end';
+            exec <<schema>>.[guard_schema];
         if @feed_id is not null exec <<schema>>.[bump_version] @feed_id = @feed_id;
         -- One that was just made is at its first version.
         else update <<schema>>.[feeds] set schema_print = <<schema>>.[columns_print](name, object_id) where name = @capture;

@@ -65,6 +65,7 @@ begin
             set @no = null;
             select top (1) @no = t.table_no from <<schema>>.[capture_tables] as t where t.capture_id = @id and t.table_no > @last order by t.table_no;
         end;
+        if exists (select 1 from <<schema>>.[captures] as c where c.capture_id = @id and c.guard_schema = 1) exec <<schema>>.[guard_schema];
         update <<schema>>.[captures] set is_changing = 0 where capture_id = @id;
         -- Also where nothing changed: what was seen before may mean something else now.
         exec <<schema>>.[bump_version] @feed_id = @feed_id;

@@ -35,6 +35,8 @@ begin
             set @id = null;
             select top (1) @id = f.capture_id, @no = f.table_no from @found as f order by f.capture_id, f.table_no;
         end;
+        if exists (select 1 from sys.triggers as t where t.parent_class = 0 and t.name = N'<<schema_text>>_captures')
+            exec <<schema>>.[guard_schema];
     end try
     begin catch
         if @@trancount > 0 rollback;
