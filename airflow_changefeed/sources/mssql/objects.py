@@ -13,7 +13,15 @@ from airflow_changefeed.sql import load_sql
 from airflow_changefeed.sql.mssql import INSTALL, capture_templates, feed_templates, install_tokens
 
 #: Made by a batch of ``install/``, each of its own name.
-_TABLES = ("feeds", "dropped_feeds", "consumers", "dropped_consumers", "cursor_history", "stale_marks")
+_TABLES = (
+    "feeds",
+    "dropped_feeds",
+    "consumers",
+    "dropped_consumers",
+    "cursor_history",
+    "stale_marks",
+    "writer_locks",
+)
 _CAPTURE_TABLES = ("captures", "capture_tables", "capture_columns", "capture_gaps")
 _SEQUENCES = ("sequence", "lease_token")
 #: The procedure that a capture has once, whatever its tables.

@@ -33,6 +33,7 @@ INSTALL = (
     "consumer_settings.batch",
     "cursor_history.batch",
     "stale_marks.batch",
+    "writer_locks.batch",
     "captures.batch",
     "capture_triggers.view",
     "now.function",

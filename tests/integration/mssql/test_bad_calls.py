@@ -202,12 +202,8 @@ LOCK = f"exec changefeed.[lock:{SERIALIZED}]; "
 LOCK_FEED = f"exec changefeed.[lock_feed:{SERIALIZED}]; "
 ULID = f"select changefeed.[ulid:{SERIALIZED}](0)"
 NEXT = "select changefeed.ulid(next value for changefeed.sequence)"
-#: A rollback to a savepoint leaves the session's context, but not the lock on the range that it names.
-#: Some servers leave that lock, too; so here the context names a range that nobody has locked.
-RELEASE = "".join(
-    f"exec sp_set_session_context N'changefeed.range{feed}', N'changefeed/rolled/back'; "
-    for feed in ("", f"/{SERIALIZED}")
-)
+#: A rollback to a savepoint leaves the session's context, and gives back what the lock reserved.
+SAVE, RELEASE = "save transaction here; ", "rollback transaction here; "
 
 WRONG_ULIDS = {
     "without a lock": ("begin transaction; " + ULID, "after having called"),
@@ -215,14 +211,21 @@ WRONG_ULIDS = {
         "begin transaction; " + LOCK + "commit; begin transaction; " + ULID,
         "after having called",
     ),
-    "after the lock was rolled back": ("begin transaction; " + LOCK + RELEASE + ULID, "after having called"),
+    "after the lock was rolled back": (
+        "begin transaction; " + SAVE + LOCK + RELEASE + ULID,
+        "after having called",
+    ),
     "after the second lock was rolled back": (
-        "begin transaction; " + LOCK + LOCK + RELEASE + ULID,
+        "begin transaction; " + LOCK + SAVE + LOCK + RELEASE + ULID,
         "after having called",
     ),
     "sequence after the lock was rolled back": (
-        "begin transaction; " + LOCK_FEED + RELEASE + NEXT,
+        "begin transaction; " + SAVE + LOCK_FEED + RELEASE + NEXT,
         "lock_feed:T or lock:T",
+    ),
+    "of a shard after the lock was rolled back": (
+        "begin transaction; " + SAVE + LOCK + RELEASE + f"select changefeed.[shard_ulid:{SERIALIZED}](0, 0)",
+        "shard_ulid",
     ),
     "index after lock_feed": ("begin transaction; " + LOCK_FEED + ULID, "next value for"),
     "index of any feed after lock_feed": (
@@ -258,6 +261,18 @@ def test_a_ulid_without_its_lock_is_refused(feeds: Database, case: str) -> None:
         client.results("if @@trancount > 0 rollback transaction")
         # The connection can still write.
         client.results("begin transaction; " + LOCK + ULID + "; rollback")
+
+
+def test_a_ulid_is_given_after_a_rollback_to_a_later_savepoint(feeds: Database) -> None:
+    """R13: what the lock reserved before the savepoint stays reserved; so does a lock that is taken again."""
+    ulids = f"select changefeed.[ulid:{SERIALIZED}](0), changefeed.[shard_ulid:{SERIALIZED}](0, 0)"
+    with feeds.client() as client:
+        for before in (LOCK + SAVE, LOCK + SAVE + LOCK, SAVE + LOCK):
+            again = LOCK if before != LOCK + SAVE else ""
+            client.results("begin transaction; " + before + RELEASE + again)
+            ((one, other),) = client.rows(ulids)
+            assert one == other
+            client.results("rollback transaction")
 
 
 def test_writers_that_lock_shards_in_opposite_orders(feeds: Database) -> None:

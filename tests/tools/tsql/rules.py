@@ -39,7 +39,7 @@ def static_findings(text: Text, tree: Any) -> list[Finding]:
 
 
 def thrown_numbers(tree: Any) -> Iterator[int]:
-    """Go over the numbers that a text throws; where it says `raiserror`, those that its messages begin with."""
+    """Go over the numbers that a text throws; where it has `raiserror`, that its messages begin with."""
     nodes = list(walk(tree))
     for node in nodes:
         number = node.ErrorNumber if kind(node) == "ThrowStatement" else None

@@ -110,9 +110,9 @@ def test_the_script_is_written_for_dbas() -> None:
 
 def test_a_script_that_is_refused_executes_nothing_more() -> None:
     """
-    SSMS, and sqlcmd without ``-b``, go on after an error: the check ends execution, and the next run begins it.
+    SSMS, and sqlcmd without ``-b``, go on after an error: the check ends execution.
 
-    ``throw`` would end the batch before that.
+    ``throw`` would end the batch before that. The next run begins it again.
     """
     first, check, *_, last = install_script()
     code = [line.strip() for line in check.splitlines() if line.strip() and not line.startswith("--")]

@@ -137,6 +137,7 @@ begin
         delete from <<schema>>.[capture_tables] where capture_id in (select c.capture_id from <<schema>>.[captures] as c where c.name = @name);
         delete from <<schema>>.[captures] where name = @name;
         delete from <<schema>>.[stale_marks] where feed_id = @feed_id;
+        delete from <<schema>>.[writer_locks] where feed_id = @feed_id;
         delete from <<schema>>.[dropped_feeds] where name = @name;
         insert into <<schema>>.[dropped_feeds] (name, resource_version)
         select f.name, f.resource_version from <<schema>>.[feeds] as f where f.feed_id = @feed_id;

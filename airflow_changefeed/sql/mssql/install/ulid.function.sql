@@ -2,23 +2,30 @@
 -- @n: after lock_feed:T, next value for <<schema>>.[sequence] (over (order by ...) for many rows of one statement);
 --     after lock:T, an index, 0 to 10^11 - 1. One lock takes one of them only, so that no ULID is given twice.
 -- result: the ULID. errors: 245, as a function can raise nothing else; its text says what is wrong.
--- Fails also when the lock was undone by a rollback to a savepoint (ADR 0001, R13): the lock on exactly this range of
--- numbers is asked for, which a rollback releases together with the numbers.
+-- Fails also when the lock was undone by a rollback to a savepoint (ADR 0001, R13): the row that lock:T wrote is then gone, or
+-- another one. Its own row no writer waits for; one that was rolled back, and that another writer has now, is waited for
+-- until that writer ends, and then is not this one.
 -- Several feeds or shards locked in one transaction: this gives those of the last one; shard_ulid:T asks by shard.
 create function <<schema>>.[ulid](@n bigint) returns binary(16)
 as
 begin
     declare @start bigint = convert(bigint, session_context(N'changefeed.sequence_start'));
     declare @offset bigint = case when @n >= 1000000000000000 then @n - @start else @n end;
-    declare @range nvarchar(255) = convert(nvarchar(255), session_context(N'changefeed.range'));
-    -- Without a range the transaction was locked by mssql-changefeed v2, while this was being upgraded.
+    declare @feed_id int = convert(int, session_context(N'changefeed.locked_feed'));
+    declare @shard nvarchar(36) = convert(nvarchar(36), session_context(N'changefeed.locked_shard'));
+    declare @high binary(8) = convert(binary(8), session_context(N'changefeed.ulid_high'));
+    declare @low bigint = convert(bigint, session_context(N'changefeed.ulid_low'));
+    declare @ulid binary(16) = convert(binary(16), @high + convert(binary(8), @low));
+    -- Without a shard the transaction was locked by mssql-changefeed v2, while this was being upgraded.
     if isnull(convert(bigint, session_context(N'changefeed.transaction_id')), 0) <> current_transaction_id()
-        or (@range is not null and applock_mode(N'public', @range, N'Transaction') <> N'Exclusive')
+        or (@shard is not null and not exists (
+            select 1 from <<schema>>.[writer_locks] as w
+            where w.feed_id = @feed_id and w.shard = @shard and w.transaction_id = current_transaction_id() and w.ulid = @ulid
+        ))
         return convert(binary(16), convert(int, 'changefeed: call lock_feed:T or lock:T first, in this transaction'));
     if @n is null or @offset is null or @offset not between 0 and 99999999999
         return convert(binary(16), convert(int, 'changefeed: number is not of this lock: 10^11 at most, and drawn after it'));
     if (@n >= 1000000000000000 and isnull(@start, 0) = 0) or (@n < 1000000000000000 and isnull(@start, 0) <> 0)
         return convert(binary(16), convert(int, 'changefeed: lock_feed:T goes with sequence numbers, lock:T with an index'));
-    return convert(binary(16), convert(binary(8), session_context(N'changefeed.ulid_high'))
-        + convert(binary(8), convert(bigint, session_context(N'changefeed.ulid_low')) + @offset));
+    return convert(binary(16), @high + convert(binary(8), @low + @offset));
 end

@@ -20,7 +20,7 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     begin try
-        declare @transaction_id bigint, @range nvarchar(255), @key nvarchar(128), @result int, @packed varbinary(40), @listed nvarchar(4000);
+        declare @transaction_id bigint, @shard nvarchar(36), @key nvarchar(128), @packed varbinary(40), @listed nvarchar(4000);
         if @@trancount = 0
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure inside a transaction (lock)', 0;
         exec <<schema>>.[lock_shard:<<name>>] @shard_id = @shard_id, @lock_timeout = @lock_timeout;
@@ -33,17 +33,21 @@ begin
         set @ulid = convert(binary(16), @ulid_high + convert(binary(8), @ulid_low));
         if @session_context = 1
         begin
-            -- A lock on exactly this range of numbers: a rollback to a savepoint that gives the numbers back gives this back
-            -- too, and the functions then refuse (R13). A shard's own lock may be older than the savepoint.
+            -- What was reserved, as a row: a rollback to a savepoint takes both back, and the functions then refuse (R13).
             set @transaction_id = current_transaction_id();
-            set @range = concat(N'changefeed/<<object_id>>/', @shard_id, N'/', <<schema>>.[ulid_text](@ulid));
-            exec @result = sp_getapplock @Resource = @range, @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 0;
+            set @shard = <<schema>>.[shard_text](@shard_id);
+            update <<schema>>.[writer_locks] with (rowlock) set transaction_id = @transaction_id, ulid = @ulid
+            where feed_id = <<feed_id>> and shard = @shard;
+            if @@rowcount = 0
+                insert into <<schema>>.[writer_locks] (feed_id, shard, transaction_id, ulid)
+                values (<<feed_id>>, @shard, @transaction_id, @ulid);
             -- For ulid(@n); and by the feed's name, for ulid:T(@i); and by shard, so that another shard of this transaction
             -- does not overwrite it.
             exec sp_set_session_context N'changefeed.transaction_id', @transaction_id;
             exec sp_set_session_context N'changefeed.ulid_high', @ulid_high;
             exec sp_set_session_context N'changefeed.ulid_low', @ulid_low;
-            exec sp_set_session_context N'changefeed.range', @range;
+            exec sp_set_session_context N'changefeed.locked_feed', <<feed_id>>;
+            exec sp_set_session_context N'changefeed.locked_shard', @shard;
             exec sp_set_session_context N'changefeed.sequence_start', null;
             -- What earlier transactions left for their shards is given back: a session's context holds 1 MB.
             set @listed = isnull(convert(nvarchar(4000), session_context(N'changefeed.shards/<<name_text>>')), N'');
@@ -57,7 +61,7 @@ begin
             exec sp_set_session_context N'changefeed.transaction_id/<<name_text>>', @transaction_id;
             exec sp_set_session_context N'changefeed.ulid_high/<<name_text>>', @ulid_high;
             exec sp_set_session_context N'changefeed.ulid_low/<<name_text>>', @ulid_low;
-            exec sp_set_session_context N'changefeed.range/<<name_text>>', @range;
+            exec sp_set_session_context N'changefeed.locked_shard/<<name_text>>', @shard;
             exec sp_set_session_context N'changefeed.sequence_start/<<name_text>>', null;
             set @key = concat(N'changefeed.shard/<<feed_id>>/', @shard_id);
             set @packed = convert(binary(8), @transaction_id) + @ulid;

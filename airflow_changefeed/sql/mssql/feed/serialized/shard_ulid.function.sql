@@ -7,9 +7,12 @@ as
 begin
     declare @packed binary(24) = convert(binary(24), session_context(concat(N'changefeed.shard/<<feed_id>>/', @shard_id)));
     declare @ulid binary(16) = convert(binary(16), substring(@packed, 9, 16));
-    declare @range nvarchar(255) = concat(N'changefeed/<<object_id>>/', @shard_id, N'/', <<schema>>.[ulid_text](@ulid));
+    declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id);
     if isnull(convert(bigint, convert(binary(8), substring(@packed, 1, 8))), 0) <> current_transaction_id()
-        or applock_mode(N'public', @range, N'Transaction') <> N'Exclusive'
+        or not exists (
+            select 1 from <<schema>>.[writer_locks] as w
+            where w.feed_id = <<feed_id>> and w.shard = @shard and w.transaction_id = current_transaction_id() and w.ulid = @ulid
+        )
         return convert(binary(16), convert(int, 'error: shard_ulid must be called in a transaction, and after lock:T of that shard'));
     if @i is null or @i not between 0 and 99999999999
         return convert(binary(16), convert(int, 'error: shard_ulid takes 0 to 10^11 - 1'));

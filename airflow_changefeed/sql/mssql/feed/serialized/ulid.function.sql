@@ -6,15 +6,20 @@
 create function <<schema>>.[ulid:<<name>>](@i bigint) returns binary(16)
 as
 begin
-    declare @range nvarchar(255) = convert(nvarchar(255), session_context(N'changefeed.range/<<name_text>>'));
-    -- Without a range the transaction was locked by mssql-changefeed v2, while this was being upgraded.
+    declare @shard nvarchar(36) = convert(nvarchar(36), session_context(N'changefeed.locked_shard/<<name_text>>'));
+    declare @high binary(8) = convert(binary(8), session_context(N'changefeed.ulid_high/<<name_text>>'));
+    declare @low bigint = convert(bigint, session_context(N'changefeed.ulid_low/<<name_text>>'));
+    declare @ulid binary(16) = convert(binary(16), @high + convert(binary(8), @low));
+    -- Without a shard the transaction was locked by mssql-changefeed v2, while this was being upgraded.
     if isnull(convert(bigint, session_context(N'changefeed.transaction_id/<<name_text>>')), 0) <> current_transaction_id()
-        or (@range is not null and applock_mode(N'public', @range, N'Transaction') <> N'Exclusive')
+        or (@shard is not null and not exists (
+            select 1 from <<schema>>.[writer_locks] as w
+            where w.feed_id = <<feed_id>> and w.shard = @shard and w.transaction_id = current_transaction_id() and w.ulid = @ulid
+        ))
         return convert(binary(16), convert(int, 'error: changefeed.ulid must be called in a transaction, and after having called changefeed.lock:*'));
     if @i is null or @i not between 0 and 99999999999
         return convert(binary(16), convert(int, 'error: changefeed.ulid takes 0 to 10^11 - 1'));
     if isnull(convert(bigint, session_context(N'changefeed.sequence_start/<<name_text>>')), 0) <> 0
         return convert(binary(16), convert(int, 'error: after lock_feed:T use changefeed.ulid(next value for changefeed.sequence)'));
-    return convert(binary(16), convert(binary(8), session_context(N'changefeed.ulid_high/<<name_text>>'))
-        + convert(binary(8), convert(bigint, session_context(N'changefeed.ulid_low/<<name_text>>')) + @i));
+    return convert(binary(16), @high + convert(binary(8), @low + @i));
 end
