@@ -40,6 +40,7 @@ def load_feeds(
     note = note_schemas(schema, "@feed") if is_noted else ""
     columns = (
         "feed_id, name, kind, shard_key_type, ulid_column, shard_column, floor_time, tolerance_ms, "
+        "upgrade_problem, "
         "object_schema_name(object_id) as table_schema, object_name(object_id) as table_name"
     )
     try:
@@ -113,6 +114,7 @@ def _feed(
         key_collations={one["name"]: one["collation"] for one in columns if one["name"] in key_names},
         refusals={column["name"]: reason for column in columns if (reason := _refusal(column))},
         capture=capture,
+        upgrade_problem=row["upgrade_problem"],
     )
 
 
@@ -174,7 +176,14 @@ def columns_sql(schema: str, registered: str, *also: str) -> str:
 
 def _check_whole(feed: MssqlFeed) -> None:
     """Raise for what keeps a feed's events from being told, also by their keys."""
-    if not feed.info.key_columns:
+    if feed.upgrade_problem is not None:
+        raise FeedSetupError(
+            f"feed {feed.name!r} could not be upgraded to the installed version of changefeed: "
+            f"{feed.upgrade_problem}. Mend that, then: {feed.upgrade_statement}",
+            feed=feed.name,
+        )
+    # The events of serialized writers are told by their ULIDs, so their table needs no key.
+    if not (feed.info.columns if feed.is_serialized else feed.info.key_columns):
         raise FeedSetupError(
             f"feed {feed.name!r} has lost its event table, or this login must not see it: ask a DBA to "
             f"`grant select on {feed.name}` to the login's user (no role of the feed has that, except where "
@@ -223,6 +232,17 @@ def load_feed(
             if is_whole:
                 _check_whole(known)
             return known
+    of_v2 = [f"{quote(schema)}.{quote(f'{kind}:{feed}')}" for kind in ("read_feed", "lock")]
+    if session.rows(
+        "declare @a nvarchar(400) = ?, @b nvarchar(400) = ?; "
+        "select 1 where object_id(@a) is not null or object_id(@b) is not null",
+        *of_v2,
+    ):
+        raise FeedSetupError(
+            f"feed {feed!r} is one of mssql-changefeed v2, which was not upgraded: `exec "
+            f"{quote(schema)}.[upgrade_feeds]` does that, or says why it cannot be",
+            feed=feed,
+        )
     names = [row[0] for row in session.rows(f"select name from {quote(schema)}.[feeds] order by name")]
     raise no_feed(feed, names, users_tables(session))
 

@@ -61,6 +61,7 @@ THROWN: Mapping[int, type[ChangefeedError]] = {
     77114: FeedSetupError,
     77115: FeedSetupError,
     77116: InvalidArgumentError,
+    77117: FeedSetupError,
     77118: FeedSetupError,
     77119: FeedSetupError,
     77120: HistoryError,

@@ -32,6 +32,7 @@ from airflow_changefeed.sources.mssql.objects import (
     rights,
 )
 from airflow_changefeed.sources.mssql.session import Session
+from airflow_changefeed.sources.mssql.versions import registered
 from airflow_changefeed.sources.outbox import old_outbox
 
 #: Engine editions of SQL Server on a machine of one's own, and the first major version of it that is
@@ -173,9 +174,10 @@ class _Inspection:
     def _versions(self, session: Session, feeds: list[str]) -> None:
         ((installed,),) = session.rows(f"select {quote(self.schema)}.[version]()")
         self.installed = str(installed)
-        rows = session.rows(f"select name, version from {quote(self.schema)}.[feeds]")
-        versions = {name: version for name, version in rows if name in feeds}
-        self.faults += told.version_faults(self.installed, versions)
+        rows = session.records(registered(self.schema, "name, version, upgrade_problem"))
+        versions = {row["name"]: row["version"] for row in rows if row["name"] in feeds}
+        problems = {row["name"]: row["upgrade_problem"] for row in rows if row["upgrade_problem"]}
+        self.faults += told.version_faults(self.installed, versions, problems)
 
     def _options(self, session: Session, feeds: list[str]) -> None:
         """Find what is wrong with options of tables and sequences."""
@@ -203,7 +205,7 @@ class _Inspection:
 
     def _feed(self, feed: MssqlFeed) -> None:
         """Find what is wrong with a feed."""
-        upgrade = told.upgrade(self.schema, feed)
+        upgrade = feed.upgrade_statement
         if self.sees_all:
             expected = feed_objects(feed.name, feed.kind, is_capture=feed.capture is not None)
             self.faults += told.missing_objects(self.schema, expected, self.names, upgrade)

@@ -171,13 +171,17 @@ def durability_faults(database: str, delayed_durability: int) -> Iterator[Fault]
         )
 
 
-def version_faults(installed: str, versions: Mapping[str, str]) -> list[Fault]:
+def version_faults(
+    installed: str, versions: Mapping[str, str], problems: Mapping[str, str] | None = None
+) -> list[Fault]:
     """
     Tell versions that differ.
 
     :param installed: version in the database.
     :param versions: of each feed.
+    :param problems: why feeds could not be upgraded, which are refused until they are.
     """
+    reasons = problems or {}
     faults = []
     if installed != __version__[:20]:
         faults.append(
@@ -189,13 +193,16 @@ def version_faults(installed: str, versions: Mapping[str, str]) -> list[Fault]:
             )
         )
     for feed, version in versions.items():
-        if version != installed:
+        if feed in reasons or version != installed:
+            what = f"it has version {version or 'none'}, the installation has {installed}"
+            why = f"it could not be upgraded, and is refused until it is: {reasons.get(feed)}"
             faults.append(
                 Fault(
                     FaultKind.FEED_VERSION_DIFFERS,
                     f"feed {feed}",
-                    f"it has version {version or 'none'}, the installation has {installed}",
-                    "An upgrade did not come to its end: run the install script again, or upgrade_feeds",
+                    why if feed in reasons else what,
+                    f"{'Mend that' if feed in reasons else 'An upgrade did not come to its end'}: run the "
+                    "install script again, or upgrade_feeds",
                 )
             )
     return faults
@@ -301,10 +308,3 @@ def hanging(feed: str, shard: str, order_sequence: int, outbox: str) -> Fault:
         f"Delete the row from {outbox} and insert it without order_sequence; let the writer leave that "
         "column to its default",
     )
-
-
-def upgrade(schema: str, feed: MssqlFeed) -> str:
-    """Return the statement that makes a feed's objects again."""
-    kind = "blocking" if feed.is_serialized else "outbox"
-    table = (feed.table or feed.name).replace("'", "''")
-    return f"exec {quote(schema)}.[upgrade_feed] @table_name = N'{table}', @{kind} = 1"

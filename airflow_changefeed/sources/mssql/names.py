@@ -169,6 +169,7 @@ class MssqlFeed:
     :param key_collations: of the key columns; None where they have none.
     :param refusals: why a column cannot be exported although its type could, by the column's name.
     :param capture: whose events it feeds; None where its table is the user's own.
+    :param upgrade_problem: why it could not be brought to the installed version; None where it was.
     """
 
     schema: str
@@ -183,6 +184,7 @@ class MssqlFeed:
     key_collations: Mapping[str, str | None]
     refusals: Mapping[str, str] = field(default_factory=dict)
     capture: MssqlCapture | None = None
+    upgrade_problem: str | None = None
 
     def object(self, kind: str) -> str:
         """Return the name of one of the feed's objects, for example ``feed``."""
@@ -197,6 +199,13 @@ class MssqlFeed:
         """
         given = {name: value for name, value in arguments.items() if value is not None}
         return call_text(self.object(procedure), given, self.shard_key_type), tuple(given.values())
+
+    @property
+    def upgrade_statement(self) -> str:
+        """The statement that makes the feed's objects again."""
+        kind = "blocking" if self.is_serialized else "outbox"
+        table = literal(self.table or self.name)
+        return f"exec {quote(self.schema)}.[upgrade_feed] @table_name = {table}, @{kind} = 1"
 
     @property
     def is_serialized(self) -> bool:

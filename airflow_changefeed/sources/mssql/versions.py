@@ -28,9 +28,10 @@ def registered(schema: str, columns: str, condition: str = "") -> str:
 
     :param columns: of the table of feeds, besides.
     """
-    # Where an older version is installed, whose feeds have no versions, theirs is the outer one.
+    # Where an older version is installed, whose feeds lack a column, theirs is the outer one.
     return (
-        "select f.* from (select convert(bigint, 1) as resource_version) as older cross apply "
+        "select f.* from (select convert(bigint, 1) as resource_version, convert(nvarchar(2000), null) as "
+        "upgrade_problem) as older cross apply "
         f"(select {columns}, resource_version from {quote(schema)}.[feeds] {condition}) as f"
     )
 

@@ -61,6 +61,7 @@ INSTALL = (
     "check_table.procedure",
     "check_feed.procedure",
     "find_columns.procedure",
+    "lock_setup.procedure",
     "create_feed_objects.procedure",
     "note_schemas.procedure",
     "check_version.procedure",

@@ -40,6 +40,25 @@ def make_v2(client: Client, cache: int) -> None:
                 client.results(f"alter role [changefeed.{role}:{table}] add member [{role} of {table}]")
 
 
+def make_blocking(client: Client, table: str) -> None:
+    """Make what a feed of v2 in blocking mode has, over a table that is there, with a clock below zero."""
+    object_id = str(client.value(f"select object_id(N'{table}')"))
+    tokens = {"name": table, "object_id": object_id}
+    client.script(filled("upstream_v2.sql", **tokens))
+    client.script(filled("upstream_v2_blocking.sql", **tokens))
+    make_negative(client, table)
+
+
+def make_negative(client: Client, table: str) -> None:
+    """Let a feed's shard 0 have the clock of an hour ago and a negative ``ulid_low``, as half of v2's are."""
+    client.results(
+        "declare @time datetime2(3) = dateadd(hour, -1, sysutcdatetime()); "
+        f"insert into [changefeed].[state:{table}] (shard_id, time, ulid_high, ulid_low) values (0, @time, "
+        "convert(binary(8), convert(binary(6), datediff_big(millisecond, '1970-01-01', @time)) + 0xfffe), "
+        "-9000000000000000000)"
+    )
+
+
 def make_dotted(client: Client) -> None:
     """Make what tells a feed of v2 with its own sequence; some servers cannot draw from such a one."""
     tokens = {"name": DOTTED, "object_id": str(client.value(f"select object_id('{DOTTED}')"))}

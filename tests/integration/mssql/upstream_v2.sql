@@ -51,7 +51,8 @@ begin
         set @next_time = @time_hint;
         set @next_ulid_high = convert(binary(8),
             convert(binary(6), datediff_big(millisecond, '1970-01-01', @time_hint)) + substring(@random, 1, 2));
-        set @next_ulid_low = convert(bigint, convert(binary(8), substring(@random, 3, 8))) & 4611686018427387903;
+        -- Without its second highest bit, so that counting on overflows nowhere; the highest stays: half of them are negative.
+        set @next_ulid_low = convert(bigint, convert(binary(8), substring(@random, 3, 8))) & -4611686018427387905;
     end;
     if @previous_time is null
         insert into [changefeed].[state:<<name>>] (shard_id, time, ulid_high, ulid_low)

@@ -95,6 +95,7 @@ def _keys(case: Case) -> dict[str, str]:
         "history_is_table": equal("t"),
         "key_names_in_text": _in_text(", ".join(names)),
         "history_columns_in_text": _in_text(after_comma("h.", names)),
+        "read_names_in_text": _in_text("".join(f", {name}" for name in read)),
         "read_columns_in_text": _in_text(after_comma("r.", read)),
         "keys_after_comma": after_comma("", read),
         "feed_keys_after_comma": after_comma("f.", read),

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from airflow_changefeed import __version__
 from airflow_changefeed.core.fault import Fault, FaultKind
 from airflow_changefeed.core.feed import FeedInfo, FeedKind
 from airflow_changefeed.sources.mssql import inspect_faults as told
@@ -188,6 +189,17 @@ def test_a_healthy_catalog_has_no_fault() -> None:
     assert told.open_transaction_faults([]) == []
 
 
+def test_a_feed_that_could_not_be_upgraded_is_told_with_the_reason() -> None:
+    """Also where its version is the installed one, as readers refuse it."""
+    reasons = {FEED: "changefeed 77119: another key"}
+    for version in (__version__[:20], "0.0.1"):
+        (fault,) = told.version_faults(__version__[:20], {FEED: version}, reasons)
+        assert fault.kind is FaultKind.FEED_VERSION_DIFFERS
+        assert "refused until it is: changefeed 77119" in fault.what
+        assert "Mend that" in fault.remedy
+    assert told.version_faults(__version__[:20], {FEED: __version__[:20]}) == []
+
+
 def test_a_primary_key_that_a_server_counts_as_second_is_no_extra_index() -> None:
     """Not every server has clustered indexes."""
     assert locks(index(index_id=2, allow_page_locks=1)) == []
@@ -278,7 +290,7 @@ def test_the_upgrade_of_a_feed_is_a_statement(kind: FeedKind, table_name: str | 
     """Which can be run as it is."""
     info = FeedInfo(FEED, kind, "int", (), ())
     feed = MssqlFeed(SCHEMA, 1, FEED, kind, "int", table_name, None, None, info, {})
-    assert told.upgrade(SCHEMA, feed) == f"exec [changefeed].[upgrade_feed] {statement}"
+    assert feed.upgrade_statement == f"exec [changefeed].[upgrade_feed] {statement}"
 
 
 # ---- nothing is left out

@@ -35,7 +35,7 @@ begin
             exec sys.sp_executesql N'declare @rows int; select @rows = count(*) from (select r.ulid<<read_columns_in_text>> from #read as r) as s;';
         end try
         begin catch
-            throw 77107, N'changefeed 77107: feed "<<name_text>>": #read lacks a column: it needs ulid, <<key_names_in_text>>', 1;
+            throw 77107, N'changefeed 77107: feed "<<name_text>>": #read lacks a column: it needs ulid<<read_names_in_text>>', 1;
         end catch;
         exec <<schema>>.[check_cursor:<<name>>] @shard_id = @shard_id, @cursor = @cursor;
 

@@ -1,5 +1,5 @@
 -- Refuses a table that cannot become a feed, with all that is wrong with it.
--- errors: 77110 no primary key. 77112 its name is too long. 77113 another table's feed has this name. 77114 a key column is
+-- errors: 77110 no primary key; writers of an outbox need one, serialized writers tell their events apart by ULID. 77112 its name is too long. 77113 another table's feed has this name. 77114 a key column is
 --     named as one of the feed's own. 77115 a column begins with changefeed_
 -- permission: internal
 create procedure <<schema>>.[check_table] (
@@ -32,7 +32,7 @@ begin
         set @message = concat(N'changefeed 77113: there is a feed "', @name, N'" over another table, whose schema and name read the same together: rename one');
         throw 77113, @message, 1;
     end;
-    if not exists (select 1 from <<schema>>.[key_columns](@object_id) as k)
+    if @kind = 'outbox' and not exists (select 1 from <<schema>>.[key_columns](@object_id) as k)
     begin
         set @message = concat(N'changefeed 77110: table "', @name, N'" has no primary key, by which its events could be told apart: give it one');
         throw 77110, @message, 1;

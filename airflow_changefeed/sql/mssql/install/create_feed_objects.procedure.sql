@@ -1,6 +1,7 @@
 -- Makes or renews the objects of a feed: fills the templates from the catalog, in one pass, and executes them.
 -- Tables and types that are there stay; procedures, functions and views are replaced and keep what was granted on them.
 -- @feed_id: of a row in feeds.
+-- errors: 77101 another set-up goes on; transient. 77106 the feed was dropped meanwhile
 -- permission: internal; needs the right to create tables, procedures and roles
 create procedure <<schema>>.[create_feed_objects] (@feed_id int)
 as
@@ -15,7 +16,7 @@ begin
         declare @ulid_column nvarchar(128), @shard_column nvarchar(128);
         declare @table_schema nvarchar(128), @table_name nvarchar(128);
         declare @place int, @object varchar(40), @type varchar(10), @body nvarchar(max), @sql nvarchar(max), @at int, @is_capture bit = 0, @knows nchar(1) = N'1';
-        declare @full nvarchar(300), @breath nvarchar(5) = N',' + nchar(10) + N'    ';
+        declare @full nvarchar(300), @message nvarchar(2048), @breath nvarchar(5) = N',' + nchar(10) + N'    ';
 
         select
             @name = f.name, @object_id = f.object_id, @kind = f.kind, @shard_type = f.shard_key_type, @sequence = f.sequence_name,
@@ -69,40 +70,57 @@ begin
                 when @ulid_column is null
                     then N'convert(binary(16), convert(int, ''changefeed 77122: name the ULID column of the table with @ulid_column of setup_feed''))'
                 else N't.' + <<schema>>.[quoted](@ulid_column) end);
+        -- Serialized writers may have no key, or none but ULID and shard.
         insert into #tokens (token, value)
-        select 'key_definitions', string_agg(k.definition, @breath) within group (order by k.place) from @keys as k
-        union all
-        select 'keys', string_agg(convert(nvarchar(max), <<schema>>.[quoted](k.name)), N', ') within group (order by k.place) from @keys as k
-        union all
-        select 'outbox_keys', string_agg(convert(nvarchar(max), N'o.' + <<schema>>.[quoted](k.name)), N', ') within group (order by k.place) from @keys as k
-        union all
-        select 'page_keys', string_agg(convert(nvarchar(max), N'p.' + <<schema>>.[quoted](k.name)), N', ') within group (order by k.place) from @keys as k
-        union all
-        select 'numbered_keys', string_agg(convert(nvarchar(max), N'n.' + <<schema>>.[quoted](k.name)), N', ') within group (order by k.place) from @keys as k
-        union all
-        select 'history_keys', string_agg(convert(nvarchar(max), N'h.' + <<schema>>.[quoted](k.name)), N', ') within group (order by k.place) from @keys as k
-        union all
-        select 'history_is_feed', string_agg(convert(nvarchar(max), concat(N'f.', <<schema>>.[quoted](k.name), N' = h.', <<schema>>.[quoted](k.name))), N' and ') within group (order by k.place) from @keys as k
-        union all
-        select 'history_is_outbox', string_agg(convert(nvarchar(max), concat(N'o.', <<schema>>.[quoted](k.name), N' = h.', <<schema>>.[quoted](k.name))), N' and ') within group (order by k.place) from @keys as k
-        union all
-        select 'history_is_table', string_agg(convert(nvarchar(max), concat(N't.', <<schema>>.[quoted](k.name), N' = h.', <<schema>>.[quoted](k.name))), N' and ') within group (order by k.place) from @keys as k
-        union all
-        select 'key_names_in_text', replace(string_agg(convert(nvarchar(max), k.name), N', ') within group (order by k.place), N'''', N'''''') from @keys as k
-        union all
-        select 'history_columns_in_text', replace(string_agg(convert(nvarchar(max), concat(N', h.', <<schema>>.[quoted](k.name))), N'') within group (order by k.place), N'''', N'''''') from @keys as k
-        union all
-        select 'read_columns_in_text', isnull(replace(string_agg(convert(nvarchar(max), concat(N', r.', <<schema>>.[quoted](k.name))), N'') within group (order by k.place), N'''', N''''''), N'') from @read_keys as k
-        union all
-        select 'keys_after_comma', isnull(string_agg(convert(nvarchar(max), concat(N', ', <<schema>>.[quoted](k.name))), N'') within group (order by k.place), N'') from @read_keys as k
-        union all
-        select 'feed_keys_after_comma', isnull(string_agg(convert(nvarchar(max), concat(N', f.', <<schema>>.[quoted](k.name))), N'') within group (order by k.place), N'') from @read_keys as k
-        union all
-        select 'view_keys', isnull(string_agg(convert(nvarchar(max), concat(@breath, N't.', <<schema>>.[quoted](k.name))), N'') within group (order by k.place), N'') from @read_keys as k;
+        select n.token, isnull(n.value, N'')
+        from (
+            select 'key_definitions', string_agg(k.definition, @breath) within group (order by k.place) from @keys as k
+            union all
+            select 'keys', string_agg(convert(nvarchar(max), <<schema>>.[quoted](k.name)), N', ') within group (order by k.place) from @keys as k
+            union all
+            select 'outbox_keys', string_agg(convert(nvarchar(max), N'o.' + <<schema>>.[quoted](k.name)), N', ') within group (order by k.place) from @keys as k
+            union all
+            select 'page_keys', string_agg(convert(nvarchar(max), N'p.' + <<schema>>.[quoted](k.name)), N', ') within group (order by k.place) from @keys as k
+            union all
+            select 'numbered_keys', string_agg(convert(nvarchar(max), N'n.' + <<schema>>.[quoted](k.name)), N', ') within group (order by k.place) from @keys as k
+            union all
+            select 'history_keys', string_agg(convert(nvarchar(max), N'h.' + <<schema>>.[quoted](k.name)), N', ') within group (order by k.place) from @keys as k
+            union all
+            select 'history_is_feed', string_agg(convert(nvarchar(max), concat(N'f.', <<schema>>.[quoted](k.name), N' = h.', <<schema>>.[quoted](k.name))), N' and ') within group (order by k.place) from @keys as k
+            union all
+            select 'history_is_outbox', string_agg(convert(nvarchar(max), concat(N'o.', <<schema>>.[quoted](k.name), N' = h.', <<schema>>.[quoted](k.name))), N' and ') within group (order by k.place) from @keys as k
+            union all
+            select 'history_is_table', string_agg(convert(nvarchar(max), concat(N't.', <<schema>>.[quoted](k.name), N' = h.', <<schema>>.[quoted](k.name))), N' and ') within group (order by k.place) from @keys as k
+            union all
+            select 'key_names_in_text', replace(string_agg(convert(nvarchar(max), k.name), N', ') within group (order by k.place), N'''', N'''''') from @keys as k
+            union all
+            select 'history_columns_in_text', replace(string_agg(convert(nvarchar(max), concat(N', h.', <<schema>>.[quoted](k.name))), N'') within group (order by k.place), N'''', N'''''') from @keys as k
+            union all
+            select 'read_names_in_text', replace(string_agg(convert(nvarchar(max), concat(N', ', k.name)), N'') within group (order by k.place), N'''', N'''''') from @read_keys as k
+            union all
+            select 'read_columns_in_text', replace(string_agg(convert(nvarchar(max), concat(N', r.', <<schema>>.[quoted](k.name))), N'') within group (order by k.place), N'''', N'''''') from @read_keys as k
+            union all
+            select 'keys_after_comma', string_agg(convert(nvarchar(max), concat(N', ', <<schema>>.[quoted](k.name))), N'') within group (order by k.place) from @read_keys as k
+            union all
+            select 'feed_keys_after_comma', string_agg(convert(nvarchar(max), concat(N', f.', <<schema>>.[quoted](k.name))), N'') within group (order by k.place) from @read_keys as k
+            union all
+            select 'view_keys', string_agg(convert(nvarchar(max), concat(@breath, N't.', <<schema>>.[quoted](k.name))), N'') within group (order by k.place) from @read_keys as k
+        ) as n (token, value);
 
         select top (1) @place = t.place from <<schema>>.[feed_templates](@kind, @is_capture) as t order by t.place;
         while @place is not null
         begin
+            -- Object by object, as the readers and writers of a feed that is there go on meanwhile. Each under the lock of
+            -- set-ups: two of one feed, or a set-up and a drop, do not get in between.
+            begin transaction;
+            exec <<schema>>.[lock_setup];
+            if not exists (select 1 from <<schema>>.[feeds] as f where f.feed_id = @feed_id)
+            begin
+                set @message = concat(N'changefeed 77106: feed "', @name, N'" was dropped while it was being upgraded');
+                throw 77106, @message, 1;
+            end;
+            if <<schema>>.[version]() <> '<<version>>'
+                throw 77101, N'changefeed 77101: another version of changefeed is being installed in this database, which upgrades the feed; retry when it has ended', 1;
             select @object = t.object, @type = t.type, @body = t.body from <<schema>>.[templates]() as t where t.place = @place;
             set @full = concat(N'<<schema_in_text>>.[', @object, N':', replace(@name, N']', N']]'), N']');
             if not (@type = 'table' and object_id(@full) is not null) and not (@type = 'type' and type_id(replace(@full, N'.[read:', N'.[type:read:')) is not null)
@@ -113,6 +131,7 @@ begin
                     set @sql = stuff(@sql, charindex(nchar(10) + N'create ', @sql) + 1, 6, N'create or alter');
                 exec sys.sp_executesql @sql;
             end;
+            commit;
             set @at = @place;
             set @place = null;
             select top (1) @place = t.place from <<schema>>.[feed_templates](@kind, @is_capture) as t
@@ -121,7 +140,8 @@ begin
         end;
         update <<schema>>.[feeds]
         set resource_version = resource_version + case when version in ('', <<schema>>.[version]()) then 0 else 1 end,
-            version = <<schema>>.[version]()
+            version = <<schema>>.[version](),
+            upgrade_problem = null
         where feed_id = @feed_id;
     end try
     begin catch

@@ -15,7 +15,7 @@ begin
     set transaction isolation level read committed;
     begin try
         declare @given nvarchar(max) = isnull(@table_name, @table), @object_id int, @feed_id int, @name nvarchar(128), @message nvarchar(2048);
-        declare @result int, @sql nvarchar(max), @place int, @sequence nvarchar(300);
+        declare @sql nvarchar(max), @place int, @sequence nvarchar(300);
         declare @drops table (place int not null identity(1, 1) primary key, sql nvarchar(max) not null);
         set @object_id = object_id(@given, N'U');
         if @object_id is not null
@@ -30,10 +30,7 @@ begin
         end;
         if @@trancount = 0 exec <<schema>>.[note_schemas] @name = @name;
         begin transaction;
-        exec @result = sp_getapplock
-            @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 60000;
-        if @result < 0
-            throw 77101, N'changefeed 77101: a set-up or upgrade is going on in this database; retry when it has ended', 1;
+        exec <<schema>>.[lock_setup];
         -- Whoever had the lock before may have dropped it, and made another one of its name.
         set @feed_id = null;
         select @feed_id = f.feed_id, @sequence = f.sequence_name from <<schema>>.[feeds] as f where f.name = @name;

@@ -39,7 +39,7 @@ begin
     -- Where it and a writer lock each other out, the writer goes on.
     set deadlock_priority low;
     begin try
-        declare @object_id int = object_id(@table, N'U'), @message nvarchar(2048), @result int, @sql nvarchar(max);
+        declare @object_id int = object_id(@table, N'U'), @message nvarchar(2048), @sql nvarchar(max);
         declare @table_schema nvarchar(128), @table_name nvarchar(128), @capture_id int, @no smallint, @is_enabled bit, @problem nvarchar(200);
         declare @events nvarchar(300), @event_schema nvarchar(128), @event_name nvarchar(128), @rows bigint, @feed_id int;
         if @object_id is null
@@ -72,10 +72,7 @@ begin
 
         if @@trancount = 0 exec <<schema>>.[note_schemas] @name = @capture;
         begin transaction;
-        exec @result = sp_getapplock
-            @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 60000;
-        if @result < 0
-            throw 77101, N'changefeed 77101: another set-up or upgrade is going on in this database; retry when it has ended', 1;
+        exec <<schema>>.[lock_setup];
         select @capture_id = c.capture_id, @is_enabled = c.is_enabled from <<schema>>.[captures] as c where c.name = @capture;
         if @capture_id is null and @resource_version is not null
         begin

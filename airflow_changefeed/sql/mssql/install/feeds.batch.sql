@@ -4,7 +4,8 @@
 -- sequence_name: what the outbox's order_sequence is drawn from, quoted. ulid_column, shard_column: of the event table,
 -- for serialized writers only; without shard_column the feed has shard 0 alone. resource_version: grows with each change of
 -- the settings, with an upgrade, and with the columns of the table (of a capture: of its tables), of which schema_print is a
--- fingerprint, as they were last seen.
+-- fingerprint, as they were last seen. upgrade_problem: why upgrade_feeds could not bring the feed to the installed version;
+-- until it is mended, readers who know of this column refuse the feed.
 if object_id(N'<<schema_in_text>>.[feeds]') is null
     create table <<schema>>.[feeds] (
         feed_id int not null identity(1, 1),
@@ -21,6 +22,7 @@ if object_id(N'<<schema_in_text>>.[feeds]') is null
         version varchar(20) not null,
         resource_version bigint not null constraint [def:feeds.resource_version] default 1,
         schema_print varbinary(32) null,
+        upgrade_problem nvarchar(2000) null,
         constraint [pk:feeds] primary key (feed_id),
         constraint [unique:feeds.name] unique (name),
         constraint [check:feeds.kind] check (kind in ('outbox', 'serialized')),
@@ -30,6 +32,8 @@ if col_length(N'<<schema_in_text>>.[feeds]', N'resource_version') is null
     alter table <<schema>>.[feeds] add resource_version bigint not null constraint [def:feeds.resource_version] default 1;
 if col_length(N'<<schema_in_text>>.[feeds]', N'schema_print') is null
     alter table <<schema>>.[feeds] add schema_print varbinary(32) null;
+if col_length(N'<<schema_in_text>>.[feeds]', N'upgrade_problem') is null
+    alter table <<schema>>.[feeds] add upgrade_problem nvarchar(2000) null;
 -- The last version of feeds that were dropped: none comes again where there is another feed of that name.
 if object_id(N'<<schema_in_text>>.[dropped_feeds]') is null
     create table <<schema>>.[dropped_feeds] (

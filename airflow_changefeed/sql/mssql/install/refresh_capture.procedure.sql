@@ -17,16 +17,13 @@ begin
     -- Where it and a writer lock each other out, the writer goes on.
     set deadlock_priority low;
     begin try
-        declare @id int, @no smallint, @last smallint, @object_id int, @message nvarchar(2048), @result int, @is_enabled bit;
+        declare @id int, @no smallint, @last smallint, @object_id int, @message nvarchar(2048), @is_enabled bit;
         declare @columns nvarchar(max), @found nvarchar(max), @feed_id int;
         if isnull(isjson(@without), 0) = 0
             throw 55000, N'changefeed 55000: @without is given as a JSON array, for example N''["name"]''', 1;
         if @@trancount = 0 exec <<schema>>.[note_schemas] @name = @capture;
         begin transaction;
-        exec @result = sp_getapplock
-            @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 60000;
-        if @result < 0
-            throw 77101, N'changefeed 77101: another set-up or upgrade is going on in this database; retry when it has ended', 1;
+        exec <<schema>>.[lock_setup];
         select @id = c.capture_id, @is_enabled = c.is_enabled, @feed_id = f.feed_id
         from <<schema>>.[captures] as c left join <<schema>>.[feeds] as f on f.name = c.name
         where c.name = @capture;

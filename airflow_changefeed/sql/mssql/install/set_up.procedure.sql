@@ -20,7 +20,7 @@ begin
     begin try
         declare @object_id int = object_id(@table_name, N'U'), @message nvarchar(2048);
         declare @kind varchar(10) = case when @outbox = 1 then 'outbox' else 'serialized' end;
-        declare @name nvarchar(128), @feed_id int, @state int, @type sysname, @sequence nvarchar(300), @result int, @is_new bit = 0, @is_known bit = 0;
+        declare @name nvarchar(128), @feed_id int, @state int, @type sysname, @sequence nvarchar(300), @is_new bit = 0, @is_known bit = 0;
         if (isnull(@outbox, 0) = 0 and isnull(@serialized, 0) = 0) or (@outbox = 1 and @serialized = 1)
             throw 55000, N'changefeed 55000: please pass *either* @outbox=1 *or* @blocking=1 (@serialize_writers=1)', 1;
         if @object_id is null
@@ -46,10 +46,7 @@ begin
         -- One that is there is renewed object by object, as its readers and writers go on meanwhile; a new one is made whole
         -- or not at all.
         begin transaction;
-        exec @result = sp_getapplock
-            @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 60000;
-        if @result < 0
-            throw 77101, N'changefeed 77101: another set-up or upgrade is going on in this database; retry when it has ended', 1;
+        exec <<schema>>.[lock_setup];
         select @feed_id = f.feed_id, @type = f.shard_key_type, @is_known = 1 from <<schema>>.[feeds] as f where f.name = @name;
         set @state = object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'state:', @name))));
         if @feed_id is null and @state is null and @must_exist = 1

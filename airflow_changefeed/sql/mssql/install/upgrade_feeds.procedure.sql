@@ -1,27 +1,35 @@
--- Brings every feed to this version, those of mssql-changefeed v2 too; feeds whose table is gone are left alone.
--- errors: as of upgrade_feed; what was upgraded until then stays, and repeating goes on
+-- Brings every feed to this version, each by itself, those of mssql-changefeed v2 too; feeds whose table is gone are left alone.
+-- One that fails keeps nobody from the others: its reason is written down with it, and all that failed are named in the end.
+-- In the caller's transaction, which the first error ends, it stops there.
+-- errors: 77117 the feeds that failed, with their reasons; the others are upgraded, and repeating goes on
 -- permission: as of setup_feed
 create procedure <<schema>>.[upgrade_feeds]
 as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    declare @found table (object_id int not null primary key, kind varchar(10) not null, ulid_column nvarchar(128) null, shard_column nvarchar(128) null);
-    declare @object_id int, @kind varchar(10), @table nvarchar(300), @outbox bit, @serialized bit, @ulid_column sysname, @shard_column sysname;
-    insert into @found (object_id, kind, ulid_column, shard_column)
+    set rowcount 0;
+    declare @found table (
+        object_id int not null primary key, name nvarchar(300) not null, kind varchar(10) not null, ulid_column nvarchar(128) null,
+        shard_column nvarchar(128) null, reason nvarchar(2048) null, is_done bit not null);
+    declare @object_id int, @table nvarchar(300), @outbox bit, @serialized bit, @ulid_column sysname, @shard_column sysname;
+    declare @is_own bit = case when @@trancount = 0 then 1 else 0 end, @message nvarchar(2048), @reason nvarchar(2048), @failed int, @all int;
+    insert into @found (object_id, name, kind, ulid_column, shard_column, is_done)
     select
         t.object_id,
+        concat(s.name, N'.', t.name),
         case when f.kind is not null then f.kind
             when object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'outbox:', s.name, N'.', t.name)))) is not null then 'outbox'
             else 'serialized' end,
         f.ulid_column,
-        f.shard_column
+        f.shard_column,
+        0
     from sys.tables as t
     inner join sys.schemas as s on s.schema_id = t.schema_id
     left join <<schema>>.[feeds] as f on f.name = concat(s.name, N'.', t.name) collate database_default
     where (f.object_id = t.object_id or f.object_id is null or object_schema_name(f.object_id) is null)
         and object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'state:', s.name, N'.', t.name)))) is not null;
-    select top (1) @object_id = f.object_id from @found as f order by f.object_id;
+    select top (1) @object_id = f.object_id from @found as f where f.is_done = 0 order by f.object_id;
     while @object_id is not null
     begin
         select
@@ -31,11 +39,29 @@ begin
             @ulid_column = f.ulid_column,
             @shard_column = f.shard_column
         from @found as f where f.object_id = @object_id;
-        exec <<schema>>.[set_up]
-            @table_name = @table, @outbox = @outbox, @serialized = @serialized, @ulid_column = @ulid_column, @shard_column = @shard_column,
-            @must_exist = 1;
-        delete from @found where object_id = @object_id;
+        set @reason = null;
+        begin try
+            exec <<schema>>.[set_up]
+                @table_name = @table, @outbox = @outbox, @serialized = @serialized, @ulid_column = @ulid_column, @shard_column = @shard_column,
+                @must_exist = 1;
+        end try
+        begin catch
+            set @reason = error_message();
+            if @@trancount > 0 rollback;
+            if @is_own = 0 throw;
+            update <<schema>>.[feeds] set upgrade_problem = left(@reason, 2000)
+            where name = (select f.name from @found as f where f.object_id = @object_id);
+        end catch;
+        update @found set is_done = 1, reason = @reason where object_id = @object_id;
         set @object_id = null;
-        select top (1) @object_id = f.object_id from @found as f order by f.object_id;
+        select top (1) @object_id = f.object_id from @found as f where f.is_done = 0 order by f.object_id;
     end;
+    select @failed = count(f.reason), @all = count(*) from @found as f;
+    if @failed = 0 return;
+    -- As many reasons as a message holds, each with a share of it.
+    select @message = string_agg(convert(nvarchar(max), concat(N'"', f.name, N'": ', left(f.reason, 1600 / @failed))), N'; ') within group (order by f.name)
+    from @found as f where f.reason is not null;
+    set @message = concat(N'changefeed 77117: ', @failed, N' of ', @all, N' feeds could not be upgraded, and are refused until they are: ',
+        left(@message, 1700), N'. The others are upgraded. Mend each, then run the install script again, or upgrade_feed');
+    throw 77117, @message, 1;
 end
