@@ -208,24 +208,27 @@ class MssqlDatabase:
         else:
             session.close()
 
-    def open(self, **facts: Any) -> Session:
+    def open(self, *, is_for_work: bool = False, **facts: Any) -> Session:
         """
         Open a connection for the caller alone, who closes it; tried again as :attr:`retry` says.
 
+        :param is_for_work: whether a consumer's own work runs on it, whose triggers and row-level security
+            may read ``context_info``: it is left alone.
         :raises ChangefeedError: as :meth:`connect`.
         """
-        return self.retry.call(self._open, **facts)
+        return self.retry.call(lambda: self._open(is_for_work=is_for_work), **facts)
 
-    def _open(self) -> Session:
+    def _open(self, *, is_for_work: bool = False) -> Session:
         session = Session(open_connection(self.server))
         # Whoever watches the server sees it there: the driver's own APP cannot be chosen.
         name = self.server.options.application_name.encode().hex()
+        shown = "" if is_for_work else f"set context_info 0x{name}; "
         try:
             # English, as errors are known by their text.
             session.set_lock_timeout(
                 self.lock_timeout_ms,
                 "set nocount on; set language us_english; set transaction isolation level read committed; "
-                f"set context_info 0x{name}; ",
+                f"{shown}",
             )
         except Exception as error:
             session.close()

@@ -92,7 +92,7 @@ class MssqlConsumerSession:
             abandon(session)
             session = None
         if session is None or session.connection.closed:
-            session = self._session = self._database.open(**self._facts)
+            session = self._session = self._database.open(is_for_work=True, **self._facts)
         return session
 
     @contextmanager

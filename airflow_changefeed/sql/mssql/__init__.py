@@ -20,6 +20,7 @@ DEFAULT_SCHEMA = "changefeed"
 SEQUENCE_CACHE = 1000
 #: Leaves room for the longest role name, ``<schema>.operators:T``, of a table's 102 characters.
 _MAX_SCHEMA_LENGTH = 15
+_EXECUTE = "set noexec off;"
 
 #: Files of ``install/`` in the order in which they need each other; ``templates`` is made of ``feed/``.
 INSTALL = (
@@ -252,9 +253,8 @@ def install_script(schema: str = DEFAULT_SCHEMA, *, sequence_cache: int = SEQUEN
     InvalidArgumentError.collect("install script", problems)
     tokens = install_tokens(schema)
     tokens["cache"] = f"cache {sequence_cache}"
-    # sqlcmd's defaults are off, and modules keep what they were made with. check_server ends execution where
-    # it refuses; who runs the script again in the same session begins anew.
-    batches = ["set noexec off;\nset quoted_identifier on;\nset ansi_nulls on;\n"]
+    # sqlcmd's defaults are off, and modules keep what they were made with.
+    batches = ["set quoted_identifier on;\nset ansi_nulls on;\n"]
     for name in INSTALL:
         text = (
             _templates_function(name, _TEMPLATES[name](), tokens)
@@ -265,7 +265,6 @@ def install_script(schema: str = DEFAULT_SCHEMA, *, sequence_cache: int = SEQUEN
             if name.endswith(f".{kind}"):
                 text = text.replace(f"\ncreate {kind} ", f"\ncreate or alter {kind} ", 1)
         batches.append(text)
-    batches.append("set noexec off;\n")
     return batches
 
 
@@ -302,9 +301,9 @@ def script(schema: str = DEFAULT_SCHEMA, *, sequence_cache: int = SEQUENCE_CACHE
             "choose another one"
         )
     head = f"-- airflow_changefeed {__version__}: installs or upgrades schema {schema}; run as db_owner.\n"
-    return head + "".join(
-        f"{batch.rstrip()}\ngo\n\n" for batch in install_script(schema, sequence_cache=sequence_cache)
-    )
+    # Where the check of the server refuses, it ends execution, also for who goes on after an error.
+    batches = [_EXECUTE, *install_script(schema, sequence_cache=sequence_cache), _EXECUTE]
+    return head + "".join(f"{batch.rstrip()}\ngo\n\n" for batch in batches)
 
 
 def _templates_function(name: str, templates: list[Template], tokens: dict[str, str]) -> str:

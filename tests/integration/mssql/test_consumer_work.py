@@ -132,6 +132,14 @@ def test_work_may_nest_what_is_whole(source: MssqlFeedSource, client: Client, ca
     assert (_done(client), _row(source)) == (done, row)
 
 
+def test_the_context_info_of_works_session_is_its_own(source: MssqlFeedSource) -> None:
+    """Triggers and row-level security may read it; in other sessions of ours it says who they are."""
+    with closing(source.open_session(ME, FEED)) as session, session.connection.cursor() as cursor:
+        assert cursor.execute("select context_info()").fetchone()[0] is None
+    with source.database.connect() as ours:
+        assert ours.rows("select context_info()") != [(None,)]
+
+
 ILLEGAL = {
     "a transaction left open in its own": f"begin transaction; {INSERT.format(1)}",
     "a commit too many": f"{INSERT.format(1)} commit",

@@ -103,7 +103,7 @@ def test_the_script_is_written_for_dbas() -> None:
         check=True,
     )
     assert done.stdout == script("feeds", sequence_cache=50)
-    assert done.stdout.count("\ngo\n") == len(install_script("feeds"))
+    assert done.stdout.count("\ngo\n") == len(install_script("feeds")) + 2
     assert "cache 50" in done.stdout
     assert re.search(r"exec \[feeds\]\.\[upgrade_feeds\];\ngo\s*set noexec off;\s*go\s*$", done.stdout)
 
@@ -114,11 +114,11 @@ def test_a_script_that_is_refused_executes_nothing_more() -> None:
 
     ``throw`` would end the batch before that. The next run begins it again.
     """
-    first, check, *_, last = install_script()
+    first, _, check, *_, last, after = script().split("\ngo\n")
     code = [line.strip() for line in check.splitlines() if line.strip() and not line.startswith("--")]
     assert code[-3:] == ["raiserror(N'%s', 16, 1, @message);", "set noexec on;", "end catch;"]
-    assert first.startswith("set noexec off;")
-    assert last == "set noexec off;\n"
+    assert first.endswith("\nset noexec off;")
+    assert (last.strip(), after.strip()) == ("set noexec off;", "")
 
 
 def test_nothing_runs_as_the_owner_of_the_database() -> None:
@@ -164,7 +164,7 @@ def test_every_tool_finds_the_same_batches() -> None:
     of texts, names and comments.
     """
     text = script()
-    batches = [batch.rstrip() for batch in install_script()]
+    batches = ["set noexec off;", *(batch.rstrip() for batch in install_script()), "set noexec off;"]
     by_line = re.split(r"^[ \t]*go[ \t]*$", text, flags=re.MULTILINE | re.IGNORECASE)
     by_word = re.split(r"(?<!\S)go(?=[\s;]|$)", _code(text), flags=re.IGNORECASE)
     assert len(by_line) == len(by_word) == len(batches) + 1

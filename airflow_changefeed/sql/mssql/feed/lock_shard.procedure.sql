@@ -1,6 +1,7 @@
--- feed_write_lock:T, or an error.
+-- feed_write_lock:T, or an error. In a shard that was never used it also takes the lock of the floor, shared, which update_state:T
+-- asks for then (R7): here it is waited for as long as the caller said.
 -- @lock_timeout: milliseconds, -1 waits for ever.
--- errors: 77101 somebody else holds the shard, or this was chosen as the victim of a deadlock; transient
+-- errors: 77101 somebody else holds the shard, a seal is raising the floor of a new one, or this was chosen as the victim of a deadlock; transient
 -- permission: internal
 create procedure <<schema>>.[lock_shard:<<name>>] (
     @shard_id <<shard_type>>,
@@ -22,6 +23,15 @@ begin
                 else concat(N': no lock within ', @lock_timeout, N' ms (', @result,
                     N'); a writer, drain or seal holds it. Nothing was changed: retry, or wait longer with @lock_timeout')
             end);
+        throw 77101, @message, 1;
+    end;
+    if exists (select 1 from <<schema>>.[state:<<name>>] as s where s.shard_id = @shard_id) return;
+    exec @result = sp_getapplock
+        @Resource = N'changefeed/<<object_id>>/floor', @LockMode = N'Shared', @LockOwner = N'Transaction', @LockTimeout = @lock_timeout;
+    if @result < 0
+    begin
+        set @message = concat(N'changefeed 77101: feed "<<name_text>>" shard ', <<schema>>.[shard_text](@shard_id), N': a seal is raising the floor of the feed, for longer than ',
+            @lock_timeout, N' ms (', @result, N'). Nothing was changed: retry, or wait longer with @lock_timeout');
         throw 77101, @message, 1;
     end;
 end

@@ -27,13 +27,15 @@ begin
     set transaction isolation level read committed;
     begin try
         declare @is_own bit = case when @@trancount = 0 then 1 else 0 end;
-        declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id), @message nvarchar(2048), @now datetime2(3) = <<schema>>.[now]();
+        declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id), @message nvarchar(2048), @now datetime2(3);
         declare @version bigint, @token bigint, @holder nvarchar(256), @expires datetime2(3), @moved_by nvarchar(256), @beyond binary(16);
         declare @before binary(16), @lowest binary(16), @time datetime2(3);
         if @is_own = 1 begin transaction;
         -- A purge takes this lock too: it sees the row as it was, or as it is now.
         if @is_rewind = 1 select @time = s.time from <<schema>>.[state:<<name>>] as s with (updlock, rowlock) where s.shard_id = @shard_id;
         exec <<schema>>.[check_consumer:<<name>>] @consumer = @consumer, @shard = @shard;
+        -- After waiting for the row: a lease that ran out meanwhile moves nothing.
+        set @now = <<schema>>.[now]();
         select @version = c.resource_version, @token = c.lease_token, @holder = c.lease_holder, @expires = c.lease_expires, @moved_by = c.moved_by,
             @before = c.ulid
         from <<schema>>.[consumers] as c

@@ -18,11 +18,13 @@ begin
     begin try
         declare @is_own bit = case when @@trancount = 0 then 1 else 0 end;
         declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id), @message nvarchar(2048);
-        declare @now datetime2(3) = <<schema>>.[now](), @present nvarchar(256), @expires datetime2(3);
+        declare @now datetime2(3), @present nvarchar(256), @expires datetime2(3);
         if @seconds is null or @seconds <= 0 or @seconds > 31622400
             throw 77108, N'changefeed 77108: feed "<<name_text>>": a lease must last 0 (exclusive) to 31622400 seconds', 1;
         if @is_own = 1 begin transaction;
         exec <<schema>>.[check_consumer:<<name>>] @consumer = @consumer, @shard = @shard;
+        -- After waiting for the row: a lease that ran out meanwhile is free, and a new one lasts from now.
+        set @now = <<schema>>.[now]();
         select @present = c.lease_holder, @expires = c.lease_expires, @cursor = c.ulid from <<schema>>.[consumers] as c
         where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = @shard;
         if @present <> @holder and @expires > @now

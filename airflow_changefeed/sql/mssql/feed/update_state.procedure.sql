@@ -27,14 +27,10 @@ begin
         if @@trancount = 0
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure inside a transaction (update_state)', 0;
 
-        declare @now datetime2(3) = <<schema>>.[now]();
-        declare @tolerance bigint, @floor datetime2(3), @result int;
+        declare @now datetime2(3), @tolerance bigint, @floor datetime2(3), @result int;
         declare @random binary(10) = crypt_gen_random(10);
         -- 62 random bits: whoever counts on from here does not reach the end of a bigint.
         declare @random_low bigint = 1 + (convert(bigint, convert(binary(8), substring(@random, 3, 8))) & 4611686018427387903);
-
-        select @tolerance = f.tolerance_ms from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
-        if @time_hint is null or @time_hint > dateadd(minute, @tolerance / 60000, dateadd(millisecond, @tolerance % 60000, @now)) set @time_hint = @now;
 
         set @previous_time = null;
         select
@@ -46,7 +42,8 @@ begin
 
         if @previous_time is null
         begin
-            -- Not the row's own lock: behind a seal that waits for it, everybody else would wait as well.
+            -- Not the row's own lock: behind a seal that waits for it, everybody else would wait as well. lock_shard:T has it
+            -- already, and waited as its caller said; this waits for who comes with feed_write_lock:T alone.
             exec @result = sp_getapplock
                 @Resource = N'changefeed/<<object_id>>/floor', @LockMode = N'Shared', @LockOwner = N'Transaction', @LockTimeout = 60000;
             if @result < 0
@@ -61,6 +58,10 @@ begin
             values (@shard_id, @previous_time, @previous_ulid_high, @previous_ulid_low);
         end;
 
+        -- After all waiting: what was the present before it is the past.
+        set @now = <<schema>>.[now]();
+        select @tolerance = f.tolerance_ms from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
+        if @time_hint is null or @time_hint > dateadd(minute, @tolerance / 60000, dateadd(millisecond, @tolerance % 60000, @now)) set @time_hint = @now;
         if @time_hint > @previous_time
         begin
             set @next_time = @time_hint;

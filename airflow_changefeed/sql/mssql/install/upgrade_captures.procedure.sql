@@ -1,5 +1,6 @@
 -- Makes the triggers of captures anew that another version made. Each waits for open transactions of its tables, and holds up
 -- their writers until it is done; the captured columns stay as they are.
+-- errors: 77101 a set-up goes on; transient, what was made anew stays
 -- permission: as of enable_capture
 create procedure <<schema>>.[upgrade_captures]
 as
@@ -22,21 +23,31 @@ begin
         while @id is not null
         begin
             begin transaction;
-            exec <<schema>>.[note_capture_gaps] @capture_id = @id;
-            update <<schema>>.[captures] set is_changing = 1 where capture_id = @id;
-            exec <<schema>>.[create_capture_objects] @capture_id = @id, @table_no = @no;
-            -- Not yet of this version while another of its tables waits: who repeats this goes on.
-            update <<schema>>.[captures]
-            set is_changing = 0,
-                version = case when exists (select 1 from @found as f where f.capture_id = @id and f.table_no > @no) then '' else version end
-            where capture_id = @id;
+            exec <<schema>>.[lock_setup];
+            -- Whoever had the lock before may have disabled or dropped it, or made its triggers anew.
+            if exists (select 1 from <<schema>>.[captures] as c where c.capture_id = @id and c.is_enabled = 1 and c.version <> <<schema>>.[version]())
+            begin
+                exec <<schema>>.[note_capture_gaps] @capture_id = @id;
+                update <<schema>>.[captures] set is_changing = 1 where capture_id = @id;
+                exec <<schema>>.[create_capture_objects] @capture_id = @id, @table_no = @no;
+                -- Not yet of this version while another of its tables waits: who repeats this goes on.
+                update <<schema>>.[captures]
+                set is_changing = 0,
+                    version = case when exists (select 1 from @found as f where f.capture_id = @id and f.table_no > @no) then '' else version end
+                where capture_id = @id;
+            end;
             commit;
             delete from @found where capture_id = @id and table_no = @no;
             set @id = null;
             select top (1) @id = f.capture_id, @no = f.table_no from @found as f order by f.capture_id, f.table_no;
         end;
         if exists (select 1 from sys.triggers as t where t.parent_class = 0 and t.name = N'<<schema_text>>_captures')
+        begin
+            begin transaction;
+            exec <<schema>>.[lock_setup];
             exec <<schema>>.[guard_schema];
+            commit;
+        end;
     end try
     begin catch
         if @@trancount > 0 rollback;

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who waits for whom: as long as the caller says, by the clock after the wait, set-ups one by one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+
+import mssql_python
+import pytest
+
+from airflow_changefeed.sources.mssql.errors import thrown
+from tests.integration.mssql.server import Client, Database
+
+FEED, LOCKED = "myservice.Waiting", "myservice.WaitingLocked"
+ME = f"[take_lease:{FEED}] @consumer = N'me', @shard_id = 0"
+
+
+@pytest.fixture(scope="module")
+def feeds(database: Database) -> Database:
+    """Set up a feed of each kind, one with a consumer."""
+    with database.client() as client:
+        client.results(f"create table {FEED} (id int not null primary key)")
+        client.results(f"create table {LOCKED} (ulid binary(16) not null primary key)")
+        client.results(f"exec changefeed.setup_feed N'{FEED}', @outbox = 1")
+        client.results(f"exec changefeed.setup_feed N'{LOCKED}', @blocking = 1")
+        client.results(f"insert into [changefeed].[outbox:{FEED}] (id) values (1)")
+        client.results(f"exec changefeed.[drain_feed:{FEED}]")
+        client.results(f"exec changefeed.[begin_consumer:{FEED}] N'me', 0, 0x00, N'a test'")
+    return database
+
+
+@pytest.fixture
+def client(feeds: Database) -> Iterator[Client]:
+    """Connect."""
+    with feeds.client() as client:
+        yield client
+
+
+@contextmanager
+def _meanwhile(database: Database, sql: str) -> Iterator[Future[str]]:
+    """Run a batch in a connection of its own; give what it throws, or nothing."""
+
+    def run() -> str:
+        with closing(Client(database.description)) as other:
+            try:
+                other.results(sql)
+            except mssql_python.Error as error:
+                return str(thrown(error) or error)
+        return ""
+
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(run)
+
+
+def _lock(client: Client, resource: str) -> None:
+    """Begin a transaction, and lock what a procedure asks for."""
+    client.results(
+        f"begin transaction; exec sp_getapplock @Resource = N'{resource}', @LockMode = 'Exclusive', "
+        "@LockOwner = 'Transaction', @LockTimeout = 10000"
+    )
+
+
+NEW_SHARD = {
+    "a drain": f"insert into [changefeed].[outbox:{FEED}] (shard_id, id) values (71, 2); "
+    f"exec changefeed.[drain_feed:{FEED}] @shard_id = 71, @lock_timeout = 150",
+    "a read": f"insert into [changefeed].[outbox:{FEED}] (shard_id, id) values (72, 2); "
+    "create table #read (ulid binary(16) not null, id int not null); "
+    f"exec changefeed.[read_feed:{FEED}] @shard_id = 72, @cursor = 0x00, @lock_timeout = 150",
+    "a writer": f"begin transaction; exec changefeed.[lock:{LOCKED}] @shard_id = 0, @lock_timeout = 150",
+}
+
+
+@pytest.mark.parametrize("case", NEW_SHARD)
+def test_a_new_shard_waits_for_a_seal_as_long_as_the_caller_says(
+    feeds: Database, client: Client, case: str
+) -> None:
+    """For the lock of the floor, too, and not a minute whatever was said."""
+    feed = LOCKED if case == "a writer" else FEED
+    _lock(client, f"changefeed/{client.value(f'select object_id({feed!r})')}/floor")
+    with feeds.client() as other:
+        other.fails(77101, NEW_SHARD[case], "150 ms", "floor")
+    client.results("rollback transaction")
+
+
+def _lease(client: Client, seconds: float) -> int:
+    return int(client.value(f"exec changefeed.{ME}, @holder = N'one', @seconds = {seconds}"))
+
+
+@contextmanager
+def _locked_until_the_lease_is_over(client: Client) -> Iterator[None]:
+    """Hold the consumer's row, as whoever moves it does, until its lease has run out."""
+    row = "from changefeed.consumers where consumer = N'me'"
+    client.results(
+        "begin transaction; update changefeed.consumers set resource_version = resource_version "
+        "where consumer = N'me'"
+    )
+    yield
+    while not client.value(f"select count(*) {row} and lease_expires < changefeed.now()"):
+        time.sleep(0.1)
+    client.results("rollback transaction")
+
+
+def test_a_lease_that_runs_out_while_one_waits_is_free(feeds: Database, client: Client) -> None:
+    """The clock is read after the wait for the row, not before."""
+    _lease(client, 3)
+    take = f"exec changefeed.{ME}, @holder = N'two', @seconds = 1"
+    with _meanwhile(feeds, take) as waiting, _locked_until_the_lease_is_over(client):
+        assert not waiting.done()
+    assert waiting.result() == ""
+    assert client.value("select lease_holder from changefeed.consumers where consumer = N'me'") == "two"
+    client.results("update changefeed.consumers set lease_holder = null, lease_expires = null")
+
+
+def test_a_lease_that_runs_out_while_one_waits_moves_nothing(feeds: Database, client: Client) -> None:
+    """Who waits for the row with a lease, and gets it without one, is told so."""
+    token = _lease(client, 3)
+    version = client.value("select resource_version from changefeed.consumers where consumer = N'me'")
+    move = (
+        f"exec changefeed.[move_cursor:{FEED}] @consumer = N'me', @shard_id = 0, @start_ulid = 0x00, "
+        f"@ulid = 0x00, @expected_version = {version}, @lease_token = {token}, @by = N'one'"
+    )
+    with _meanwhile(feeds, move) as waiting, _locked_until_the_lease_is_over(client):
+        assert not waiting.done()
+    assert "77133" in waiting.result()
+    client.results("update changefeed.consumers set lease_holder = null, lease_expires = null")
+
+
+def _of_feed(client: Client, name: str) -> int:
+    return int(client.value(f"select count(*) from sys.objects where name like N'%:{name}'"))
+
+
+def test_an_upgrade_waits_for_a_drop_and_leaves_nothing_behind(feeds: Database, client: Client) -> None:
+    """It was between two objects of the feed, which is gone when it goes on."""
+    client.results("create table myservice.Dropped (id int not null primary key)")
+    client.results("exec changefeed.setup_feed N'myservice.Dropped', @outbox = 1")
+    feed_id = client.value("select feed_id from changefeed.feeds where name = N'myservice.Dropped'")
+    client.results("begin transaction; exec changefeed.lock_setup")
+    upgrade = f"exec changefeed.create_feed_objects @feed_id = {feed_id}"
+    with _meanwhile(feeds, upgrade) as waiting:
+        time.sleep(1)
+        assert not waiting.done()
+        client.results("exec changefeed.drop_feed N'myservice.Dropped'; commit")
+    assert "77106" in waiting.result()
+    assert _of_feed(client, "myservice.Dropped") == 0
+
+
+def test_two_upgrades_of_a_capture_make_its_triggers_once(feeds: Database, client: Client) -> None:
+    """The second one waits for the first, and then finds nothing to do."""
+    client.results("create table myservice.Twice (id int not null primary key)")
+    client.results("exec changefeed.enable_capture N'myservice.Twice', @guard_schema = 0")
+    made = "select count(*), max(object_id) from sys.triggers where name like N'%Twice_changes'"
+    before = client.rows(made)
+    client.results("update changefeed.captures set version = '0.0.1' where name = N'myservice.Twice_changes'")
+    client.results("begin transaction; exec changefeed.lock_setup")
+    with _meanwhile(feeds, "exec changefeed.upgrade_captures") as waiting:
+        time.sleep(1)
+        assert not waiting.done()
+        client.results("update changefeed.captures set version = changefeed.version(); commit")
+    assert waiting.result() == ""
+    assert client.rows(made) == before
