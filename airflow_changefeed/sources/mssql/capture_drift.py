@@ -40,7 +40,7 @@ class TableDrift:
 
 def load_drift(session: Session, schema: str, registry: Registry) -> list[TableDrift]:
     """Compare the tables of captures with what is captured of them; one entry for each table."""
-    present = _columns(session, columns_sql(schema, "capture_tables", "capture_id", "table_no"), 2)
+    present = _columns(session, columns_sql(schema, "readable_capture_tables", "capture_id", "table_no"), 2)
     stored = _columns(session, columns_sql(schema, "feeds", "feed_id"), 1)
     ((sees_all,),) = session.rows(_SEES_ALL)
     names = {
@@ -140,5 +140,5 @@ _SEES_ALL = (
 )
 _NAMES = (
     "select t.capture_id, t.table_no, object_schema_name(t.object_id) as table_schema, "
-    "object_name(t.object_id) as table_name from {schema}.[capture_tables] t"
+    "object_name(t.object_id) as table_name from {schema}.[readable_capture_tables] t"
 )

@@ -111,7 +111,7 @@ def load_gaps(session: Session, schema: str, registry: Registry, *, is_open: boo
         )
         for row in session.records(
             "select number, capture_id, table_no, reason, found_at, after_time, settled_at, settled_by, note "
-            f"from {quote(schema)}.[capture_gaps] {'where settled_at is null ' if is_open else ''}"
+            f"from {quote(schema)}.[readable_capture_gaps] {'where settled_at is null ' if is_open else ''}"
             "order by number"
         )
         if row["capture_id"] in captures

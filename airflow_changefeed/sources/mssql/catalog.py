@@ -193,9 +193,9 @@ def _check_whole(feed: MssqlFeed) -> None:
     if feed.capture is None and is_of_capture(feed.info.key_columns):
         role = quote(f"{feed.schema}.readers:{feed.name}")
         raise PermissionDeniedError(
-            f"feed {feed.name!r} is a capture, and this login must not see in the tables captures, "
-            f"capture_tables and capture_columns what it captures: role {role} has this right; ask a DBA "
-            f"for: alter role {role} add member [the login's user]",
+            f"feed {feed.name!r} is a capture, and this login must not see in the views readable_captures, "
+            f"readable_capture_tables and readable_capture_columns what it captures: role {role} has this "
+            f"right; ask a DBA for: alter role {role} add member [the login's user]",
             feed=feed.name,
         )
 

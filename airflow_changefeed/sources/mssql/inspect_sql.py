@@ -120,7 +120,7 @@ select
     convert(int, m.uses_ansi_nulls) as uses_ansi_nulls,
     e.type_desc as operation,
     convert(int, e.is_first) as is_first
-from {schema}.[capture_tables] as t
+from {schema}.[readable_capture_tables] as t
 inner join sys.triggers as g on g.parent_id = t.object_id and g.is_instead_of_trigger = 0
 left join sys.sql_modules as m on m.object_id = g.object_id
 left join sys.trigger_events as e on e.object_id = g.object_id;
@@ -129,7 +129,7 @@ left join sys.trigger_events as e on e.object_id = g.object_id;
 #: Likewise. The tables that keep captured ones from being truncated, by their foreign keys.
 CAPTURE_GUARDS = """
 select t.capture_id, t.table_no
-from {schema}.[capture_tables] as t
+from {schema}.[readable_capture_tables] as t
 inner join sys.foreign_keys as k on k.referenced_object_id = t.object_id
 inner join sys.tables as g on g.object_id = k.parent_object_id and g.name = t.guard_name;
 """

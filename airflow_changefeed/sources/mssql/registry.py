@@ -141,18 +141,19 @@ def load_registry(session: Session, schema: str, feed_id: int | None = None) -> 
     :return: None where the login must not see them, or an older version is installed, which has none.
     """
     registry = quote(schema)
+    may_select = _MAY_SELECT.format(literal(f"{registry}.[readable_captures]"))
     results = session.execute(
-        f"declare @feed_id int = ?; if {_MAY_SELECT.format(literal(f'{registry}.[captures]'))} begin "
+        f"declare @feed_id int = ?; if {may_select} begin "
         "select c.capture_id, c.feed_id, c.name, c.key_change, c.keep_unchanged, c.session_keys, "
         "c.trace_key, c.with_sequence, c.guard_table, c.guard_schema, c.is_enabled, c.enabled_at, "
         f"f.shard_key_type {_of(registry)}order by c.name; "
         "select t.capture_id, t.table_no, t.object_id, t.table_schema, t.table_name, t.shard, "
         "t.insert_columns, t.update_columns, t.delete_columns, t.is_whole, t.guard_name "
-        f"{_of(registry, 'capture_tables', 't')}order by t.table_no; "
+        f"{_of(registry, 'readable_capture_tables', 't')}order by t.table_no; "
         "select k.capture_id, k.table_no, k.name, k.stored_name, k.key_place, k.on_insert, k.on_update, "
-        f"k.on_delete {_of(registry, 'capture_columns', 'k')}order by k.table_no, k.place; "
+        f"k.on_delete {_of(registry, 'readable_capture_columns', 'k')}order by k.table_no, k.place; "
         "select g.capture_id, g.table_no, g.after_time, g.found_at "
-        f"{_of(registry, 'capture_gaps', 'g')}order by g.number; end",
+        f"{_of(registry, 'readable_capture_gaps', 'g')}order by g.number; end",
         feed_id or 0,
     )
     if not results:
@@ -166,6 +167,6 @@ _MAY_SELECT = "has_perms_by_name({}, 'OBJECT', 'SELECT') = 1"
 def _of(registry: str, table: str = "", alias: str = "") -> str:
     joined = f"join {registry}.[{table}] {alias} on {alias}.capture_id = c.capture_id " if table else ""
     return (
-        f"from {registry}.[captures] c join {registry}.[feeds] f on f.feed_id = c.feed_id {joined}"
+        f"from {registry}.[readable_captures] c join {registry}.[feeds] f on f.feed_id = c.feed_id {joined}"
         "where @feed_id in (0, c.feed_id) "
     )

@@ -39,7 +39,9 @@ ROLES: Mapping[str, str] = MappingProxyType(
 #: What every role of some kind has, whatever the feed.
 _SHARED = MappingProxyType({"feeds": "readers", "sequence": "writers"})
 #: What every reader of some capture has.
-_OF_CAPTURES = frozenset({"captures", "capture_tables", "capture_columns", "capture_gaps"})
+_OF_CAPTURES = frozenset(
+    f"readable_{name}" for name in ("captures", "capture_tables", "capture_columns", "capture_gaps")
+)
 #: What only those may do who install changefeed and set up feeds.
 _SETUP = frozenset(
     {

@@ -232,8 +232,12 @@ def test_a_capture_has_objects_and_rights_of_its_own() -> None:
     more = {right.object for right in rights("operators", is_capture=True)} - {
         right.object for right in rights("operators")
     }
-    tables_of_captures = {"captures", "capture_tables", "capture_columns", "capture_gaps"}
-    assert more == tables_of_captures | {"check_capture", "compare_capture", "settle_capture"}
+    of_captures = {"captures", "capture_tables", "capture_columns", "capture_gaps"}
+    assert more == {f"readable_{name}" for name in of_captures} | {
+        "check_capture",
+        "compare_capture",
+        "settle_capture",
+    }
 
 
 def test_the_objects_of_an_installation_are_those_of_its_script() -> None:

@@ -73,7 +73,7 @@ begin
         insert into @drops (sql)
         select concat(N'revoke select on <<schema_in_text>>.', r.object, N' from ', <<schema>>.[quoted](p.name))
         from sys.database_principals as p
-        cross join (values (N'[captures]'), (N'[capture_tables]'), (N'[capture_columns]'), (N'[capture_gaps]')) as r (object)
+        cross join (values (N'[readable_captures]'), (N'[readable_capture_tables]'), (N'[readable_capture_columns]'), (N'[readable_capture_gaps]')) as r (object)
         where p.name = N'<<schema_text>>.readers:' + @name and exists (select 1 from <<schema>>.[captures] as c where c.name = @name);
         -- A role must be empty before it goes, and hold nothing on what stays.
         insert into @drops (sql)

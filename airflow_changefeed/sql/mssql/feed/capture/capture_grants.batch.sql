@@ -1,9 +1,9 @@
--- What a capture records is ours, so its readers may read it; those who seal compare it with the captured tables.
+-- What a capture records is ours, so its readers may read it, and what is known of it; those who seal compare it with the captured tables.
 grant select on <<table>> to [<<schema_name>>.readers:<<name>>];
-grant select on <<schema>>.[captures] to [<<schema_name>>.readers:<<name>>];
-grant select on <<schema>>.[capture_tables] to [<<schema_name>>.readers:<<name>>];
-grant select on <<schema>>.[capture_columns] to [<<schema_name>>.readers:<<name>>];
-grant select on <<schema>>.[capture_gaps] to [<<schema_name>>.readers:<<name>>];
+grant select on <<schema>>.[readable_captures] to [<<schema_name>>.readers:<<name>>];
+grant select on <<schema>>.[readable_capture_tables] to [<<schema_name>>.readers:<<name>>];
+grant select on <<schema>>.[readable_capture_columns] to [<<schema_name>>.readers:<<name>>];
+grant select on <<schema>>.[readable_capture_gaps] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[check_capture:<<name>>] to [<<schema_name>>.operators:<<name>>];
 grant execute on <<schema>>.[compare_capture:<<name>>] to [<<schema_name>>.operators:<<name>>];
 grant execute on <<schema>>.[settle_capture:<<name>>] to [<<schema_name>>.operators:<<name>>];
