@@ -54,6 +54,7 @@ THROWN: Mapping[int, type[ChangefeedError]] = {
     77106: FeedNotFoundError,
     77107: InvalidArgumentError,
     77108: InvalidArgumentError,
+    77109: PermissionDeniedError,
     77110: FeedSetupError,
     77111: FeedSetupError,
     77112: FeedSetupError,

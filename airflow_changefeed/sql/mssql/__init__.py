@@ -27,6 +27,7 @@ INSTALL = (
     "check_server.batch",
     "schema.batch",
     "database_identity.batch",
+    "locks.batch",
     "sequence.batch",
     "lease_token.batch",
     "feeds.batch",

@@ -121,6 +121,23 @@ def test_a_script_that_is_refused_executes_nothing_more() -> None:
     assert (last.strip(), after.strip()) == ("set noexec off;", "")
 
 
+def test_only_shards_of_v2_can_be_locked_by_everybody() -> None:
+    """Each application lock names the role whose members may take it; feeds of v2 are locked as v2 does."""
+    texts = [
+        load_sql(f"mssql/install/{name}.sql") for name in INSTALL if "templates" not in name or "." in name
+    ]
+    code = "\n".join([*texts, *(template.body for template in feed_templates())])
+    calls = re.findall(r"exec (?:@\w+ = )?sp_(?:get|release)applock.*?;", code, flags=re.DOTALL)
+    principals = [re.search(r"@DbPrincipal = (N'.*?')", call) for call in calls]
+    assert len(calls) == 9
+    assert {found[1] for found in principals if found} == {
+        "N'<<schema_text>>.locks'",
+        "N'<<lock_principal>>'",
+    }
+    assert None not in principals
+    assert "applock_mode(N'public'" not in code
+
+
 def test_nothing_runs_as_the_owner_of_the_database() -> None:
     """
     After a restore the owner may have no login, and all that runs as dbo fails (15517).

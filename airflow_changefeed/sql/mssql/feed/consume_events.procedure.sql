@@ -138,8 +138,9 @@ begin
         begin
             set @resource = concat(N'changefeed/lease/', @lease_token);
             -- Not waited for, and nothing depends on it.
-            if applock_mode(N'public', @resource, N'Session') = N'NoLock'
-                exec @result = sp_getapplock @Resource = @resource, @LockMode = N'Exclusive', @LockOwner = N'Session', @LockTimeout = 0;
+            if applock_mode(N'<<schema_text>>.locks', @resource, N'Session') = N'NoLock'
+                exec @result = sp_getapplock @Resource = @resource, @LockMode = N'Exclusive', @LockOwner = N'Session', @LockTimeout = 0,
+                    @DbPrincipal = N'<<schema_text>>.locks';
         end;
         if @is_own = 1 commit;
         select

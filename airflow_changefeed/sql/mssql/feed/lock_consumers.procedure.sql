@@ -9,7 +9,8 @@ begin
     set transaction isolation level read committed;
     declare @result int, @message nvarchar(2048);
     exec @result = sp_getapplock
-        @Resource = N'changefeed/consumers/<<feed_id>>', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = @lock_timeout;
+        @Resource = N'changefeed/consumers/<<feed_id>>', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = @lock_timeout,
+        @DbPrincipal = N'<<schema_text>>.locks';
     if @result < 0
     begin
         -- sp_getapplock does not roll back by itself, not even as deadlock victim (-3); the caller's catch does.

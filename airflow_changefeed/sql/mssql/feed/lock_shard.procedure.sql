@@ -1,7 +1,8 @@
 -- feed_write_lock:T, or an error. In a shard that was never used it also takes the lock of the floor, shared, which update_state:T
 -- asks for then (R7): here it is waited for as long as the caller said.
 -- @lock_timeout: milliseconds, -1 waits for ever.
--- errors: 77101 somebody else holds the shard, a seal is raising the floor of a new one, or this was chosen as the victim of a deadlock; transient
+-- errors: 77109 the caller is a member of no role of the feed. 77101 somebody else holds the shard, a seal is raising the floor
+-- of a new one, or this was chosen as the victim of a deadlock; transient
 -- permission: internal
 create procedure <<schema>>.[lock_shard:<<name>>] (
     @shard_id <<shard_type>>,
@@ -13,6 +14,8 @@ begin
     set transaction isolation level read committed;
     declare @result int, @message nvarchar(2048);
     exec <<schema>>.[feed_write_lock:<<name>>] @shard_id = @shard_id, @lock_timeout = @lock_timeout, @lock_result = @result output;
+    if @result = -999
+        throw 77109, N'changefeed 77109: feed "<<name_text>>": you may not take its locks: ask a DBA to make you a member of one of its roles, or of <<schema_text>>.locks', 1;
     if @result < 0
     begin
         -- sp_getapplock does not roll back by itself, not even as deadlock victim (-3); the caller's catch does.
@@ -27,7 +30,8 @@ begin
     end;
     if exists (select 1 from <<schema>>.[state:<<name>>] as s where s.shard_id = @shard_id) return;
     exec @result = sp_getapplock
-        @Resource = N'changefeed/<<object_id>>/floor', @LockMode = N'Shared', @LockOwner = N'Transaction', @LockTimeout = @lock_timeout;
+        @Resource = N'changefeed/<<object_id>>/floor', @LockMode = N'Shared', @LockOwner = N'Transaction', @LockTimeout = @lock_timeout,
+        @DbPrincipal = N'<<schema_text>>.locks';
     if @result < 0
     begin
         set @message = concat(N'changefeed 77101: feed "<<name_text>>" shard ', <<schema>>.[shard_text](@shard_id), N': a seal is raising the floor of the feed, for longer than ',

@@ -3,7 +3,9 @@
 -- keeps its events in the user's table: this only says that they are no longer promised.
 -- @before: UTC, exclusive. @upto: inclusive; one of both. @batch_rows: rows of a transaction, 1 to 1000000. @dry_run: 1 only
 -- says what would be removed. @shard_id: null takes all shards. @lock_timeout is for the
--- likeness of all calls: only rows are locked, for which the session's lock_timeout counts.
+-- likeness of all calls: only rows are locked, for which the session's lock_timeout counts. @consumers_until: UTC, exclusive;
+-- consumers hold back nothing that is older, so that none that every reader may make stops purges for ever; what one still
+-- needed, it is refused (77104). Null lets them hold all.
 -- result: shard_id, rows, upto (inclusive; events up to it are gone).
 -- errors: 77100 in a transaction. 77108 arguments
 -- permission: operators
@@ -13,7 +15,8 @@ create procedure <<schema>>.[purge_feed:<<name>>] (
     @batch_rows int = 10000,
     @dry_run bit = 0,
     @shard_id <<shard_type>> = null,
-    @lock_timeout int = 60000
+    @lock_timeout int = 60000,
+    @consumers_until datetime2(3) = null
 )
 as
 begin
@@ -25,6 +28,7 @@ begin
     begin try
         declare @found table (shard_id <<shard_type>> not null primary key, rows bigint not null, upto binary(16) not null, is_done bit not null);
         declare @shard <<shard_type>>, @text nvarchar(36), @rows bigint, @wanted binary(16), @bound binary(16), @ack binary(16), @purged binary(16);
+        declare @released binary(16) = 0x00000000000000000000000000000000;
         if @@trancount > 0
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (purge_feed)', 0;
         if (@before is null and @upto is null) or (@before is not null and @upto is not null)
@@ -36,6 +40,7 @@ begin
         from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>> and f.floor_time > '1970-01-01';
         if @bound is null set @bound = 0x00000000000000000000000000000000;
         if @bound < @wanted set @wanted = @bound;
+        if @consumers_until is not null set @released = <<schema>>.[below_ulid](@consumers_until);
 
         insert into @found (shard_id, rows, upto, is_done)
         select s.shard_id, 0, s.purged_upto, 0 from <<schema>>.[state:<<name>>] as s
@@ -65,6 +70,7 @@ begin
                     on c.feed_id = <<feed_id>> and c.consumer = n.consumer and c.shard = @text
             ) as a
             order by a.ack;
+            if @ack < @released set @ack = @released;
             if @ack < @bound set @bound = @ack;
             if @bound < @purged set @bound = @purged;
             -- Stored before rows go, so that no reader takes a half-empty range for a whole one (R12).

@@ -57,7 +57,8 @@ begin
         -- the list. This waits for transactions that make a shard at this moment (R7).
         begin transaction;
         exec @result = sp_getapplock
-            @Resource = N'changefeed/<<object_id>>/floor', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = @lock_timeout;
+            @Resource = N'changefeed/<<object_id>>/floor', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = @lock_timeout,
+            @DbPrincipal = N'<<schema_text>>.locks';
         if @result < 0
         begin
             set @message = concat(N'changefeed 77101: feed "<<name_text>>" was not sealed: a transaction that is the first in its shard stays open for longer than ',

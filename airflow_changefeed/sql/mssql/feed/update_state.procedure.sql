@@ -45,7 +45,8 @@ begin
             -- Not the row's own lock: behind a seal that waits for it, everybody else would wait as well. lock_shard:T has it
             -- already, and waited as its caller said; this waits for who comes with feed_write_lock:T alone.
             exec @result = sp_getapplock
-                @Resource = N'changefeed/<<object_id>>/floor', @LockMode = N'Shared', @LockOwner = N'Transaction', @LockTimeout = 60000;
+                @Resource = N'changefeed/<<object_id>>/floor', @LockMode = N'Shared', @LockOwner = N'Transaction', @LockTimeout = 60000,
+                @DbPrincipal = N'<<schema_text>>.locks';
             if @result < 0
                 throw 77101, N'changefeed 77101: feed "<<name_text>>": a seal is raising the floor at this moment. Nothing was changed: retry', 1;
             select @floor = f.floor_time from <<schema>>.[feeds] as f with (readcommittedlock) where f.feed_id = <<feed_id>>;

@@ -44,8 +44,9 @@ begin
         if @is_free = 0 and @token is not null
         begin
             set @resource = concat(N'changefeed/lease/', @token);
-            exec @result = sp_getapplock @Resource = @resource, @LockMode = N'Shared', @LockOwner = N'Session', @LockTimeout = @milliseconds;
-            if @result >= 0 exec sp_releaseapplock @Resource = @resource, @LockOwner = N'Session';
+            exec @result = sp_getapplock @Resource = @resource, @LockMode = N'Shared', @LockOwner = N'Session', @LockTimeout = @milliseconds,
+                @DbPrincipal = N'<<schema_text>>.locks';
+            if @result >= 0 exec sp_releaseapplock @Resource = @resource, @LockOwner = N'Session', @DbPrincipal = N'<<schema_text>>.locks';
         end;
         select @is_free as is_free, @result as result, @remaining as remaining;
     end try

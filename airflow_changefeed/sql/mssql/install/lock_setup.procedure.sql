@@ -1,14 +1,18 @@
 -- Takes the lock under which feeds and captures are set up, upgraded and dropped; owned by the caller's transaction.
--- errors: 77101 another one has it for longer than a minute; transient
+-- @lock_timeout: milliseconds, -1 waits for ever.
+-- errors: 77101 another one has it; transient. 77109 the caller is no member of the role whose members may take it
 -- permission: internal
-create procedure <<schema>>.[lock_setup]
+create procedure <<schema>>.[lock_setup] (@lock_timeout int = 60000)
 as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     declare @result int;
     exec @result = sp_getapplock
-        @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 60000;
+        @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = @lock_timeout,
+        @DbPrincipal = N'<<schema_text>>.locks';
+    if @result = -999
+        throw 77109, N'changefeed 77109: you may not take the locks of changefeed: ask a DBA to make you a member of the role <<schema_text>>.locks', 1;
     if @result < 0
         throw 77101, N'changefeed 77101: another set-up or upgrade is going on in this database; retry when it has ended', 1;
 end

@@ -78,8 +78,8 @@ begin
                     throw 77111, @message, 1;
                 end;
             end;
-            insert into <<schema>>.[feeds] (name, object_id, kind, shard_key_type, sequence_name, version, resource_version)
-            values (@name, @object_id, @kind, isnull(@type, isnull(@shard_key_type, N'int')), @sequence, '',
+            insert into <<schema>>.[feeds] (name, object_id, kind, shard_key_type, sequence_name, is_of_v2, version, resource_version)
+            values (@name, @object_id, @kind, isnull(@type, isnull(@shard_key_type, N'int')), @sequence, case @is_new when 0 then 1 else 0 end, '',
                 1 + isnull((select d.resource_version from <<schema>>.[dropped_feeds] as d where d.name = @name), 0));
             set @feed_id = scope_identity();
             select @type = f.shard_key_type from <<schema>>.[feeds] as f where f.feed_id = @feed_id;

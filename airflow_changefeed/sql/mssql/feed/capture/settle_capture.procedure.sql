@@ -22,7 +22,7 @@ begin
     begin try
         declare @tables table (table_no smallint not null primary key);
         declare @id int, @is_enabled bit, @no smallint, @base bigint, @rows bigint, @gained bigint, @reason nvarchar(2000), @message nvarchar(2048);
-        declare @result int, @changes int, @seen bigint;
+        declare @changes int, @seen bigint;
         if @@trancount > 0
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (settle_capture)', 0;
         if isnull(@note, N'') = N'' or isnull(@by, N'') = N''
@@ -30,10 +30,7 @@ begin
         exec <<schema>>.[note_schemas] @name = N'<<name_text>>';
         begin transaction;
         -- Who enables, refreshes or disables it takes this lock, too.
-        exec @result = sp_getapplock
-            @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = @lock_timeout;
-        if @result < 0
-            throw 77101, N'changefeed 77101: a set-up or upgrade is going on in this database; retry when it has ended', 1;
+        exec <<schema>>.[lock_setup] @lock_timeout = @lock_timeout;
         -- Before the version, which grows with each gap: one that is noted from here on nobody saw, and it stays open.
         select @seen = max(g.number) from <<schema>>.[capture_gaps] as g;
         exec <<schema>>.[check_version] @feed_id = <<feed_id>>, @resource_version = @resource_version;
