@@ -339,3 +339,6 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
 APART = {FaultKind.EVENT_TABLE_MISSING, FaultKind.NOT_WRITABLE, FaultKind.OPEN_TRANSACTION}
 #: Those of captures are in ``tests/unit/sources/test_sqlite_capture_gaps.py``.
 APART |= {FaultKind.CAPTURE_GAP, FaultKind.CAPTURE_TRIGGER, FaultKind.CAPTURE_DRIFT}
+#: Those of damaged exports, Java and Spark are in ``tests/unit/airflow/test_doctor_command.py``.
+APART |= {FaultKind.MANIFEST_UNREADABLE, FaultKind.FILE_DAMAGED}
+APART |= {FaultKind.JAVA_MISSING, FaultKind.SPARK_VERSIONS_DIFFER}
