@@ -34,7 +34,8 @@ def commands(
 
 
 def _connect(monkeypatch: pytest.MonkeyPatch, conn_id: str, description: dict[str, Any]) -> None:
-    monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id}", connection_json(description))
+    described = {"type": "mssql", **description}
+    monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id}", connection_json(described))
 
 
 def _cache(database: Database) -> str:

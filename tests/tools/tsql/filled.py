@@ -11,9 +11,15 @@ _OWN = ("ulid", "shard_id")
 FEED_ID, OBJECT_ID = 7, 1234567890
 
 
-def filled_feed(case: Case) -> dict[str, str]:
-    """Return the statements in their order, each under the name of its template."""
-    tokens = {**install_tokens(case.installed_in), **_names(case), **_keys(case)}
+def filled_feed(case: Case, *, feed_id: int = FEED_ID, object_id: int = OBJECT_ID) -> dict[str, str]:
+    """
+    Return the statements in their order, each under the name of its template.
+
+    :param feed_id: the number that the server gave to the feed.
+    :param object_id: the number that the server gave to the table.
+    """
+    numbers = {"feed_id": str(feed_id), "object_id": str(object_id)}
+    tokens = {**install_tokens(case.installed_in), **numbers, **_names(case), **_keys(case)}
     return {
         f"{template.object}.{template.type}": fill(template.body, tokens) for template in templates_of(case)
     }
@@ -46,8 +52,6 @@ def _names(case: Case) -> dict[str, str]:
         "@ulid_column of setup_feed'))"
     )
     return {
-        "feed_id": str(FEED_ID),
-        "object_id": str(OBJECT_ID),
         "name": inner,
         "name_text": _in_text(name),
         "name_in_text": _in_text(inner),
