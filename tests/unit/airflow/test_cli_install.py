@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sqlite3
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from airflow_changefeed import __version__
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.sql.mssql import script
 from tests.unit.airflow.commands import Commands, run
 
@@ -187,3 +189,22 @@ def test_options_of_setup_feed_that_mean_nothing(
 ) -> None:
     """By the parser, with what is wrong."""
     assert message in commands.refuses("setup-feed", *arguments)
+
+
+def test_a_copy_is_given_an_identity_of_its_own(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A person is told what it means, and asked; a no leaves it as it is."""
+    source = SqliteFeedSource(str(path))
+    source.set_up_feed("shop.Order")
+    before = source.identity().id
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    assert run("renew-identity", "--conn-id", "changefeed_default") == 1
+    assert source.identity().id == before
+    told = capsys.readouterr().err
+    assert before in told
+    assert "outputs of the original" in told
+    assert run("renew-identity", "--conn-id", "changefeed_default", "--yes", "-o", "json") == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["before"], row["after"]) == (before, source.identity().id)
+    assert row["after"] != before

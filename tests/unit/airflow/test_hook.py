@@ -105,6 +105,9 @@ def test_variables_outside_tasks_are_the_servers(server: None) -> None:
     variables.set(KEY, "one")
     variables.set(KEY, "two")
     assert variables.get(KEY) == "two"
+    variables.delete(KEY)
+    variables.delete(KEY)
+    assert variables.get(KEY) is None
 
 
 class Supervisor:

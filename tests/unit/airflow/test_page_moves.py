@@ -354,3 +354,23 @@ def test_changes_are_in_airflows_audit_log(operator: Visitor, source: SqliteFeed
     before = entries()
     operator.send("move", {"to": TWO, "resource_version": row(source).resource_version}, **CURSOR)
     assert entries() == before + 1
+
+
+def test_leave_to_move_is_leave_to_edit_the_variable_of_this_database(
+    operator: Visitor, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may edit that of another database with the same names may only look here."""
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+    allowed: list[str] = []
+
+    def is_allowed(self: object, *, details: Any = None, **_: Any) -> bool:
+        return details is not None and details.key in allowed
+
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_variable", is_allowed)
+    version = row(source).resource_version
+    allowed[:] = [variable_key("91bc0d22-0000-4000-8000-c0ffee000002", CONSUMER, FEED)]
+    refused = operator.ask("move", 403, **CURSOR, to=TWO, resource_version=version)
+    assert KEY in refused["detail"]
+    allowed[:] = [KEY]
+    operator.ask("move", **CURSOR, to=TWO, resource_version=version)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -234,3 +235,14 @@ def test_a_file_of_an_older_version_gets_its_identity_once(tmp_path: Path) -> No
     (tmp_path / "empty.db").touch()
     with pytest.raises(FeedNotFoundError, match="no identity"):
         SqliteFeedSource(str(tmp_path / "empty.db")).identity()
+
+
+def test_a_task_that_comes_to_another_database_reads_nothing(
+    exported: tuple[Flights, ExportStore], tmp_path: Path
+) -> None:
+    """As where a name means another server on an executor."""
+    flights, store = exported
+    flights.add(3, 3)
+    plan = replace(flights.plan(store, hours(3, 4)), database=OTHER)
+    with pytest.raises(RuntimeError, match=r"planned for database 91bc0d22.* leads to 3f2a9c1e"):
+        flights.write(store, plan)
