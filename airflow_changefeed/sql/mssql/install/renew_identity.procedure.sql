@@ -6,5 +6,6 @@ create procedure <<schema>>.[renew_identity]
 as
 begin
     set xact_abort, nocount on;
+    set transaction isolation level read committed;
     update <<schema>>.[database_identity] set id = newid() output inserted.id;
 end
