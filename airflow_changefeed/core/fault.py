@@ -77,6 +77,7 @@ class FaultKind(Enum):
     WINDOW_STALE = ("window-stale", _WARNING)
     BATCH_AMONG_WINDOWS = ("batch-among-windows", _WARNING)
     EXPORT_MISSING = ("export-missing", _ERROR)
+    UPLOAD_LEFT = ("upload-left", _WARNING)
     FILE_DAMAGED = ("file-damaged", _ERROR)
     MANIFEST_UNREADABLE = ("manifest-unreadable", _ERROR)
     # The machine that looks.

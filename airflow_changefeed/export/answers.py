@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from urllib.parse import quote, quote_plus
 
@@ -17,7 +17,8 @@ _LEAST_SECRET = 4
 _USERINFO = re.compile(r"://[^/@:\[]*:(?:[^/]*@|(?!\d*(?:[/:]|$)))")
 _LOGIN = re.compile(r"://[^/\s@]*@")
 _QUERY = re.compile(r"(://[^\s?'\"]+)\?[^\s'\"]+")
-_UNREACHED = re.compile(r"Timeout|Connect|Unreachable|ServerDisconnected")
+# Also what aiohttp calls a bad message (its own 400): an answer that was cut off.
+_UNREACHED = re.compile(r"Timeout|Connect|Unreachable|ServerDisconnected|Payload|BadHttpMessage")
 _BUSY = re.compile(r"SlowDown|ServiceUnavailable|InternalError|Throttl|reduce your request rate")
 # gcsfs says no more of a 403 than its name.
 _REFUSED = re.compile(r"Credential|Authentication|Unauthorized|AccessDenied|^OSError: Forbidden")
@@ -87,12 +88,15 @@ def is_transient(problem: BaseException) -> bool:
     chain = list(_chain(problem))
     if any(_REFUSED.search(f"{type(each).__name__}: {each}") for each in chain):
         return False
-    statuses = [status for each in chain if (status := _status(each)) is not None]
-    if statuses:
-        return any(status in _LATER_STATUS or status not in _REFUSED_STATUS for status in statuses)
-    texts = (" ".join(kind.__name__ for kind in type(each).__mro__) + f" {each}" for each in chain)
-    if any(_UNREACHED.search(text.partition(" Exception ")[0]) or _BUSY.search(text) for text in texts):
+    # What the store has answered, before what a library makes of no answer: aiohttp calls that a 400.
+    if (answered := _judged(_answered(each) for each in chain)) is not None:
+        return answered
+    if any(_UNREACHED.search(kind.__name__) for each in chain for kind in type(each).__mro__):
         return True
+    if any(_BUSY.search(str(each)) for each in chain):
+        return True
+    if (named := _judged(_number(getattr(each, "code", None)) for each in chain)) is not None:
+        return named
     numbers = {each.errno for each in chain if isinstance(each, OSError) and each.errno is not None}
     return not numbers & _REFUSED_ERRNO and not any(isinstance(each, _MISTAKES) for each in chain)
 
@@ -107,16 +111,20 @@ def _chain(problem: BaseException) -> Iterator[BaseException]:
         each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
 
 
-def _status(problem: BaseException) -> int | None:
-    """Return the HTTP status that an error of a cloud's client carries."""
+def _judged(statuses: Iterable[int | None]) -> bool | None:
+    """Whether statuses of HTTP may pass; None without any."""
+    known = [status for status in statuses if status is not None]
+    if not known:
+        return None
+    return any(status in _LATER_STATUS or status not in _REFUSED_STATUS for status in known)
+
+
+def _answered(problem: BaseException) -> int | None:
+    """Return the HTTP status of the answer that an error of botocore or Azure's client carries."""
     response = getattr(problem, "response", None)
     if isinstance(response, Mapping):
         return _number(response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
-    for name in ("status_code", "status", "code"):
-        number = _number(getattr(problem, name, None))
-        if number is not None:
-            return number
-    return None
+    return _number(getattr(problem, "status_code", None))
 
 
 def _number(value: object) -> int | None:

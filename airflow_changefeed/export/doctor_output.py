@@ -7,12 +7,14 @@ themselves.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.fault import Fault, FaultKind
 from airflow_changefeed.core.feed import Shard, StaleMark
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.manifest import Manifest
+from airflow_changefeed.core.times import format_time, now
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import ForeignOutputError, ManifestError, UnsupportedVersionError
@@ -24,6 +26,7 @@ from airflow_changefeed.export.findings import EXPORT_AGAIN
 from airflow_changefeed.export.read import export_there
 from airflow_changefeed.export.store import ExportStore
 
+_UPLOAD_AGE = timedelta(days=1)
 Units = Mapping[Shard, Sequence[ExportUnit]]
 
 
@@ -57,6 +60,7 @@ def output_faults(
         *_stale(store, units, marks, where),
         *_files(store, units, where),
         *_mixed(store, units, where),
+        *_uploads(store, where),
     ]
 
 
@@ -71,6 +75,19 @@ def _mixed(store: ExportStore, units: Units, where: str) -> Iterator[Fault]:
             f"the first: {batches[0]}",
             f"Take them out, and run the windows of their time: {removal_command(store.feed, store.path)}",
         )
+
+
+def _uploads(store: ExportStore, where: str) -> Iterator[Fault]:
+    """Find uploads of jobs that were killed; one that runs is younger."""
+    for _, attempt, upload in store.uploads():
+        if now() - upload.begun > _UPLOAD_AGE:
+            yield Fault(
+                FaultKind.UPLOAD_LEFT,
+                where,
+                f"an upload to {upload.path}, begun {format_time(upload.begun)} by attempt {attempt}, was "
+                "neither completed nor aborted",
+                "Export its window again, which aborts it, or set a lifecycle rule of the bucket",
+            )
 
 
 def _lost(row: CursorRow, units: Iterable[ExportUnit]) -> Iterator[Gap]:

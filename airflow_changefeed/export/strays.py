@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 
 from airflow_changefeed.core import documents
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
+from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError, UnsupportedVersionError
@@ -134,7 +135,16 @@ def strangers(store: ExportStore, units: dict[ExportUnit, int], orphaned: set[Ex
     """
     folders = {store.layout.unit(unit) for unit in units}
     folders |= {store.layout.placed(unit, token) for unit in orphaned for token in _with_files(store, unit)}
-    return [*_data(store, folders), *_control(store, units)]
+    return [*_data(store, folders), *_control(store, units), *_uploads(store)]
+
+
+def _uploads(store: ExportStore) -> Iterator[Finding]:
+    for _, attempt, upload in store.uploads():
+        message = (
+            f"an upload to {upload.path}, begun {format_time(upload.begun)}, is of attempt {attempt}, which "
+            "runs, or died"
+        )
+        yield Finding(FindingKind.LEFTOVER, None, upload.path, message)
 
 
 def _data(store: ExportStore, folders: set[str]) -> Iterator[Finding]:

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stores that fail, cut off, hang, and answer before they are done: what a task says, and a retry makes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from airflow_changefeed.exceptions import TransientError
+from airflow_changefeed.export import objects, remote
+from airflow_changefeed.export.remote import RemoteFiles
+from airflow_changefeed.export.result import take_result
+from airflow_changefeed.export.run import run_here
+from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.export.verify import verify
+from tests.integration.stores.proxy import Answer, Request
+from tests.integration.stores.servers import Server
+from tests.unit.export.faults import manifest_rows, plain_rows
+from tests.unit.export.flights import FEED, Flights, hours
+
+ROWS = 12
+_XML = {"Content-Type": "application/xml"}
+_BODY = b"<Error><Code>%s</Code><Message>Please try again</Message></Error>"
+ANSWERS = {
+    "500": Answer(500, _XML, _BODY % b"InternalError"),
+    "503": Answer(503, _XML, _BODY % b"ServiceUnavailable"),
+    "429": Answer(429, _XML, _BODY % b"TooManyRequests"),
+    "no answer": Answer(200, _XML, b"x" * 100, cut=0),
+    "cut": Answer(200, _XML, b"<ListBucketResult>" + b" " * 1000, cut=20),
+}
+#: What an export on S3 does, each by its request.
+REQUESTS: dict[str, Callable[[Request], bool]] = {
+    "everything": lambda given: True,
+    "a listing": lambda given: given.is_listing,
+    "the begin of an upload": lambda given: "uploads" in given.query and given.method == "POST",
+    "a part": lambda given: "partNumber" in given.query,
+    "the completion": lambda given: "uploadId" in given.query and given.method == "POST",
+    "a manifest": lambda given: given.method == "PUT" and "/manifests/" in given.path,
+}
+
+
+def export(files: RemoteFiles, flights: Flights) -> None:
+    """Export two hours, one of them empty."""
+    store = ExportStore("remote://out", FEED, files=files)
+    plan = flights.plan(store, hours(0, 2))
+    try:
+        run_here(flights.source, store, plan, lambda line: None)
+    finally:
+        with suppress(TransientError):
+            take_result(store, plan.attempt)
+
+
+def check_whole(files: RemoteFiles) -> None:
+    """Check that all rows are there once, by manifests and by listing, and nothing is left of the dead."""
+    store = ExportStore("remote://out", FEED, files=files)
+    assert manifest_rows(store) == len(plain_rows(files, FEED)) == ROWS
+    assert list(store.uploads()) == []
+    assert verify(store) == []
+
+
+@pytest.fixture
+def s3_files(s3_server: Server) -> RemoteFiles:
+    """A new output on S3, whose client does not try again by itself."""
+    files = s3_server.files()
+    files.system.retries = 1
+    return files
+
+
+#: Each way to fail at whatever comes first, and each request with the failure that says least.
+CASES = [
+    *(("everything", how) for how in ("500", "503", "429", "no answer")),
+    ("a listing", "cut"),
+    *((what, "503") for what in REQUESTS if what != "everything"),
+]
+
+
+@pytest.mark.parametrize(("what", "how"), CASES)
+def test_an_outage_is_transient_and_a_retry_mends_it(
+    s3_server: Server, s3_files: RemoteFiles, flights: Flights, what: str, how: str
+) -> None:
+    """Whatever fails of a replacement, a retry mends it; readers of manifests have all rows meanwhile."""
+    export(s3_files, flights)
+
+    def fail(given: Request) -> Answer | None:
+        return ANSWERS[how] if REQUESTS[what](given) else None
+
+    with s3_server.proxy.answering(fail), pytest.raises(TransientError):
+        export(s3_files, flights)
+    assert manifest_rows(ExportStore("remote://out", FEED, files=s3_files)) == ROWS
+    assert len(plain_rows(s3_files, FEED)) in (0, ROWS)
+    export(s3_files, flights)
+    check_whole(s3_files)
+
+
+def test_a_store_that_hangs_is_left(s3_server: Server, s3_files: RemoteFiles) -> None:
+    """The client's own timeout ends a request that is never answered; the error may pass."""
+
+    def hang(given: Request) -> Answer | None:
+        time.sleep(5)
+        return Answer(200)
+
+    with s3_server.proxy.answering(hang), pytest.raises(TransientError):
+        s3_files.write(f"{s3_files.root}/a", b"1")
+
+
+def _copies(status: str) -> Callable[[Request, Answer], Answer]:
+    """Answer every copy with a status, as Azure does while it copies."""
+
+    def change(given: Request, answer: Answer) -> Answer:
+        headers = {
+            name: status if name.lower() == "x-ms-copy-status" else value
+            for name, value in answer.headers.items()
+        }
+        return replace(answer, headers=headers)
+
+    return change
+
+
+@pytest.mark.stores
+@pytest.mark.parametrize("status", ["pending", "failed", "aborted"])
+def test_a_source_outlives_a_copy_that_is_not_done(
+    azure_server: Server, flights: Flights, monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    """Azure only begins a copy: while it is under way, and where it fails, the source is what there is."""
+    files = azure_server.files()
+    export(files, flights)
+    monkeypatch.setattr(objects, "COPY_SECONDS", 0.3)
+    with azure_server.proxy.answering(change=_copies(status)), pytest.raises(TransientError, match="copy"):
+        export(files, flights)
+    assert len(plain_rows(files, FEED)) == manifest_rows(ExportStore("x", FEED, files=files)) == ROWS
+    export(files, flights)
+    check_whole(files)
+
+
+@pytest.mark.stores
+def test_a_copy_that_takes_its_time_is_waited_for(azure_server: Server, flights: Flights) -> None:
+    """A copy that is pending for a few looks ends as any other."""
+    files = azure_server.files()
+    export(files, flights)
+    looks: list[Request] = []
+
+    def late(given: Request, answer: Answer) -> Answer:
+        if given.method == "HEAD" and "/attempts/" in given.path and len(looks) < 3:
+            looks.append(given)
+            return _copies("pending")(given, answer)
+        return answer
+
+    with azure_server.proxy.answering(change=late):
+        export(files, flights)
+    assert len(looks) == 3
+    check_whole(files)
+
+
+def test_a_copy_that_is_shorter_is_not_taken_for_whole(
+    s3_files: RemoteFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a store answers before its copy is whole, the source stays until it is."""
+    monkeypatch.setattr(remote, "COPY_SECONDS", 0.3)
+    source, target = f"{s3_files.root}/a", f"{s3_files.root}/b"
+    s3_files.write(source, b"whole")
+    monkeypatch.setattr(s3_files.objects, "copy", lambda _, to: s3_files.write(to, b"wh"))
+    with pytest.raises(TransientError, match="2 of 5 bytes"):
+        s3_files.move(source, target)
+    assert s3_files.read(source) == b"whole"
