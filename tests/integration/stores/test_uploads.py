@@ -64,6 +64,7 @@ def test_uploads_of_the_dead_are_named_and_aborted(
 ) -> None:
     """Verify and doctor name what a killed attempt has uploaded; the next attempt aborts it, for good."""
     world = World(s3_server.files(), flights)
+    database = flights.source.identity().id
     dead = world.attempt()
     [(_, attempt, upload)] = world.store.uploads()
     assert attempt == dead.plan.attempt
@@ -72,8 +73,8 @@ def test_uploads_of_the_dead_are_named_and_aborted(
     # moto says of each upload that it was begun in 2010.
     with monkeypatch.context() as young:
         young.setattr(doctor_output, "_UPLOAD_AGE", timedelta(days=36_500))
-        assert doctor_output.output_faults(world.store, [], [], set()) == []
-    [fault] = doctor_output.output_faults(world.store, [], [], set())
+        assert doctor_output.output_faults(world.store, database, [], [], set()) == []
+    [fault] = doctor_output.output_faults(world.store, database, [], [], set())
     assert fault.kind is FaultKind.UPLOAD_LEFT
     assert upload.path in fault.what
     alive = world.attempt()
