@@ -17,7 +17,7 @@ from tests.integration.mssql.upstream import BLOCKING, OUTBOX, make_blocking, ma
 
 #: Of v2 in blocking mode: without a key, with a column whose name is ours, and with a name that is too long.
 KEYLESS, COLUMN = "myservice.Keyless", "myservice.Noted"
-LONG = f"myservice.{'L' * 95}"
+LONG = f"{'S' * 45}.{'L' * 60}"
 _LAST = "[upgrade_feeds];"
 
 
@@ -38,6 +38,7 @@ def upgraded(empty_database: Database) -> Upgraded:
     """Upgrade feeds of v2, of which two cannot be."""
     with empty_database.client() as client:
         make_v2(client, empty_database.sequence_cache)
+        client.results(f"create schema {LONG.partition('.')[0]}")
         for table, columns in (
             (KEYLESS, "ULID binary(16) not null, Shard int not null, Data varchar(9) not null"),
             (COLUMN, "ULID binary(16) not null primary key, changefeed_note int null"),
@@ -72,8 +73,9 @@ def client(database: Database) -> Iterator[Client]:
 def test_each_feed_is_upgraded_by_itself(upgraded: Upgraded, client: Client) -> None:
     """Those that cannot be are named in the end, each with its reason; all others are upgraded."""
     assert "2 of 5 feeds" in upgraded.said
-    assert f'"{COLUMN}": changefeed 77115' in upgraded.said
-    assert f'"{LONG}": changefeed 77112' in upgraded.said
+    # Not every server tells names in the case that they were declared in.
+    assert f'"{COLUMN}": changefeed 77115'.lower() in upgraded.said.lower()
+    assert f'"{LONG}": changefeed 77112'.lower() in upgraded.said.lower()
     versions = dict(client.rows("select name, version from changefeed.feeds where upgrade_problem is null"))
     assert {OUTBOX, BLOCKING, KEYLESS} <= set(versions)
     assert set(versions.values()) == {client.value("select changefeed.version()")}
@@ -87,7 +89,8 @@ def test_a_feed_that_was_not_upgraded_is_refused_until_it_is_mended(
         with pytest.raises(FeedSetupError, match=r"v2, which was not upgraded.*upgrade_feeds"):
             source.shards(COLUMN)
         ((ulid,),) = client.rows(
-            f"begin transaction; exec changefeed.[lock:{COLUMN}]; select changefeed.[ulid:{COLUMN}](0)"
+            f"begin transaction; exec changefeed.[lock:{COLUMN}]; "
+            f"select convert(binary(16), changefeed.[ulid:{COLUMN}](0))"
         )
         client.results(f"insert into {COLUMN} (ULID) values (changefeed.[ulid:{COLUMN}](0)); commit")
         client.results(f"alter table {COLUMN} drop column changefeed_note")
@@ -168,7 +171,7 @@ def test_clocks_of_v2_that_are_below_zero_count_on(upgraded: Upgraded, client: C
 READ = "drop table if exists #read; create table #read (ulid binary(16), AggregateID bigint, Version int); "
 CALL = f"{READ} exec changefeed.[read_feed:{OUTBOX}] "
 REFUSED = {
-    "a shard that was never used": (77105, "@shard_id = 77, @cursor = 0x01"),
+    "a shard that was never used": (77105, "@shard_id = 77, @cursor = 0x02"),
     "a cursor beyond the clock": (77105, "@shard_id = 0, @cursor = 0xff"),
     "no cursor": (77108, "@shard_id = 0, @cursor = null"),
     "a page of no rows": (77108, "@shard_id = 0, @cursor = 0x00, @pagesize = 0"),
@@ -193,13 +196,13 @@ def test_an_order_number_of_the_writers_own_waits(upgraded: Upgraded, client: Cl
     """Above what the sequence has given; inspect_outbox, and so doctor, names it."""
     _add(
         client,
-        "5, '2020-01-01', 5, 1, 999999999999",
+        "5, '2020-01-01', 5, 1, 9000000000000000000",
         "shard_id, time_hint, AggregateID, Version, order_sequence",
     )
     with upgraded.database.source() as source:
         assert source.read_feed(OUTBOX, 5, Ulid.MIN).events == ()
     found = {row[0]: row[3] for row in client.rows(f"exec changefeed.[inspect_outbox:{OUTBOX}]")}
-    assert found[5] == 999999999999
+    assert found[5] == 9000000000000000000
 
 
 def test_a_time_hint_of_tomorrow_takes_the_present(upgraded: Upgraded, client: Client) -> None:

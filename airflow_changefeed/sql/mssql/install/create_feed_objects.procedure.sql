@@ -22,6 +22,11 @@ begin
             @name = f.name, @object_id = f.object_id, @kind = f.kind, @shard_type = f.shard_key_type, @sequence = f.sequence_name,
             @ulid_column = f.ulid_column, @shard_column = f.shard_column
         from <<schema>>.[feeds] as f where f.feed_id = @feed_id;
+        if @name is null
+        begin
+            set @message = concat(N'changefeed 77106: feed ', @feed_id, N' was dropped while it was being upgraded');
+            throw 77106, @message, 1;
+        end;
         select @table_schema = object_schema_name(@object_id), @table_name = object_name(@object_id);
         if exists (select 1 from <<schema>>.[captures] as c where c.name = @name) set @is_capture = 1;
         -- Two images of a row are one event.
