@@ -120,11 +120,11 @@ def _judged(statuses: Iterable[int | None]) -> bool | None:
 
 
 def _answered(problem: BaseException) -> int | None:
-    """Return the HTTP status of the answer that an error of botocore or Azure's client carries."""
+    """Return the HTTP status of the answer that an error of botocore, Azure's client or requests carries."""
     response = getattr(problem, "response", None)
     if isinstance(response, Mapping):
         return _number(response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
-    return _number(getattr(problem, "status_code", None))
+    return _number(getattr(problem, "status_code", None)) or _number(getattr(response, "status_code", None))
 
 
 def _number(value: object) -> int | None:

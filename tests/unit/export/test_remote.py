@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
+import requests
 
 from airflow_changefeed.exceptions import ChangefeedError, OutputNotWritableError, TransientError
 from airflow_changefeed.export.answers import check_path, secrets_of
@@ -74,6 +75,13 @@ def _calls(files: RemoteFiles) -> list[Any]:
     ]
 
 
+def _of_requests(status: int) -> Exception:
+    """Return what file systems raise that speak HTTP by requests, such as WebHDFS."""
+    response = requests.Response()
+    response.status_code = status
+    return requests.HTTPError(f"{status} for url", response=response)
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -106,6 +114,8 @@ def test_every_refusal_is_ours_and_tells_no_secret(error: Exception, kind: type[
         (OSError(errno.EREMOTEIO, "no cause given"), TransientError),
         (OSError(errno.EBUSY, "no cause given"), TransientError),
         (OSError("what nobody has thought of"), TransientError),
+        (_of_requests(503), TransientError),
+        (_of_requests(403), OutputNotWritableError),
         (ClientPayloadError("Response payload is not completed"), TransientError),
         (ConnectionResetError("cut"), TransientError),
         (OSError(errno.ENOSPC, "No space left"), OutputNotWritableError),
