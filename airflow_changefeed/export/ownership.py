@@ -30,9 +30,11 @@ def check_output(source: FeedReader, store: ExportStore) -> str:
 
 
 def _check_events(source: FeedReader, store: ExportStore, database: str) -> None:
+    if source.feed(store.feed).kind is FeedKind.SERIALIZED:
+        # Their writers may delete events, and so all that could be found again.
+        return
     newest = next((manifest for shard in store.shards() if (manifest := _newest(store, shard))), None)
-    if newest is None or source.feed(store.feed).kind is FeedKind.SERIALIZED:
-        # Writers of serialized feeds may delete events, and so all that could be found again.
+    if newest is None:
         return
     last = max(file.last for file in newest.files)
     try:
@@ -43,14 +45,14 @@ def _check_events(source: FeedReader, store: ExportStore, database: str) -> None
         raise ForeignOutputError(
             f"{store.layout.data} was begun by a version that did not tell databases apart, and holds events "
             f"of feed {store.feed!r} that database {database} does not have (the last is {last}, of "
-            f"{newest.unit}): it is another database's. Check the connection, or give this database's export "
-            "another path",
+            f"{newest.unit}): it is another database's, or this one was restored to an earlier state. Check "
+            "the connection, or give this database's export another path (docs/how-to/recover.md)",
             path=store.path,
             feed=store.feed,
         )
 
 
 def _newest(store: ExportStore, shard: Shard) -> Manifest | None:
-    """Return the manifest of the last unit with rows, of those of the shard's last day."""
-    manifests = (store.read(unit) for unit in reversed(store.newest(shard)))
+    """Return the manifest of a shard's last unit with rows; reads no further back than that."""
+    manifests = (store.read(unit) for units in store.backwards(shard) for unit in reversed(units))
     return next((manifest for manifest in manifests if manifest is not None and manifest.files), None)

@@ -135,11 +135,14 @@ class ExportStore:
 
     def newest(self, shard: Shard) -> list[ExportUnit]:
         """Return a shard's committed units of the last date that has any, however many dates there are."""
-        found: dict[ExportUnit, int] = {}
+        return next(self.backwards(shard), [])
+
+    def backwards(self, shard: Shard) -> Iterator[list[ExportUnit]]:
+        """Yield a shard's committed units, newest date first; lists a date when it is asked for."""
         for date in reversed(self.files.names(self.layout.shard_manifests(shard))):
+            found: dict[ExportUnit, int] = {}
             if self._collect(shard, date, found):
-                break
-        return list(_in_order(found))
+                yield list(_in_order(found))
 
     def overlapping(
         self, shard: Shard, wanted: UlidRange, *, ignore: Container[str] = ()

@@ -203,6 +203,21 @@ def test_an_output_of_an_older_version_is_taken_over_by_the_database_that_has_it
     assert store.database() == DATABASE
 
 
+def test_an_old_output_that_ends_with_empty_days_is_known_by_its_earlier_events(
+    exported: tuple[Flights, ExportStore], tmp_path: Path
+) -> None:
+    """A day without rows says nothing of whose the output is, so the days before it are looked at."""
+    flights, store = exported
+    flights.export(store, hours(30, 32))
+    us = other_flights(tmp_path)
+    us.source.seal(FEED, hours(31, 32)[0].end)
+    forget_the_database(store)
+    with pytest.raises(ForeignOutputError, match="another database's, or this one was restored"):
+        us.plan(store, hours(32, 33))
+    flights.plan(store, hours(32, 33))
+    assert store.database() == DATABASE
+
+
 def test_what_reads_an_output_beside_a_database_notices_another_one(
     exported: tuple[Flights, ExportStore], tmp_path: Path
 ) -> None:
