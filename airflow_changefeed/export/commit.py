@@ -53,7 +53,6 @@ def end(store: ExportStore, plan: Plan, *, committed: bool) -> None:
     """
     layout = store.layout
     store.files.remove(layout.writing(plan.attempt))
-    store.abandon_uploads(plan.attempt)
     if not committed:
         for planned in plan.units:
             if planned.rows:
@@ -64,6 +63,7 @@ def end(store: ExportStore, plan: Plan, *, committed: bool) -> None:
         store.files.remove_file(layout.driver(plan.attempt))
     _prune(store, plan, plan.attempt)
     store.files.sweep()
+    store.abandon_uploads(plan.attempt)
 
 
 def _prune(store: ExportStore, plan: Plan, attempt: int) -> None:

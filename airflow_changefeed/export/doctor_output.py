@@ -17,7 +17,12 @@ from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.times import format_time, now
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.exceptions import ForeignOutputError, ManifestError, UnsupportedVersionError
+from airflow_changefeed.exceptions import (
+    ForeignOutputError,
+    ManifestError,
+    OutputNotWritableError,
+    UnsupportedVersionError,
+)
 from airflow_changefeed.export.batch_removal import removal_command
 from airflow_changefeed.export.claims import check_same
 from airflow_changefeed.export.coverage import Gap, Interval, find_gaps
@@ -79,7 +84,17 @@ def _mixed(store: ExportStore, units: Units, where: str) -> Iterator[Fault]:
 
 def _uploads(store: ExportStore, where: str) -> Iterator[Fault]:
     """Find uploads of jobs that were killed; one that runs is younger."""
-    for _, attempt, upload in store.uploads():
+    try:
+        uploads = list(store.uploads())
+    except OutputNotWritableError as problem:
+        yield Fault(
+            FaultKind.UPLOAD_LEFT,
+            where,
+            f"could not look for uploads that were neither completed nor aborted: {problem.message}",
+            "Grant the right to list multipart uploads, or set a lifecycle rule of the bucket",
+        )
+        return
+    for _, attempt, upload in uploads:
         if now() - upload.begun > _UPLOAD_AGE:
             yield Fault(
                 FaultKind.UPLOAD_LEFT,

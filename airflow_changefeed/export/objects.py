@@ -231,22 +231,24 @@ class S3Objects:
     def open(self, path: str) -> Upload:
         """Begin a multipart upload, also of a small file: only so it appears at the commit."""
         upload_id = self._call("create_multipart_upload", path)["UploadId"]
-        etags: list[str] = []
+        parts: list[dict[str, Any]] = []
 
         def send(part: bytes) -> None:
-            arguments = {"UploadId": upload_id, "PartNumber": len(etags) + 1, "Body": part}
-            etags.append(self._call("upload_part", path, **arguments)["ETag"])
+            number = len(parts) + 1
+            answer = self._call("upload_part", path, UploadId=upload_id, PartNumber=number, Body=part)
+            # S3 wants the checksums of an upload that was begun with an algorithm again to complete it.
+            kept = {name: value for name, value in answer.items() if _is_of_part(name)}
+            parts.append({"PartNumber": number, **kept})
 
         return Upload(
             send,
-            lambda: {"id": upload_id, "etags": list(etags)},
+            lambda: {"id": upload_id, "parts": list(parts)},
             lambda: self.abort(path, upload_id),
         )
 
     def complete(self, path: str, receipt: Receipt) -> None:
         """Complete a multipart upload."""
-        parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(receipt["etags"], 1)]
-        arguments = {"UploadId": receipt["id"], "MultipartUpload": {"Parts": parts}}
+        arguments = {"UploadId": receipt["id"], "MultipartUpload": {"Parts": receipt["parts"]}}
         self._call("complete_multipart_upload", path, **arguments)
 
     def uploads(self, folder: str) -> list[OpenUpload]:
@@ -262,12 +264,19 @@ class S3Objects:
             ]
             if not page.get("IsTruncated"):
                 return found
-            more = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+            more = {"KeyMarker": page["NextKeyMarker"]}
+            if marker := page.get("NextUploadIdMarker"):
+                more["UploadIdMarker"] = marker
 
     def abort(self, path: str, upload_id: str) -> None:
         """Abort a multipart upload."""
         with contextlib.suppress(FileNotFoundError):
             self._call("abort_multipart_upload", path, UploadId=upload_id)
+
+
+def _is_of_part(name: str) -> bool:
+    """Whether the answer to a part has something that completing needs: its ETag, its checksums."""
+    return name == "ETag" or (name.startswith("Checksum") and name != "ChecksumType")
 
 
 class AzureObjects:

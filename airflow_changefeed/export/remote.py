@@ -86,6 +86,19 @@ class RemoteFiles:
         """The same, where a missing file is one nobody expects: the bucket."""
         return answering(path, self._secrets, ours=(ChangefeedError,))
 
+    @contextmanager
+    def _sending(self, path: str) -> Iterator[None]:
+        """The same, where what is missing is the upload that was begun."""
+        try:
+            with self._answering(path):
+                yield
+        except FileNotFoundError:
+            raise TransientError(
+                f"the upload to {path} was aborted by a newer attempt, or by the bucket's lifecycle rule for "
+                "uploads; retry",
+                path=path,
+            ) from None
+
     def url(self, path: str) -> str:
         """Return a path as Spark and other readers name it."""
         if self._url is None:
@@ -131,14 +144,15 @@ class RemoteFiles:
         """Open a new file for writing bytes; with uploads, one that nobody sees before it is completed."""
         with self._writing(path):
             file: Any = self.objects.open(path)
+        sending = self._sending if self.has_uploads else self._writing
         try:
-            yield _Sink(file, lambda: self._writing(path))
+            yield _Sink(file, lambda: sending(path))
         except BaseException:
             # The source's error, or our own; it says more than what the close may add.
             with contextlib.suppress(Exception):
                 getattr(file, "abandon", file.close)()
             raise
-        with self._writing(path):
+        with sending(path):
             file.close()
 
     def complete(self, path: str, receipt: Receipt, size: int) -> bool:
@@ -146,13 +160,19 @@ class RemoteFiles:
         with self._answering(path):
             try:
                 self.objects.complete(path, receipt)
+                return True
             except FileNotFoundError:
-                # Completed already, before a crash; or aborted by a newer attempt.
-                return self.objects.size(path) == size
-            return True
+                pass
+            # Completed already, before a crash; or aborted by a newer attempt. Not asked within the except:
+            # an outage here would be judged by the 404 before it.
+            return self.objects.size(path) == size
 
     def uploads(self, folder: str) -> list[OpenUpload]:
-        """Return the uploads below a folder that are under way, or were left by the dead."""
+        """
+        Return the uploads below a folder that are under way, or were left by the dead.
+
+        :raises OutputNotWritableError: the right to list them is missing.
+        """
         with self._answering(folder), contextlib.suppress(FileNotFoundError):
             return self.objects.uploads(folder)
         return []

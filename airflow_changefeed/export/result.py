@@ -182,4 +182,5 @@ def take_result(store: ExportStore, attempt: int) -> ExportResult | None:
     store.files.remove_file(where)
     store.files.remove_file(store.layout.driver(attempt))
     store.files.prune(store.layout.attempt(attempt), store.layout.attempts)
+    store.abandon_uploads(attempt)
     return result

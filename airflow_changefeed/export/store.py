@@ -9,6 +9,7 @@ them. Why they are safe against crashes and zombies is argued in docs/adr/0002-o
 from __future__ import annotations
 
 import contextlib
+import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,11 +20,18 @@ from airflow_changefeed.core.feed import Shard, parse_shard
 from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError, SupersededError
+from airflow_changefeed.exceptions import (
+    InvalidArgumentError,
+    ManifestError,
+    OutputNotWritableError,
+    SupersededError,
+)
 from airflow_changefeed.export import claims
 from airflow_changefeed.export.files import Files, open_files, unfinished
 from airflow_changefeed.export.layout import Layout, ManifestName, parse_unit, placed_attempt, unit_key
 from airflow_changefeed.export.objects import OpenUpload
+
+log = logging.getLogger(__name__)
 
 Tokens = list[int]
 Manifests = list[Manifest]
@@ -82,6 +90,7 @@ class ExportStore:
         self.feed = feed
         self.files = files or open_files(path, storage_options)
         self.layout = Layout(self.files.root, feed)
+        self._may_abort = True
 
     # ---- the output as a whole
 
@@ -351,8 +360,8 @@ class ExportStore:
             self.retire(unit, attempt)
             self.remove_manifest(unit, attempt)
         else:
-            # Plain readers may see two attempts now: by as few requests as can be. Who has read the manifest
-            # already finds no file, and looks again.
+            # Until the files are gone, plain readers see rows twice if a newer attempt has placed its own. A
+            # reader that has read our manifest already finds no file, and looks again.
             self.remove_manifest(unit, attempt)
             self.files.remove(self.layout.placed(unit, attempt))
         self.discard(unit, attempt)
@@ -412,18 +421,35 @@ class ExportStore:
     def abort_uploads(self, units: Iterable[ExportUnit], below: int) -> None:
         """Abort the uploads of attempts with lower tokens to the places of units."""
         folders = {self.layout.unit(unit) for unit in units}
-        for folder, attempt, upload in self.uploads():
-            if folder in folders and attempt < below:
-                self.files.abort(upload.path, upload.upload_id)
+        self._abort(lambda folder, attempt: folder in folders and attempt < below)
 
     def abandon_uploads(self, attempt: int) -> None:
         """Abort an attempt's own uploads: of tasks that failed or ran twice."""
-        for _, other, upload in self.uploads():
-            if other == attempt:
-                self.files.abort(upload.path, upload.upload_id)
+        self._abort(lambda _, other: other == attempt)
+
+    def _abort(self, is_dead: Callable[[str, int], bool]) -> None:
+        # Uploads that stay cost money, not rows: a store that refuses to list or abort them fails no export.
+        # Who completes one all the same is ended by the second look.
+        if not self._may_abort:
+            return
+        try:
+            for folder, attempt, upload in self.uploads():
+                if is_dead(folder, attempt):
+                    self.files.abort(upload.path, upload.upload_id)
+        except OutputNotWritableError as problem:
+            self._may_abort = False
+            log.warning(
+                "The uploads of attempts that died were not aborted: %s. Grant the rights to list and abort "
+                "multipart uploads, or give the bucket a lifecycle rule that aborts them",
+                problem.message,
+            )
 
     def uploads(self) -> Iterator[tuple[str, int, OpenUpload]]:
-        """Yield the uploads under way to places of this export, each with its unit's folder and attempt."""
+        """
+        Yield the uploads under way to places of this export, each with its unit's folder and attempt.
+
+        :raises OutputNotWritableError: the store does not let us look.
+        """
         for upload in self.files.uploads(self.layout.data):
             placed, _, _ = upload.path.rpartition("/")
             folder, _, name = placed.rpartition("/")

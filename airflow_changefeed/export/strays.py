@@ -11,7 +11,12 @@ from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError, UnsupportedVersionError
+from airflow_changefeed.exceptions import (
+    InvalidArgumentError,
+    ManifestError,
+    OutputNotWritableError,
+    UnsupportedVersionError,
+)
 from airflow_changefeed.export import claims
 from airflow_changefeed.export.files import unfinished
 from airflow_changefeed.export.findings import Finding, FindingKind
@@ -139,7 +144,13 @@ def strangers(store: ExportStore, units: dict[ExportUnit, int], orphaned: set[Ex
 
 
 def _uploads(store: ExportStore) -> Iterator[Finding]:
-    for _, attempt, upload in store.uploads():
+    try:
+        uploads = list(store.uploads())
+    except OutputNotWritableError as problem:
+        message = f"could not look for uploads that were left: {problem.message}"
+        yield Finding(FindingKind.LEFTOVER, None, store.layout.data, message)
+        return
+    for _, attempt, upload in uploads:
         message = (
             f"an upload to {upload.path}, begun {format_time(upload.begun)}, is of attempt {attempt}, which "
             "runs, or died"

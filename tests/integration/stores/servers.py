@@ -74,14 +74,16 @@ def _let_moto_know_uploads() -> None:
     from moto.s3.exceptions import NoSuchUpload
     from moto.s3.models import S3Backend
 
-    complete = S3Backend.complete_multipart_upload
+    def checked(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: Any, bucket_name: str, multipart_id: str, *arguments: Any, **more: Any) -> Any:
+            if multipart_id not in self.get_bucket(bucket_name).multiparts:
+                raise NoSuchUpload(upload_id=multipart_id)
+            return inner(self, bucket_name, multipart_id, *arguments, **more)
 
-    def checked(self: Any, bucket_name: str, multipart_id: str, *arguments: Any, **more: Any) -> Any:
-        if multipart_id not in self.get_bucket(bucket_name).multiparts:
-            raise NoSuchUpload(upload_id=multipart_id)
-        return complete(self, bucket_name, multipart_id, *arguments, **more)
+        return call
 
-    S3Backend.complete_multipart_upload = checked
+    for name in ("upload_part", "complete_multipart_upload"):
+        setattr(S3Backend, name, checked(getattr(S3Backend, name)))
 
 
 @contextmanager

@@ -3,21 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from airflow_changefeed.core.plan import Plan
-from airflow_changefeed.exceptions import OutputNotWritableError
+from airflow_changefeed.exceptions import OutputNotWritableError, TransientError
+from airflow_changefeed.export.doctor_output import output_faults
+from airflow_changefeed.export.findings import FindingKind
 from airflow_changefeed.export.result import take_result
 from airflow_changefeed.export.run import run_here
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.export.verify import verify
 from tests.integration.stores.proxy import Answer, Request
 from tests.integration.stores.servers import BUCKET, Server
-from tests.unit.export.faults import manifest_rows
+from tests.unit.export.faults import manifest_rows, plain_rows
 from tests.unit.export.flights import FEED, Flights, hours
+from tests.unit.export.test_commit import ROWS, World
 
 UNITS = 24
 #: All requests of an export, from the plan to the result, for each of a day's units.
@@ -79,6 +82,53 @@ def test_rights_on_the_prefix_are_enough(s3_server: Server, day: Flights) -> Non
         export(store, day)
         export(store, day)
         assert verify(store) == []
+
+
+#: What a policy may lack: the right to list uploads, and the right to abort them.
+LACKING: dict[str, Callable[[Request], bool]] = {
+    "list": lambda given: given.method == "GET" and "uploads" in given.query,
+    "abort": lambda given: given.method == "DELETE" and "uploadId" in given.query,
+}
+
+
+@pytest.mark.parametrize("lacking", LACKING)
+def test_a_store_that_does_not_let_uploads_be_aborted_fails_no_export(
+    s3_server: Server, flights: Flights, caplog: pytest.LogCaptureFixture, lacking: str
+) -> None:
+    """The export counts, a warning names the lifecycle rule, and verify and doctor say what they see."""
+    world = World(s3_server.files(), flights)
+    world.attempt()
+    denied = Answer(403, {"Content-Type": "application/xml"}, _DENIED)
+    with s3_server.proxy.answering(lambda given: denied if LACKING[lacking](given) else None):
+        plan = flights.plan(world.store, hours(0, 2))
+        run_here(flights.source, world.store, plan, lambda line: None)
+        assert take_result(world.store, plan.attempt) is not None
+        assert manifest_rows(world.store) == len(plain_rows(world.files, FEED)) == ROWS
+        assert [record.getMessage().count("lifecycle rule") for record in caplog.records] == [1]
+        [finding] = verify(world.store)
+        [fault] = output_faults(world.store, flights.source.identity().id, [], [], set())
+    assert finding.kind is FindingKind.LEFTOVER
+    assert ("could not look" in finding.message) == ("could not look" in fault.what) == (lacking == "list")
+
+
+def test_an_error_is_not_hidden_by_uploads_that_may_not_be_listed(
+    s3_server: Server, flights: Flights
+) -> None:
+    """A store is busy at a manifest, and refuses to list uploads: a retry may help, and nothing stays."""
+    world = World(s3_server.files(), flights)
+    world.files.system.retries = 1
+    busy = Answer(503, {}, b"<Error><Code>ServiceUnavailable</Code></Error>")
+
+    def rule(given: Request) -> Answer | None:
+        if LACKING["list"](given):
+            return Answer(403, {"Content-Type": "application/xml"}, _DENIED)
+        return busy if given.method == "PUT" and "/manifests/" in given.path else None
+
+    plan = flights.plan(world.store, hours(0, 2))
+    with s3_server.proxy.answering(rule), pytest.raises(TransientError):
+        run_here(flights.source, world.store, plan, lambda line: None)
+    assert take_result(world.store, plan.attempt) is not None
+    assert world.files.names(world.store.layout.attempts) == []
 
 
 def test_rights_elsewhere_are_named(s3_server: Server, day: Flights) -> None:

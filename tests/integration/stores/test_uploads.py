@@ -8,11 +8,12 @@ from datetime import timedelta
 import pytest
 
 from airflow_changefeed.core.fault import FaultKind
-from airflow_changefeed.exceptions import SupersededError
+from airflow_changefeed.exceptions import SupersededError, TransientError
 from airflow_changefeed.export import doctor_output
 from airflow_changefeed.export.commit import commit, end
 from airflow_changefeed.export.findings import FindingKind
 from airflow_changefeed.export.part_task import gather, plan_parts, write_parts
+from airflow_changefeed.export.result import ExportResult, take_result, write_result
 from airflow_changefeed.export.verify import verify
 from tests.integration.stores.servers import Outputs, Server
 from tests.unit.export.faults import plain_rows
@@ -104,6 +105,29 @@ def test_the_upload_of_a_tasks_twin_is_aborted(s3_server: Server, flights: Fligh
     commit(world.store, twin.plan, twin.written, twin.schema)
     end(world.store, twin.plan, committed=True)
     world.check_complete(twin.plan.attempt)
+
+
+def test_an_upload_that_was_aborted_while_it_was_written_may_be_tried_again(s3_server: Server) -> None:
+    """A newer attempt, or a lifecycle rule, has aborted it: the task says so, and a retry helps."""
+    files = s3_server.files(proxied=False)
+    path = f"{files.root}/a"
+    context = files.writer(path)
+    context.__enter__().write(b"12345")
+    [upload] = files.uploads(files.root)
+    files.abort(upload.path, upload.upload_id)
+    with pytest.raises(TransientError, match="aborted by a newer attempt"):
+        context.__exit__(None, None, None)
+    assert files.uploads(files.root) == []
+
+
+def test_uploads_of_tasks_that_outlived_their_driver_are_aborted(s3_server: Server, flights: Flights) -> None:
+    """A task that goes on after its job has failed leaves an upload: whoever takes the result aborts it."""
+    world = World(s3_server.files(), flights)
+    late = world.attempt()
+    write_result(world.store, late.plan.attempt, ExportResult.of_error(ValueError("failed")))
+    assert list(world.store.uploads())
+    assert take_result(world.store, late.plan.attempt) is not None
+    assert list(world.store.uploads()) == []
 
 
 def test_a_result_nobody_waits_for_is_removed_by_the_next_attempt(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno
 import json
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -136,6 +136,22 @@ def test_an_outage_is_transient_and_a_refusal_is_not(error: Exception, kind: typ
         with pytest.raises(kind) as caught:
             call()
         assert type(caught.value) is kind
+
+
+def test_an_outage_of_the_look_at_a_completed_upload_is_transient() -> None:
+    """Completed, but the answer was lost: the store knows no such upload, and then is not reached."""
+
+    class Completed:
+        def complete(self, *_: object) -> None:
+            raise FileNotFoundError("NoSuchUpload") from ClientError("NoSuchUpload", 404)
+
+        def size(self, path: str) -> int:
+            raise EndpointConnectionError(path)
+
+    files = remote_files()
+    files.objects = cast(Any, Completed())
+    with pytest.raises(TransientError, match="did not answer"):
+        files.complete("b/x", {}, 1)
 
 
 def test_a_bucket_that_is_not_there_is_named() -> None:

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said to S3, call by call, where no server of the tests looks as closely as Amazon's."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from typing import Any
+
+from airflow_changefeed.export.objects import PART_BYTES, S3Objects
+
+BEGUN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+class S3:
+    """The outermost edge: s3fs, which keeps what it is asked, and answers as Amazon does."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+
+    def split_path(self, path: str) -> tuple[str, str, None]:
+        """Return bucket and key."""
+        bucket, _, key = path.partition("/")
+        return bucket, key, None
+
+    def call_s3(self, method: str, **arguments: Any) -> Any:
+        """Answer a call."""
+        self.calls.append((method, arguments))
+        return getattr(self, method)(**arguments)
+
+    def create_multipart_upload(self, **_: Any) -> Any:
+        """Begin."""
+        return {"UploadId": "1"}
+
+    def upload_part(self, *, PartNumber: int, **_: Any) -> Any:
+        """Answer with a checksum, as where the upload was begun with an algorithm."""
+        sums = {"ChecksumSHA256": f"sum{PartNumber}", "ChecksumType": "COMPOSITE"}
+        return {"ETag": f"etag{PartNumber}", **sums, "ResponseMetadata": {"HTTPStatusCode": 200}}
+
+    def complete_multipart_upload(self, **_: Any) -> Any:
+        """Complete."""
+        return {}
+
+    def list_multipart_uploads(self, *, KeyMarker: str = "", **_: Any) -> Any:
+        """Answer with two pages, without the marker that some stores leave out."""
+        upload = {"Key": f"k/{KeyMarker}x", "UploadId": "1", "Initiated": BEGUN}
+        more = {} if KeyMarker else {"IsTruncated": True, "NextKeyMarker": "next"}
+        return {"Uploads": [upload], **more}
+
+
+def test_parts_are_completed_with_their_checksums() -> None:
+    """Amazon refuses to complete an upload with checksums whose parts are named without theirs."""
+    system = S3()
+    objects = S3Objects(system)
+    upload = objects.open("b/k")
+    upload.write(b"x" * (PART_BYTES + 1))
+    upload.close()
+    objects.complete("b/k", json.loads(json.dumps(upload.receipt)))
+    method, arguments = system.calls[-1]
+    assert method == "complete_multipart_upload"
+    assert arguments["MultipartUpload"]["Parts"] == [
+        {"PartNumber": 1, "ETag": "etag1", "ChecksumSHA256": "sum1"},
+        {"PartNumber": 2, "ETag": "etag2", "ChecksumSHA256": "sum2"},
+    ]
+
+
+def test_uploads_are_listed_to_the_last_page() -> None:
+    """A store need not name an upload to go on from."""
+    system = S3()
+    assert [each.path for each in S3Objects(system).uploads("b/k")] == ["b/k/x", "b/k/nextx"]
+    assert [arguments.get("UploadIdMarker") for _, arguments in system.calls] == [None, None]
