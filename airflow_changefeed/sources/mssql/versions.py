@@ -11,7 +11,7 @@ def note_schemas(schema: str, feed: str) -> str:
     """
     Return the statement with which a reader notes what changed beneath a feed, or beneath all.
 
-    It passes over what it cannot write, as on a replica, and over an older version, which notes nothing.
+    It passes over what it cannot write, as on a replica, and over a database without changefeed.
 
     :param feed: SQL of its name; of a null, all.
     """
@@ -28,12 +28,7 @@ def registered(schema: str, columns: str, condition: str = "") -> str:
 
     :param columns: of the table of feeds, besides.
     """
-    # Where an older version is installed, whose feeds lack a column, theirs is the outer one.
-    return (
-        "select f.* from (select convert(bigint, 1) as resource_version, convert(nvarchar(2000), null) as "
-        "upgrade_problem) as older cross apply "
-        f"(select {columns}, resource_version from {quote(schema)}.[feeds] {condition}) as f"
-    )
+    return f"select {columns}, resource_version from {quote(schema)}.[feeds] {condition}"
 
 
 def load_versions(session: Session, schema: str) -> dict[int, int]:

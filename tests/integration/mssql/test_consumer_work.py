@@ -20,7 +20,6 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ConsumerUseError, SourceUnavailableError, WorkTransactionError
 from airflow_changefeed.sources.base_consumers import ConsumerSession
 from airflow_changefeed.sources.mssql import MssqlFeedSource
-from airflow_changefeed.sql.mssql import install_script
 from tests.integration.contract.consumers import refused
 from tests.integration.mssql.line import Line, cut_everywhere
 from tests.integration.mssql.server import Client, Database
@@ -382,14 +381,3 @@ def test_the_ulid_before_another(client: Client, ulid: str, previous: str) -> No
     """As Python counts, with whole numbers of 16 bytes."""
     found = client.value(f"select convert(binary(16), changefeed.previous_ulid({ulid}))")
     assert found == bytes.fromhex(previous[2:])
-
-
-def test_an_older_installation_gets_what_it_lacks(client: Client) -> None:
-    """The column beside each lease, without losing a row."""
-    (batch,) = (batch for batch in install_script() if "create table [changefeed].[consumers]" in batch)
-    length = "select col_length(N'[changefeed].[consumers]', N'lease_since')"
-    client.results("alter table [changefeed].[consumers] drop column lease_since")
-    assert client.value(length) is None
-    for _ in range(2):
-        client.results(batch)
-        assert client.value(length) is not None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resource versions as T-SQL callers have them: optional, noted for everybody, and given to older feeds."""
+"""Resource versions as T-SQL callers have them: optional, and noted for everybody."""
 
 from __future__ import annotations
 
-from tests.integration.mssql.server import Client, Database
+from tests.integration.mssql.server import Client
 
 
 def _table(client: Client, name: str) -> str:
@@ -55,27 +55,6 @@ def test_a_version_does_not_come_again_with_another_feed_of_the_name(client: Cli
     client.results(f"exec changefeed.setup_feed N'{feed}', 1")
     assert _version(client, feed) == seen + 1
     client.fails(77155, f"exec changefeed.drop_feed N'{feed}', @resource_version = {seen}")
-
-
-def test_feeds_of_an_older_version_are_given_versions(database: Database, client: Client) -> None:
-    """They begin at 1; what they look like is learned at the first look, and no change."""
-    feed = _table(client, "older")
-    # A server that has no such object drops the default with its column.
-    client.results(
-        "if object_id(N'changefeed.[def:feeds.resource_version]') is not null "
-        "alter table changefeed.feeds drop constraint [def:feeds.resource_version]"
-    )
-    for column in ("resource_version", "schema_print"):
-        client.results(f"alter table changefeed.feeds drop column {column}")
-    for table in ("dropped_feeds", "cursor_history"):
-        client.results(f"drop table changefeed.{table}")
-    client.results("drop procedure changefeed.note_schemas")
-    with database.source() as source:
-        assert source.feed(feed).resource_version == 1
-        database.install()
-        assert source.feed(feed).resource_version == _version(client, feed) == 1
-        client.results(f"alter table {feed} add more int null")
-        assert source.feed(feed).resource_version == 2
 
 
 def test_a_change_in_the_transaction_of_a_set_up_is_a_new_version(client: Client) -> None:

@@ -344,3 +344,5 @@ APART |= {FaultKind.CAPTURE_GAP, FaultKind.CAPTURE_TRIGGER, FaultKind.CAPTURE_DR
 #: Those of damaged exports, Java and Spark are in ``tests/unit/airflow/test_doctor_command.py``.
 APART |= {FaultKind.MANIFEST_UNREADABLE, FaultKind.FILE_DAMAGED}
 APART |= {FaultKind.JAVA_MISSING, FaultKind.SPARK_VERSIONS_DIFFER}
+#: Of a batch in an output of windows: ``tests/unit/export/test_batch_removal.py``.
+APART |= {FaultKind.BATCH_AMONG_WINDOWS}

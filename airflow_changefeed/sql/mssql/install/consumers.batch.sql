@@ -21,8 +21,6 @@ if object_id(N'<<schema_in_text>>.[consumers]') is null
         lease_since datetime2(3) null,
         constraint [pk:consumers] primary key (feed_id, consumer, shard)
     );
-if col_length(N'<<schema_in_text>>.[consumers]', N'lease_since') is null
-    alter table <<schema>>.[consumers] add lease_since datetime2(3) null;
 -- The highest version of consumers that were dropped, and of their rows: none comes again where there is another one of that name.
 if object_id(N'<<schema_in_text>>.[dropped_consumers]') is null
     create table <<schema>>.[dropped_consumers] (

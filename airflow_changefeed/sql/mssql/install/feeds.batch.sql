@@ -5,7 +5,7 @@
 -- for serialized writers only; without shard_column the feed has shard 0 alone. resource_version: grows with each change of
 -- the settings, with an upgrade, and with the columns of the table (of a capture: of its tables), of which schema_print is a
 -- fingerprint, as they were last seen. upgrade_problem: why upgrade_feeds could not bring the feed to the installed version;
--- until it is mended, readers who know of this column refuse the feed. is_of_v2: was one of mssql-changefeed v2.
+-- until it is mended, readers refuse the feed. is_of_v2: was one of mssql-changefeed v2.
 if object_id(N'<<schema_in_text>>.[feeds]') is null
     create table <<schema>>.[feeds] (
         feed_id int not null identity(1, 1),
@@ -29,14 +29,6 @@ if object_id(N'<<schema_in_text>>.[feeds]') is null
         constraint [check:feeds.kind] check (kind in ('outbox', 'serialized')),
         constraint [check:feeds.tolerance_ms] check (tolerance_ms >= 0)
     );
-if col_length(N'<<schema_in_text>>.[feeds]', N'resource_version') is null
-    alter table <<schema>>.[feeds] add resource_version bigint not null constraint [def:feeds.resource_version] default 1;
-if col_length(N'<<schema_in_text>>.[feeds]', N'schema_print') is null
-    alter table <<schema>>.[feeds] add schema_print varbinary(32) null;
-if col_length(N'<<schema_in_text>>.[feeds]', N'upgrade_problem') is null
-    alter table <<schema>>.[feeds] add upgrade_problem nvarchar(2000) null;
-if col_length(N'<<schema_in_text>>.[feeds]', N'is_of_v2') is null
-    alter table <<schema>>.[feeds] add is_of_v2 bit not null constraint [def:feeds.is_of_v2] default 0;
 -- The last version of feeds that were dropped: none comes again where there is another feed of that name.
 if object_id(N'<<schema_in_text>>.[dropped_feeds]') is null
     create table <<schema>>.[dropped_feeds] (

@@ -15,7 +15,7 @@ begin
             where (@name is null or f.name = @name) and <<schema>>.[columns_print](f.name, f.object_id) <> isnull(f.schema_print, 0x)
         )
             update f
-            -- A feed of an older version of changefeed has no print yet.
+            -- One that nobody looked at who sees the table has no print yet.
             set resource_version = f.resource_version + case when f.schema_print is null then 0 else 1 end,
                 schema_print = <<schema>>.[columns_print](f.name, f.object_id)
             from <<schema>>.[feeds] as f with (readcommittedlock, rowlock, readpast)
