@@ -331,7 +331,7 @@ def _empty(source: MssqlFeedSource) -> None:
 
 def _uninstall(session: Session, schema: str) -> None:
     """Drop all objects of a schema, so that what is tested is what is installed next."""
-    # In an order in which none needs a later one; asked for each anew, as some go with others.
+    # Those first that none needs: of a kind the newest. Asked for each anew, as some go with others.
     kinds = {
         "P": "procedure",
         "V": "view",
@@ -343,7 +343,8 @@ def _uninstall(session: Session, schema: str) -> None:
     for letters, kind in {**kinds, "SO": "sequence"}.items():
         sql = (
             "declare @schema sysname = ?, @type varchar(2) = ?; "
-            "select name from sys.objects where schema_id = schema_id(@schema) and rtrim(type) = @type"
+            "select name from sys.objects where schema_id = schema_id(@schema) and rtrim(type) = @type "
+            "order by object_id desc"
         )
         for (name,) in session.rows(sql, schema, letters):
             session.execute(f"drop {kind} {quote(schema)}.{quote(name)}")

@@ -23,9 +23,8 @@ from tests.integration.mssql.server import Client, Database, Rows, new_database
 FEED = "myservice.MyEvent"
 OUTBOX = f"[changefeed].[outbox:{FEED}]"
 READ = (
-    "create table #read (ulid binary(16) not null, EventID int not null); set lock_timeout 5000; "
-    f"exec changefeed.[read_feed:{FEED}] @shard_id = 0, @cursor = 0x00000000000000000000000000000000; "
-    "select EventID from #read order by ulid"
+    f"set lock_timeout 5000; exec changefeed.[read_feed:{FEED}] @shard_id = 0, @cursor = 0x%s; "
+    "select EventID, ulid from #read order by ulid"
 )
 #: How a database can be set, and the statements that set it; those that a server does not know leave it out.
 SETTINGS = {
@@ -77,9 +76,20 @@ def _write(client: Client, event: int, shard: int = 0) -> None:
     )
 
 
-def _read(database: Database, before: str = "") -> list[int]:
+def _read(database: Database, level: str = "read committed") -> list[int]:
+    """Read from the start to the head, page by page, in a session of this isolation level."""
+    found: list[int] = []
+    cursor = Ulid.MIN.bytes
     with database.client() as reader:
-        return [event for (event,) in reader.rows(f"{before} {READ}")]
+        try:
+            reader.results(f"set transaction isolation level {level}")
+        except mssql_python.Error as error:
+            pytest.skip(f"this server has no {level}: {error}")
+        reader.results("create table #read (ulid binary(16) not null, EventID int not null)")
+        while rows := reader.rows(READ % cursor.hex()):
+            found += [event for event, _ in rows]
+            cursor = rows[-1][1]
+    return found
 
 
 @pytest.mark.parametrize("level", ["read uncommitted", "read committed", "repeatable read", "serializable"])
@@ -88,11 +98,11 @@ def test_no_isolation_level_shows_what_is_not_committed(feed: Database, level: s
     with feed.client() as client:
         _write(client, 1)
     with _open(feed, 2) as writer:
-        assert _read(feed, f"set transaction isolation level {level};") == [1]
+        assert _read(feed, level) == [1]
         writer.results("rollback transaction")
     with feed.client() as client:
         _write(client, 3)
-    assert _read(feed, f"set transaction isolation level {level};") == [1, 3]
+    assert _read(feed, level) == [1, 3]
 
 
 def test_an_open_transaction_around_others_is_neither_waited_for_nor_torn(feed: Database) -> None:
