@@ -136,6 +136,8 @@ def test_a_large_transaction_hides_nothing_of_other_shards(feed: Database) -> No
 
 def _coarse_locks(client: Client) -> list[tuple[str, str]]:
     """Return the locks of this connection's transaction that hide rows of others."""
+    if client.value("select object_id(N'sys.dm_tran_locks')") is None:
+        pytest.skip("this server does not show its locks")
     rows = client.rows(
         "select resource_type, request_mode from sys.dm_tran_locks where request_session_id = @@spid "
         "and resource_type in ('OBJECT', 'PAGE', 'HOBT') and request_mode in ('S', 'U', 'X', 'SIX')"
