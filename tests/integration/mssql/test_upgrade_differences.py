@@ -17,7 +17,7 @@ from tests.integration.mssql.upstream import BLOCKING, OUTBOX, make_blocking, ma
 
 #: Of v2 in blocking mode: without a key, with a column whose name is ours, and with a name that is too long.
 KEYLESS, COLUMN = "myservice.Keyless", "myservice.Noted"
-LONG = f"{'S' * 45}.{'L' * 60}"
+LONG = f"myservice.{'L' * 95}"
 _LAST = "[upgrade_feeds];"
 
 
@@ -38,7 +38,6 @@ def upgraded(empty_database: Database) -> Upgraded:
     """Upgrade feeds of v2, of which two cannot be."""
     with empty_database.client() as client:
         make_v2(client, empty_database.sequence_cache)
-        client.results(f"create schema {LONG.partition('.')[0]}")
         for table, columns in (
             (KEYLESS, "ULID binary(16) not null, Shard int not null, Data varchar(9) not null"),
             (COLUMN, "ULID binary(16) not null primary key, changefeed_note int null"),
@@ -72,10 +71,14 @@ def client(database: Database) -> Iterator[Client]:
 
 def test_each_feed_is_upgraded_by_itself(upgraded: Upgraded, client: Client) -> None:
     """Those that cannot be are named in the end, each with its reason; all others are upgraded."""
-    assert "2 of 5 feeds" in upgraded.said
-    # Not every server tells names in the case that they were declared in.
-    assert f'"{COLUMN}": changefeed 77115'.lower() in upgraded.said.lower()
-    assert f'"{LONG}": changefeed 77112'.lower() in upgraded.said.lower()
+    failed = {COLUMN: 77115}
+    # Where a server shortens such a name, there is no feed of it.
+    if client.value("select count(*) from sys.tables where name = ?", LONG.partition(".")[2]):
+        failed[LONG] = 77112
+    assert f"{len(failed)} of {3 + len(failed)} feeds" in upgraded.said
+    for feed, number in failed.items():
+        # Not every server tells names in the case that they were declared in.
+        assert f'"{feed}": changefeed {number}'.lower() in upgraded.said.lower()
     versions = dict(client.rows("select name, version from changefeed.feeds where upgrade_problem is null"))
     assert {OUTBOX, BLOCKING, KEYLESS} <= set(versions)
     assert set(versions.values()) == {client.value("select changefeed.version()")}
