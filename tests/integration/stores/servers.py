@@ -44,10 +44,10 @@ class Server:
     direct: Mapping[str, Any]
     proxy: Proxy
 
-    def files(self, name: str | None = None, *, proxied: bool = True) -> RemoteFiles:
-        """Return a new output, or one of a name."""
+    def files(self, name: str | None = None, *, proxied: bool = True, **more: Any) -> RemoteFiles:
+        """Return a new output, or one of a name; with more options, where given."""
         options = self.options if proxied else self.direct
-        files = open_files(f"{self.root}/{name or uuid.uuid4().hex}", options)
+        files = open_files(f"{self.root}/{name or uuid.uuid4().hex}", {**options, **more})
         assert isinstance(files, RemoteFiles)
         return files
 
@@ -102,7 +102,7 @@ def s3() -> Iterator[Server]:
                 "secret": "tests-only",
                 "endpoint_url": proxy.url,
                 "client_kwargs": {"region_name": "us-east-1"},
-                "config_kwargs": {"retries": {"max_attempts": 1}, "read_timeout": 3, "connect_timeout": 3},
+                "config_kwargs": {"retries": {"max_attempts": 1}},
             }
             files = open_files(f"s3://{BUCKET}", options)
             assert isinstance(files, RemoteFiles)

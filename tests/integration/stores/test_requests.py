@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.exceptions import OutputNotWritableError, TransientError
 from airflow_changefeed.export.doctor_output import output_faults
 from airflow_changefeed.export.findings import FindingKind
@@ -16,54 +15,48 @@ from airflow_changefeed.export.result import take_result
 from airflow_changefeed.export.run import run_here
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.export.verify import verify
+from tests.integration.stores.day import (
+    DAY_ROWS,
+    MOST_REQUESTS,
+    MOST_REQUESTS_OF_A_REPLACEMENT,
+    UNITS,
+    counted,
+    create_day,
+    export_day,
+    requests_of_a_day,
+)
 from tests.integration.stores.proxy import Answer, Request
 from tests.integration.stores.servers import BUCKET, Server
 from tests.unit.export.faults import manifest_rows, plain_rows
 from tests.unit.export.flights import FEED, Flights, hours
 from tests.unit.export.test_commit import ROWS, World
 
-UNITS = 24
-#: All requests of an export, from the plan to the result, for each of a day's units.
-MOST_REQUESTS = 10
 _DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 
 
 @pytest.fixture
 def day(tmp_path: Path) -> Flights:
     """Events in each hour of a day."""
-    flights = Flights.create(tmp_path / "day.db")
-    flights.add(10 * UNITS, 0, length=UNITS)
-    return flights
-
-
-def export(store: ExportStore, flights: Flights) -> Plan:
-    """Export a day as an operator does, from the plan to the result."""
-    plan = flights.plan(store, hours(0, UNITS))
-    run_here(flights.source, store, plan, lambda line: None)
-    assert take_result(store, plan.attempt) is not None
-    return plan
+    return create_day(tmp_path / "day.db")
 
 
 def test_a_unit_takes_ten_requests_of_s3(s3_server: Server, day: Flights) -> None:
     """A day of hourly windows takes at most ten requests a window, all of them told, none to the bucket."""
     store = ExportStore("s3://out", FEED, files=s3_server.files())
-    s3_server.proxy.requests.clear()
-    export(store, day)
-    asked = list(s3_server.proxy.requests)
-    assert len(asked) <= MOST_REQUESTS * UNITS, _counted(asked)
+    asked = requests_of_a_day(s3_server, store, day)
+    assert len(asked) <= MOST_REQUESTS * UNITS, counted(asked)
     assert not [each for each in asked if each.path.strip("/") == BUCKET and not each.is_listing]
-    assert manifest_rows(store) == 10 * UNITS
+    assert manifest_rows(store) == DAY_ROWS
     assert verify(store) == []
 
 
 def test_a_replaced_unit_takes_sixteen(s3_server: Server, day: Flights) -> None:
     """Replacing costs the copies that keep the old rows readable, and their removal."""
     store = ExportStore("s3://out", FEED, files=s3_server.files())
-    export(store, day)
-    s3_server.proxy.requests.clear()
-    export(store, day)
-    assert len(s3_server.proxy.requests) <= 16 * UNITS
-    assert manifest_rows(store) == 10 * UNITS
+    export_day(store, day)
+    asked = requests_of_a_day(s3_server, store, day)
+    assert len(asked) <= MOST_REQUESTS_OF_A_REPLACEMENT * UNITS, counted(asked)
+    assert manifest_rows(store) == DAY_ROWS
     assert verify(store) == []
 
 
@@ -79,8 +72,8 @@ def test_rights_on_the_prefix_are_enough(s3_server: Server, day: Flights) -> Non
     """Whoever may use one prefix of a bucket exports, replaces and verifies there: nothing else is asked."""
     store = ExportStore("s3://out", FEED, files=s3_server.files("granted/out"))
     with s3_server.proxy.answering(lambda given: _only_below("granted/out/", given)):
-        export(store, day)
-        export(store, day)
+        export_day(store, day)
+        export_day(store, day)
         assert verify(store) == []
 
 
@@ -138,7 +131,7 @@ def test_rights_elsewhere_are_named(s3_server: Server, day: Flights) -> None:
         s3_server.proxy.answering(lambda given: _only_below("granted/", given)),
         pytest.raises(OutputNotWritableError, match="elsewhere"),
     ):
-        export(store, day)
+        export_day(store, day)
 
 
 def test_a_mistyped_bucket_is_not_made(s3_server: Server, day: Flights) -> None:
@@ -147,11 +140,5 @@ def test_a_mistyped_bucket_is_not_made(s3_server: Server, day: Flights) -> None:
     files.root = files.root.replace(BUCKET, "mistyped")
     store = ExportStore("s3://out", FEED, files=files)
     with pytest.raises(OutputNotWritableError, match="mistyped"):
-        export(store, day)
+        export_day(store, day)
     assert files.system.ls("/", refresh=True) == [BUCKET]
-
-
-def _counted(asked: list[Request]) -> Mapping[str, int]:
-    """Return how often each kind of request was made; for people who look why a bound is broken."""
-    kinds = [f"{each.method} {'LIST' if each.is_listing else ''}" for each in asked]
-    return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
