@@ -28,9 +28,9 @@ def create_day(database: Path) -> Flights:
     return flights
 
 
-def export_day(store: ExportStore, flights: Flights) -> None:
-    """Export the day as an operator does, from the plan to the result."""
-    plan = flights.plan(store, hours(0, UNITS))
+def export_day(store: ExportStore, flights: Flights, units: int = UNITS) -> None:
+    """Export the day, or its first hours, as an operator does, from the plan to the result."""
+    plan = flights.plan(store, hours(0, units))
     run_here(flights.source, store, plan, lambda line: None)
     if take_result(store, plan.attempt) is None:
         raise RuntimeError(f"attempt {plan.attempt} left no result")

@@ -128,7 +128,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif "Content-Length" not in answer.headers:
             self.send_header("Content-Length", "0")
         self.end_headers()
-        if self.command != "HEAD":
+        # A client may be gone once it has the headers of an answer without a body.
+        if self.command != "HEAD" and answer.body:
             self.wfile.write(answer.body if answer.cut is None else answer.body[: answer.cut])
         if answer.cut is not None:
             self.close_connection = True

@@ -72,8 +72,8 @@ def test_rights_on_the_prefix_are_enough(s3_server: Server, day: Flights) -> Non
     """Whoever may use one prefix of a bucket exports, replaces and verifies there: nothing else is asked."""
     store = ExportStore("s3://out", FEED, files=s3_server.files("granted/out"))
     with s3_server.proxy.answering(lambda given: _only_below("granted/out/", given)):
-        export_day(store, day)
-        export_day(store, day)
+        export_day(store, day, units=2)
+        export_day(store, day, units=2)
         assert verify(store) == []
 
 
