@@ -87,7 +87,7 @@ build/stores/bin/fake-gcs-server:
 	@GOBIN="$$PWD/build/stores/bin" go install "github.com/fsouza/fake-gcs-server@$(FAKE_GCS_VERSION)"
 
 stores: setup build/stores/node_modules/.bin/azurite-blob build/stores/bin/fake-gcs-server ## Test exports to Azure and Google Cloud Storage (needs Node.js and Go)
-	@$(BIN)/python -m pytest -m stores -n $(WORKERS) $(PYTEST_ARGS) tests/integration/stores
+	@$(BIN)/python -m pytest -m stores --timeout 900 -n $(WORKERS) $(PYTEST_ARGS) tests/integration/stores
 
 soak: setup java ## Run the long tests
 	@$(BIN)/python -m pytest -m soak --timeout 7200 $(PYTEST_ARGS)
