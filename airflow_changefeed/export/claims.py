@@ -37,6 +37,10 @@ def check(files: Files, layout: Layout, database: str, table_of: str = "") -> No
                 path=layout.path,
             )
         return
+    _check_claim(content, layout, database, table_of)
+
+
+def _check_claim(content: bytes, layout: Layout, database: str, table_of: str) -> None:
     claimed = _load(content, layout)
     if _claim(layout, table_of) != {name: claimed[name] for name in ("feed", "table") if name in claimed}:
         what = f"the table {claimed['table']!r}, folded from" if "table" in claimed else "the export of"
@@ -103,9 +107,16 @@ def _check_ancestors(files: Files, layout: Layout) -> None:
 
 
 def write(files: Files, layout: Layout, database: str, table_of: str = "") -> None:
-    """Claim an output that was checked, and complete a claim that names no database; harmless to repeat."""
+    """
+    Claim an output that was checked, and complete a claim that names no database; harmless to repeat.
+
+    :raises ForeignOutputError: somebody else claimed it at the same moment.
+    """
     content = files.read(layout.claim)
     if content is None or (database and "database" not in _load(content, layout)):
         named = {"database": database} if database else {}
         text = documents.dump(KIND, SCHEMA_VERSION, {**named, **_claim(layout, table_of)}, indent=2)
         files.write(layout.claim, text.encode())
+        # Of two that both found the path free, the last one to write has it. The other one sees so here, or
+        # at its commit if it looks too early.
+        _check_claim(files.read(layout.claim) or text.encode(), layout, database, table_of)

@@ -21,6 +21,7 @@ from airflow_changefeed.core.times import now
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import IncompleteReadError, SupersededError
+from airflow_changefeed.export.claims import check_same
 from airflow_changefeed.export.layout import unit_key
 from airflow_changefeed.export.store import ExportStore, StagedFile
 
@@ -123,9 +124,12 @@ def commit(
     :return: the manifests, in the plan's order.
     :raises IncompleteReadError: a unit's files hold another number of rows than was planned; nothing was
         committed.
+    :raises ForeignOutputError: another database claimed the output since the plan was made; nothing was
+        committed.
     :raises SupersededError: newer attempts at some units, or units of another cut, count; the others are
         committed.
     """
+    check_same(store.layout.data, store.database(), plan.database, plan.feed)
     files: dict[int, list[StagedFile]] = {}
     for file in written:
         files.setdefault(file.unit, []).append(file)

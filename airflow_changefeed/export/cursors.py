@@ -14,6 +14,7 @@ import logging
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Protocol
 
 from airflow_changefeed.core.cursor import (
@@ -314,20 +315,33 @@ def move(
 
 
 def publish_rows(
-    source: FeedSource, variables: VariableStore, consumer: str, feed: str, rows: list[CursorRow]
+    source: FeedSource,
+    variables: VariableStore,
+    consumer: str,
+    feed: str,
+    rows: list[CursorRow],
+    *,
+    is_decided: bool = False,
 ) -> list[CursorRow]:
     """
     Write the Variable until the rows did not change while it was written.
 
     Shards share the Variable: a slower publisher may overwrite a newer value with its older one. It sees the
     newer rows when it reads them once more, and so the last one to write has written the newest.
+
+    :param is_decided: whether a person decided that the rows are right; else :func:`compare` accepted the
+        Variable.
     """
     if not rows:
         return rows
     identity = source.identity()
+    key = variable_key(identity.id, consumer, feed)
+    if identity.recovery_fork is None and not is_decided:
+        # Who cannot see the fork must not hide a restore from those who can.
+        identity = replace(identity, recovery_fork=_published_fork(variables, key))
     for _ in range(_PUBLISH_TRIES):
         value = CursorDocument.of_rows(identity, consumer, feed, rows).to_json()
-        variables.set(variable_key(identity.id, consumer, feed), value)
+        variables.set(key, value)
         newer = source.cursors(feed, consumer)
         if CursorDocument.of_rows(identity, consumer, feed, newer).to_json() == value:
             return newer
@@ -335,6 +349,13 @@ def publish_rows(
     # Others move faster than we write, and each of them publishes after its move.
     log.warning("Cursors of consumer %s, feed %s move faster than they can be published", consumer, feed)
     return rows
+
+
+def _published_fork(variables: VariableStore, key: str) -> str | None:
+    try:
+        return CursorDocument.from_json(variables.get(key) or "", key=key).recovery_fork
+    except (CursorFormatError, UnsupportedVersionError):
+        return None
 
 
 def retrying(

@@ -163,7 +163,8 @@ def _variable(source: FeedSource, variables: VariableLister, feed: str, consumer
 def _edited(
     source: FeedSource, variables: VariableLister, feed: str, consumer: str, problem: CursorEditedError
 ) -> Fault:
-    key = variable_key(source.identity().id, consumer, feed)
+    # It may be the Variable of an older version, which has another name.
+    key = problem.facts["key"]
     if source.cursors(feed, consumer):
         what = "; ".join(problem.facts["problems"])
         remedy = f"Nothing moves until you decide. {settling(consumer, feed)}"

@@ -55,7 +55,7 @@ def publish(source: FeedSource, variables: VariableStore, consumer: str, feed: s
             feed=feed,
             consumer=consumer,
         )
-    return publish_rows(source, variables, consumer, feed, rows)
+    return publish_rows(source, variables, consumer, feed, rows, is_decided=True)
 
 
 def adopt(
@@ -79,7 +79,8 @@ def adopt(
     :raises CursorBeyondFeedError: a ULID lies beyond the shard's clock; nothing was changed; terminal.
     :raises PurgedError: a ULID lies below what was purged, so that events would be missed; terminal.
     """
-    wanted = _document(source, variables, consumer, feed).shards
+    document = _document(source, variables, consumer, feed)
+    wanted = document.shards
     _check_reachable(source, consumer, feed, wanted)
     known = {row.shard for row in source.cursors(feed, consumer)}
     starts = {shard: cursor.ulid for shard, cursor in wanted.items() if shard not in known}
@@ -101,9 +102,12 @@ def adopt(
             return move(source, consumer, feed, rows, tokens, change, by, "adopt", is_rewind=True)
 
     errors = (LeaseHeldError, LeaseLostError, *((StaleVersionError,) if versions is None else ()))
-    rows = publish_rows(source, variables, consumer, feed, retrying(attempt, timeout, errors))
-    # Where it was taken from, or is older than what was: nobody is to take it once more.
-    variables.delete(old_variable_key(consumer, feed))
+    rows = publish_rows(
+        source, variables, consumer, feed, retrying(attempt, timeout, errors), is_decided=True
+    )
+    if not document.database:
+        # It was taken from the Variable of an older version, which another database must not take once more.
+        variables.delete(old_variable_key(consumer, feed))
     return rows
 
 
@@ -163,7 +167,8 @@ def rebuild(
             rows = source.cursors(feed, consumer)
             return move(source, consumer, feed, rows, tokens, change, by, "rebuild")
 
-    return publish_rows(source, variables, consumer, feed, retrying(attempt, timeout) if lost else rows)
+    rows = retrying(attempt, timeout) if lost else rows
+    return publish_rows(source, variables, consumer, feed, rows, is_decided=True)
 
 
 def _document(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> CursorDocument:

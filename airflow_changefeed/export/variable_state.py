@@ -52,7 +52,8 @@ def variable_state(source: FeedSource, variables: VariableStore, consumer: str, 
     try:
         _, is_current = compare(source, variables, consumer, feed)
     except CursorEditedError as problem:
-        return VariableState(key, VariableKind.EDITED, problem.message)
+        # It may be the Variable of an older version, which has another name.
+        return VariableState(problem.facts["key"], VariableKind.EDITED, problem.message)
     except CursorFormatError as problem:
         return VariableState(key, VariableKind.UNREADABLE, problem.message)
     except UnsupportedVersionError as problem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import cache
 from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -69,6 +70,7 @@ async def feeds(
     """Return a page of a connection's feeds, each summed up."""
 
     def question(source: FeedSource) -> Row:
+        allows = _allows(user, source)
         names = [info.name for info in source.feeds()]
         found = source.overview(names[first : first + count], shards=SUMMED_SHARDS)
         now = source.now()
@@ -76,7 +78,7 @@ async def feeds(
             "at": time(now),
             "total": len(names),
             "first": first,
-            "feeds": [feed_row(one, _allows(user, source), now) for one in found],
+            "feeds": [feed_row(one, allows, now) for one in found],
         }
 
     return await ask_source(conn_id, question)
@@ -106,8 +108,9 @@ async def one_feed(
 
 
 def _allows(user: Any, source: FeedSource) -> Callable[[str, str], bool]:
-    database = source.identity().id
-    return lambda consumer, feed: may_change(user, database, consumer, feed)
+    # Once, and not at all where there is no consumer.
+    database = cache(lambda: source.identity().id)
+    return lambda consumer, feed: may_change(user, database(), consumer, feed)
 
 
 async def changing(user: GetUserDep, conn_id: ConnId, feed: str, consumer: str) -> None:

@@ -152,7 +152,13 @@ def test_shards_come_page_by_page(viewer: Visitor, source: SqliteFeedSource, dat
 def test_the_source_is_asked_as_often_for_many_shards_as_for_few(
     viewer: Visitor, monkeypatch: pytest.MonkeyPatch, source: SqliteFeedSource
 ) -> None:
-    """One question for the names, one for the page, one for the clock."""
+    """One question for the names, one for the page, one for the clock, one for whose the consumers are."""
+    source.begin_consumer(CONSUMER, FEED, {0: Ulid.MIN}, by="test")
+    for number in range(3):
+        with closing(sqlite3.connect(source.database.path)) as connection:
+            connection.execute(f"create table more{number} (id integer primary key)")
+        source.set_up_feed(f"more{number}")
+        source.begin_consumer(CONSUMER, f"more{number}", {0: Ulid.MIN}, by="test")
     asked: list[str] = []
 
     def noted(name: str) -> Any:
@@ -164,13 +170,16 @@ def test_the_source_is_asked_as_often_for_many_shards_as_for_few(
 
         return call
 
-    for name in ("feeds", "overview", "now", "shards", "cursors", "leases"):
+    for name in ("feeds", "overview", "now", "shards", "cursors", "leases", "identity"):
         monkeypatch.setattr(SqliteFeedSource, name, noted(name))
     viewer.ask("feeds", conn_id=CONN_ID)
-    assert asked == ["feeds", "overview", "now"]
+    assert asked == ["feeds", "overview", "now", "identity"]
     asked.clear()
     viewer.ask("feed", conn_id=CONN_ID, feed=FEED)
-    assert asked == ["overview", "now"]
+    assert asked == ["overview", "now", "identity"]
+    asked.clear()
+    viewer.ask("feeds", conn_id=CONN_ID, first=4)
+    assert asked == ["feeds", "overview", "now"]
 
 
 def test_an_unknown_feed_is_said_to_be_unknown(viewer: Visitor) -> None:

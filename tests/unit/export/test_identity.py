@@ -12,12 +12,17 @@ import pytest
 
 from airflow_changefeed.core import cursor, documents
 from airflow_changefeed.core.cursor import CursorDocument
+from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.feed import DatabaseIdentity
 from airflow_changefeed.exceptions import CursorEditedError, FeedNotFoundError, ForeignOutputError
-from airflow_changefeed.export import cursors
+from airflow_changefeed.export import claims, cursors
+from airflow_changefeed.export import commit as protocol
+from airflow_changefeed.export.doctor_variables import variable_faults
+from airflow_changefeed.export.files import LocalFiles
 from airflow_changefeed.export.settle import adopt, publish, rebuild
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.export.told import ToldExport
+from airflow_changefeed.export.variable_state import VariableKind, variable_state
 from airflow_changefeed.export.verify import FindingKind, verify
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.identity import DATABASE, name_database
@@ -32,6 +37,7 @@ from tests.unit.export.consumers import (
     make_source,
     published,
 )
+from tests.unit.export.faults import plain_rows
 from tests.unit.export.flights import Flights, hours
 
 OTHER = "91bc0d22-0000-4000-8000-c0ffee000002"
@@ -100,9 +106,7 @@ def test_an_edited_old_variable_stops_until_a_person_decides(
     begin(source)
     advance(source, variables, 0, 1)
     old = cursor.old_variable_key(CONSUMER, FEED)
-    value = json.loads(old_variable(source))
-    value["shards"]["0"]["ulid"] = str(hour(0).range.upto)
-    variables.values = {old: json.dumps(value)}
+    variables.values = {old: edited_old_variable(source)}
     with pytest.raises(CursorEditedError, match="its digest does not fit"):
         cursors.resolve(source, variables, CONSUMER, FEED)
     adopt(source, variables, CONSUMER, FEED, by="me")
@@ -111,6 +115,40 @@ def test_an_edited_old_variable_stops_until_a_person_decides(
         hour(0).range.upto,
         hour(1).range.upto,
     ]
+
+
+def edited_old_variable(source: SqliteFeedSource) -> str:
+    """An old Variable whose cursor a person has set back to the first hour."""
+    value = json.loads(old_variable(source))
+    value["shards"]["0"]["ulid"] = str(hour(0).range.upto)
+    return json.dumps(value)
+
+
+def test_adopting_the_databases_own_variable_leaves_an_old_one_alone(
+    source: SqliteFeedSource, variables: Variables
+) -> None:
+    """It may be another database's, with an edit that waits for a decision there."""
+    begin(source)
+    advance(source, variables, 0, 1)
+    old = cursor.old_variable_key(CONSUMER, FEED)
+    variables.values[old] = waiting = edited_old_variable(source)
+    adopt(source, variables, CONSUMER, FEED, by="me")
+    assert variables.values[old] == waiting
+
+
+def test_an_edited_old_variable_is_named_by_its_own_name(
+    source: SqliteFeedSource, variables: Variables
+) -> None:
+    """People look for the Variable that the page and doctor name."""
+    begin(source)
+    advance(source, variables, 0, 1)
+    old = cursor.old_variable_key(CONSUMER, FEED)
+    variables.values = {old: edited_old_variable(source)}
+    state = variable_state(source, variables, CONSUMER, FEED)
+    assert (state.key, state.kind) == (old, VariableKind.EDITED)
+    rows = source.cursors(FEED, CONSUMER)
+    (fault,) = variable_faults(source, variables, FEED, rows, CONSUMER)
+    assert (fault.kind, fault.where) == (FaultKind.VARIABLE_EDITED, f"Variable {old}")
 
 
 def test_a_variable_of_another_database_under_this_name_is_refused(
@@ -144,6 +182,33 @@ def test_a_restore_is_found_by_the_recovery_fork(
     assert {row.ulid for row in source.cursors(FEED, CONSUMER)} == {hour(0).range.upto}
     publish(source, variables, CONSUMER, FEED)
     advance(source, variables, 1)
+
+
+def test_a_login_that_cannot_see_the_fork_keeps_the_one_that_was_seen(
+    source: SqliteFeedSource, variables: Variables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its moves would else hide a restore from those who can see it; a person's decision forgets."""
+
+    def seen(fork: str | None) -> None:
+        monkeypatch.setattr(SqliteFeedSource, "identity", lambda self: DatabaseIdentity(DATABASE, fork))
+
+    begin(source)
+    seen("fork one")
+    advance(source, variables, 0)
+    seen(None)
+    advance(source, variables, 1)
+    assert published(variables).recovery_fork == "fork one"
+    earlier = dict(variables.values)
+    advance(source, variables, 2)
+    variables.values = earlier
+    cursors.resolve(source, variables, CONSUMER, FEED)
+    assert published(variables).recovery_fork == "fork one"
+    seen("fork two")
+    with pytest.raises(CursorEditedError, match="was fork one and is fork two"):
+        advance(source, variables, 3)
+    seen(None)
+    publish(source, variables, CONSUMER, FEED)
+    assert published(variables).recovery_fork is None
 
 
 # ---- outputs
@@ -216,6 +281,50 @@ def test_an_old_output_that_ends_with_empty_days_is_known_by_its_earlier_events(
         us.plan(store, hours(32, 33))
     flights.plan(store, hours(32, 33))
     assert store.database() == DATABASE
+
+
+def test_of_two_databases_that_begin_an_output_at_once_one_gets_it(tmp_path: Path) -> None:
+    """Both found the path free; whoever reads the other's claim behind its own has changed nothing else."""
+    eu, us = Flights.create(tmp_path / "eu.db"), other_flights(tmp_path)
+    eu.add(30, 0, length=3)
+    late = ExportStore(str(tmp_path / "out"), FEED)
+
+    class Overtaken(LocalFiles):
+        """Files where the other one claims the output right behind our claim."""
+
+        def write(self, path: str, content: bytes) -> None:
+            super().write(path, content)
+            if path == late.layout.claim:
+                text = content.decode().replace(DATABASE, OTHER)
+                claim = {name: json.loads(text)[name] for name in ("database", "feed")}
+                late.files.write(path, documents.dump(claims.KIND, claims.SCHEMA_VERSION, claim).encode())
+
+    store = ExportStore(late.path, FEED, files=Overtaken(late.path))
+    with pytest.raises(ForeignOutputError, match=f"{OTHER}, and this is .* {DATABASE}"):
+        eu.plan(store, hours(0, 3))
+    assert eu.source.cursors(FEED) == []
+    assert late.list() == []
+    us.export(late, hours(0, 3))
+
+
+def test_a_commit_into_an_output_that_another_database_claimed_meanwhile_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    """It was planned and written while the claim was still its own."""
+    eu, us = Flights.create(tmp_path / "eu.db"), other_flights(tmp_path)
+    eu.add(30, 0, length=3)
+    store = ExportStore(str(tmp_path / "out"), FEED)
+    plan = eu.plan(store, hours(0, 3))
+    protocol.begin(store, plan)
+    written = eu.write(store, plan)
+    store.files.remove_file(store.layout.claim)
+    claims.write(store.files, store.layout, OTHER)
+    with pytest.raises(ForeignOutputError, match=f"{OTHER}, and this is .* {DATABASE}"):
+        protocol.commit(store, plan, *written)
+    protocol.end(store, plan, committed=False)
+    assert store.list() == []
+    assert plain_rows(store.files, FEED) == []
+    assert store.database() == us.source.identity().id
 
 
 def test_what_reads_an_output_beside_a_database_notices_another_one(
