@@ -131,10 +131,10 @@ NATIVE = (
         "retry, or look for a transaction that was left open",
     ),
     Native(
-        (601,),
-        r"could not continue scan with nolock",
+        (601, 3961),
+        r"could not continue scan with nolock|modified by a ddl statement in another concurrent transaction",
         LockTimeoutError,
-        "retry: rows moved while a capture was looked at without locks",
+        "retry: rows moved, or a table was altered, while a capture was looked at without locks",
     ),
     Native(
         (3906,),

@@ -104,6 +104,9 @@ TEXTS = {
     2812: "Could not find stored procedure 'changefeed.drain_feed:s.T'.",
     40197: "The service has encountered an error processing your request. Please try again.",
     601: "Could not continue scan with NOLOCK due to data movement.",
+    3961: "Snapshot isolation transaction failed in database 'd' because the object accessed by the "
+    "statement has been modified by a DDL statement in another concurrent transaction since the start of "
+    "this transaction.",
     40501: "The service is currently busy. Retry the request after 10 seconds.",
     40613: "Database 'd' on server 's' is not currently available. Please retry the connection later.",
     49918: "Cannot process request. Not enough resources to process request. Please retry you request later.",
