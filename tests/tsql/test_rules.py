@@ -28,6 +28,23 @@ CALLED = Text(
             "set transaction isolation level read uncommitted;",
             "isolation level read uncommitted",
         ),
+        (
+            "database_number",
+            "select @n = d.recovery_model from sys.databases as d where d.database_id = db_id();",
+            "`sys.databases` is searched with `db_id()`",
+        ),
+        (
+            "taken_by_key",
+            "select e.id from dbo.event as t "
+            "inner join dbo.event as e with (updlock, readpast, forceseek) on e.id = t.id;",
+            "no `loop join` with `forceseek`",
+        ),
+        (
+            "taken_by_key",
+            "select e.id from dbo.event as t "
+            "inner loop join dbo.event as e with (updlock, readpast) on e.id = t.id;",
+            "no `loop join` with `forceseek`",
+        ),
         ("throw", "throw @n, N'changefeed 77101: no', 0;", "the number of a throw is not a literal"),
         ("throw", "throw 77101, N'changefeed 77102: no', 0;", "does not begin with 'changefeed 77101: '"),
         (

@@ -76,6 +76,7 @@ THROWN: Mapping[int, type[ChangefeedError]] = {
     77142: CaptureGapError,
     77143: FeedSetupError,
     77144: FeedSetupError,
+    77145: FeedSetupError,
     77150: WorkTransactionError,
     77151: ConsumerNotFoundError,
     77152: ConsumerSetupError,

@@ -122,7 +122,6 @@ FEED = (
     "outbox/order_page.procedure",
     "capture/order_page.procedure",
     "capture/capture_unordered.procedure",
-    "capture/capture_gained.procedure",
     "capture/capture_settings.procedure",
     "capture/compare_table.procedure",
     "capture/compare_capture.procedure",

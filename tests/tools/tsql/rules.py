@@ -116,6 +116,44 @@ def _harmless(node: Any) -> Iterator[Any]:
         yield from (found for found in walk(node) if kind(found) in ("TableHint", "IndexTableHint"))
 
 
+def database_number_rule(nodes: list[Any]) -> Wrong:
+    """The number of a database in ``sys.databases`` may be another than ``db_id()`` on Azure SQL Database."""
+    for node in nodes:
+        if kind(node) != "QuerySpecification":
+            continue
+        within = list(walk(node))
+        names = {
+            tuple(part.lower() for part in parts(found.SchemaObject))
+            for found in within
+            if kind(found) == "NamedTableReference"
+        }
+        for found in within:
+            is_number = kind(found) == "FunctionCall" and found.FunctionName.Value.lower() == "db_id"
+            if is_number and ("sys", "databases") in names:
+                yield found.StartLine, "`sys.databases` is searched with `db_id()`: use its name, `db_name()`"
+
+
+def taken_by_key_rule(nodes: list[Any]) -> Wrong:
+    """
+    A join that passes locked rows by looks each up by its key.
+
+    Any other plan would scan, and lock, all that waits, for each page of a drain anew.
+    """
+    for node in nodes:
+        if kind(node) != "QualifiedJoin" or kind(node.SecondTableReference) != "NamedTableReference":
+            continue
+        table = node.SecondTableReference
+        hints = {str(hint.HintKind) for hint in table.TableHints}
+        is_locking = "UpdLock" in hints or parts(table.SchemaObject)[-1].startswith("outbox:")
+        if not is_locking or "ReadPast" not in hints:
+            continue
+        if str(node.JoinHint) != "Loop" or "ForceSeek" not in hints:
+            yield (
+                node.SecondTableReference.StartLine,
+                "a join with `readpast` is no `loop join` with `forceseek`",
+            )
+
+
 def throw_rule(nodes: list[Any]) -> Wrong:
     """
     A throw has a literal number, which its message repeats for clients that are not told the number.
@@ -213,6 +251,8 @@ RULES: tuple[Callable[[list[Any]], Wrong], ...] = (
     settings_rule,
     insert_exec_rule,
     dirty_read_rule,
+    database_number_rule,
+    taken_by_key_rule,
     throw_rule,
     executed_literal_rule,
     create_or_alter_rule,

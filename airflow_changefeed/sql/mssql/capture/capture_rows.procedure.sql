@@ -5,7 +5,7 @@
 --     (@gained); committed where the database has read_committed_snapshot, versions where it has allow_snapshot_isolation.
 -- Locks: catalog none, dirty only those against changes of the table's definition, committed and versions neither: rows are read
 --     as they were when the statement began. locked and counted S of the whole table, which waits for every open transaction
---     that changed it, and behind which writers wait meanwhile; not longer than the session's lock_timeout.
+--     that changed it, and behind which writers wait meanwhile; counted two seconds at most, locked the session's lock_timeout.
 -- errors: 1222 locked, counted: an open transaction has changed the table; transient
 -- permission: internal
 create procedure <<schema>>.[capture_rows.<<table_no>>:<<name>>] (
@@ -27,7 +27,10 @@ begin
                 + isnull((
                 select sum(convert(bigint, o.changefeed_balance)) from <<schema>>.[outbox:<<name>>] as o where o.changefeed_table = <<table_no>>), 0);
     if @how = 'counted'
+    begin
+        set lock_timeout 2000;
         select @rows = count_big(*) from <<table>> with (tablock, holdlock);
+    end;
     if @how = 'dirty'
         select @rows = count_big(*) from <<table>> with (nolock);
     if @how = 'locked'

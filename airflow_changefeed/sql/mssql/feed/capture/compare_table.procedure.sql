@@ -5,9 +5,10 @@
 --     that it should have by what was recorded; null where that is not known.
 -- First, open transactions and all, the server's number against what was recorded, without a lock: whoever has changed rows has recorded
 -- them, too, as soon as the statement has ended, so that open transactions alone make no difference. Where the two differ a
--- statement is under way, or something passed unseen. Row versions tell which: one statement sees table and records as they
--- were committed at one moment. Without them the table is locked against writers for as long as the two numbers take to read;
--- while a writer is open the lock is given up after 50 ms, so that those who queue behind it wait no longer than that.
+-- statement is under way, or something passed unseen. So the table is locked against writers for as long as the two numbers take
+-- to read; while a writer is open the lock is given up after 50 ms, so that those who queue behind it wait no longer than that.
+-- Row versions tell, too, and without a lock: one statement sees table and records as they were committed at one moment. But it
+-- reads the whole table, so it comes third: where the lock was not got, or the numbers differed behind it.
 -- permission: internal
 create procedure <<schema>>.[compare_table:<<name>>] (
     @table_no smallint,
@@ -29,7 +30,8 @@ begin
     select @how = case
         when d.is_read_committed_snapshot_on = 1 then 'committed'
         when d.snapshot_isolation_state = 1 then 'versions' end
-    from sys.databases as d where d.database_id = db_id();
+    -- By its name: its number in sys.databases is another one on Azure SQL Database.
+    from sys.databases as d where d.name = db_name();
     set lock_timeout 50;
     while @round < 10
     begin
@@ -42,10 +44,8 @@ begin
             set @rows = @before;
             return;
         end;
-        if @how is not null
+        if @how is not null and (@is_full = 1 or @round > 3)
         begin
-            -- Most differences are gone with the statement that made them; counting is dear.
-            if @is_full = 0 and @round < 3 continue;
             exec <<schema>>.[capture_table:<<name>>] @table_no = @table_no, @what = @how, @rows = @rows output, @gained = @gained output;
             set @expected = @base + @gained;
             return;
@@ -63,10 +63,10 @@ begin
             begin transaction;
             exec <<schema>>.[capture_table:<<name>>] @table_no = @table_no, @what = 'locked', @rows = @rows output;
             exec <<schema>>.[capture_unordered:<<name>>] @table_no = @table_no, @is_dirty = 0, @rows = @gained output;
-            exec <<schema>>.[capture_unordered:<<name>>] @table_no = @table_no, @is_dirty = 0, @rows = @again output;
             commit;
             set @expected = @base + @gained;
-            if @gained = @again return;
+            if @rows = @expected or @how is null return;
+            set @round = 3;
         end try
         begin catch
             if @@trancount > 0 rollback;

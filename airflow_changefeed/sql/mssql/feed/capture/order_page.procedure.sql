@@ -2,7 +2,7 @@
 -- ULIDs. In the caller's transaction, under the shard's lock (lock_shard:T).
 -- All events of a transaction get one time of feed, so that no seal lies within it.
 -- @page: of the caller's #plan. @count: events ordered; fewer than planned where another drain was first.
--- errors: 77142 a captured event is gone from the capture's table
+-- errors: 77142 a captured event is gone from the capture's table. 77145 what was ordered did not leave the outbox
 -- permission: internal
 create procedure <<schema>>.[order_page:<<name>>] (
     @shard_id <<shard_type>>,
@@ -29,15 +29,17 @@ begin
             table_no smallint not null,
             balance int not null
         );
-        declare @rows bigint, @message nvarchar(2048);
+        declare @rows bigint, @statements int, @message nvarchar(2048);
         set @count = 0;
-        -- All are committed, and only drains take them away. Past what others hold: a plan that scans would wait for writers.
+        -- All are committed, and only drains take them away. Past what others hold, and one by one by their
+        -- keys: a scan would lock all that waits, for each page anew.
         insert into @taken (highest, order_sequence, time_hint, first_row, row_count, table_no, balance)
         select s.highest, o.order_sequence, o.time_hint, o.changefeed_first, o.changefeed_rows, o.changefeed_table, o.changefeed_balance
         from #plan as s
-        inner join <<schema>>.[outbox:<<name>>] as o with (updlock, rowlock, readpast, readcommittedlock)
+        inner loop join <<schema>>.[outbox:<<name>>] as o with (updlock, rowlock, readpast, readcommittedlock, forceseek)
             on o.shard_id = @shard_id and o.order_sequence = s.order_sequence
         where s.page = @page;
+        set @statements = @@rowcount;
         select @rows = sum(convert(bigint, p.row_count)) from @taken as p;
         if @rows is null return;
         set @count = @rows;
@@ -119,11 +121,13 @@ begin
             throw 77142, @message, 1;
         end;
 
-        -- Past what others hold, whatever plan is chosen: one that scans the shard would wait for open writers. Our own locks hide nothing from us.
+        -- By their keys again. Our own locks hide nothing from us.
         delete o
-        from <<schema>>.[outbox:<<name>>] as o with (rowlock, readpast, readcommittedlock)
-        inner join @taken as p on p.order_sequence = o.order_sequence
-        where o.shard_id = @shard_id;
+        from @taken as p
+        inner loop join <<schema>>.[outbox:<<name>>] as o with (rowlock, readpast, readcommittedlock, forceseek)
+            on o.shard_id = @shard_id and o.order_sequence = p.order_sequence;
+        if @@rowcount <> @statements
+            throw 77145, N'changefeed 77145: feed "<<name_text>>": rows that were ordered did not leave the outbox, so nothing was ordered. Look for what else changes the outbox, and retry', 1;
     end try
     begin catch
         if @@trancount > 0 rollback;

@@ -20,8 +20,8 @@ begin
     -- Where it and a writer lock each other out, the writer goes on.
     set deadlock_priority low;
     begin try
-        declare @tables table (table_no smallint not null primary key);
-        declare @id int, @is_enabled bit, @no smallint, @base bigint, @rows bigint, @gained bigint, @reason nvarchar(2000), @message nvarchar(2048);
+        declare @tables table (table_no smallint not null primary key, is_locked bit not null default 0, rows bigint null);
+        declare @id int, @is_enabled bit, @no smallint, @rows bigint, @gained bigint, @reason nvarchar(2000), @message nvarchar(2048);
         declare @changes int, @seen bigint;
         if @@trancount > 0
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (settle_capture)', 0;
@@ -58,12 +58,24 @@ begin
                     N'. Make the triggers anew with refresh_capture, or disable the capture');
                 throw 77143, @message, 1;
             end;
-            select @base = t.base_rows from <<schema>>.[capture_tables] as t where t.capture_id = @id and t.table_no = @no;
-            exec <<schema>>.[capture_gained:<<name>>] @table_no = @no, @rows = @rows output, @gained = @gained output;
-            if @base is not null
-                update <<schema>>.[capture_tables] set base_rows = @rows - @gained where capture_id = @id and table_no = @no;
+            exec <<schema>>.[capture_table:<<name>>] @table_no = @no, @what = 'counted', @rows = @rows output;
             if @resync = 1
                 exec <<schema>>.[capture_table:<<name>>] @table_no = @no, @what = 'snapshot';
+            update @tables set is_locked = 1, rows = @rows where table_no = @no;
+            set @no = null;
+            select top (1) @no = t.table_no from @tables as t where t.is_locked = 0 order by t.table_no;
+        end;
+        -- Last, as drains wait for us from here on, and a snapshot may wait for them. What was recorded of a locked table stays the
+        -- same until then, a snapshot counts nothing.
+        select top (1) @no = t.table_no from @tables as t order by t.table_no;
+        while @no is not null
+        begin
+            exec <<schema>>.[capture_unordered:<<name>>] @table_no = @no, @is_dirty = 0, @rows = @gained output;
+            update c
+            set base_rows = t.rows - @gained
+            from <<schema>>.[capture_tables] as c
+            inner join @tables as t on t.table_no = c.table_no
+            where c.capture_id = @id and c.table_no = @no and c.base_rows is not null;
             delete from @tables where table_no = @no;
             set @no = null;
             select top (1) @no = t.table_no from @tables as t order by t.table_no;

@@ -1,6 +1,7 @@
 -- Orders one page of a shard's plan (plan_drain:T): moves its rows from the outbox to the feed, with ULIDs. In the caller's
 -- transaction, under the shard's lock (lock_shard:T).
 -- @page: of the caller's #plan. @count: rows moved; fewer than planned where another drain was first.
+-- errors: 77145 what was ordered did not leave the outbox
 -- permission: internal
 create procedure <<schema>>.[order_page:<<name>>] (
     @shard_id <<shard_type>>,
@@ -24,11 +25,12 @@ begin
             time_hint datetime2(3) not null,
             <<key_definitions>>
         );
-        -- All are committed, and only drains take them away. Past what others hold: a plan that scans would wait for writers.
+        -- All are committed, and only drains take them away. Past what others hold, and one by one by their
+        -- keys: a scan would lock all that waits, for each page anew.
         insert into @taken (changefeed_highest, order_sequence, time_hint, <<keys>>)
         select s.highest, o.order_sequence, o.time_hint, <<outbox_keys>>
         from #plan as s
-        inner join <<schema>>.[outbox:<<name>>] as o with (updlock, rowlock, readpast, readcommittedlock)
+        inner loop join <<schema>>.[outbox:<<name>>] as o with (updlock, rowlock, readpast, readcommittedlock, forceseek)
             on o.shard_id = @shard_id and o.order_sequence = s.order_sequence
         where s.page = @page;
         set @count = @@rowcount;
@@ -75,11 +77,13 @@ begin
             from @taken as q
         ) as p;
 
-        -- Past what others hold, whatever plan is chosen: one that scans the shard would wait for open writers. Our own locks hide nothing from us.
+        -- By their keys again. Our own locks hide nothing from us.
         delete o
-        from <<schema>>.[outbox:<<name>>] as o with (rowlock, readpast, readcommittedlock)
-        inner join @taken as p on p.order_sequence = o.order_sequence
-        where o.shard_id = @shard_id;
+        from @taken as p
+        inner loop join <<schema>>.[outbox:<<name>>] as o with (rowlock, readpast, readcommittedlock, forceseek)
+            on o.shard_id = @shard_id and o.order_sequence = p.order_sequence;
+        if @@rowcount <> @count
+            throw 77145, N'changefeed 77145: feed "<<name_text>>": rows that were ordered did not leave the outbox, so nothing was ordered. Look for what else changes the outbox, and retry', 1;
     end try
     begin catch
         if @@trancount > 0 rollback;
