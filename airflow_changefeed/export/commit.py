@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from airflow_changefeed.core.feed import Shard, shard_text
@@ -55,9 +55,9 @@ def end(store: ExportStore, plan: Plan, *, committed: bool) -> None:
     layout = store.layout
     store.files.remove(layout.writing(plan.attempt))
     if not committed:
-        for planned in plan.units:
-            if planned.rows:
-                store.discard(planned.unit, plan.attempt)
+        # Also files that have appeared and have no manifest: a batch that is planned again ends later, has
+        # another name, and its plain readers would read them beside its own.
+        store.withdraw_uncommitted([each.unit for each in plan.units if each.rows], plan.attempt)
     else:
         _remove_dead(store, plan)
     if store.files.size(layout.result(plan.attempt)) is None:
@@ -77,26 +77,49 @@ def _prune(store: ExportStore, plan: Plan, attempt: int) -> None:
 
 def _remove_dead(store: ExportStore, plan: Plan) -> None:
     """Remove the folders of older attempts that died before their own :func:`end`, as far as our units go."""
-    ours = {unit_key(planned.unit) for planned in plan.units}
-    for attempt in store.older_attempts(plan.attempt):
-        content = store.files.read(store.layout.driver(attempt))
-        if content is None:
-            # Over long ago; a kill may have come between the last file and its folder, and nobody waits for
-            # the result of an attempt that was removed as dead.
-            store.files.remove_file(store.layout.result(attempt))
-            _prune(store, plan, attempt)
+    ours = [planned.unit for planned in plan.units]
+    for attempt, theirs in _begun(store, plan.attempt):
+        if theirs is None:
+            if store.files.size(store.layout.driver(attempt)) is None:
+                # Over long ago; a kill may have come between the last file and its folder, and nobody waits
+                # for the result of an attempt that was removed as dead.
+                store.files.remove_file(store.layout.result(attempt))
+                _prune(store, plan, attempt)
             continue
-        try:
-            theirs = set(json.loads(content)["units"])
-        except (ValueError, KeyError, TypeError):
-            continue
-        if theirs <= ours:
+        gone = _overlapping(theirs, ours)
+        committed = store.attempts_of_all(set(gone) - set(ours))
+        gone = [unit for unit in gone if attempt not in committed.get(unit, ())]
+        if len(gone) == len(theirs):
             store.files.remove(store.layout.attempt(attempt))
             continue
         writing = store.layout.writing(attempt)
         for task in store.files.names(writing):
-            for key in sorted(theirs & ours):
-                store.files.remove(f"{writing}/{task}/{key}")
+            for unit in gone:
+                store.files.remove(f"{writing}/{task}/{unit_key(unit)}")
+
+
+def _begun(store: ExportStore, below: int) -> Iterator[tuple[int, Sequence[ExportUnit] | None]]:
+    """Yield attempts with lower tokens that have a folder, and their units; None for those that are over."""
+    for attempt in store.older_attempts(below):
+        yield attempt, store.begun_units(attempt)
+
+
+def _withdraw_overlapping(store: ExportStore, units: Sequence[ExportUnit], attempt: int) -> None:
+    """
+    Take back what older attempts have placed, and not committed, of units that overlap ours by other names.
+
+    Units of ours are committed, so one that still runs is refused by its second look; one that was killed
+    leaves rows that plain readers would read beside ours for good.
+    """
+    own = set(units)
+    dead = {
+        other: [unit for unit in _overlapping(theirs or (), units) if unit not in own]
+        for other, theirs in _begun(store, attempt)
+    }
+    if any(dead.values()):
+        store.abort_uploads([unit for theirs in dead.values() for unit in theirs], attempt)
+        for other, theirs in dead.items():
+            store.withdraw_uncommitted(theirs, other)
 
 
 def commit_empty(store: ExportStore, plan: Plan, schema: Mapping[str, str] | None = None) -> list[Manifest]:
@@ -178,7 +201,9 @@ class _Commit:
             with ThreadPoolExecutor(_REMOTE_THREADS) as pool:
                 found = list(pool.map(self._try, numbers))
         manifests = self._look_again([manifest for manifest in found if manifest is not None])
-        self._store.clean([manifest.unit for manifest in manifests], self._plan.attempt)
+        units = [manifest.unit for manifest in manifests]
+        self._store.clean(units, self._plan.attempt)
+        _withdraw_overlapping(self._store, units, self._plan.attempt)
         if self._superseded:
             raise SupersededError(
                 f"newer attempts count for {len(self._superseded)} of {len(self._plan.units)} units, or "
@@ -286,15 +311,10 @@ class _Others:
 
     def _look(self, shard: Shard, wanted: Sequence[ExportUnit]) -> dict[ExportUnit, int]:
         hull = UlidRange(wanted[0].range.after, max(unit.range.upto for unit in wanted))
-        ends = [unit.range.upto for unit in wanted]
         harmless = self._harmless[shard]
-        found = {}
-        for other, attempt in self._store.overlapping(shard, hull, ignore=harmless).items():
-            place = bisect_right(ends, other.range.after)
-            if place < len(wanted) and wanted[place].range.overlaps(other.range):
-                found[other] = attempt
-            else:
-                harmless.add(other.name)
+        others = self._store.overlapping(shard, hull, ignore=harmless)
+        found = {unit: others[unit] for unit in _overlapping(others, wanted)}
+        harmless |= {unit.name for unit in others if unit not in found}
         return found
 
     def look_again(self, units: Sequence[ExportUnit]) -> dict[Shard, dict[ExportUnit, int]]:
@@ -306,6 +326,23 @@ def _by_shard(units: Iterable[ExportUnit]) -> dict[Shard, list[ExportUnit]]:
     found: dict[Shard, list[ExportUnit]] = {}
     for unit in sorted(units, key=lambda unit: unit.range):
         found.setdefault(unit.shard, []).append(unit)
+    return found
+
+
+def _overlapping(others: Iterable[ExportUnit], units: Iterable[ExportUnit]) -> list[ExportUnit]:
+    """
+    Return those of some units that overlap one of others.
+
+    :param units: of one cut: they do not overlap each other.
+    """
+    ours = _by_shard(units)
+    ends = {shard: [unit.range.upto for unit in own] for shard, own in ours.items()}
+    found = []
+    for other in others:
+        own = ours.get(other.shard, [])
+        place = bisect_right(ends.get(other.shard, []), other.range.after)
+        if place < len(own) and own[place].range.overlaps(other.range):
+            found.append(other)
     return found
 
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from airflow_changefeed.core.feed import Shard, shard_text
+from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.core.window import Window
@@ -54,6 +54,15 @@ def parse_unit(shard: Shard, name: str) -> ExportUnit | None:
         if len(first) == 26 and len(second) == 26:
             return ExportUnit(shard, UlidRange(Ulid.parse_text(first), Ulid.parse_text(second)))
         return ExportUnit.of_window(shard, Window.parse_name(name))
+    except InvalidArgumentError:
+        return None
+
+
+def parse_unit_key(key: str) -> ExportUnit | None:
+    """Read back what :func:`unit_key` wrote; None for the key of something else."""
+    shard, _, name = key.removeprefix("shard=").partition("/")
+    try:
+        return parse_unit(parse_shard(shard), name)
     except InvalidArgumentError:
         return None
 

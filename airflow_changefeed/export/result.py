@@ -177,6 +177,9 @@ def take_result(store: ExportStore, attempt: int) -> ExportResult | None:
     if content is None:
         return None
     result = ExportResult.from_json(content.decode(errors="replace"), where=where)
+    if result.error is not None:
+        # In an outage the job could not take back what it had placed, and who planned it knows that no more.
+        store.withdraw_uncommitted(store.begun_units(attempt) or (), attempt)
     # Tasks of a job that failed may have gone on writing until its processes ended.
     store.files.remove(store.layout.writing(attempt))
     store.files.remove_file(where)

@@ -9,6 +9,7 @@ them. Why they are safe against crashes and zombies is argued in docs/adr/0002-o
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +29,14 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.export import claims
 from airflow_changefeed.export.files import Files, open_files, unfinished
-from airflow_changefeed.export.layout import Layout, ManifestName, parse_unit, placed_attempt, unit_key
+from airflow_changefeed.export.layout import (
+    Layout,
+    ManifestName,
+    parse_unit,
+    parse_unit_key,
+    placed_attempt,
+    unit_key,
+)
 from airflow_changefeed.export.objects import OpenUpload
 
 log = logging.getLogger(__name__)
@@ -367,6 +375,17 @@ class ExportStore:
         self.discard(unit, attempt)
         self.files.prune(self.layout.unit(unit), self.layout.data)
 
+    def withdraw_uncommitted(self, units: Sequence[ExportUnit], attempt: int) -> None:
+        """Take back what an attempt, which is over or will be refused, has of units it has not committed."""
+        tokens, placed = self.attempts_of_all(units), self._placed_attempts_of_all(units)
+        for unit in units:
+            if attempt in tokens[unit]:
+                continue
+            if attempt in placed[unit]:
+                self.withdraw(unit, attempt)
+            else:
+                self.discard(unit, attempt)
+
     def discard(self, unit: ExportUnit, attempt: int) -> None:
         """Remove an attempt's files of a unit that are not placed."""
         folder = self.layout.unplaced_unit(unit, attempt)
@@ -458,6 +477,16 @@ class ExportStore:
                 yield folder, attempt, upload
 
     # ---- attempts
+
+    def begun_units(self, attempt: int) -> Sequence[ExportUnit] | None:
+        """Return the units that an attempt has begun; None when it is over, or when nobody can tell."""
+        content = self.files.read(self.layout.driver(attempt))
+        try:
+            keys = json.loads(content or b"")["units"]
+            units = [parse_unit_key(key) for key in keys]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+        return [unit for unit in units if unit is not None]
 
     def older_attempts(self, attempt: int) -> Tokens:
         """Return the tokens of attempts below one that have a folder."""

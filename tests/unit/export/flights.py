@@ -80,6 +80,11 @@ class Flights:
             )
             connection.execute("commit")
 
+    def rows(self) -> int:
+        """Return how many events were added."""
+        with closing(sqlite3.connect(self.path)) as connection:
+            return int(connection.execute(f'select count(*) from "{FEED}"').fetchone()[0])
+
     def plan(
         self,
         store: ExportStore,

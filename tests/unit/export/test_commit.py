@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from airflow_changefeed.core.plan import Plan
-from airflow_changefeed.exceptions import IncompleteReadError, SupersededError
+from airflow_changefeed.exceptions import IncompleteReadError, SupersededError, TransientError
 from airflow_changefeed.export import commit as commit_module
 from airflow_changefeed.export.commit import begin, commit, end
 from airflow_changefeed.export.files import Files
 from airflow_changefeed.export.part_task import gather, plan_parts, write_parts
+from airflow_changefeed.export.result import ExportResult, take_result, write_result
 from airflow_changefeed.export.store import ExportStore, StagedFile
 from airflow_changefeed.export.verify import verify
 from tests.unit.export.faults import (
@@ -59,9 +60,9 @@ class World:
         self.store = ExportStore(files.root, FEED, files=files)
         self.flights = flights
 
-    def attempt(self) -> Attempt:
-        """Plan, and write what tasks would write."""
-        plan = self.flights.plan(self.store, hours(0, 2))
+    def attempt(self, *, is_batch: bool = False) -> Attempt:
+        """Plan, and write what tasks would write: of two hours, or of a batch."""
+        plan = self.flights.plan(self.store, None if is_batch else hours(0, 2))
         begin(self.store, plan)
         facts = write_parts(
             self.flights.source,
@@ -150,6 +151,72 @@ def test_killed_anywhere_and_retried_gives_the_same(
 
     assert _steps(run) >= 4
     assert len(trees) == 1
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_batch_that_stops_anywhere_is_not_read_beside_the_longer_one_of_its_retry(
+    outputs: Callable[[], Files], flights: Flights, is_killed: bool
+) -> None:
+    """
+    A batch fails or is killed before any change, events come, and the retry's batch has another name: plain
+    readers read each row once, and nothing is left of the first one.
+    """
+    added = count(5)
+
+    def run(number: int) -> bool:
+        world = World(outputs(), flights)
+        first, stopped = world.attempt(is_batch=True), False
+
+        def fail(change: int) -> None:
+            if change == number:
+                raise TransientError("the store does not answer")
+
+        try:
+            first.commit(stepped(world.files, kill_at(number) if is_killed else fail))
+        except Killed:
+            stopped = True
+        except TransientError as error:
+            stopped = True
+            end(world.store, first.plan, committed=False)
+            write_result(world.store, first.plan.attempt, ExportResult.of_error(error))
+            assert take_result(world.store, first.plan.attempt) is not None
+            assert len(plain_rows(world.files, FEED)) == manifest_rows(world.store)
+        flights.add(3, next(added))
+        retried = world.attempt(is_batch=True)
+        retried.commit(world.files)
+        assert len(plain_rows(world.files, FEED)) == manifest_rows(world.store) == flights.rows()
+        assert verify(world.store) == []
+        assert world.files.names(world.store.layout.attempts) == []
+        assert list(world.store.uploads()) == []
+        return stopped
+
+    assert _steps(run) >= 4
+
+
+def test_a_job_that_could_not_take_back_what_it_placed_is_helped_by_who_takes_its_result(
+    outputs: Callable[[], Files], flights: Flights
+) -> None:
+    """A store fails at the manifest and goes on failing at the end: the files go with the result."""
+    world = World(outputs(), flights)
+    attempt = world.attempt(is_batch=True)
+    wrote: list[str] = []
+
+    def fail(change: int) -> None:
+        if wrote or world.files.sizes(world.store.layout.data):
+            wrote.append("appeared")
+            raise TransientError("the store does not answer")
+
+    broken = ExportStore(world.files.root, FEED, files=stepped(world.files, fail))
+    with pytest.raises(TransientError):
+        commit(broken, attempt.plan, attempt.written, attempt.schema)
+    with pytest.raises(TransientError):
+        end(broken, attempt.plan, committed=False)
+    assert wrote
+    assert plain_rows(world.files, FEED)
+    write_result(world.store, attempt.plan.attempt, ExportResult.of_error(TransientError("no answer")))
+    assert take_result(world.store, attempt.plan.attempt) is not None
+    assert plain_rows(world.files, FEED) == []
+    assert verify(world.store) == []
 
 
 def test_killed_anywhere_a_commit_can_go_on(outputs: Callable[[], Files], flights: Flights) -> None:
