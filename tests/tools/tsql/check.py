@@ -54,7 +54,7 @@ def capture_texts(case: CaptureCase) -> Iterator[Text]:
     if not case.with_feed:
         yield Text("schema", f"create schema {quoted(case.installed_in)}")
         yield Text("sequence", f"create sequence {quoted(case.installed_in)}.[sequence] as bigint")
-        feed = {name: feed[name] for name in ("state.table", "outbox.table")}
+        feed = {name: feed[name] for name in ("state.table", "outbox.table", "balance.table")}
     for name, sql in (*feed.items(), *filled_capture(case).items()):
         yield Text(f"{name} {of}", sql)
 
