@@ -22,6 +22,10 @@ _UNREACHED = re.compile(r"Timeout|Connect|Unreachable|ServerDisconnected|Payload
 _BUSY = re.compile(r"SlowDown|ServiceUnavailable|InternalError|Throttl|reduce your request rate")
 # gcsfs says no more of a 403 than its name.
 _REFUSED = re.compile(r"Credential|Authentication|Unauthorized|AccessDenied|^OSError: Forbidden")
+# What botocore refuses to send, in the names of its own errors, which have no status.
+_UNSENT = re.compile(
+    r"Validation|^NoRegion|^Unknown|^Invalid|^Unsupported|^Config|^ProfileNotFound|^MissingDependency"
+)
 _REFUSED_STATUS = range(400, 500)
 # Request timeout, conflict (somebody else is at it), too early, too many requests.
 _LATER_STATUS = {408, 409, 425, 429}
@@ -86,7 +90,7 @@ def is_transient(problem: BaseException) -> bool:
     remote store may pass, also what nobody has thought of.
     """
     chain = list(_chain(problem))
-    if any(_REFUSED.search(f"{type(each).__name__}: {each}") for each in chain):
+    if any(_REFUSED.search(f"{type(each).__name__}: {each}") or _is_unsent(each) for each in chain):
         return False
     # What the store has answered, before what a library makes of no answer: aiohttp calls that a 400.
     if (answered := _judged(_answered(each) for each in chain)) is not None:
@@ -109,6 +113,14 @@ def _chain(problem: BaseException) -> Iterator[BaseException]:
         seen.add(id(each))
         yield each
         each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+
+
+def _is_unsent(problem: BaseException) -> bool:
+    """Whether botocore found a mistake in what it was asked to send."""
+    kind = type(problem)
+    return bool(_UNSENT.search(kind.__name__)) and any(
+        each.__name__ == "BotoCoreError" for each in kind.__mro__
+    )
 
 
 def _judged(statuses: Iterable[int | None]) -> bool | None:

@@ -10,6 +10,7 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 import requests
+from botocore.exceptions import IncompleteReadError, ParamValidationError, ProfileNotFound
 
 from airflow_changefeed.exceptions import ChangefeedError, OutputNotWritableError, TransientError
 from airflow_changefeed.export.answers import check_path, secrets_of
@@ -122,6 +123,9 @@ def test_every_refusal_is_ours_and_tells_no_secret(error: Exception, kind: type[
         (OSError("Forbidden: https://host/b"), OutputNotWritableError),
         (PermissionError("Access Denied"), OutputNotWritableError),
         (type("NoCredentialsError", (Exception,), {})("Unable to locate"), OutputNotWritableError),
+        (ParamValidationError(report="Invalid length for parameter RoleArn"), OutputNotWritableError),
+        (ProfileNotFound(profile="lake"), OutputNotWritableError),
+        (IncompleteReadError(actual_bytes=1, expected_bytes=2), TransientError),
         (TypeError("unexpected keyword"), OutputNotWritableError),
         (KeyError("region"), OutputNotWritableError),
     ],
