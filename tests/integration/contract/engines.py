@@ -137,15 +137,19 @@ class Engine(Protocol):
 
     :param name: as in the tests' ids.
     :param unstorable: characters that its text columns cannot hold.
+    :param unescapable: characters that its JSON functions change.
     :param measures_work: whether :meth:`work` gives a number.
     :param guards_schema: whether changes of captured columns can be guarded.
+    :param keeps_triggers: whether a table keeps its triggers when one of its columns is dropped.
     :param savepoint: statements that set a transaction's savepoint, and go back to it.
     """
 
     name: str
     unstorable: str
+    unescapable: str
     measures_work: bool
     guards_schema: bool
+    keeps_triggers: bool
     savepoint: tuple[str, str]
 
     def source(self, lock_timeout: float = 20.0) -> FeedSource:

@@ -50,6 +50,8 @@ _SHARD_TYPES = {"integer": "int", "uuid": "uniqueidentifier"}
 _BUILT_IN = ("dbo", "guest", "sys", "INFORMATION_SCHEMA")
 #: Characters that some servers cannot store in a text.
 _DOUBTFUL = "\u0000"
+#: Babelfish's string_escape takes each byte of these for a letter; SQL Server's leaves them alone.
+_LETTERS = "ü東"
 
 
 #: Connections of writers that are closed.
@@ -169,6 +171,8 @@ class MssqlEngine:
     unstorable: str
     measures_work: bool
     guards_schema: bool
+    unescapable: str = ""
+    keeps_triggers: bool = True
     name: str = "mssql"
     savepoint: tuple[str, str] = ("save transaction here", "rollback transaction here")
 
@@ -362,12 +366,15 @@ def _prepare(uri: str) -> MssqlEngine:
             cache_size = int(connection.extra_dejson.get("sequence_cache", 1000))
             for batch in install_script(source.database.schema, sequence_cache=cache_size):
                 session.execute(batch)
+        is_babelfish = _is_babelfish(source)
         unstorable = "".join(filter(lambda character: not _can_store(source, character), _DOUBTFUL))
         return MssqlEngine(
             description,
             unstorable,
             measures_work=_logical_reads(source) > 0,
             guards_schema=_has_schema_triggers(source),
+            unescapable=_LETTERS if is_babelfish else "",
+            keeps_triggers=not is_babelfish,
         )
 
 
@@ -378,6 +385,11 @@ def _has_schema_triggers(source: MssqlFeedSource) -> bool:
         session.execute("drop trigger changefeed_probe on database")
         return True
     return False
+
+
+def _is_babelfish(source: MssqlFeedSource) -> bool:
+    with source.database.connect() as session:
+        return session.rows("select cast(serverproperty('Babelfish') as int)") == [(1,)]
 
 
 def _can_store(source: MssqlFeedSource, character: str) -> bool:

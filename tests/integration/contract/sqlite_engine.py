@@ -102,8 +102,10 @@ class SqliteEngine:
     path: str
     name: str = "sqlite"
     unstorable: str = ""
+    unescapable: str = ""
     measures_work: bool = True
     guards_schema: bool = True
+    keeps_triggers: bool = True
     savepoint: tuple[str, str] = ("savepoint here", "rollback to here")
 
     def source(self, lock_timeout: float = 20.0) -> FeedSource:

@@ -58,6 +58,11 @@ class Client:
         ((value,),) = self.rows(sql, *values)
         return value
 
+    @property
+    def is_babelfish(self) -> bool:
+        """Say whether the server is Babelfish, for what is its fault alone."""
+        return bool(self.value("select cast(serverproperty('Babelfish') as int)") == 1)
+
     def script(self, text: str) -> None:
         """Run batches with ``go`` between them."""
         for batch in text.split("\ngo\n"):

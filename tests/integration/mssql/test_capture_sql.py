@@ -9,8 +9,9 @@ from tests.integration.mssql.server import Client, Database, Rows
 
 # Its guard of the schema is one for the database, which stand-ins refuse.
 QUIETLY = "@guard_schema = 0"
-# Closing brackets are the compile check's: stand-ins do not take them.
-SCHEMA, NAME, ACROSS = 'it\'s "a" schema', "table 'x' \"y\" ñ 事件", "their 'feeds"
+# Closing brackets are the compile check's: stand-ins do not take them. Short, as Babelfish cuts the names of
+# triggers at 63 bytes.
+SCHEMA, NAME, ACROSS = 'it\'s "a" schema', "'x' \"y\" ñ 事件", "their 'feeds"
 
 
 def _events(client: Client, table: str, columns: str) -> Rows:
@@ -20,18 +21,14 @@ def _events(client: Client, table: str, columns: str) -> Rows:
     )
 
 
-@pytest.fixture(scope="module")
-def elsewhere(empty_database: Database) -> Database:
-    """Give a database with changefeed in a schema whose name needs quotes."""
-    empty_database.install(ACROSS)
-    return empty_database
-
-
-def test_awkward_names_in_another_schema(elsewhere: Database) -> None:
+def test_awkward_names_in_another_schema(empty_database: Database) -> None:
     """Quotes and letters of other scripts in every name: recorded, ordered, sealed, refreshed, dropped."""
-    own, table, events = (f"[{ACROSS}]", f"[{SCHEMA}].[{NAME}]", f"[{SCHEMA}].[changes of {NAME}]")
-    capture, given = (text.replace("'", "''") for text in (f"{SCHEMA}.changes of {NAME}", table))
-    with elsewhere.client() as client:
+    with empty_database.client() as client:
+        # Babelfish quotes no schema where it asks a sequence for its next number.
+        across = "their_feeds" if client.is_babelfish else ACROSS
+        empty_database.install(across)
+        own, table, events = f"[{across}]", f"[{SCHEMA}].[{NAME}]", f"[{SCHEMA}].[changes of {NAME}]"
+        capture, given = (text.replace("'", "''") for text in (f"{SCHEMA}.changes of {NAME}", table))
         client.results(f"create schema [{SCHEMA}]")
         client.results(f"create table {table} ([i'd] int not null primary key, [it's ~] nvarchar(9) null)")
         client.results(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -84,6 +85,9 @@ CAPTURES = {
 @pytest.mark.parametrize("case", CAPTURES.values(), ids=CAPTURES)
 def test_the_server_fills_captures_as_the_compile_check_does(client: Client, case: CaptureCase) -> None:
     """Procedures and triggers of each table, and the feed beneath them."""
+    if client.is_babelfish:
+        # Its openjson leaves the escapes of JSON in.
+        case = replace(case, session_keys=tuple(key.replace('"', "") for key in case.session_keys))
     for schema in {case.schema, *(table.schema for table in case.tables)}:
         text = schema.replace("'", "''")
         client.results(f"if schema_id(N'{text}') is null exec(N'create schema {quoted(text)}')")
@@ -100,6 +104,9 @@ def test_the_server_fills_captures_as_the_compile_check_does(client: Client, cas
         object_id = client.value(f"select object_id(N'{_full(table.schema, table.table)}')")
         text = wanted.replace(str(OBJECT_ID + int(number or 0)), str(object_id))
         found = _definition(client, f"{schema}.{quoted(f'{name}:{case.name}')}")
+        if kind in TRIGGERS and "'" in schema and client.is_babelfish:
+            assert found == ""  # It keeps no text of a trigger in a schema that has a quotation mark.
+            continue
         assert _plain(found) == _plain(text)
         compared += 1
     assert compared > 5
