@@ -32,6 +32,7 @@ VERSIONS = ("2017", "2019", "2022", "2025")
 IMAGE = "mcr.microsoft.com/mssql/server:{}-latest"
 PROJECT = Path(__file__).resolve().parents[2]
 REPORT = PROJECT / "build" / "mssql-report.xml"
+TARGETS = ("tests/integration/contract", "tests/integration/mssql", "tests/integration/tds")
 #: Seconds for a container to answer: its first start makes the system databases.
 PATIENCE = 300
 
@@ -170,13 +171,17 @@ def database(uri: str) -> Iterator[str]:
             drop_database(master, name)
 
 
+def pytest_command(targets: Sequence[str] = TARGETS) -> list[str]:
+    """Return the command that runs all tests of SQL Server but those of ``make soak``."""
+    return [sys.executable, "-m", "pytest", "-k", "mssql", "-m", "not soak", *targets]
+
+
 def _run(uri: str, arguments: Sequence[str]) -> int:
     version = str(_ask(uri, "select @@version")).split("\n", 1)[0].strip()
     is_babelfish = _ask(uri, "select cast(serverproperty('Babelfish') as int)") == 1
     REPORT.parent.mkdir(exist_ok=True)
     REPORT.unlink(missing_ok=True)
-    targets = ["tests/integration/contract", "tests/integration/mssql", "tests/integration/tds"]
-    command = [sys.executable, "-m", "pytest", "-k", "mssql", f"--junitxml={REPORT}", *targets, *arguments]
+    command = [*pytest_command(), f"--junitxml={REPORT}", *arguments]
     with database(uri) as own:
         tests = subprocess.run(command, cwd=PROJECT, env={**os.environ, VARIABLE: own}, check=False)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import os
+import subprocess
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools.check_report import Outcome
-from tests.tools.mssql import IMAGE, VARIABLE, NoServerError, container, find_engine, main
+from tests.tools.mssql import IMAGE, VARIABLE, NoServerError, container, find_engine, main, pytest_command
 from tests.tools.settled import POINTS, table
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -71,6 +72,23 @@ def test_the_table_says_what_was_shown() -> None:
     failed = [*_outcomes(), *_outcomes("failed")[:1]]
     assert "DOES NOT HOLD" in table(failed, has_locks=True).splitlines()[0]
     assert "DOES NOT HOLD" in table(failed, has_locks=False).splitlines()[0]
+
+
+def test_a_run_leaves_what_takes_hours_to_make_soak() -> None:
+    """It would not end within the hour that the page names."""
+    environment = {**os.environ, VARIABLE: "mssql://nobody@127.0.0.1:1/nothing"}
+    collect = [
+        *pytest_command(["tests/integration/contract/test_races.py"]),
+        "--collect-only",
+        "-q",
+        "-n",
+        "0",
+    ]
+    found = subprocess.run(
+        collect, cwd=PROJECT, env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    assert "test_races.py::test_no_promise_breaks_while_all_race_and_some_are_killed[mssql-outbox]" in found
+    assert "test_no_promise_breaks_in_a_long_race" not in found
 
 
 @pytest.fixture
