@@ -32,7 +32,7 @@ VERSIONS = ("2017", "2019", "2022", "2025")
 IMAGE = "mcr.microsoft.com/mssql/server:{}-latest"
 PROJECT = Path(__file__).resolve().parents[2]
 REPORT = PROJECT / "build" / "mssql-report.xml"
-TARGETS = ("tests/integration/contract", "tests/integration/mssql", "tests/integration/tds")
+TARGETS = ("tests/integration/contract", "tests/integration/mssql")
 #: Seconds for a container to answer: its first start makes the system databases.
 PATIENCE = 300
 

@@ -21,7 +21,6 @@ from airflow_changefeed import ChangefeedDataSource, ChangefeedToParquetOperator
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.exceptions import ConnectionNotUsableError
 from airflow_changefeed.hooks.changefeed import AirflowVariables
-from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from tests.integration.mssql.server import Client, Database
 from tests.integration.spark.conftest import spark
@@ -121,7 +120,7 @@ def variable(server: None, description: dict[str, Any]) -> Iterator[str]:
     """The key of the consumer's Variable, which other runs may have left."""
     from airflow.models import Variable
 
-    with closing(open_source(description)) as source:
+    with closing(MssqlFeedSource(**description)) as source:
         key = variable_key(source.identity().id, "canary", FEED)
     Variable.delete(key)
     yield key
