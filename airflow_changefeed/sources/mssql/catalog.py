@@ -233,7 +233,7 @@ def load_feed(
                 _check_whole(known)
             return known
     of_v2 = [f"{quote(schema)}.{quote(f'{kind}:{feed}')}" for kind in ("read_feed", "lock")]
-    if session.rows(
+    if not found and session.rows(
         "declare @a nvarchar(400) = ?, @b nvarchar(400) = ?; "
         "select 1 where object_id(@a) is not null or object_id(@b) is not null",
         *of_v2,
