@@ -29,7 +29,7 @@ EXPECTED = [
     ("no_floor_for_new_shards", f"{CONTRACT}/test_seal.py", "test_a_shard_first_used_after_a_seal"),
     ("manifest_before_data", "tests/unit/export/test_commit.py", "test_killed_anywhere_and_retried"),
     ("no_fence_in_consume", f"{LOST}[sqlite]", "DID NOT RAISE"),
-    ("no_version_check_in_move", f"{MOVES}[sqlite]", "moves were lost"),
+    ("no_version_check_in_move", f"{MOVES}[sqlite-10]", "moves were lost"),
     ("work_before_consumption", f"{LOST}[sqlite]", r"assert \[\(.*== \[\]"),
     ("cursor_before_manifest", "tests/unit/airflow/test_operator.py", "test_a_retry_after_a_crash_anywhere"),
 ]

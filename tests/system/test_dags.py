@@ -124,11 +124,14 @@ def run(
 
 
 @pytest.mark.spark
-def test_a_day_then_an_hour_then_a_chosen_window_are_exported(feed: SqliteFeedSource, tmp_path: Path) -> None:
+def test_a_day_then_an_hour_then_a_chosen_window_are_exported(
+    feed: SqliteFeedSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
-    The daily DAG and the hourly one share output and cursor, through real spark-submits; a third one, which
-    Airflow runs because windows are complete, reads the day's.
+    The daily DAG, by a real spark-submit, and the hourly one, without Spark, share output and cursor; a third
+    one, which Airflow runs because windows are complete, reads the day's.
     """
+    monkeypatch.setenv("CHANGEFEED_LOCAL_BELOW", "1000")
     hour = timedelta(hours=1)
     window = {"window_start": "2013-01-02T01:00:00Z", "window_end": "2013-01-02T03:00:00Z"}
     result = run(

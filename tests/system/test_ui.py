@@ -192,21 +192,13 @@ def kill_the_triggerer(process: subprocess.Popen[str]) -> str:
     return output.replace("\n", " ")
 
 
-@pytest.mark.airflow
-def test_a_process_of_airflow_that_dies_ends_all_and_is_named(tmp_path: Path) -> None:
-    """With the end of its log; nothing is left running."""
-    folder = tmp_path / "ui"
-    with started(folder, free_port()) as process:
-        read_until(process, OPEN)
-        output = kill_the_triggerer(process)
-    assert (process.returncode, left(folder)) == (1, [])
-    assert "make ui: triggerer ended with code -9; end of" in output
-
-
 @pytest.mark.soak
 @pytest.mark.airflow
 def test_a_second_start_finds_what_the_first_has_done_and_every_end_leaves_nothing(tmp_path: Path) -> None:
-    """Ctrl-C while the week begins ends all with code 0; the next start neither loads nor backfills again."""
+    """
+    Ctrl-C while the week begins ends all with code 0; the next start neither loads nor backfills again. A
+    process of Airflow that dies ends all, too, and is named with the end of its log.
+    """
     folder, port = tmp_path / "ui", free_port()
     api = AirflowApi(f"http://127.0.0.1:{port}")
     with started(folder, port) as process:
@@ -222,7 +214,8 @@ def test_a_second_start_finds_what_the_first_has_done_and_every_end_leaves_nothi
         read_until(process, OPEN)
         api.login()
         assert [backfill.id for backfill in api.backfills(DAILY)] == [1]
-        kill_the_triggerer(process)
+        output = kill_the_triggerer(process)
     assert (process.returncode, left(folder)) == (1, [])
+    assert "make ui: triggerer ended with code -9; end of" in output
     assert Surroundings(folder).database.stat().st_ino == loaded
     api.close()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import subprocess
 import sys
@@ -15,14 +14,13 @@ import pytest
 
 from airflow_changefeed.core.cursor import CursorDocument, variable_key
 from airflow_changefeed.core.ulid import Ulid
-from tests.integration import breaks
 from tests.integration.contract.bench import Bench
 from tests.integration.contract.cursor_workers import CONSUMER, MoverJob
 from tests.integration.contract.race import PROJECT
 from tests.unit.export.consumers import SharedVariables
 
-#: Fewer are enough to see that moves are lost.
-MOVERS = int(os.environ.get("CHANGEFEED_TEST_MOVERS", "10" if breaks.VARIABLE in os.environ else "50"))
+#: Of the short form; enough to see that moves are lost.
+MOVERS = 10
 #: Seconds after which a race is given up as hanging.
 LIMIT = 1200.0
 
@@ -73,24 +71,25 @@ def race(jobs: list[MoverJob], folder: Path) -> list[str]:
 
 @pytest.mark.races
 @pytest.mark.timeout(1500)
-def test_no_move_of_many_at_once_is_lost(bench: Bench, tmp_path: Path) -> None:
-    """Fifty processes move it by an event each: it ends fifty events on, with each move in its history."""
-    bench.write(MOVERS)
+@pytest.mark.parametrize("movers", [MOVERS, pytest.param(50, marks=pytest.mark.soak)])
+def test_no_move_of_many_at_once_is_lost(bench: Bench, tmp_path: Path, movers: int) -> None:
+    """Each process moves it by an event: it ends that many events on, with each move in its history."""
+    bench.write(movers)
     bench.source.drain(bench.feed)
     bench.source.begin_consumer(CONSUMER, bench.feed, {0: Ulid.MIN}, by="test")
     places = (str(Ulid.MIN), *bench.fed())
     shared = str(tmp_path / "airflow.db")
-    jobs = [MoverJob(number, bench.source.describe(), bench.feed, shared, places) for number in range(MOVERS)]
+    jobs = [MoverJob(number, bench.source.describe(), bench.feed, shared, places) for number in range(movers)]
     assert race(jobs, tmp_path) == []
     rows = bench.source.cursors(bench.feed, CONSUMER)
     assert [str(row.ulid) for row in rows] == [places[-1]], "moves were lost"
     begun, *moves = reversed(bench.source.history(bench.feed, CONSUMER, limit=1000))
     assert (begun.before, begun.by) == (None, "test")
-    assert len(moves) == MOVERS, "moves were lost"
-    assert sorted(one.by for one in moves) == sorted(f"mover {number}" for number in range(MOVERS))
+    assert len(moves) == movers, "moves were lost"
+    assert sorted(one.by for one in moves) == sorted(f"mover {number}" for number in range(movers))
     assert [(str(one.before), str(one.after)) for one in moves] == list(pairwise(places))
     assert [one.resource_version for one in moves] == [
-        begun.resource_version + n for n in range(1, MOVERS + 1)
+        begun.resource_version + n for n in range(1, movers + 1)
     ]
     identity = bench.source.identity()
     key = variable_key(identity.id, CONSUMER, bench.feed)
