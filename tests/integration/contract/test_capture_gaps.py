@@ -12,6 +12,7 @@ import pytest
 from airflow_changefeed.core.capture import TableCapture
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import CaptureGapError, LockTimeoutError, StaleVersionError
+from tests.clocks import after_now
 from tests.integration.contract.bench import IMPATIENT
 from tests.integration.contract.captures import AUTHOR, CaptureBench, row, set_up_author
 from tests.integration.contract.engines import Engine
@@ -26,7 +27,7 @@ def _bench(engine: Engine, **options: Any) -> CaptureBench:
     """Capture a table with rows 1 to 3, which nothing guards."""
     bench = set_up_author(engine, guard_table=False, **options)
     bench.run(f"{INSERT} (1, 'one'), (2, 'two'), (3, 'three')")
-    bench.source.seal(bench.name, bench.source.now())
+    bench.source.seal(bench.name, after_now(bench.source))
     return bench
 
 
@@ -58,7 +59,7 @@ def test_changes_that_passed_unseen_stop_the_seal_until_they_are_settled(engine:
 def _check_way(bench: CaptureBench, what: str, number: int) -> None:
     source, name = bench.source, bench.name
     _pass_unseen(bench, what)
-    until = source.now()
+    until = after_now(source)
     with pytest.raises(CaptureGapError) as caught:
         source.seal(name, until)
     assert name in caught.value.message, what
@@ -74,13 +75,13 @@ def _check_way(bench: CaptureBench, what: str, number: int) -> None:
     bench.enable(NAME, guard_table=False)
     source.settle_capture(name, note=f"seen {number}", by="test", resync=True)
     assert source.check_capture(name) == [], what
-    source.seal(name, source.now())
+    source.seal(name, after_now(source))
     settled = source.capture_gaps(name)[-len(gaps) :]
     assert all((gap.note, gap.settled_by) == (f"seen {number}", "test") for gap in settled)
     assert all(gap.settled_at is not None for gap in settled)
     assert fold(bench.events(), {NAME: ("id",)}) == _table(bench), what
     bench.run('delete from "shop.author"', f"{INSERT} (1, 'one'), (2, 'two')", f"{INSERT} (3, '{number}')")
-    source.seal(name, source.now())
+    source.seal(name, after_now(source))
     assert fold(bench.events(), {NAME: ("id",)}) == _table(bench), what
 
 
@@ -90,10 +91,10 @@ def test_a_gap_that_is_settled_without_a_resync_leaves_the_events_alone(engine: 
     before = bench.events()
     _pass_unseen(bench, "rows were removed meanwhile")
     with pytest.raises(CaptureGapError):
-        bench.source.seal(bench.name, bench.source.now())
+        bench.source.seal(bench.name, after_now(bench.source))
     bench.enable(NAME, guard_table=False)
     bench.source.settle_capture(bench.name, note="by hand", by="test")
-    bench.source.seal(bench.name, bench.source.now())
+    bench.source.seal(bench.name, after_now(bench.source))
     assert bench.events() == before
 
 
@@ -107,7 +108,7 @@ def test_a_capture_whose_changes_are_all_seen_has_no_gap(engine: Engine) -> None
             changer.execute(f"{INSERT} (9, 'undone')")
             changer.rollback()
         assert bench.source.check_capture(bench.name) == []
-        bench.source.seal(bench.name, bench.source.now())
+        bench.source.seal(bench.name, after_now(bench.source))
     assert bench.source.capture_gaps(bench.name) == []
 
 
@@ -118,9 +119,9 @@ def test_a_transaction_that_is_open_is_no_gap(engine: Engine) -> None:
         changer.begin()
         changer.execute(f"{INSERT} (4, 'x')")
         if bench.source.capabilities.parallel_writers:
-            bench.source.seal(bench.name, bench.source.now())
+            bench.source.seal(bench.name, after_now(bench.source))
         changer.commit()
-    bench.source.seal(bench.name, bench.source.now())
+    bench.source.seal(bench.name, after_now(bench.source))
     assert bench.source.capture_gaps(bench.name) == []
 
 
@@ -133,7 +134,7 @@ def test_an_open_transaction_stalls_no_seal(engine: Engine) -> None:
             changer.begin()
             changer.execute(f"{INSERT} (4, 'x')")
             with pytest.raises(LockTimeoutError):
-                engine.source(lock_timeout=IMPATIENT).seal(bench.name, bench.source.now())
+                engine.source(lock_timeout=IMPATIENT).seal(bench.name, after_now(bench.source))
             changer.commit()
     else:
         with bench.changer() as changer:
@@ -143,12 +144,12 @@ def test_an_open_transaction_stalls_no_seal(engine: Engine) -> None:
             changer.execute('delete from "shop.author" where id = 2')
             for number in range(3):
                 bench.run(f"{INSERT} ({10 + number}, 'other')")
-                seals = engine.source(lock_timeout=IMPATIENT).seal(bench.name, bench.source.now())
+                seals = engine.source(lock_timeout=IMPATIENT).seal(bench.name, after_now(bench.source))
                 assert seals[0].head == Ulid.parse_text(bench.fed()[-1].ulid)
                 assert bench.fed()[-1].new == row(10 + number, "other")
                 assert bench.source.check_capture(bench.name) == []
             changer.commit()
-    bench.source.seal(bench.name, bench.source.now())
+    bench.source.seal(bench.name, after_now(bench.source))
     assert bench.source.capture_gaps(bench.name) == []
     assert fold(bench.events(), {NAME: ("id",)}) == _table(bench)
 
@@ -162,9 +163,9 @@ def test_a_capture_that_was_disabled_meanwhile_has_a_gap_if_anything_changed(eng
     assert len(bench.events()) == 3
     bench.enable(NAME, guard_table=False)
     with pytest.raises(CaptureGapError, match=r"shop\.author_changes"):
-        bench.source.seal(bench.name, bench.source.now())
+        bench.source.seal(bench.name, after_now(bench.source))
     bench.source.settle_capture(bench.name, note="seen", by="test", resync=True)
-    bench.source.seal(bench.name, bench.source.now())
+    bench.source.seal(bench.name, after_now(bench.source))
     assert fold(bench.events(), {NAME: ("id",)}) == _table(bench)
 
 
@@ -174,7 +175,7 @@ def test_a_disabled_capture_can_be_sealed_and_read_to_its_end(engine: Engine) ->
     bench.source.disable_capture(bench.name)
     bench.source.disable_capture(bench.name)
     bench.run('delete from "shop.author"')
-    bench.source.seal(bench.name, bench.source.now())
+    bench.source.seal(bench.name, after_now(bench.source))
     assert len(bench.events()) == 3
 
 
@@ -252,7 +253,7 @@ def test_a_column_can_be_dropped_once_it_is_captured_no_longer(engine: Engine) -
         changer.execute(ALTERED["a captured column is dropped"])
     if not engine.keeps_triggers:
         with pytest.raises(CaptureGapError, match="trigger"):
-            bench.source.seal(bench.name, bench.source.now())
+            bench.source.seal(bench.name, after_now(bench.source))
         bench.source.refresh_capture(bench.name)
     bench.run('insert into "shop.author" (id) values (4)')
     events = bench.events()
@@ -271,7 +272,7 @@ def test_refreshing_takes_the_present_columns(engine: Engine) -> None:
     assert bench.source.refresh_capture(bench.name).drift == ()
     bench.run('insert into "shop.author" (id, born) values (5, 1900)', f"{UPDATE} born = 1950 where id = 1")
     assert [(event.new or {}).get("born") for event in bench.events()] == [None] * 4 + [1900, 1950]
-    bench.source.seal(bench.name, bench.source.now())
+    bench.source.seal(bench.name, after_now(bench.source))
 
 
 def test_a_table_is_not_dropped_without_a_word(engine: Engine) -> None:
@@ -283,9 +284,9 @@ def test_a_table_is_not_dropped_without_a_word(engine: Engine) -> None:
     gone = not engine.rows('select 1 from "shop.author"') if _is_there(bench) else True
     if gone:
         with pytest.raises(CaptureGapError, match=r"shop\.author"):
-            bench.source.seal(bench.name, bench.source.now())
+            bench.source.seal(bench.name, after_now(bench.source))
     else:
-        bench.source.seal(bench.name, bench.source.now())
+        bench.source.seal(bench.name, after_now(bench.source))
     assert len(bench.events()) == 1
 
 
@@ -304,7 +305,7 @@ def test_a_gap_that_nobody_saw_is_not_settled(engine: Engine) -> None:
     seen = source.capture(name).resource_version
     _pass_unseen(bench, _ways(engine)[0])
     with pytest.raises(CaptureGapError):
-        source.seal(name, source.now())
+        source.seal(name, after_now(source))
     (gap, *_) = source.check_capture(name)
     present = source.capture(name).resource_version
     assert present > seen
