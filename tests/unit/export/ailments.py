@@ -23,6 +23,7 @@ from airflow_changefeed.export import cursors
 from airflow_changefeed.export.doctor import examine
 from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.clocks import after_now
 from tests.identity import DATABASE
 from tests.unit.export.consumers import Variables
 from tests.unit.export.flights import CONSUMER, FEED, START, Flights, hours
@@ -175,8 +176,9 @@ def _purged(patient: Patient) -> None:
 
 
 def die(patient: Patient) -> None:
-    """A process died with a lease."""
+    """A process died with a lease, which has expired."""
     patient.source.take_lease(CONSUMER, FEED, [1], holder="dag/run/task/1", seconds=0.001)
+    after_now(patient.source)
 
 
 def _sleeps(patient: Patient) -> None:

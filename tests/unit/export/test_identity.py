@@ -89,7 +89,7 @@ def test_an_old_variable_is_taken_over_once_by_its_own_database_alone(
     begin(source)
     us = other_database(tmp_path)
     advance(source, variables, 0)
-    advance(us, variables, 0)
+    advance(us, variables, 0, 1)
     old = cursor.old_variable_key(CONSUMER, FEED)
     variables.values = {old: old_variable(source)}
     cursors.resolve(us, variables, CONSUMER, FEED)

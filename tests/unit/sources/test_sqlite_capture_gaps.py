@@ -11,6 +11,7 @@ import pytest
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.core.fault import FaultKind, Limits
 from airflow_changefeed.exceptions import CaptureGapError, FeedSetupError, InvalidArgumentError
+from tests.clocks import after_now
 from tests.unit.sources.sqlite_captures import CaptureFile
 
 NAME = "flight_changes"
@@ -48,7 +49,7 @@ def file(tmp_path: Path) -> Iterator[CaptureFile]:
     file = CaptureFile(tmp_path / "feeds.db", "create table flight (id integer primary key, status text)")
     file.enable("flight")
     file.sql("insert into flight values (1, 'a'), (2, 'b')")
-    file.source.seal(NAME, file.source.now())
+    file.source.seal(NAME, after_now(file.source))
     yield file
     file.connection.close()
 
@@ -65,7 +66,7 @@ def test_what_passed_unseen_is_found_kept_and_settled(file: CaptureFile, case: s
     source, sealed = file.source, file.source.feed(NAME).sealed_until
     for _ in range(2):
         with pytest.raises(CaptureGapError) as caught:
-            source.seal(NAME, source.now())
+            source.seal(NAME, after_now(source))
         assert reason.replace('"', "'") in caught.value.message
         assert f"airflow changefeed capture settle {NAME}" in caught.value.message
         assert source.feed(NAME).sealed_until == sealed
@@ -81,7 +82,7 @@ def test_what_passed_unseen_is_found_kept_and_settled(file: CaptureFile, case: s
     (last,) = [number for number, event in enumerate(events) if event["type"] == "reset"]
     assert {event["new"]["id"]: event["new"]["status"] for event in events[last + 1 :]} == rows
     file.sql("insert into flight values (7, 'seen')")
-    source.seal(NAME, source.now())
+    source.seal(NAME, after_now(source))
     assert file.changes(NAME)[-1] == ("add", None, {"id": 7, "status": "seen"})
     assert _kinds(file) == []
 
@@ -95,7 +96,7 @@ def test_a_table_that_is_gone_for_good_is_settled_when_the_capture_is_disabled(f
         source.settle_capture(NAME, note="gone", by="test")
     source.disable_capture(NAME)
     assert source.settle_capture(NAME, note="gone", by="test").gaps == ()
-    source.seal(NAME, source.now())
+    source.seal(NAME, after_now(source))
 
 
 def test_a_gap_that_nobody_has_seen_is_not_settled(file: CaptureFile) -> None:
@@ -132,16 +133,16 @@ def test_a_refresh_or_a_pause_does_not_hide_what_passed_before(file: CaptureFile
     file.source.disable_capture(NAME)
     assert len(file.source.capture(NAME).gaps) == 1
     with pytest.raises(CaptureGapError):
-        file.source.seal(NAME, file.source.now())
+        file.source.seal(NAME, after_now(file.source))
 
 
 def test_a_pause_makes_unsure_what_was_sealed_in_it(file: CaptureFile) -> None:
     """A disabled capture is sealed all the same; whoever folds a time since then must know."""
     source = file.source
     source.disable_capture(NAME)
-    disabled = source.now()
+    disabled = after_now(source)
     file.sql("delete from flight")
-    source.seal(NAME, source.now())
+    source.seal(NAME, after_now(source))
     assert source.feed(NAME).sealed_until >= disabled
     (gap,) = source.enable_capture(CaptureSpec((TableCapture("flight"),))).gaps
     assert gap.after is not None
