@@ -21,6 +21,7 @@ from airflow_changefeed.export.part_task import gather, plan_parts, write_parts
 from airflow_changefeed.export.result import ExportResult, take_result, write_result
 from airflow_changefeed.export.store import ExportStore, StagedFile
 from airflow_changefeed.export.verify import verify
+from tests.clocks import after_now
 from tests.unit.export.faults import (
     Killed,
     kill_at,
@@ -182,6 +183,7 @@ def test_a_batch_that_stops_anywhere_is_not_read_beside_the_longer_one_of_its_re
             assert take_result(world.store, first.plan.attempt) is not None
             assert len(plain_rows(world.files, FEED)) == manifest_rows(world.store)
         flights.add(3, next(added))
+        after_now(flights.source)
         retried = world.attempt(is_batch=True)
         retried.commit(world.files)
         assert len(plain_rows(world.files, FEED)) == manifest_rows(world.store) == flights.rows()
