@@ -108,7 +108,7 @@ async def one_feed(
 
 
 def _allows(user: Any, source: FeedSource) -> Callable[[str, str], bool]:
-    # Once, and not at all where there is no consumer.
+    # Asked once, and only where there are consumers.
     database = cache(lambda: source.identity().id)
     return lambda consumer, feed: may_change(user, database(), consumer, feed)
 

@@ -135,7 +135,7 @@ def _refused(engine: Engine, table: Table, word: str, **options: Any) -> None:
 
 @KINDS
 def test_a_table_without_primary_key_is_refused(engine: Engine, kind: FeedKind) -> None:
-    """Its events could not be told apart; those of serialized writers can, on SQL Server, by ULID."""
+    """Its events have no identity. On SQL Server those of serialized writers have one, their ULID."""
     table = Table(keys=(), kind=kind)
     if engine.name == "mssql" and kind is FeedKind.SERIALIZED:
         bench = set_up(engine, table)

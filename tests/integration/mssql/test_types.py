@@ -93,7 +93,7 @@ def test_a_row_version_and_a_computed_column_arrive_as_they_are(
     """The one is the database's own, the other has the type of its expression."""
     with database.client() as client:
         if client.is_babelfish:
-            # It refuses the type unless it is told that its numbers, which are another kind, will do.
+            # It refuses the type unless this setting allows its own numbers, which are of another kind.
             client.results("exec sp_babelfish_configure 'escape_hatch_rowversion', 'ignore'")
         _feed(client, "myservice.Made", "n int null, v rowversion, twice as convert(bigint, n) * 2")
         _write(client, "myservice.Made", 1, {"n": "2147483647"})

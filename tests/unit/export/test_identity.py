@@ -163,20 +163,21 @@ def test_a_variable_of_another_database_under_this_name_is_refused(
         cursors.resolve(source, variables, CONSUMER, FEED)
 
 
+def set_fork(monkeypatch: pytest.MonkeyPatch, fork: str | None) -> None:
+    """Let the database have a recovery fork; None where it cannot be seen."""
+    monkeypatch.setattr(SqliteFeedSource, "identity", lambda self: DatabaseIdentity(DATABASE, fork))
+
+
 def test_a_restore_is_found_by_the_recovery_fork(
     source: SqliteFeedSource, variables: Variables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although rows and Variable agree; where the fork cannot be seen, nothing is compared."""
-
-    def recovered(fork: str | None) -> None:
-        monkeypatch.setattr(SqliteFeedSource, "identity", lambda self: DatabaseIdentity(DATABASE, fork))
-
     begin(source)
-    recovered("fork one")
+    set_fork(monkeypatch, "fork one")
     advance(source, variables, 0)
-    recovered(None)
+    set_fork(monkeypatch, None)
     cursors.resolve(source, variables, CONSUMER, FEED)
-    recovered("fork two")
+    set_fork(monkeypatch, "fork two")
     with pytest.raises(CursorEditedError, match=r"restored.*was fork one and is fork two"):
         advance(source, variables, 1)
     assert {row.ulid for row in source.cursors(FEED, CONSUMER)} == {hour(0).range.upto}
@@ -188,14 +189,10 @@ def test_a_login_that_cannot_see_the_fork_keeps_the_one_that_was_seen(
     source: SqliteFeedSource, variables: Variables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its moves would else hide a restore from those who can see it; a person's decision forgets."""
-
-    def seen(fork: str | None) -> None:
-        monkeypatch.setattr(SqliteFeedSource, "identity", lambda self: DatabaseIdentity(DATABASE, fork))
-
     begin(source)
-    seen("fork one")
+    set_fork(monkeypatch, "fork one")
     advance(source, variables, 0)
-    seen(None)
+    set_fork(monkeypatch, None)
     advance(source, variables, 1)
     assert published(variables).recovery_fork == "fork one"
     earlier = dict(variables.values)
@@ -203,10 +200,10 @@ def test_a_login_that_cannot_see_the_fork_keeps_the_one_that_was_seen(
     variables.values = earlier
     cursors.resolve(source, variables, CONSUMER, FEED)
     assert published(variables).recovery_fork == "fork one"
-    seen("fork two")
+    set_fork(monkeypatch, "fork two")
     with pytest.raises(CursorEditedError, match="was fork one and is fork two"):
         advance(source, variables, 3)
-    seen(None)
+    set_fork(monkeypatch, None)
     publish(source, variables, CONSUMER, FEED)
     assert published(variables).recovery_fork is None
 
@@ -284,7 +281,7 @@ def test_an_old_output_that_ends_with_empty_days_is_known_by_its_earlier_events(
 
 
 def test_of_two_databases_that_begin_an_output_at_once_one_gets_it(tmp_path: Path) -> None:
-    """Both found the path free; whoever reads the other's claim behind its own has changed nothing else."""
+    """Both found the path free. The one that then reads the other's claim has changed nothing else."""
     eu, us = Flights.create(tmp_path / "eu.db"), other_flights(tmp_path)
     eu.add(30, 0, length=3)
     late = ExportStore(str(tmp_path / "out"), FEED)
