@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     from airflow_changefeed.consumers.aio import AsyncConsumer
     from airflow_changefeed.consumers.begin import create_consumer
     from airflow_changefeed.consumers.consumer import Consumer
-    from airflow_changefeed.consumers.run import run_consumer
+    from airflow_changefeed.consumers.handlers.run import run_consumer
     from airflow_changefeed.core.capture import CaptureSpec, KeyChange, TableCapture
     from airflow_changefeed.core.consumer import ConsumerSpec
     from airflow_changefeed.core.plan import ExportOptions
     from airflow_changefeed.core.ulid import Ulid
     from airflow_changefeed.core.window import Window
-    from airflow_changefeed.export.dataset import export_dataset
-    from airflow_changefeed.export.told import ToldExport
-    from airflow_changefeed.export.verify import verify_export
+    from airflow_changefeed.export.completed import ToldExport
     from airflow_changefeed.hooks.changefeed import ChangefeedHook
     from airflow_changefeed.hooks.changefeed_context import window_params
     from airflow_changefeed.operators.changefeed import ChangefeedVerifyOperator
     from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
     from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
+    from airflow_changefeed.output.dataset import export_dataset
     from airflow_changefeed.sensors.changefeed import ChangefeedSensor
     from airflow_changefeed.sources import open_source
     from airflow_changefeed.spark.datasource import ChangefeedDataSource
     from airflow_changefeed.spark.fold import fold
     from airflow_changefeed.spark.read import read_export
     from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
+    from airflow_changefeed.verify.verify import verify_export
 
 _MODULES = {
     "AsyncConsumer": "consumers.aio",

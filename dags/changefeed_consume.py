@@ -31,7 +31,7 @@ from airflow.sdk import DAG, CronDataIntervalTimetable, task
 from airflow_changefeed import ChangefeedHook, ConsumerSpec, create_consumer, window_params
 
 if TYPE_CHECKING:
-    from airflow_changefeed.consumers.event import FeedEvent
+    from airflow_changefeed.consumers.events.event import FeedEvent
 
 FEED = os.environ.get("CHANGEFEED_FEED", "nyc.Flight")
 CONN_ID = os.environ.get("CHANGEFEED_CONN_ID", "changefeed_default")

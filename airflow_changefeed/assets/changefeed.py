@@ -12,10 +12,10 @@ from urllib.parse import quote, urlsplit
 from airflow.sdk import Asset, AssetAlias
 
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.export.layout import Layout
+from airflow_changefeed.output.layout import Layout
 
 if TYPE_CHECKING:
-    from airflow_changefeed.export.told import ToldExport
+    from airflow_changefeed.export.completed import ToldExport
 
 #: Name of the alias through which exports tell their windows: a DAG scheduled on it hears all exports.
 ALIAS = "changefeed"

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.cli.changefeed_arguments import count, length, place, seconds, shard, time
-from airflow_changefeed.cli.changefeed_capture_options import capture_commands
-from airflow_changefeed.cli.changefeed_consumer_options import (
+from airflow_changefeed.cli.options.capture import capture_commands
+from airflow_changefeed.cli.options.consumers import (
     consume_command,
     consumer_commands,
     dead_letter_commands,
     leases_command,
 )
-from airflow_changefeed.cli.changefeed_cursor_options import cursor_commands
-from airflow_changefeed.cli.changefeed_options import action, conn_id, option, seen, shown
+from airflow_changefeed.cli.options.cursors import cursor_commands
+from airflow_changefeed.cli.options.shared import action, conn_id, option, seen, shown
+from airflow_changefeed.cli.options.values import count, length, place, seconds, shard, time
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, Arg, CLICommand, GroupCommand
@@ -208,7 +208,7 @@ def _verify() -> ActionCommand:
             "Read an export again, or a part of it, and compare it with its manifests. Ends with status 0 "
             "when nothing is damaged (leftovers may be), 1 when something is, 2 when it cannot be verified."
         ),
-        func=lazy_load_command("airflow_changefeed.cli.changefeed_verify.verify"),
+        func=lazy_load_command("airflow_changefeed.cli.commands.verify.verify"),
         args=(
             option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
             option("--feed", help="Name of the feed, for example myservice.MyEvent", required=True),

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from airflow_changefeed.consumers.event import FeedEvent
+from airflow_changefeed.consumers.events.event import FeedEvent
 from airflow_changefeed.consumers.receiving import Receiver
 from airflow_changefeed.core.consumer import Attempt, Parked
 from airflow_changefeed.core.feed import Shard

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
-from airflow_changefeed.consumers.batch import ONE, Batch
 from airflow_changefeed.consumers.consumer import Consumer
-from airflow_changefeed.consumers.event import FeedEvent
+from airflow_changefeed.consumers.events.batch import ONE, Batch
+from airflow_changefeed.consumers.events.event import FeedEvent
 from airflow_changefeed.consumers.settings import DefaultOptions
 from airflow_changefeed.exceptions import LeaseHeldError
 from airflow_changefeed.sources.base import FeedSource

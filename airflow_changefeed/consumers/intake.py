@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.consumers.event import FeedEvent
+from airflow_changefeed.consumers.events.event import FeedEvent, events_of
 from airflow_changefeed.consumers.holding import Holding, Wanted
 from airflow_changefeed.consumers.pace import Pace
 from airflow_changefeed.consumers.reading import LARGEST_PAGE, ShardReader, pages
@@ -18,7 +18,7 @@ from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import ChangefeedError
 
 if TYPE_CHECKING:
-    from airflow_changefeed.consumers.page import EventColumns
+    from airflow_changefeed.consumers.events.page import EventColumns
     from airflow_changefeed.sources.base import FeedSource
 
 #: Seconds that one wait for a lease lasts at most.
@@ -149,7 +149,7 @@ class Intake:
                 for page in pages(
                     self._source, wanted.feed, letter.shard, range_, self._columns, 1, letter.number
                 ):
-                    self.letters.extend(page.events())
+                    self.letters.extend(events_of(page))
 
     def put_back(self, letters: Sequence[FeedEvent]) -> None:
         """Bring back dead letters that were not consumed, of shards that are held, and not read again."""

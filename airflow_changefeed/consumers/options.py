@@ -12,7 +12,7 @@ from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.base import FeedSource
 
 if TYPE_CHECKING:
-    from airflow_changefeed.consumers.page import EventColumns
+    from airflow_changefeed.consumers.events.page import EventColumns
 
 #: Seconds, of every time that can be given.
 MAX_SECONDS = 86_400.0
@@ -69,7 +69,7 @@ def open_columns(
     :raises FeedNotFoundError: there is no such feed; terminal.
     :raises InvalidArgumentError: shards that do not fit, or metadata that the feed does not have; terminal.
     """
-    from airflow_changefeed.consumers.page import EventColumns
+    from airflow_changefeed.consumers.events.page import EventColumns
 
     check_shards(source.feed(feed), shards)
     if source.describe().get("bulk_reader") == "adbc":

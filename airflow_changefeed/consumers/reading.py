@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.consumers.event import FeedEvent
+from airflow_changefeed.consumers.events.event import FeedEvent, events_of
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 
 if TYPE_CHECKING:
-    from airflow_changefeed.consumers.page import EventColumns, EventPage
+    from airflow_changefeed.consumers.events.page import EventColumns, EventPage
     from airflow_changefeed.sources.base import FeedSource
 
 
@@ -92,7 +92,7 @@ class ShardReader:
         """Read a page at most of a range."""
         before, limit = len(self._ahead), len(self._ahead) + size
         for page in pages(self._source, self._feed, self.shard, range_, self._columns, size):
-            self._ahead.extend(page.events())
+            self._ahead.extend(events_of(page))
             self._after = page.last
             # A stream that is read to its end leaves its connection to the next one.
             if len(self._ahead) >= limit and self._after < range_.upto:
@@ -153,7 +153,7 @@ def pages(
 
     :param letter: number of the dead letter that the range is.
     """
-    from airflow_changefeed.consumers.page import EventPage
+    from airflow_changefeed.consumers.events.page import EventPage
 
     for batch in source.stream(feed, shard, range_, batch_rows=page_size):
         if batch.num_rows:

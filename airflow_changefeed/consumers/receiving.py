@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_changefeed.consumers.batch import ONE, Batch
-from airflow_changefeed.consumers.event import FeedEvent
+from airflow_changefeed.consumers.events.batch import ONE, Batch
+from airflow_changefeed.consumers.events.event import FeedEvent
 from airflow_changefeed.consumers.holding import Wanted
 from airflow_changefeed.consumers.intake import Intake
 from airflow_changefeed.consumers.options import check_options, open_columns

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.consumers.event import FeedEvent
+from airflow_changefeed.consumers.events.event import FeedEvent
 from airflow_changefeed.core.consumer import Attempt, Consumption, Parked
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard

@@ -20,6 +20,8 @@ from airflow_changefeed.exceptions import CursorFormatError, InvalidArgumentErro
 KIND = "changefeed cursors"
 SCHEMA_VERSION = 2
 KEY_PREFIX = "changefeed"
+#: Changes that a database keeps of each consumer and shard: the newest ones.
+KEPT_CHANGES = 200
 _KEY_LIMIT = 250
 _URL_UNSAFE = re.compile(r"[#?%/\\\s]")
 
@@ -74,6 +76,32 @@ class CursorRow:
     def cursor(self) -> Cursor:
         """The row as it is published."""
         return Cursor(self.ulid, self.resource_version, self.moved_at, self.moved_by)
+
+
+@dataclass(frozen=True)
+class CursorChange:
+    """
+    A change of a cursor.
+
+    :param number: grows with each change of a database.
+    :param before: where the cursor stood; None when the row was made.
+    :param after: where it stands since.
+    :param resource_version: of the row, after the change.
+    :param at: by the database's clock, UTC.
+    :param by: the run, person or program that made it.
+    :param why: what was done, and the person's own words; None where a program moved on as it does.
+    """
+
+    number: int
+    consumer: str
+    feed: str
+    shard: Shard
+    before: Ulid | None
+    after: Ulid
+    resource_version: int
+    at: datetime
+    by: str
+    why: str | None = None
 
 
 @dataclass(frozen=True)

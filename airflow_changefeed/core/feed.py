@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a feed is: its name, kind, keys and shards, and the state of a shard."""
+"""What a feed is: its name, kind, keys and shards, the state of a shard, and a page of its events."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
+from typing import Any
 
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import InvalidArgumentError, ShardNotFoundError
@@ -207,3 +208,38 @@ def check_known_shards(
             feed=feed,
             shards=unknown,
         )
+
+
+@dataclass(frozen=True)
+class Event:
+    """
+    One event: its place in the order and the primary key of its row.
+
+    :param key: values of the feed's key columns, in their order.
+    """
+
+    ulid: Ulid
+    key: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Page:
+    """
+    Events of a shard in ascending ULID.
+
+    An empty page means that the shard is at its head; a short one does not.
+    """
+
+    shard: Shard
+    events: tuple[Event, ...]
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.events)
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    @property
+    def last(self) -> Ulid | None:
+        """The cursor to go on from; None on an empty page."""
+        return self.events[-1].ulid if self.events else None

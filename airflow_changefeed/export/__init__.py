@@ -1,5 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-The way from seal to cursor, without Airflow and Spark: plan, write ranges, commit units, read and verify
-them.
-"""
+"""An export's run, without Airflow and Spark: plan, write ranges, commit, result."""

@@ -11,10 +11,10 @@ from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.export.lease import HeldLeases, leased
-from airflow_changefeed.export.ownership import check_output
+from airflow_changefeed.cursors.leases import HeldLeases, leased
 from airflow_changefeed.export.planner import ExportRequest
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.ownership import check_output
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
 
 #: Batches of other runs that are passed over in search of those of earlier tries.

@@ -15,11 +15,11 @@ from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.ulid import UlidRange
+from airflow_changefeed.cursors.cursors import CONN_ID, VariableStore, compare, publish_rows, retrying
+from airflow_changefeed.cursors.leases import leased
 from airflow_changefeed.exceptions import LeaseHeldError, LeaseLostError, PurgedError
-from airflow_changefeed.export.claims import check_same
-from airflow_changefeed.export.cursors import CONN_ID, VariableStore, compare, publish_rows, retrying
-from airflow_changefeed.export.lease import leased
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.claims import check_same
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_cursors import CursorMove
 

@@ -12,12 +12,12 @@ from airflow_changefeed.core.feed import parse_shard, shard_text
 from airflow_changefeed.core.plan import ExportOptions, Plan
 from airflow_changefeed.core.unit import range_from, range_to
 from airflow_changefeed.exceptions import IncompleteReadError, InvalidArgumentError, SchemaChangedError
-from airflow_changefeed.export.files import Files
-from airflow_changefeed.export.layout import Layout, parse_unit, unit_key
-from airflow_changefeed.export.nested import schema_texts
 from airflow_changefeed.export.progress import TaskProgress
-from airflow_changefeed.export.store import StagedFile
+from airflow_changefeed.output.layout import Layout, parse_unit, unit_key
+from airflow_changefeed.output.store import StagedFile
+from airflow_changefeed.output.structs import schema_texts
 from airflow_changefeed.sources.base import FeedReader
+from airflow_changefeed.storage.files import Files
 
 
 @dataclass(frozen=True)

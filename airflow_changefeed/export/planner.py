@@ -33,10 +33,10 @@ from airflow_changefeed.exceptions import (
     OutputError,
 )
 from airflow_changefeed.export.batch_removal import removal_command
-from airflow_changefeed.export.nested import schema_texts
-from airflow_changefeed.export.ownership import check_output
-from airflow_changefeed.export.restored import check_not_restored
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.ownership import check_output
+from airflow_changefeed.output.restored import check_not_restored
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.output.structs import schema_texts
 from airflow_changefeed.sources.base import FeedReader, FeedSource
 
 #: Rows of one part, where the options do not say into how many parts a unit is split: a few seconds of a

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.plan import Plan
-from airflow_changefeed.export.files import Files
-from airflow_changefeed.export.layout import Layout
+from airflow_changefeed.output.layout import Layout
+from airflow_changefeed.storage.files import Files
 
 SECONDS = 3.0
 _UNITS = ("B", "kB", "MB", "GB", "TB")

@@ -18,12 +18,12 @@ from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.manifest import FileFacts, combine_checksums
 from airflow_changefeed.core.plan import ExportOptions, Shape
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.export.checksum import checksum
-from airflow_changefeed.export.files import Files
-from airflow_changefeed.export.nested import leaves
-from airflow_changefeed.export.order import check_order
+from airflow_changefeed.export.batch_order import check_order
+from airflow_changefeed.output.structs import leaves
 from airflow_changefeed.sources.arrow import check_schema
 from airflow_changefeed.sources.base import ULID_COLUMN, FeedReader
+from airflow_changefeed.storage.files import Files
+from airflow_changefeed.verify.checksum import checksum
 
 #: Bytes of Arrow buffers that become one row group; the writer holds about as much again.
 ROW_GROUP_BYTES = 64 * 1024 * 1024

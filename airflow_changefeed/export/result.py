@@ -13,7 +13,7 @@ from airflow_changefeed import exceptions
 from airflow_changefeed.core import documents
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.exceptions import ChangefeedError, TerminalError, TransientError
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.store import ExportStore
 
 KIND = "changefeed result"
 SCHEMA_VERSION = 1

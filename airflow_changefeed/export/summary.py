@@ -12,7 +12,7 @@ from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.export.result import ExportResult
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.store import ExportStore
 
 #: Beyond so many units or shards, folders are named instead of files: it goes through Airflow's database.
 MOST_NAMED = 100

@@ -87,23 +87,23 @@ class ChangefeedHook(BaseHook):
         return self.source()
 
     def variables(self) -> AirflowVariables:
-        """Return Airflow's Variables, as :mod:`airflow_changefeed.export.cursors` wants them."""
+        """Return Airflow's Variables, as :mod:`airflow_changefeed.cursors.cursors` wants them."""
         return AirflowVariables()
 
     def adopt(self, consumer: str, feed: str, *, by: str = "adopt") -> list[CursorRow]:
         """
         Take over what a person wrote into a consumer's Variable; see
-        :func:`~airflow_changefeed.export.settle.adopt`.
+        :func:`~airflow_changefeed.cursors.recovery.adopt`.
         """
-        from airflow_changefeed.export import settle
+        from airflow_changefeed.cursors import recovery
 
-        return settle.adopt(self.source(), self.variables(), consumer, feed, by=by)
+        return recovery.adopt(self.source(), self.variables(), consumer, feed, by=by)
 
     def publish(self, consumer: str, feed: str) -> list[CursorRow]:
-        """Overwrite a consumer's Variable; see :func:`~airflow_changefeed.export.settle.publish`."""
-        from airflow_changefeed.export import settle
+        """Overwrite a consumer's Variable; see :func:`~airflow_changefeed.cursors.recovery.publish`."""
+        from airflow_changefeed.cursors import recovery
 
-        return settle.publish(self.source(), self.variables(), consumer, feed)
+        return recovery.publish(self.source(), self.variables(), consumer, feed)
 
     def test_connection(self) -> tuple[bool, str]:
         """Say whether the connection can be used, and which feeds it holds."""
@@ -148,7 +148,7 @@ class ChangefeedHook(BaseHook):
 class AirflowVariables:
     """
     Airflow's Variables, in tasks and outside; implements
-    :class:`~airflow_changefeed.export.cursors.VariableStore`.
+    :class:`~airflow_changefeed.cursors.cursors.VariableStore`.
 
     In a task, an API that fails for a moment looks like a Variable that does not exist; outside, so does a
     secrets backend that fails. Absence counts only when a listing, which raises on errors, confirms it.

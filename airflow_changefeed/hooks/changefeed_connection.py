@@ -41,13 +41,14 @@ def describe_mssql(connection: Connection) -> dict[str, Any]:
     Take the fields that Airflow's ``MsSqlHook`` takes, and of the extra only what is named here.
 
     ``encrypt`` (yes, no, strict), ``trust_server_certificate`` and ``read_only_replica`` (yes, no),
-    ``changefeed_schema``, and all :data:`~airflow_changefeed.sources.mssql.options.DRIVER_OPTIONS`. What the
-    extra holds besides is for other drivers, and goes nowhere.
+    ``changefeed_schema``, and all
+    :data:`~airflow_changefeed.sources.mssql.connection.options.DRIVER_OPTIONS`. Other entries of the extra
+    are for other drivers and are ignored.
 
     :raises ConnectionNotUsableError: fields are missing; all that is wrong is named.
     :raises InvalidArgumentError: the extra has values that mean nothing; all are named.
     """
-    from airflow_changefeed.sources.mssql.options import (
+    from airflow_changefeed.sources.mssql.connection.options import (
         DRIVER_OPTIONS,
         encryption_problems,
         missing_login,

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_changefeed.core.feed import Shard
-    from airflow_changefeed.export.findings import Report
     from airflow_changefeed.sources.base import FeedReader
+    from airflow_changefeed.verify.findings import Report
 
 #: So many findings go through Airflow's database and into the error; the log names all.
 MOST_NAMED = 100
@@ -102,7 +102,7 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
         return result
 
     def _verify(self, context: Context) -> Report:
-        from airflow_changefeed.export.verify import verify_export
+        from airflow_changefeed.verify.verify import verify_export
 
         check_arguments(self, self._problems())
         window = run_window(context, self.window_start, self.window_end)

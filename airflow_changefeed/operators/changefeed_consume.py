@@ -147,8 +147,8 @@ class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
         return self.handler
 
     def _consume(self, source: FeedSource, end: datetime | None, handler: Any) -> dict[str, Any]:
-        from airflow_changefeed.consumers.batch import ONE, Batch
-        from airflow_changefeed.consumers.run import run_consumer
+        from airflow_changefeed.consumers.events.batch import ONE, Batch
+        from airflow_changefeed.consumers.handlers.run import run_consumer
 
         shards = parse_shards(self.shards)
         below = _below(source, self.feed, end)

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Body, Depends, HTTPException, Query
 from airflow_changefeed.core.consumer import MAX_REASON
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.core.feed import parse_shard
-from airflow_changefeed.export.moving import parse_destination
+from airflow_changefeed.cursors.moves import parse_destination
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.plugins.changefeed_access import (
     may_backfill,

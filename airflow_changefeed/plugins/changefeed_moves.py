@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.cursors.cursors import VariableStore
+from airflow_changefeed.cursors.move_plan import known_rows
+from airflow_changefeed.cursors.moves import Destination, PlannedMove, move_to, plan_moves
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.export.cursors import VariableStore
-from airflow_changefeed.export.move_plan import known_rows
-from airflow_changefeed.export.moving import Destination, PlannedMove, move_to, plan_moves
 from airflow_changefeed.plugins.changefeed_rows import Row, cursor_row, move_row
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_versions import stale_cursor

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.cursor import CursorChange, CursorRow
 from airflow_changefeed.core.feed import shard_text
-from airflow_changefeed.core.history import CursorChange
 from airflow_changefeed.core.overview import COUNTED, FeedOverview, ShardOverview, Standing
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.export.move_plan import PlannedMove
+from airflow_changefeed.cursors.move_plan import PlannedMove
 
 Row = dict[str, Any]
 MayChange = Callable[[str, str], bool]

@@ -10,8 +10,8 @@ from operator import attrgetter
 from airflow_changefeed.core.capture import CaptureGap
 from airflow_changefeed.core.consumer import DeadLetter
 from airflow_changefeed.core.feed import shard_text
+from airflow_changefeed.cursors.cursors import CONN_ID, shell
 from airflow_changefeed.exceptions import CaptureNotFoundError
-from airflow_changefeed.export.cursors import CONN_ID, shell
 from airflow_changefeed.plugins.changefeed_rows import MayChange, Row, place, time
 from airflow_changefeed.plugins.changefeed_uses import without_secrets
 from airflow_changefeed.sources.base import FeedSource

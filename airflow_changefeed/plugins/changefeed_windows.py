@@ -20,10 +20,10 @@ from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.times import floor_to_millisecond, format_time
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidWindowError
-from airflow_changefeed.export.calendar import Cell, begin_of, length_of_units, make_calendar, missing_ranges
-from airflow_changefeed.export.claims import check_same
-from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.hooks.changefeed_output import storage_options
+from airflow_changefeed.output.calendar import Cell, begin_of, length_of_units, make_calendar, missing_ranges
+from airflow_changefeed.output.claims import check_same
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.plugins.changefeed_rows import Row
 from airflow_changefeed.plugins.changefeed_uses import Use
 from airflow_changefeed.sources.base import FeedReader, FeedSource

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from airflow_changefeed.core.feed import Shard
     from airflow_changefeed.core.window import Window
-    from airflow_changefeed.export.news import Outlook
+    from airflow_changefeed.cursors.new_events import Outlook
     from airflow_changefeed.triggers.changefeed import ChangefeedTrigger
 
 
@@ -160,7 +160,7 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
             return None
 
     def _look(self, context: Context) -> Outlook:
-        from airflow_changefeed.export.news import look
+        from airflow_changefeed.cursors.new_events import look
 
         check_arguments(self, self._problems())
         window = self._window(context)

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from airflow_changefeed.core.event import Page
 from airflow_changefeed.core.fault import Examination, Limits
 from airflow_changefeed.core.feed import (
     DatabaseIdentity,
     FeedInfo,
     FeedKind,
+    Page,
     Seal,
     Shard,
     ShardStatus,

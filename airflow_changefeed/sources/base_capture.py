@@ -6,8 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from airflow_changefeed.core.capture import CaptureGap, CaptureInfo, CaptureSpec
-from airflow_changefeed.core.capture_repair import CaptureRepair, RepairWay, UnexportableValue
+from airflow_changefeed.core.capture import (
+    CaptureGap,
+    CaptureInfo,
+    CaptureRepair,
+    CaptureSpec,
+    RepairWay,
+    UnexportableValue,
+)
 
 
 class CaptureControl(Protocol):

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.cursor import CursorChange, CursorRow
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.frontier import Frontier
-from airflow_changefeed.core.history import CursorChange
 from airflow_changefeed.core.ulid import Ulid
 
 

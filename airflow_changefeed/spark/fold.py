@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.feed import Shard, parse_shard
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.export.captured import NEW, OLD
-from airflow_changefeed.export.folding import SETTLE, FoldSource, find_fold
 from airflow_changefeed.export.result import ErrorFacts
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.fold.inputs import NEW, OLD
+from airflow_changefeed.fold.plan import SETTLE, FoldSource, find_fold
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import ULID_COLUMN
 from airflow_changefeed.spark.fold_events import CAPTURED_AT, SHARD, CapturedEvents, ddl
 from airflow_changefeed.spark.read import check_times

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.export.connection import JobConnection
-from airflow_changefeed.export.fold_task import FoldResult, FoldTask
-from airflow_changefeed.export.folding import find_fold
+from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.progress import size_text
 from airflow_changefeed.export.result import ErrorFacts
-from airflow_changefeed.export.states import State, StateStore
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.fold.plan import find_fold
+from airflow_changefeed.fold.states import State, StateStore
+from airflow_changefeed.fold.task import FoldResult, FoldTask
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.fold import fold_source
 from airflow_changefeed.spark.job import job_arguments, read_handed, say, session
 from airflow_changefeed.spark.watch import watch

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.exceptions import TerminalError
-from airflow_changefeed.export.connection import JobConnection
+from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.part_task import gather
 from airflow_changefeed.export.progress import ProgressWatch, size_text
 from airflow_changefeed.export.result import ErrorFacts, ExportResult
 from airflow_changefeed.export.run import Written, run_attempt
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.tasks import FACTS_SCHEMA, WriteParts, group
 from airflow_changefeed.spark.watch import watch
 

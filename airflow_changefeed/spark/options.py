@@ -14,7 +14,7 @@ from airflow_changefeed.core.plan import ON_MISSING, SHAPES, Shape
 from airflow_changefeed.core.times import parse_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.sources.mssql.options import DRIVER_OPTIONS, read_options
+from airflow_changefeed.sources.mssql.connection.options import DRIVER_OPTIONS, read_options
 
 #: Options of a connection, by its type: those that it needs, and those that it may have.
 REQUIRED = {"sqlite": ("path",), "mssql": ("host", "database", "user", "password")}

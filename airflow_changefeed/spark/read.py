@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ColumnTypeError
-from airflow_changefeed.export.nested import leaf_types, struct_fields
-from airflow_changefeed.export.read import SHARD_COLUMN, UnitFile, select
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.read import SHARD_COLUMN, UnitFile, select
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.output.structs import leaf_types, struct_fields
 from airflow_changefeed.sources.base import ULID_COLUMN
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def read_export(
     Read the complete units of an export, and of them the events of an interval.
 
     Finds its files when it is called, not when the frame is computed: read again after the export was cleaned
-    up. Without Spark: :func:`~airflow_changefeed.export.dataset.export_dataset`.
+    up. Without Spark: :func:`~airflow_changefeed.output.dataset.export_dataset`.
 
     :param path: root of the export, a local path or an fsspec URL.
     :param start: inclusive feed time with a zone; None begins with each shard's first unit.

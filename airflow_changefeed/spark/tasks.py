@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from airflow_changefeed.core.plan import ExportOptions, Plan
 from airflow_changefeed.exceptions import ConnectionNotUsableError
-from airflow_changefeed.export.connection import JobConnection
-from airflow_changefeed.export.files import open_files
+from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.part_task import PlannedPart, plan_parts, task_name, write_parts
 from airflow_changefeed.export.result import ErrorFacts
 from airflow_changefeed.sources.arrow import byte_strings
+from airflow_changefeed.storage.files import open_files
 
 #: Columns of what tasks yield: one JSON document for each file, and one for the schema that was written.
 FACTS_SCHEMA = "facts string"

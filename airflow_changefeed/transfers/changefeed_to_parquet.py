@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from airflow_changefeed.core.plan import ExportOptions, Plan
     from airflow_changefeed.core.ulid import UlidRange
     from airflow_changefeed.core.window import Window
-    from airflow_changefeed.export.connection import JobConnection
+    from airflow_changefeed.export.job_connection import JobConnection
     from airflow_changefeed.export.planner import ExportRequest
     from airflow_changefeed.export.result import ExportResult
-    from airflow_changefeed.export.store import ExportStore
+    from airflow_changefeed.output.store import ExportStore
     from airflow_changefeed.sources.base import FeedSource
 
 #: Name of the Spark job, where neither the task nor ``default_args`` gives one.
@@ -70,7 +70,7 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
 
     The result (XCom) is ``{"feed", "attempt", "units", "rows", "bytes", "windows", "manifests", "cursors"}``;
     ``windows`` is empty for a batch. What was committed is told in an event of the asset
-    ``changefeed_asset(feed, path)``, see :class:`~airflow_changefeed.export.told.ToldExport`.
+    ``changefeed_asset(feed, path)``, see :class:`~airflow_changefeed.export.completed.ToldExport`.
 
     :param feed: name of the feed, the table's. (templated)
     :param path: root of the output, a local path or an fsspec URL that worker and executors reach.
@@ -176,13 +176,13 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
             return self._export(context)
 
     def _export(self, context: Context) -> dict[str, Any]:
-        from airflow_changefeed.export import cursors
+        from airflow_changefeed.cursors import cursors
         from airflow_changefeed.export.batch import batch_leases, batches_of_earlier_tries
-        from airflow_changefeed.export.connection import JobConnection
+        from airflow_changefeed.export.completed import told_export
+        from airflow_changefeed.export.job_connection import JobConnection
         from airflow_changefeed.export.planner import make_plan
-        from airflow_changefeed.export.store import ExportStore
         from airflow_changefeed.export.summary import summary, waiting
-        from airflow_changefeed.export.told import told_export
+        from airflow_changefeed.output.store import ExportStore
 
         check_arguments(self, self._problems())
         # All that can be wrong with the surroundings comes first: a refused run has changed nothing.
@@ -255,10 +255,10 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         store: ExportStore,
         connection: JobConnection,
     ) -> ExportResult:
-        from airflow_changefeed.export.commit import commit_empty
         from airflow_changefeed.export.planner import check_shape
         from airflow_changefeed.export.result import ExportResult
         from airflow_changefeed.export.run import run_here
+        from airflow_changefeed.output.commit import commit_empty
 
         if plan.is_empty:
             # Also an empty unit says what columns the feed has.

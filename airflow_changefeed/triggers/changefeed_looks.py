@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 # The triggerer imports this module in its loop, so what a look needs is imported in a thread.
 if TYPE_CHECKING:
-    from airflow_changefeed.export.news import Outlook, Watch
+    from airflow_changefeed.cursors.new_events import Outlook, Watch
     from airflow_changefeed.sources.base import FeedSource
 
 #: Looks at a time in one triggerer, each at another database.
@@ -25,7 +25,7 @@ MOST_LOOKS = 8
 # logs of all other triggers, too. Made when the first look needs them.
 _threads = ThreadPoolExecutor(MOST_LOOKS, thread_name_prefix="changefeed-look")
 _IMPORTS = (
-    "airflow_changefeed.export.news",
+    "airflow_changefeed.cursors.new_events",
     "airflow_changefeed.hooks.changefeed",
     "airflow_changefeed.sources.mssql",
     "airflow_changefeed.sources.sqlite",
@@ -185,7 +185,7 @@ class _Looker:
         The source stays open from look to look, but after an error the connection is asked for again: it may
         have been changed since.
         """
-        from airflow_changefeed.export.news import look_for_all
+        from airflow_changefeed.cursors.new_events import look_for_all
         from airflow_changefeed.hooks.changefeed import ChangefeedHook
 
         try:
@@ -213,7 +213,7 @@ def _read(watchers: list[Watcher]) -> tuple[dict[Watcher, Watch], Found]:
     """Return what the watchers wait for, and errors of those of whom that cannot be read."""
     from airflow_changefeed.core.feed import parse_shard
     from airflow_changefeed.core.times import parse_time
-    from airflow_changefeed.export.news import Watch
+    from airflow_changefeed.cursors.new_events import Watch
 
     watches: dict[Watcher, Watch] = {}
     errors: Found = {}

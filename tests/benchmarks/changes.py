@@ -16,7 +16,7 @@ from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.core.window import Window
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.arrow import byte_strings
 from airflow_changefeed.sources.captured import EventColumns, captured_batch, captured_schema
 from tests.benchmarks.orders import KINDS, kinds

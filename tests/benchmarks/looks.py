@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from statistics import median
 
-from airflow_changefeed.export.news import look
+from airflow_changefeed.cursors.new_events import look
 from airflow_changefeed.sources.base import FeedSource
 from tests.benchmarks.figures import Figure
 

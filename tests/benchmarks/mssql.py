@@ -110,7 +110,7 @@ def _split(source: MssqlFeedSource) -> float:
 
 def _messages() -> int:
     """Return how many messages go to the server for one look."""
-    from airflow_changefeed.export.news import look
+    from airflow_changefeed.cursors.new_events import look
 
     description = described()
     with line_to((description["host"], description["port"] or 1433)) as line:

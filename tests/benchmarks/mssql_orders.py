@@ -18,8 +18,8 @@ from typing import Any
 
 from airflow_changefeed.exceptions import FeedNotFoundError
 from airflow_changefeed.sources.mssql import MssqlFeedSource
+from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.names import quote
-from airflow_changefeed.sources.mssql.session import Session
 from airflow_changefeed.sql.mssql import install_script
 from tests.benchmarks.orders import HOURS, KINDS, SHARD, START, kinds, month
 from tests.integration.contract.engines import MSSQL_VARIABLE

@@ -61,9 +61,9 @@ def export(source: FeedSource, feed: str, output: Path, window: Window, unit: ti
     :param unit: length of the units; None for one.
     :return: rows.
     """
-    from airflow_changefeed.export.connection import JobConnection
+    from airflow_changefeed.export.job_connection import JobConnection
     from airflow_changefeed.export.planner import ExportRequest, make_plan
-    from airflow_changefeed.export.store import ExportStore
+    from airflow_changefeed.output.store import ExportStore
     from airflow_changefeed.spark.job import run_plan
 
     with closing(source):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.store import ExportStore
 from tests.benchmarks.figures import Chapter, Target
 from tests.integration.stores import servers
 from tests.integration.stores.day import (

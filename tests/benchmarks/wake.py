@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from airflow_changefeed.export.news import Watch, look, look_for_all
+from airflow_changefeed.cursors.new_events import Watch, look, look_for_all
 from airflow_changefeed.sources.base import FeedSource
 from tests.benchmarks.figures import Chapter, Figure, Target
 from tests.integration.contract.bench import set_up

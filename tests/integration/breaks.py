@@ -18,7 +18,7 @@ VARIABLE = "CHANGEFEED_TEST_BREAK"
 
 def no_lock_in_drain() -> None:
     """Let a SQLite drain read the outbox and write the feed without the lock, each statement for itself."""
-    from airflow_changefeed.sources.sqlite.control import SqliteControl
+    from airflow_changefeed.sources.sqlite.feed.control import SqliteControl
 
     class Unlocked:
         """A database whose write transactions are none."""
@@ -50,14 +50,14 @@ def no_lock_in_drain() -> None:
 
 def no_clock_raise_in_seal() -> None:
     """Let a SQLite seal drain, and then promise what it does not hold."""
-    from airflow_changefeed.sources.sqlite.control import SqliteControl
+    from airflow_changefeed.sources.sqlite.feed.control import SqliteControl
 
     SqliteControl.raise_clocks = lambda *_: None
 
 
 def no_floor_for_new_shards() -> None:
     """Let a SQLite seal raise the clocks of the shards that exist, and forget those to come (R7)."""
-    from airflow_changefeed.sources.sqlite.control import SqliteControl
+    from airflow_changefeed.sources.sqlite.feed.control import SqliteControl
 
     def broken(self: Any, connection: Any, tables: Any, until_ms: int) -> None:
         connection.execute(f"update {tables.state} set time_ms = max(time_ms, ?)", (until_ms,))
@@ -67,7 +67,7 @@ def no_floor_for_new_shards() -> None:
 
 def manifest_before_data() -> None:
     """Let a unit's commit say that it is complete before its files are in place."""
-    from airflow_changefeed.export import commit
+    from airflow_changefeed.output import commit
 
     def broken(self: Any, number: int) -> Any:
         store, plan, planned = self._store, self._plan, self._plan.units[number]
@@ -86,7 +86,7 @@ def manifest_before_data() -> None:
 
 def cursor_before_manifest() -> None:
     """Let the operator move the cursors first, and export what they have passed afterwards."""
-    from airflow_changefeed.export import cursors
+    from airflow_changefeed.cursors import cursors
     from airflow_changefeed.hooks.changefeed import ChangefeedHook
     from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 
@@ -105,14 +105,14 @@ def cursor_before_manifest() -> None:
 
 def no_fence_in_consume() -> None:
     """Let a SQLite consumer move its cursor whoever holds the lease now, and wherever the cursor stands."""
-    from airflow_changefeed.sources.sqlite.consumer_session import SqliteConsumerSession
+    from airflow_changefeed.sources.sqlite.consumers.session import SqliteConsumerSession
 
     SqliteConsumerSession._fenced = lambda self, connection, step: self._row(connection, step)
 
 
 def work_before_consumption() -> None:
     """Let a SQLite consumer commit its work, and consume in a transaction after it."""
-    from airflow_changefeed.sources.sqlite import consumer_session
+    from airflow_changefeed.sources.sqlite.consumers import session as consumer_session
 
     session = consumer_session.SqliteConsumerSession
     consume = session.consume
@@ -161,7 +161,7 @@ def no_version_check_in_move_cursor() -> None:
 
 def work_before_consume_events() -> None:
     """Let a consumer of SQL Server commit its work, and consume in a transaction after it."""
-    from airflow_changefeed.sources.mssql import consumer_session
+    from airflow_changefeed.sources.mssql.consumers import session as consumer_session
 
     session = consumer_session.MssqlConsumerSession
     consume = session.consume
@@ -176,7 +176,7 @@ def work_before_consume_events() -> None:
 
 def no_version_check_in_move() -> None:
     """Let a SQLite cursor be moved by whoever has the lease, wherever it stands since it was seen."""
-    from airflow_changefeed.sources.sqlite import cursors
+    from airflow_changefeed.sources.sqlite.consumers import cursors
 
     cursors.check_version = lambda *_: None
 

@@ -20,8 +20,8 @@ import pytest
 
 from airflow_changefeed import ChangefeedSensor
 from airflow_changefeed.exceptions import ChangefeedError, OutputNotWritableError
-from airflow_changefeed.export.files import open_files
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
+from airflow_changefeed.storage.files import open_files
 from airflow_changefeed.triggers.changefeed import ChangefeedTrigger, read_event
 from tests.system.airflow_home import AirflowHome
 from tests.system.airflow_settings import PROJECT

@@ -16,8 +16,8 @@ from airflow.providers.apache.spark.hooks import spark_submit
 
 from airflow_changefeed import ChangefeedToParquetOperator
 from airflow_changefeed.exceptions import SparkEnvironmentError
-from airflow_changefeed.export.store import ExportStore
-from airflow_changefeed.export.verify import verify
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.verify.verify import verify
 from tests.examples import examples, run_example
 from tests.system.spark_cluster import Cluster, other_python, spark_cluster
 from tests.unit.airflow.conftest import START, database, metadata, server

@@ -21,7 +21,7 @@ import pytest
 from airflow.sdk import DAG, CronDataIntervalTimetable
 from airflow.timetables.base import TimeRestriction
 
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources import open_source
 from tests.examples import examples, run_example
 from tests.system.airflow_api import AirflowApi

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_changefeed.core.feed import Column, FeedKind
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.sources.mssql.query import RangeQuery
+from airflow_changefeed.sources.mssql.feed.query import RangeQuery
 from tests.mssql_types import CASES, ROWVERSION
 from tests.tools.tsql.findings import Text
 from tests.tsql.conftest import Check

@@ -6,7 +6,9 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,14 @@ import pytest
 PACKAGE = "airflow_changefeed"
 ROOT = Path(__file__).resolve().parents[2] / PACKAGE
 
-BELOW_FACES = ("core", "exceptions", "sources", "export", "capture", "consumers", "spark")
+# From the ground up: each may import those above it in this list, as far as MAY_IMPORT says so.
+#: Modules in a folder.
+MOST_MODULES = 14
+# From the ground up; the faces may use all of them.
+BELOW_FACES = (
+    *("core", "exceptions", "sources", "capture", "consumers", "storage"),
+    *("output", "cursors", "verify", "export", "fold", "doctor", "spark"),
+)
 FACES = (
     ("hooks",),
     ("triggers", "links", "assets"),
@@ -22,16 +31,23 @@ FACES = (
     ("plugins", "cli", "decorators"),
 )
 
+_BELOW_EXPORT = frozenset({"capture", "core", "cursors", "exceptions", "output", "sources", "storage"})
 # What each part may import of the package besides itself.
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "exceptions": frozenset({"core"}),
     "core": frozenset({"exceptions"}),
-    "sources": frozenset({"core", "exceptions", "sql"}),
     "sql": frozenset({"exceptions"}),
-    "export": frozenset({"capture", "core", "exceptions", "sources"}),
+    "sources": frozenset({"core", "exceptions", "sql"}),
     "capture": frozenset({"core", "exceptions", "sources"}),
     "consumers": frozenset({"capture", "core", "exceptions", "sources"}),
-    "spark": frozenset({"capture", "core", "exceptions", "sources", "export"}),
+    "storage": frozenset({"core", "exceptions"}),
+    "output": frozenset({"core", "exceptions", "sources", "storage"}),
+    "cursors": frozenset({"core", "exceptions", "output", "sources"}),
+    "verify": frozenset({"core", "exceptions", "output", "sources", "storage"}),
+    "export": _BELOW_EXPORT | {"verify"},
+    "fold": _BELOW_EXPORT | {"export"},
+    "doctor": _BELOW_EXPORT | {"export", "verify"},
+    "spark": _BELOW_EXPORT | {"export", "fold"},
     "get_provider_info": frozenset(),
     "__init__": frozenset({"exceptions"}),
 }
@@ -50,10 +66,7 @@ ONLY_OUTSIDE: dict[str, frozenset[str]] = {
 }
 # Parts that may import anything outside the package but these.
 NEVER_OUTSIDE: dict[str, frozenset[str]] = {
-    "sources": frozenset({"airflow", "pyspark"}),
-    "export": frozenset({"airflow", "pyspark"}),
-    "capture": frozenset({"airflow", "pyspark"}),
-    "consumers": frozenset({"airflow", "pyspark"}),
+    **dict.fromkeys(BELOW_FACES[2:], frozenset({"airflow", "pyspark"})),
     "spark": frozenset({"airflow"}),
 }
 
@@ -161,6 +174,53 @@ def test_every_file_imports_only_what_its_part_may(path: Path) -> None:
     assert violations((ROOT / path).read_text(encoding="utf-8"), path) == []
 
 
+def _module(path: Path) -> str:
+    """Name the module of a file, relative to the package's folder."""
+    return ".".join(
+        (PACKAGE, *(path.parent.parts if path.stem == "__init__" else path.with_suffix("").parts))
+    )
+
+
+def circle(sources: Mapping[str, str]) -> list[str]:
+    """
+    Return modules that import each other, also in functions or for types only; none where there are none.
+
+    :param sources: by the module's name.
+    """
+    imports: dict[str, set[str]] = {}
+    for module, source in sources.items():
+        found = imports[module] = set()
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                named = {f"{node.module}.{alias.name}" for alias in node.names} & sources.keys()
+                found |= named or ({node.module} & sources.keys())
+            elif isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names} & sources.keys()
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_modules_import_each_other() -> None:
+    """Neither directly nor by way of others."""
+    assert circle({_module(path): (ROOT / path).read_text(encoding="utf-8") for path in FILES}) == []
+
+
+def test_a_circle_is_found() -> None:
+    """Also one through ``if TYPE_CHECKING`` and through a function."""
+    typed = "if TYPE_CHECKING:\n    from p import b"
+    assert circle({"p.a": typed, "p.b": "def f():\n    import p.c", "p.c": "from p.a import x"}) != []
+    assert circle({"p.a": typed, "p.b": "import p.c", "p.c": ""}) == []
+
+
+def test_no_folder_holds_more_modules_than_a_reader_can_keep_in_mind() -> None:
+    """About a dozen; beyond that it needs rooms."""
+    counted = Counter(path.parent for path in FILES if path.stem != "__init__")
+    assert {str(folder): number for folder, number in counted.items() if number > MOST_MODULES} == {}
+
+
 @pytest.mark.parametrize(
     ("path", "source"),
     [
@@ -177,14 +237,14 @@ def test_every_file_imports_only_what_its_part_may(path: Path) -> None:
         ("sources/sqlite.py", "from airflow_changefeed.export.planner import plan"),
         ("sources/sqlite.py", "import importlib\nimportlib.import_module('pyspark.sql')"),
         ("sources/sqlite.py", "from airflow_changefeed import ChangefeedHook"),
-        ("sources/mssql/types.py", "__import__('airflow')"),
-        ("export/commit.py", "try:\n    import pyspark\nexcept ImportError:\n    pass"),
-        ("export/commit.py", "import airflow_changefeed.spark.job"),
-        ("export/commit.py", "from airflow_changefeed.sql import statement"),
-        ("export/commit.py", "from airflow.sdk import ObjectStoragePath"),
+        ("sources/mssql/feed/types.py", "__import__('airflow')"),
+        ("output/commit.py", "try:\n    import pyspark\nexcept ImportError:\n    pass"),
+        ("output/commit.py", "import airflow_changefeed.spark.job"),
+        ("output/commit.py", "from airflow_changefeed.sql import statement"),
+        ("output/commit.py", "from airflow.sdk import ObjectStoragePath"),
         ("capture/spec.py", "from airflow_changefeed import export"),
         ("capture/spec.py", "import airflow"),
-        ("consumers/consumer.py", "from airflow_changefeed.export.commit import commit"),
+        ("consumers/consumer.py", "from airflow_changefeed.output.commit import commit"),
         ("consumers/consumer.py", "import pyspark"),
         ("spark/job.py", "async def f():\n    from airflow.sdk import get_current_context"),
         ("spark/job.py", "from airflow_changefeed.hooks.changefeed import ChangefeedHook"),
@@ -218,9 +278,9 @@ def test_a_forbidden_import_is_found(path: str, source: str) -> None:
         ("core/ulid.py", "from .window import Window\nfrom airflow_changefeed.core import window"),
         ("exceptions.py", "from airflow_changefeed.core.ulid import Ulid"),
         ("sources/arrow.py", "import pyarrow\nfrom airflow_changefeed.core import ulid"),
-        ("sources/sqlite/setup.py", "from airflow_changefeed.sql import statement"),
+        ("sources/sqlite/install/setup.py", "from airflow_changefeed.sql import statement"),
         ("sources/mssql/__init__.py", "from . import types\nfrom ..base import FeedSource"),
-        ("export/commit.py", "import fsspec\nfrom airflow_changefeed.sources.base import FeedReader"),
+        ("output/commit.py", "import fsspec\nfrom airflow_changefeed.sources.base import FeedReader"),
         ("spark/job.py", "import pyspark\nfrom airflow_changefeed.export import commit"),
         (
             "hooks/changefeed.py",

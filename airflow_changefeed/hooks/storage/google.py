@@ -42,7 +42,7 @@ def google_options(connection: Connection, path: str) -> dict[str, Any]:
     Return gcsfs's options; JSON values.
 
     No token is fetched here: the option ``token`` says how, and
-    :func:`airflow_changefeed.export.credentials.made` makes credentials of it that renew themselves.
+    :func:`airflow_changefeed.storage.credentials.made` makes credentials of it that renew themselves.
 
     :raises ConnectionNotUsableError: a field is not known, or does not fit; terminal.
     """

@@ -7,24 +7,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.sources.mssql.capture import MssqlCaptures
-from airflow_changefeed.sources.mssql.connection import MAX_LOCK_TIMEOUT, MssqlDatabase
-from airflow_changefeed.sources.mssql.consumers import MssqlConsumers
-from airflow_changefeed.sources.mssql.control import MssqlControl
-from airflow_changefeed.sources.mssql.driver import Server
-from airflow_changefeed.sources.mssql.history import MssqlHistory
-from airflow_changefeed.sources.mssql.identity import MssqlIdentity
-from airflow_changefeed.sources.mssql.inspect import MssqlInspect
-from airflow_changefeed.sources.mssql.letters import MssqlLetters
-from airflow_changefeed.sources.mssql.options import (
+from airflow_changefeed.sources.mssql.capture.control import MssqlCaptures
+from airflow_changefeed.sources.mssql.connection.driver import Server
+from airflow_changefeed.sources.mssql.connection.options import (
     ENCRYPT,
     encryption_problems,
     missing_login,
     read_options,
 )
-from airflow_changefeed.sources.mssql.overview import MssqlOverview
-from airflow_changefeed.sources.mssql.reader import MssqlReader
-from airflow_changefeed.sources.mssql.setup import MssqlSetup
+from airflow_changefeed.sources.mssql.connection.pool import MAX_LOCK_TIMEOUT, MssqlDatabase
+from airflow_changefeed.sources.mssql.consumers.control import MssqlConsumers
+from airflow_changefeed.sources.mssql.consumers.dead_letters import MssqlLetters
+from airflow_changefeed.sources.mssql.doctor.inspect import MssqlInspect
+from airflow_changefeed.sources.mssql.feed.control import MssqlControl
+from airflow_changefeed.sources.mssql.feed.history import MssqlHistory
+from airflow_changefeed.sources.mssql.feed.overview import MssqlOverview
+from airflow_changefeed.sources.mssql.feed.reader import MssqlReader
+from airflow_changefeed.sources.mssql.install.identity import MssqlIdentity
+from airflow_changefeed.sources.mssql.install.setup import MssqlSetup
 
 DEFAULT_SCHEMA = "changefeed"
 
@@ -55,8 +55,9 @@ class MssqlFeedSource(
     :param trust_server_certificate: without checking it; for tests only.
     :param lock_timeout: seconds to wait for locks, 0 to 86,400.
     :param read_only_replica: whether bulk reads may go to a readable secondary.
-    :param driver_options: by name, as :class:`~airflow_changefeed.sources.mssql.options.DriverOptions` has
-        them, for example ``{"authentication": "ActiveDirectoryMSI"}``.
+    :param driver_options: by name, see
+        :class:`~airflow_changefeed.sources.mssql.connection.options.DriverOptions`; for example
+        ``{"authentication": "ActiveDirectoryMSI"}``.
     :raises InvalidArgumentError: options are missing, unknown or out of range; all are named.
     """
 

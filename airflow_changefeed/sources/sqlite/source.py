@@ -6,17 +6,17 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.sources.sqlite.capture import SqliteCapture
+from airflow_changefeed.sources.sqlite.capture.control import SqliteCapture
 from airflow_changefeed.sources.sqlite.connection import MAX_LOCK_TIMEOUT, SqliteDatabase
-from airflow_changefeed.sources.sqlite.control import SqliteControl
-from airflow_changefeed.sources.sqlite.history import SqliteHistory
-from airflow_changefeed.sources.sqlite.identity import SqliteIdentity
-from airflow_changefeed.sources.sqlite.inspect import SqliteInspect
-from airflow_changefeed.sources.sqlite.leases import SqliteLeases
-from airflow_changefeed.sources.sqlite.letters import SqliteLetters
-from airflow_changefeed.sources.sqlite.overview import SqliteOverview
-from airflow_changefeed.sources.sqlite.reader import SqliteReader
-from airflow_changefeed.sources.sqlite.setup import SqliteSetup
+from airflow_changefeed.sources.sqlite.consumers.dead_letters import SqliteLetters
+from airflow_changefeed.sources.sqlite.consumers.leases import SqliteLeases
+from airflow_changefeed.sources.sqlite.doctor.inspect import SqliteInspect
+from airflow_changefeed.sources.sqlite.feed.control import SqliteControl
+from airflow_changefeed.sources.sqlite.feed.history import SqliteHistory
+from airflow_changefeed.sources.sqlite.feed.overview import SqliteOverview
+from airflow_changefeed.sources.sqlite.feed.reader import SqliteReader
+from airflow_changefeed.sources.sqlite.install.identity import SqliteIdentity
+from airflow_changefeed.sources.sqlite.install.setup import SqliteSetup
 
 BULK_READERS = ("sqlite3", "adbc")
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_changefeed.core.event import Event
-from airflow_changefeed.core.feed import FeedInfo, FeedKind, Seal, Shard, ShardStatus
+from airflow_changefeed.core.feed import Event, FeedInfo, FeedKind, Seal, Shard, ShardStatus
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.sources.base import FeedSource
 from tests.clocks import after_now

@@ -22,7 +22,7 @@ from typing import Any
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.export.planner import ExportRequest, make_plan
 from airflow_changefeed.export.run import run_here
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.store import ExportStore
 from tests.integration.contract.engines import Changer, Engine, Table
 from tests.integration.contract.workers import (
     PAUSE,

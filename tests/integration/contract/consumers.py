@@ -13,8 +13,7 @@ import pytest
 
 from airflow_changefeed.core.consumer import Attempt, ConsumerSpec, Consumption, Grant
 from airflow_changefeed.core.cursor import CursorRow
-from airflow_changefeed.core.event import Event
-from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.feed import Event, Shard
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ChangefeedError
 from airflow_changefeed.sources.base_consumers import ConsumerSession

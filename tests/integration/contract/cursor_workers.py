@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.cursors.moves import move_to, plan_moves
 from airflow_changefeed.exceptions import InvalidArgumentError, StaleVersionError, TransientError
-from airflow_changefeed.export.moving import move_to, plan_moves
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.base import FeedSource
 from tests.integration import breaks

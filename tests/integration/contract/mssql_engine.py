@@ -27,8 +27,8 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.hooks.changefeed_connection import describe_mssql
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.mssql import MssqlFeedSource
+from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.names import quote, split_name
-from airflow_changefeed.sources.mssql.session import Session
 from airflow_changefeed.sql.mssql import install_script
 from tests.integration.contract.engines import MSSQL_VARIABLE, Key, Table, Unseen
 from tests.integration.contract.mssql_changer import MssqlChanger, in_parts, unseen_of_mssql

@@ -18,7 +18,7 @@ from airflow_changefeed.core.times import to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.base import FeedSource
-from airflow_changefeed.sources.sqlite.writer import UlidBlock, lock
+from airflow_changefeed.sources.sqlite.feed.writer import UlidBlock, lock
 from tests.integration.contract.engines import Key, Table, Unseen
 from tests.integration.contract.sqlite_changer import SqliteChanger, unseen_of_sqlite
 

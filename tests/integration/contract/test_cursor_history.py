@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.cursor import KEPT_CHANGES, CursorRow
 from airflow_changefeed.core.feed import Shard
-from airflow_changefeed.core.history import KEPT_CHANGES
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import (
     CursorBeyondFeedError,

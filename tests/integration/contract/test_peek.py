@@ -12,13 +12,13 @@ import pytest
 
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.cursors.new_events import look
 from airflow_changefeed.exceptions import (
     FeedNotFoundError,
     InvalidArgumentError,
     LockTimeoutError,
     ShardNotFoundError,
 )
-from airflow_changefeed.export.news import look
 from airflow_changefeed.sources.base import Ask, Peek
 from tests.integration.contract.bench import PAST, Bench, another, set_up
 from tests.integration.contract.engines import Engine, Table

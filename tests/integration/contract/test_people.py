@@ -9,13 +9,13 @@ from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, OnPoison
 from airflow_changefeed.core.cursor import CursorDocument, variable_key
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.cursors.moves import go_back, move_to, plan_moves
 from airflow_changefeed.exceptions import (
     CursorBeyondFeedError,
     LeaseHeldError,
     PurgedError,
     StaleVersionError,
 )
-from airflow_changefeed.export.moving import go_back, move_to, plan_moves
 from tests.integration.contract.bench import HOUR, PAST, Bench
 from tests.unit.airflow.commands import Commands, connection_json
 from tests.unit.export.consumers import Variables

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_changefeed.core.fault import Examination, Fault, FaultKind
-from airflow_changefeed.export.doctor import examine
+from airflow_changefeed.doctor.doctor import examine
 from airflow_changefeed.sql.mssql import install_script
 from tests.integration.mssql.server import Client, Database
 from tests.unit.export.ailments import ListedVariables

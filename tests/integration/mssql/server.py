@@ -19,7 +19,7 @@ from airflow.sdk import Connection
 
 from airflow_changefeed.hooks.changefeed_connection import describe_mssql
 from airflow_changefeed.sources.mssql import MssqlFeedSource
-from airflow_changefeed.sources.mssql.errors import thrown
+from airflow_changefeed.sources.mssql.connection.errors import thrown
 from airflow_changefeed.sql import fill
 from airflow_changefeed.sql.mssql import install_script
 from tests.integration.contract.engines import MSSQL_VARIABLE

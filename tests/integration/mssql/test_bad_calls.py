@@ -22,7 +22,7 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.sources.base import Peek
 from airflow_changefeed.sources.mssql import MssqlFeedSource
-from airflow_changefeed.sources.mssql.errors import thrown
+from airflow_changefeed.sources.mssql.connection.errors import thrown
 from tests.integration.mssql.server import Client, Database, Rows
 
 FEED = "myservice.MyEvent"

@@ -15,7 +15,7 @@ import pytest
 from airflow_changefeed.core.capture import CaptureInfo, Operation
 from airflow_changefeed.core.fault import Fault, FaultKind, Limits
 from airflow_changefeed.sources.mssql import MssqlFeedSource
-from airflow_changefeed.sources.mssql.capture_info import load_captures
+from airflow_changefeed.sources.mssql.capture.info import load_captures
 from tests.integration.mssql.server import Client, Database
 
 TABLE, NAME = "myservice.watched", "myservice.watched_changes"

@@ -238,7 +238,7 @@ def test_a_value_beyond_the_limit_stops_the_export_of_either_row(
     rows[image]["long"] = "convert(varbinary(max), replicate(convert(varchar(max), 'x'), 10000))"
     plain.event("u", **rows)
     source.drain(PLAIN)
-    monkeypatch.setattr("airflow_changefeed.sources.mssql.arrow.MAX_VALUE_BYTES", 9_999)
+    monkeypatch.setattr("airflow_changefeed.sources.mssql.feed.arrow.MAX_VALUE_BYTES", 9_999)
     text = rf"'long' of the {image} row of type varbinary\(max\) holds a value of 10,000 bytes"
     with pytest.raises(ColumnTypeError, match=text):
         list(source.stream(PLAIN, 0, UlidRange(before or Ulid.MIN, Ulid.MAX)))

@@ -20,9 +20,9 @@ import pytest
 
 from airflow_changefeed.core.fault import Fault, FaultKind, Limits
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.cursors import cursors, recovery
+from airflow_changefeed.doctor.doctor import examine
 from airflow_changefeed.exceptions import ConnectionNotUsableError, FeedNotFoundError
-from airflow_changefeed.export import cursors, settle
-from airflow_changefeed.export.doctor import examine
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from tests.integration.mssql.ailments import (
     CONSUMER,
@@ -104,7 +104,7 @@ def course(well: Database) -> Course:
             else:
                 undo(patient)
         with well.source() as source:
-            settle.publish(source, patient.variables, CONSUMER, FEED)
+            recovery.publish(source, patient.variables, CONSUMER, FEED)
         return Course(sick, patient.faults())
 
 

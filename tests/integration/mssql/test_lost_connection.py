@@ -12,8 +12,9 @@ import pytest
 
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import PurgedError, SourceUnavailableError
-from airflow_changefeed.sources.mssql import MssqlFeedSource, connection
-from airflow_changefeed.sources.mssql.retry import RetryPolicy
+from airflow_changefeed.sources.mssql import MssqlFeedSource
+from airflow_changefeed.sources.mssql.connection import pool
+from airflow_changefeed.sources.mssql.connection.retry import RetryPolicy
 from tests.integration.mssql.line import Line, cut_everywhere
 from tests.integration.mssql.server import Client, Database
 
@@ -156,7 +157,7 @@ def test_connections_cut_between_calls_are_not_noticed(
     line: Line, distant: MssqlFeedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that was kept for the next call, and ended meanwhile, is replaced."""
-    monkeypatch.setattr(connection, "TRUST_SECONDS", 0.0)
+    monkeypatch.setattr(pool, "TRUST_SECONDS", 0.0)
     distant.now()
     line.cut()
     assert distant.now()

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import mssql_python
 import pytest
 
-from airflow_changefeed.sources.mssql.errors import thrown
+from airflow_changefeed.sources.mssql.connection.errors import thrown
 from tests.integration.mssql.server import Client, Database
 
 OUTBOX, SERIALIZED = "myservice.Outbox", "myservice.Serialized"

@@ -128,7 +128,7 @@ def test_a_value_beyond_the_limit_stops_the_export(
         long = "convert(varbinary(max), replicate(convert(varchar(max), 'x'), 10000))"
         _write(client, "myservice.Large", 1, {"v": long, "w": "N'short'"})
     source.seal("myservice.Large", source.now())
-    monkeypatch.setattr("airflow_changefeed.sources.mssql.arrow.MAX_VALUE_BYTES", 9_999)
+    monkeypatch.setattr("airflow_changefeed.sources.mssql.feed.arrow.MAX_VALUE_BYTES", 9_999)
     with pytest.raises(ColumnTypeError, match=r"'v' of type varbinary\(max\) holds a value of 10,000 bytes"):
         list(source.stream("myservice.Large", 0, ALL))
 

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 import mssql_python
 import pytest
 
-from airflow_changefeed.sources.mssql.errors import thrown
+from airflow_changefeed.sources.mssql.connection.errors import thrown
 from tests.integration.mssql.server import Client, Database
 
 FEED, LOCKED = "myservice.Waiting", "myservice.WaitingLocked"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_changefeed.export.connection import JobConnection
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.datasource import ChangefeedDataSource
 from airflow_changefeed.spark.job import run_plan
 from airflow_changefeed.spark.tasks import FACTS_SCHEMA, WriteParts, group

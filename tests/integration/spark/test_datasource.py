@@ -16,7 +16,7 @@ from airflow_changefeed.exceptions import (
     NotSealedError,
     PurgedError,
 )
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.datasource import ChangefeedDataSource
 from airflow_changefeed.spark.errors import changefeed_error
 from airflow_changefeed.spark.read import read_export

@@ -15,10 +15,10 @@ import pytest
 from airflow_changefeed.core.capture import KeyChange, Operation
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import FoldError, NotExportedError
-from airflow_changefeed.export.connection import JobConnection
-from airflow_changefeed.export.fold_task import FoldTask
+from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.result import ErrorFacts
-from airflow_changefeed.export.states import new_attempt
+from airflow_changefeed.fold.states import new_attempt
+from airflow_changefeed.fold.task import FoldTask
 from airflow_changefeed.spark.fold import fold
 from airflow_changefeed.spark.fold_job import run_fold
 from tests.examples import examples, run_example

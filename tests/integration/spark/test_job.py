@@ -17,14 +17,14 @@ import pytest
 
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.exceptions import MissingEventError, SupersededError
-from airflow_changefeed.export.connection import JobConnection
+from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.result import take_result
-from airflow_changefeed.export.store import ExportStore
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.hooks.changefeed_output import storage_options
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.archive import package_archive
 from airflow_changefeed.spark.job import run_plan
 from airflow_changefeed.spark.read import read_export
+from airflow_changefeed.verify.verify import verify
 from tests.integration.test_storage_credentials import KEYS, ROLE, aws
 from tests.unit.export.flights import FEED, Flights, hours
 

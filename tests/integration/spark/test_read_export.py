@@ -15,10 +15,10 @@ from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError, ManifestError
-from airflow_changefeed.export.dataset import export_dataset
-from airflow_changefeed.export.store import ExportStore
-from airflow_changefeed.export.verify import read_facts
+from airflow_changefeed.output.dataset import export_dataset
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.read import read_export
+from airflow_changefeed.verify.verify import read_facts
 from tests.examples import examples, run_example
 from tests.unit.export.damage import corrupt_manifest
 from tests.unit.export.flights import FEED, START, Flights, hours

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_changefeed.export.commit import commit_empty
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.commit import commit_empty
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.read import read_export
 from tests.unit.export.flights import FEED, Flights, hours
 

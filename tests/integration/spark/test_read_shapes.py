@@ -13,10 +13,10 @@ import pytest
 
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.exceptions import ColumnTypeError
-from airflow_changefeed.export.dataset import export_dataset
 from airflow_changefeed.export.planner import ExportRequest, make_plan
 from airflow_changefeed.export.run import run_here
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.dataset import export_dataset
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.read import read_export
 from tests.unit.capture.source import COLUMNS, ROW, CaptureSource, event, row
 from tests.unit.export.flights import FEED, Flights, hours

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from airflow_changefeed.export.result import take_result
 from airflow_changefeed.export.run import run_here
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.store import ExportStore
 from tests.integration.stores.proxy import Request
 from tests.integration.stores.servers import Server
 from tests.unit.export.flights import Flights, hours

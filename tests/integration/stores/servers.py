@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_changefeed.export.files import Files, open_files
-from airflow_changefeed.export.remote import RemoteFiles
+from airflow_changefeed.storage.files import Files, open_files
+from airflow_changefeed.storage.remote import RemoteFiles
 from tests.integration.stores.proxy import Proxy
 
 BUCKET = "changefeed-tests"

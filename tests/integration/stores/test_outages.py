@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 
 from airflow_changefeed.exceptions import TransientError
-from airflow_changefeed.export import objects, remote
-from airflow_changefeed.export.remote import RemoteFiles
 from airflow_changefeed.export.result import take_result
 from airflow_changefeed.export.run import run_here
-from airflow_changefeed.export.store import ExportStore
-from airflow_changefeed.export.verify import verify
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.storage import objects, remote
+from airflow_changefeed.storage.remote import RemoteFiles
+from airflow_changefeed.verify.verify import verify
 from tests.integration.stores.proxy import Answer, Request
 from tests.integration.stores.servers import Server
 from tests.unit.export.faults import manifest_rows, plain_rows

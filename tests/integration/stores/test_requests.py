@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from airflow_changefeed.doctor.output import output_faults
 from airflow_changefeed.exceptions import OutputNotWritableError, TransientError
-from airflow_changefeed.export.doctor_output import output_faults
-from airflow_changefeed.export.findings import FindingKind
 from airflow_changefeed.export.result import take_result
 from airflow_changefeed.export.run import run_here
-from airflow_changefeed.export.store import ExportStore
-from airflow_changefeed.export.verify import verify
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.verify.findings import FindingKind
+from airflow_changefeed.verify.verify import verify
 from tests.integration.stores.day import (
     DAY_ROWS,
     MOST_REQUESTS,

@@ -8,13 +8,13 @@ from datetime import timedelta
 import pytest
 
 from airflow_changefeed.core.fault import FaultKind
+from airflow_changefeed.doctor import output as doctor_output
 from airflow_changefeed.exceptions import SupersededError, TransientError
-from airflow_changefeed.export import doctor_output
-from airflow_changefeed.export.commit import commit, end
-from airflow_changefeed.export.findings import FindingKind
 from airflow_changefeed.export.part_task import gather, plan_parts, write_parts
 from airflow_changefeed.export.result import ExportResult, take_result, write_result
-from airflow_changefeed.export.verify import verify
+from airflow_changefeed.output.commit import commit, end
+from airflow_changefeed.verify.findings import FindingKind
+from airflow_changefeed.verify.verify import verify
 from tests.integration.stores.servers import Outputs, Server
 from tests.unit.export.faults import plain_rows
 from tests.unit.export.flights import FEED, Flights

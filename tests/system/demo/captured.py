@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from airflow_changefeed.core.window import Window
-from airflow_changefeed.export.read import unit_files
-from airflow_changefeed.export.store import ExportStore
-from airflow_changefeed.export.verify import verify
+from airflow_changefeed.output.read import unit_files
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.verify.verify import verify
 from tests.system.demo.board import CAPTURE
 from tests.system.demo.flights import BOARD, BOARD_COLUMNS
 

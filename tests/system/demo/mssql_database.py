@@ -9,9 +9,9 @@ from contextlib import closing, contextmanager
 
 from airflow_changefeed.exceptions import ChangefeedError
 from airflow_changefeed.sources.mssql import MssqlFeedSource
-from airflow_changefeed.sources.mssql.errors import is_driver_error
+from airflow_changefeed.sources.mssql.connection.errors import is_driver_error
+from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.names import quote
-from airflow_changefeed.sources.mssql.session import Session
 from tests.system.demo.engine import DemoError
 
 #: An extended property of the database says who made it.

@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from airflow_changefeed.core.cursor import CursorDocument
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.window import Window
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources import open_source
 from tests.system.airflow_api import DagRun
 from tests.system.airflow_settings import PROJECT

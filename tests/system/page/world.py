@@ -14,15 +14,15 @@ from pathlib import Path
 import httpx
 
 from airflow_changefeed.consumers.begin import create_consumer
-from airflow_changefeed.consumers.run import run_consumer
-from airflow_changefeed.consumers.trying import Backoff
+from airflow_changefeed.consumers.handlers.attempt import Backoff
+from airflow_changefeed.consumers.handlers.run import run_consumer
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, OnPoison
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import CaptureGapError
-from airflow_changefeed.export.commit import begin, commit, end
 from airflow_changefeed.export.planner import ExportRequest, make_plan
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.commit import begin, commit, end
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.system.airflow_api import AirflowApi
@@ -154,7 +154,7 @@ class World:
             begin(self.store, plan)
             commit(self.store, plan, *self.flights.write(self.store, plan))
             end(self.store, plan, committed=True)
-        from airflow_changefeed.export.cursors import advance
+        from airflow_changefeed.cursors.cursors import advance
 
         advance(
             source, _Nowhere(), CONSUMER, FEED, dict.fromkeys(SHARDS, done), by="flights_hourly/first week"

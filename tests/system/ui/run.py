@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.store import ExportStore
 from tests.system.airflow_home import AirflowHome
 from tests.system.airflow_settings import PROJECT
 from tests.system.demo.flights import FEED, SHARDS

@@ -136,7 +136,7 @@ def run(chosen: list[Case], captured: list[CaptureCase]) -> tuple[list[str], int
         findings |= dict.fromkeys(result.findings)
         thrown |= set(result.thrown)
         compiled += result.objects
-    from airflow_changefeed.sources.mssql.errors import THROWN
+    from airflow_changefeed.sources.mssql.connection.errors import THROWN
 
     wrong = [str(finding) for finding in findings]
     if not any(finding.rule == "syntax" for finding in findings):  # what cannot be parsed throws nothing

@@ -13,9 +13,9 @@ from airflow.sdk.exceptions import AirflowException
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_changefeed.core.plan import Plan
-from airflow_changefeed.export.connection import JobConnection
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark import job
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 

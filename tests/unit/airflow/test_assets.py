@@ -12,9 +12,9 @@ from airflow.sdk import Asset
 from airflow.sdk.execution_time.task_runner import _build_asset_profiles, _serialize_outlet_events
 
 from airflow_changefeed.assets.changefeed import ALIAS, changefeed_asset
+from airflow_changefeed.cursors import cursors
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.export import cursors
-from airflow_changefeed.export.told import ToldExport
+from airflow_changefeed.export.completed import ToldExport
 from airflow_changefeed.transfers import changefeed_to_parquet
 from tests.unit.airflow.conftest import FEED, START, insert
 from tests.unit.airflow.fakes import context

@@ -10,9 +10,9 @@ from contextlib import closing
 import pytest
 
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.export.verify import verify_export
 from airflow_changefeed.hooks.changefeed import AirflowVariables, ChangefeedHook
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from airflow_changefeed.verify.verify import verify_export
 from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START, insert
 from tests.unit.airflow.fakes import context
 from tests.unit.airflow.test_operator import HOUR, exported, operator, path

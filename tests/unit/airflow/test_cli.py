@@ -15,10 +15,10 @@ import yaml
 from mssql_python.exceptions import DataError
 
 from airflow_changefeed.cli.changefeed import get_cli_commands
-from airflow_changefeed.cli.changefeed_command import FAILED
-from airflow_changefeed.cli.changefeed_command import command as as_command
-from airflow_changefeed.export.read import unit_files
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.cli.command import FAILED
+from airflow_changefeed.cli.command import command as as_command
+from airflow_changefeed.output.read import unit_files
+from airflow_changefeed.output.store import ExportStore
 from tests.unit.airflow.commands import described, run
 from tests.unit.export.flights import FEED, Flights, hours
 

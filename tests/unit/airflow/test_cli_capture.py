@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_changefeed.cli.changefeed_capture import gap_row
+from airflow_changefeed.cli.commands.capture import gap_row
 from airflow_changefeed.core.capture import (
     CaptureGap,
     CaptureSpec,

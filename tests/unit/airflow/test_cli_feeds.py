@@ -14,8 +14,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from airflow_changefeed.cli.changefeed_purge import held_back
-from airflow_changefeed.cli.changefeed_read import plain_value
+from airflow_changefeed.cli.commands.purge import held_back
+from airflow_changefeed.cli.commands.read import plain_value
 from airflow_changefeed.core.consumer import DeadLetter, LetterState
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import FeedKind, ShardStatus

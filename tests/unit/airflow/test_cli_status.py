@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 import yaml
 
-from airflow_changefeed.cli.changefeed_status import lag
+from airflow_changefeed.cli.commands.status import lag
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.sources.sqlite import SqliteFeedSource

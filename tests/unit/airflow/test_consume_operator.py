@@ -16,7 +16,7 @@ from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_changefeed.consumers.begin import create_consumer
-from airflow_changefeed.consumers.event import FeedEvent
+from airflow_changefeed.consumers.events.event import FeedEvent
 from airflow_changefeed.core.consumer import ConsumerSpec, LetterState, OnPoison
 from airflow_changefeed.exceptions import InvalidArgumentError, LeaseHeldError, StoppedError
 from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator

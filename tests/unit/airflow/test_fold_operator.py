@@ -12,10 +12,10 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_changefeed.exceptions import InvalidArgumentError, NotExportedError, TransientError
-from airflow_changefeed.export.connection import JobConnection
-from airflow_changefeed.export.fold_task import FoldResult, FoldTask
+from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.result import ErrorFacts
-from airflow_changefeed.export.states import State
+from airflow_changefeed.fold.states import State
+from airflow_changefeed.fold.task import FoldResult, FoldTask
 from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
 from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
 from airflow_changefeed.spark import fold_job

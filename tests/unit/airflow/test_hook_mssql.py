@@ -12,7 +12,7 @@ from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgum
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_connection import DESCRIBE
 from airflow_changefeed.sources import SOURCES, open_source
-from airflow_changefeed.sources.mssql.options import AUTHENTICATION, DRIVER_OPTIONS
+from airflow_changefeed.sources.mssql.connection.options import AUTHENTICATION, DRIVER_OPTIONS
 from tests.examples import DOCS, examples, run_example
 
 FIELDS: dict[str, Any] = {

@@ -11,10 +11,10 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_changefeed.exceptions import InvalidArgumentError, MissingEventError, SupersededError
-from airflow_changefeed.export import commit as commit_module
 from airflow_changefeed.export import run as run_module
-from airflow_changefeed.export.store import ExportStore
-from airflow_changefeed.export.verify import verify
+from airflow_changefeed.output import commit as commit_module
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.verify.verify import verify
 from tests.unit.airflow.conftest import FEED, START
 from tests.unit.airflow.fakes import InProcessHook, context
 from tests.unit.airflow.test_operator import (

@@ -19,13 +19,14 @@ from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.core.window import Window
+from airflow_changefeed.cursors import cursors
 from airflow_changefeed.exceptions import MissingEventError, SupersededError
-from airflow_changefeed.export import commit as commit_module
-from airflow_changefeed.export import cursors, planner
+from airflow_changefeed.export import planner
 from airflow_changefeed.export import result as result_module
 from airflow_changefeed.export import run as run_module
-from airflow_changefeed.export.store import ExportStore
 from airflow_changefeed.hooks.changefeed import AirflowVariables
+from airflow_changefeed.output import commit as commit_module
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START, insert
 from tests.unit.airflow.fakes import InProcessHook, InProcessOperator, context

@@ -21,7 +21,7 @@ from airflow_changefeed.core.consumer import Beginning, ConsumerSpec
 from airflow_changefeed.core.cursor import CursorRow, variable_key
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.export.moving import plan_moves
+from airflow_changefeed.cursors.moves import plan_moves
 from airflow_changefeed.plugins import changefeed_moves
 from airflow_changefeed.plugins.changefeed import URL_PREFIX
 from airflow_changefeed.sources.sqlite import SqliteFeedSource

@@ -11,8 +11,8 @@ from airflow.sdk import DAG
 
 from airflow_changefeed import ChangefeedSensor
 from airflow_changefeed.consumers.begin import create_consumer
-from airflow_changefeed.consumers.run import run_consumer
-from airflow_changefeed.consumers.trying import Backoff
+from airflow_changefeed.consumers.handlers.attempt import Backoff
+from airflow_changefeed.consumers.handlers.run import run_consumer
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, LetterState, OnPoison
 from airflow_changefeed.exceptions import CaptureGapError

@@ -23,7 +23,7 @@ from sqlalchemy import delete, update
 from airflow_changefeed import ChangefeedToParquetOperator
 from airflow_changefeed.core.times import format_time, parse_time
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.page import CONN_ID, Visitor, store_dags

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.store import ExportStore
 from tests.examples import examples, run_example
 from tests.unit.airflow.fakes import context
 from tests.unit.airflow.test_cli import run

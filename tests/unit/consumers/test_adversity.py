@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.consumers.batch import Batch
 from airflow_changefeed.consumers.begin import create_consumer
-from airflow_changefeed.consumers.run import Run, run_consumer
-from airflow_changefeed.consumers.trying import Backoff
+from airflow_changefeed.consumers.events.batch import Batch
+from airflow_changefeed.consumers.handlers.attempt import Backoff
+from airflow_changefeed.consumers.handlers.run import Run, run_consumer
 from airflow_changefeed.core.consumer import (
     Attempt,
     ConsumerSpec,

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_changefeed.consumers.page import EventColumns, EventPage, python_values
+from airflow_changefeed.consumers.events.event import events_of
+from airflow_changefeed.consumers.events.page import EventColumns, EventPage, python_values
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD, ulid_values
 from tests.unit.consumers.feeds import CAPTURE, PLAIN, Shop
@@ -135,7 +136,8 @@ def test_events_are_made_without_pandas() -> None:
     """Which takes a second to load."""
     code = (
         "import sys, datetime, pyarrow as pa\n"
-        "from airflow_changefeed.consumers.page import EventColumns, EventPage\n"
+        "from airflow_changefeed.consumers.events.event import events_of\n"
+        "from airflow_changefeed.consumers.events.page import EventColumns, EventPage\n"
         "from airflow_changefeed.sources.arrow import ULID_FIELD, TIME_FIELD, byte_strings, ulid_times\n"
         "import numpy as np\n"
         "raw = np.zeros((1, 16), dtype=np.uint8)\n"
@@ -143,7 +145,7 @@ def test_events_are_made_without_pandas() -> None:
         "batch = pa.RecordBatch.from_arrays([texts, ulid_times(raw), ulid_times(raw)], "
         "schema=pa.schema([ULID_FIELD, TIME_FIELD, pa.field('at', TIME_FIELD.type)]))\n"
         "page = EventPage('f', 0, EventColumns(False, ('f',), ('at',)), batch)\n"
-        "(event,) = page.events()\n"
+        "(event,) = events_of(page)\n"
         "print(event.row['at'].isoformat(), event.id.bytes.hex(), 'pandas' in sys.modules)\n"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -162,6 +164,6 @@ def test_a_page_gives_its_events_in_order() -> None:
         schema=pa.schema([ULID_FIELD, TIME_FIELD, pa.field("n", pa.int64())]),
     )
     page = EventPage("feed", 7, EventColumns(False, ("feed",), ("n",)), batch)
-    assert [event.id for event in page.events()] == ulids
-    assert [event.row for event in page.events()] == [{"n": 1}, {"n": 2}, {"n": 3}]
+    assert [event.id for event in events_of(page)] == ulids
+    assert [event.row for event in events_of(page)] == [{"n": 1}, {"n": 2}, {"n": 3}]
     assert (page.last, len(page)) == (ulids[-1], 3)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.consumers.batch import Batch
-from airflow_changefeed.consumers.run import run_consumer
-from airflow_changefeed.consumers.trying import Backoff
+from airflow_changefeed.consumers.events.batch import Batch
+from airflow_changefeed.consumers.handlers.attempt import Backoff
+from airflow_changefeed.consumers.handlers.run import run_consumer
 from airflow_changefeed.core.consumer import LetterState, OnPoison, Outcome
 from airflow_changefeed.exceptions import InvalidArgumentError, PoisonError, WorkTransactionError
 from tests.unit.consumers.feeds import CAPTURE, NAME, PLAIN, Shop

@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_changefeed.core.event import Event, Page
-from airflow_changefeed.core.feed import INTEGER_SHARD_BITS, Shard, check_shard, parse_shard, shard_text
+from airflow_changefeed.core.feed import (
+    INTEGER_SHARD_BITS,
+    Event,
+    Page,
+    Shard,
+    check_shard,
+    parse_shard,
+    shard_text,
+)
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError
 from tests.unit.core.strategies import shards, ulids

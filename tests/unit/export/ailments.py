@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from airflow_changefeed.consumers.begin import create_consumer
-from airflow_changefeed.consumers.run import run_consumer
+from airflow_changefeed.consumers.handlers.run import run_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec, OnPoison
 from airflow_changefeed.core.cursor import CursorDocument, old_variable_key, variable_key
 from airflow_changefeed.core.fault import Examination, FaultKind
+from airflow_changefeed.cursors import cursors
+from airflow_changefeed.doctor.doctor import examine
 from airflow_changefeed.exceptions import (
     SourceUnavailableError,
 )
-from airflow_changefeed.export import cursors
-from airflow_changefeed.export.doctor import examine
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.clocks import after_now
 from tests.identity import DATABASE

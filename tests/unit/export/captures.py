@@ -17,7 +17,7 @@ from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.core.window import Window
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.captured import captured_schema
 from tests.identity import DATABASE
 from tests.unit.export.flights import START, hours

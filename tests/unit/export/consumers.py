@@ -15,7 +15,7 @@ from airflow_changefeed.core.cursor import CursorDocument, CursorRow, variable_k
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window
-from airflow_changefeed.export import cursors
+from airflow_changefeed.cursors import cursors
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.identity import DATABASE, name_database
 

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 from airflow_changefeed.core import documents
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.export import claims
-from airflow_changefeed.export.read import unit_files
-from airflow_changefeed.export.store import ExportStore
-from airflow_changefeed.export.verify import FindingKind
+from airflow_changefeed.output import claims
+from airflow_changefeed.output.read import unit_files
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.verify.verify import FindingKind
 from tests.unit.export.flights import FEED, hours
 
 

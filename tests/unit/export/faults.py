@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 from fsspec.implementations.memory import MemoryFileSystem
 
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.export.files import Files, LocalFiles, RemoteFiles
-from airflow_changefeed.export.layout import Layout
-from airflow_changefeed.export.read import unit_files
-from airflow_changefeed.export.store import ExportStore
-from airflow_changefeed.export.verify import read_facts
+from airflow_changefeed.output.layout import Layout
+from airflow_changefeed.output.read import unit_files
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.storage.files import Files, LocalFiles, RemoteFiles
+from airflow_changefeed.verify.verify import read_facts
 
 CHANGES = ("write", "move", "swap_in", "remove", "remove_file", "prune")
 

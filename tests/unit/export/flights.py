@@ -16,10 +16,10 @@ import pyarrow as pa
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import ExportOptions, Plan
 from airflow_changefeed.core.window import Window
-from airflow_changefeed.export.commit import begin, commit, end
-from airflow_changefeed.export.connection import JobConnection
+from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.planner import ExportRequest, make_plan
-from airflow_changefeed.export.store import ExportStore, StagedFile
+from airflow_changefeed.output.commit import begin, commit, end
+from airflow_changefeed.output.store import ExportStore, StagedFile
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.spark.tasks import WriteParts, group

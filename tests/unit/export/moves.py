@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.export.moving import Destination, PlannedMove, move_to, plan_moves
+from airflow_changefeed.cursors.moves import Destination, PlannedMove, move_to, plan_moves
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.export.consumers import CONSUMER, FEED, Variables
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from airflow_changefeed.core.ulid import UlidRange
+from airflow_changefeed.cursors import cursors
+from airflow_changefeed.cursors import leases as lease_module
 from airflow_changefeed.exceptions import LeaseHeldError, LeaseLostError, OutputNotWritableError
-from airflow_changefeed.export import cursors, lease
 from airflow_changefeed.export.batch import batch_leases
 from airflow_changefeed.export.planner import ExportRequest, make_plan
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.export.consumers import CONSUMER, FEED, Variables, assert_published, places
 
@@ -76,7 +77,7 @@ def test_leases_are_renewed_for_as_long_as_the_batch_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A batch that takes longer than a lease keeps it, and moves the cursor with the newest grant."""
-    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.6)
+    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.6)
     with batch_leases(source, request_, store) as (_, leases):
         assert leases is not None
 
@@ -103,8 +104,8 @@ def test_a_batch_that_lost_its_lease_moves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A holder that slept beyond its lease is refused, whatever it believes."""
-    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.05)
-    monkeypatch.setattr(lease.HeldLeases, "start", lambda self: None)
+    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.05)
+    monkeypatch.setattr(lease_module.HeldLeases, "start", lambda self: None)
     with batch_leases(source, request_, store) as (_, leases):
         before = source.cursors(FEED, CONSUMER)
         expires = max(row.lease_expires for row in before if row.lease_expires is not None)

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.cursors import cursors
+from airflow_changefeed.doctor.output import output_faults
 from airflow_changefeed.exceptions import LeaseHeldError, OutputError, PurgedError
-from airflow_changefeed.export import cursors
 from airflow_changefeed.export.batch import batch_leases
 from airflow_changefeed.export.batch_removal import committed_batches, remove_batches
-from airflow_changefeed.export.doctor_output import output_faults
 from airflow_changefeed.export.planner import ExportRequest
-from airflow_changefeed.export.store import ExportStore
-from airflow_changefeed.export.verify import verify
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.verify.verify import verify
 from tests.unit.export.consumers import Variables
 from tests.unit.export.faults import Killed, SteppedFiles, kill_at, local_files, manifest_rows, plain_rows
 from tests.unit.export.flights import CONSUMER, FEED, Flights, hours

@@ -12,8 +12,8 @@ import pytest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.export.calendar import Cell, CellState, length_of_units, make_calendar, missing_ranges
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.calendar import Cell, CellState, length_of_units, make_calendar, missing_ranges
+from airflow_changefeed.output.store import ExportStore
 from tests.unit.export.flights import FEED, START, Flights, hours
 
 HOUR = timedelta(hours=1)
@@ -69,7 +69,7 @@ def test_an_hour_that_one_shard_lacks_is_missing(flights: Flights, store: Export
     """And says how many lack it."""
     flights.export(store, hours(0, 2))
     plan = flights.plan(store, hours(2, 4), shards=[0])
-    from airflow_changefeed.export.commit import begin, commit, end
+    from airflow_changefeed.output.commit import begin, commit, end
 
     begin(store, plan)
     commit(store, plan, *flights.write(store, plan))
@@ -92,7 +92,7 @@ def test_a_shard_that_was_never_exported_is_missing_since_it_began(
 ) -> None:
     """Its consumer has a cursor for it, although no unit of it was ever written; before, it lacks nothing."""
     plan = flights.plan(store, hours(0, 4), shards=[0])
-    from airflow_changefeed.export.commit import begin, commit, end
+    from airflow_changefeed.output.commit import begin, commit, end
 
     begin(store, plan)
     commit(store, plan, *flights.write(store, plan))

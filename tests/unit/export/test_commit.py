@@ -14,13 +14,13 @@ import pytest
 
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.exceptions import IncompleteReadError, SupersededError, TransientError
-from airflow_changefeed.export import commit as commit_module
-from airflow_changefeed.export.commit import begin, commit, end
-from airflow_changefeed.export.files import Files
 from airflow_changefeed.export.part_task import gather, plan_parts, write_parts
 from airflow_changefeed.export.result import ExportResult, take_result, write_result
-from airflow_changefeed.export.store import ExportStore, StagedFile
-from airflow_changefeed.export.verify import verify
+from airflow_changefeed.output import commit as commit_module
+from airflow_changefeed.output.commit import begin, commit, end
+from airflow_changefeed.output.store import ExportStore, StagedFile
+from airflow_changefeed.storage.files import Files
+from airflow_changefeed.verify.verify import verify
 from tests.clocks import after_now
 from tests.unit.export.faults import (
     Killed,

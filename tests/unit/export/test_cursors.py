@@ -13,6 +13,7 @@ import pytest
 
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.cursors import cursors, leases
 from airflow_changefeed.exceptions import (
     CursorBeyondFeedError,
     CursorEditedError,
@@ -21,7 +22,6 @@ from airflow_changefeed.exceptions import (
     ShardNotFoundError,
     UnsupportedVersionError,
 )
-from airflow_changefeed.export import cursors, lease
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.export.consumers import (
     CONSUMER,
@@ -221,7 +221,7 @@ def test_a_crash_before_the_move_repeats_harmlessly(
     source: SqliteFeedSource, variables: Variables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A dead mover's lease runs out, and a retry comes to the same end."""
-    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.3)
+    monkeypatch.setattr(leases, "LEASE_SECONDS", 0.3)
     begin(source)
     with pytest.raises(Crash):
         advance(Crashing(source.database.path), variables, 0)

@@ -26,10 +26,10 @@ from airflow_changefeed.exceptions import (
     ManifestError,
     UnsupportedVersionError,
 )
-from airflow_changefeed.export.coverage import Gap
-from airflow_changefeed.export.dataset import arrow_type, export_dataset
-from airflow_changefeed.export.store import ExportStore
-from airflow_changefeed.export.verify import FindingKind, verify
+from airflow_changefeed.output.coverage import Gap
+from airflow_changefeed.output.dataset import arrow_type, export_dataset
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.verify.verify import FindingKind, verify
 from tests.unit.export.damage import corrupt_manifest
 from tests.unit.export.flights import FEED, START, Flights, hours
 

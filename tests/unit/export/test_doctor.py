@@ -16,14 +16,14 @@ from airflow_changefeed.core.cursor import CursorDocument, variable_key
 from airflow_changefeed.core.fault import FaultKind, Limits, Severity
 from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.doctor.doctor import examine
 from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
     FeedNotFoundError,
     InvalidArgumentError,
 )
-from airflow_changefeed.export.doctor import examine
-from airflow_changefeed.export.read import unit_files
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.read import unit_files
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.identity import DATABASE
 from tests.unit.export.ailments import (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_changefeed.exceptions import OutputNotWritableError
-from airflow_changefeed.export.files import LocalFiles, open_files
+from airflow_changefeed.storage.files import LocalFiles, open_files
 from tests.unit.export.faults import local_files
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from airflow_changefeed.core.capture import CapturedTable, Operation
 from airflow_changefeed.exceptions import FoldError, InvalidWindowError, ManifestError, NotExportedError
-from airflow_changefeed.export.folding import find_fold
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.fold.plan import find_fold
+from airflow_changefeed.output.store import ExportStore
 from tests.unit.export.captures import CAPTURE, IMAGE, TABLE, CapturedExport, Event, reshaped, shape
 from tests.unit.export.flights import START, Flights, hours
 

@@ -14,17 +14,18 @@ from airflow_changefeed.core import cursor, documents
 from airflow_changefeed.core.cursor import CursorDocument
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.feed import DatabaseIdentity
+from airflow_changefeed.cursors import cursors
+from airflow_changefeed.cursors.recovery import adopt, publish, rebuild
+from airflow_changefeed.cursors.variable_state import VariableKind, variable_state
+from airflow_changefeed.doctor.variables import variable_faults
 from airflow_changefeed.exceptions import CursorEditedError, FeedNotFoundError, ForeignOutputError
-from airflow_changefeed.export import claims, cursors
-from airflow_changefeed.export import commit as protocol
-from airflow_changefeed.export.doctor_variables import variable_faults
-from airflow_changefeed.export.files import LocalFiles
-from airflow_changefeed.export.settle import adopt, publish, rebuild
-from airflow_changefeed.export.store import ExportStore
-from airflow_changefeed.export.told import ToldExport
-from airflow_changefeed.export.variable_state import VariableKind, variable_state
-from airflow_changefeed.export.verify import FindingKind, verify
+from airflow_changefeed.export.completed import ToldExport
+from airflow_changefeed.output import claims
+from airflow_changefeed.output import commit as protocol
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from airflow_changefeed.storage.files import LocalFiles
+from airflow_changefeed.verify.verify import FindingKind, verify
 from tests.identity import DATABASE, name_database
 from tests.unit.export.consumers import (
     CONSUMER,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.export.layout import Layout, ManifestName, parse_unit, quote_feed, unquote_feed
+from airflow_changefeed.output.layout import Layout, ManifestName, parse_unit, quote_feed, unquote_feed
 from tests.unit.export.flights import hours
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=40)

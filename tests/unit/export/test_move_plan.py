@@ -11,6 +11,7 @@ from airflow_changefeed.core.consumer import Beginning
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.cursors.moves import Destination, parse_destination, plan_moves
 from airflow_changefeed.exceptions import (
     ChangefeedError,
     ConsumerNotFoundError,
@@ -23,7 +24,6 @@ from airflow_changefeed.exceptions import (
     PurgedError,
     ShardNotFoundError,
 )
-from airflow_changefeed.export.moving import Destination, parse_destination, plan_moves
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.export.consumers import (
     CONSUMER,

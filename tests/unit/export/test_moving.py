@@ -21,6 +21,10 @@ from airflow_changefeed.core.consumer import (
 )
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.cursors import cursors
+from airflow_changefeed.cursors.leases import leased
+from airflow_changefeed.cursors.moves import go_back, move_to, plan_moves, plan_reset
+from airflow_changefeed.cursors.variable_state import VariableKind, variable_state
 from airflow_changefeed.exceptions import (
     ConsumerNotFoundError,
     CursorEditedError,
@@ -33,10 +37,6 @@ from airflow_changefeed.exceptions import (
     SourceUnavailableError,
     StaleVersionError,
 )
-from airflow_changefeed.export import cursors
-from airflow_changefeed.export.lease import leased
-from airflow_changefeed.export.moving import go_back, move_to, plan_moves, plan_reset
-from airflow_changefeed.export.variable_state import VariableKind, variable_state
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.export.consumers import (
     CONSUMER,

@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_changefeed.exceptions import ColumnTypeError
-from airflow_changefeed.export.checksum import checksum
-from airflow_changefeed.export.dataset import arrow_type
-from airflow_changefeed.export.files import LocalFiles
-from airflow_changefeed.export.nested import (
+from airflow_changefeed.export.range_writer import _OpenFile
+from airflow_changefeed.output.dataset import arrow_type
+from airflow_changefeed.output.schemas import wider_type
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.output.structs import (
     leaf_types,
     leaves,
     ordered_text,
@@ -27,11 +28,10 @@ from airflow_changefeed.export.nested import (
     struct_text,
     type_text,
 )
-from airflow_changefeed.export.range_writer import _OpenFile
-from airflow_changefeed.export.schemas import wider_type
-from airflow_changefeed.export.statistics import Extent, MisleadingFooterError
-from airflow_changefeed.export.store import ExportStore
-from airflow_changefeed.export.verify import read_facts
+from airflow_changefeed.storage.files import LocalFiles
+from airflow_changefeed.verify.checksum import checksum
+from airflow_changefeed.verify.statistics import Extent, MisleadingFooterError
+from airflow_changefeed.verify.verify import read_facts
 from tests.unit.export.test_checksum import VALUES
 
 ROW = pa.struct([("a", pa.int64()), ("b", pa.string()), ("inner", pa.struct([("c", pa.bool_())]))])

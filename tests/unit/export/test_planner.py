@@ -29,12 +29,12 @@ from airflow_changefeed.exceptions import (
     OutputNotWritableError,
     ShardNotFoundError,
 )
-from airflow_changefeed.export.commit import commit
 from airflow_changefeed.export.planner import ExportRequest, make_plan
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.commit import commit
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.base_cursors import CursorMove
-from airflow_changefeed.sources.sqlite.writer import lock
+from airflow_changefeed.sources.sqlite.feed.writer import lock
 from tests.unit.export.faults import tree
 from tests.unit.export.flights import CONSUMER, FEED, Flights, hours
 

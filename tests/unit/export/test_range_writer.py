@@ -23,12 +23,12 @@ from airflow_changefeed.exceptions import (
     TransientError,
 )
 from airflow_changefeed.export import range_writer
-from airflow_changefeed.export.connection import JobConnection
-from airflow_changefeed.export.files import LocalFiles, open_files
+from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.range_writer import write_part
 from airflow_changefeed.export.result import ErrorFacts, ExportResult, take_result, write_result
-from airflow_changefeed.export.store import ExportStore
-from airflow_changefeed.export.verify import read_facts
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.storage.files import LocalFiles, open_files
+from airflow_changefeed.verify.verify import read_facts
 
 SCHEMA = pa.schema([("changefeed_ulid", pa.string()), ("n", pa.int64())])
 RANGE = UlidRange(Ulid.MIN, Ulid.of_int(1000))

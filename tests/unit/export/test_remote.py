@@ -13,8 +13,8 @@ import requests
 from botocore.exceptions import IncompleteReadError, ParamValidationError, ProfileNotFound
 
 from airflow_changefeed.exceptions import ChangefeedError, OutputNotWritableError, TransientError
-from airflow_changefeed.export.answers import check_path, secrets_of
-from airflow_changefeed.export.files import RemoteFiles, open_files
+from airflow_changefeed.storage.errors import check_path, secrets_of
+from airflow_changefeed.storage.files import RemoteFiles, open_files
 from tests.unit.export.faults import remote_files
 
 SECRET = "hunter2-hunter2"

@@ -13,7 +13,7 @@ import pytest
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import SealLostError
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.store import ExportStore
 from tests.unit.export.faults import tree
 from tests.unit.export.flights import FEED, Flights, hours
 

@@ -11,8 +11,8 @@ from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.exceptions import IncompleteReadError, MissingEventError, SupersededError
 from airflow_changefeed.export.result import take_result
 from airflow_changefeed.export.run import run_here
-from airflow_changefeed.export.store import ExportStore
-from airflow_changefeed.export.verify import verify
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.verify.verify import verify
 from tests.unit.export.faults import (
     Killed,
     SteppedFiles,

@@ -12,7 +12,7 @@ from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError
-from airflow_changefeed.export.schemas import common_schema, wider_type
+from airflow_changefeed.output.schemas import common_schema, wider_type
 from tests.unit.export.flights import FEED, START, hours
 
 

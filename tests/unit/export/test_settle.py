@@ -13,13 +13,13 @@ from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.cursors import cursors, recovery
 from airflow_changefeed.exceptions import (
     CursorBeyondFeedError,
     CursorError,
     CursorFormatError,
     PurgedError,
 )
-from airflow_changefeed.export import cursors, settle
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.export.consumers import (
     CONSUMER,
@@ -51,7 +51,7 @@ def test_publish_overwrites_any_edit(source: SqliteFeedSource, variables: Variab
     advance(source, variables, 0)
     change, redigest = EDITS[name]
     edit(variables, change, redigest=redigest)
-    settle.publish(source, variables, CONSUMER, FEED)
+    recovery.publish(source, variables, CONSUMER, FEED)
     assert_published(source, variables)
     cursors.resolve(source, variables, CONSUMER, FEED)
 
@@ -59,7 +59,7 @@ def test_publish_overwrites_any_edit(source: SqliteFeedSource, variables: Variab
 def test_publish_without_rows_is_refused(source: SqliteFeedSource, variables: Variables) -> None:
     """There is nothing to publish, and the remedies are named."""
     with pytest.raises(CursorError, match="rebuild"):
-        settle.publish(source, variables, CONSUMER, FEED)
+        recovery.publish(source, variables, CONSUMER, FEED)
 
 
 @pytest.mark.parametrize("number", [0, 3])
@@ -70,7 +70,7 @@ def test_adopt_takes_over_a_place_in_both_directions(
     begin(source)
     advance(source, variables, 0, 1, 3, 4)
     edit(variables, lambda value: value["shards"]["1"].update(ulid=str(end_of(number))))
-    rows = settle.adopt(source, variables, CONSUMER, FEED, by="me")
+    rows = recovery.adopt(source, variables, CONSUMER, FEED, by="me")
     assert places(rows) == {0: end_of(1), 1: end_of(0) if number == 0 else end_of(4)}
     assert {row.moved_by for row in rows} == {"test", "me"}
     assert_published(source, variables)
@@ -82,7 +82,7 @@ def test_adopt_makes_lost_rows_from_the_variable(source: SqliteFeedSource, varia
     begin(source)
     advance(source, variables, 0)
     source.drop_consumer(CONSUMER, FEED)
-    rows = settle.adopt(source, variables, CONSUMER, FEED, by="me")
+    rows = recovery.adopt(source, variables, CONSUMER, FEED, by="me")
     assert places(rows) == {0: end_of(0), 1: end_of(0)}
     assert places(advance(source, variables, 1)) == {0: end_of(1), 1: end_of(1)}
 
@@ -99,7 +99,7 @@ def test_adopt_refuses_what_lies_beyond_the_clock(source: SqliteFeedSource, vari
 
     edit(variables, change)
     with pytest.raises(CursorBeyondFeedError, match="shard 1"):
-        settle.adopt(source, variables, CONSUMER, FEED, by="me")
+        recovery.adopt(source, variables, CONSUMER, FEED, by="me")
     assert places(source.cursors(FEED, CONSUMER)) == {0: end_of(0), 1: end_of(0)}
 
 
@@ -110,7 +110,7 @@ def test_adopt_refuses_what_was_purged(source: SqliteFeedSource, variables: Vari
     source.purge(FEED, START + timedelta(hours=3))
     edit(variables, lambda value: value["shards"]["1"].update(ulid=str(end_of(0))))
     with pytest.raises(PurgedError, match="purged"):
-        settle.adopt(source, variables, CONSUMER, FEED, by="me")
+        recovery.adopt(source, variables, CONSUMER, FEED, by="me")
     assert places(source.cursors(FEED, CONSUMER)) == {0: end_of(3), 1: end_of(3)}
 
 
@@ -122,7 +122,7 @@ def test_adopt_refuses_a_shard_that_the_feed_does_not_have(
     advance(source, variables, 0)
     edit(variables, add_shard)
     with pytest.raises(CursorBeyondFeedError, match="no such shard"):
-        settle.adopt(source, variables, CONSUMER, FEED, by="me")
+        recovery.adopt(source, variables, CONSUMER, FEED, by="me")
     assert set(places(source.cursors(FEED, CONSUMER))) == {0, 1}
 
 
@@ -130,11 +130,11 @@ def test_adopt_needs_a_variable_of_this_consumer(source: SqliteFeedSource, varia
     """Neither a missing Variable nor another consumer's can be adopted."""
     begin(source)
     with pytest.raises(CursorFormatError, match="does not exist"):
-        settle.adopt(source, variables, CONSUMER, FEED, by="me")
+        recovery.adopt(source, variables, CONSUMER, FEED, by="me")
     advance(source, variables, 0)
     edit(variables, other_consumer)
     with pytest.raises(CursorFormatError, match="lake"):
-        settle.adopt(source, variables, CONSUMER, FEED, by="me")
+        recovery.adopt(source, variables, CONSUMER, FEED, by="me")
 
 
 # ---- rebuild
@@ -161,7 +161,7 @@ def test_rebuild_makes_rows_and_variable_from_the_manifests(
         manifest(shard, number) for shard in (0, 1) for number in (4, 0, 1, 2) if (shard, number) != (1, 1)
     )
     store.append(manifest(1, 1, "lake"))
-    rows = settle.rebuild(source, variables, CONSUMER, FEED, store, by="me")
+    rows = recovery.rebuild(source, variables, CONSUMER, FEED, store, by="me")
     assert places(rows) == {0: end_of(2), 1: end_of(0)}
     assert rows[0].frontier == Frontier(hour(0).range.after, end_of(2), (hour(4).range,))
     assert_published(source, variables)
@@ -171,7 +171,7 @@ def test_rebuild_keeps_rows_that_are_there(source: SqliteFeedSource, variables: 
     """Only lost rows are made again; a cursor that a person moved back stays."""
     begin(source, (0,))
     advance(source, variables, 0, shards=(0,))
-    rows = settle.rebuild(
+    rows = recovery.rebuild(
         source,
         variables,
         CONSUMER,
@@ -186,16 +186,16 @@ def test_rebuild_goes_on_after_a_crash(source: SqliteFeedSource, variables: Vari
     """Rows that were begun, but not moved, count as lost."""
     store = Manifests([manifest(0, 0), manifest(0, 1)])
     with pytest.raises(Crash):
-        settle.rebuild(Crashing(source.database.path), variables, CONSUMER, FEED, store, by="me", timeout=1)
+        recovery.rebuild(Crashing(source.database.path), variables, CONSUMER, FEED, store, by="me", timeout=1)
     tokens = {row.shard: row.lease_token for row in source.cursors(FEED, CONSUMER)}
     source.release_lease(CONSUMER, FEED, tokens)
-    assert places(settle.rebuild(source, variables, CONSUMER, FEED, store, by="me")) == {0: end_of(1)}
+    assert places(recovery.rebuild(source, variables, CONSUMER, FEED, store, by="me")) == {0: end_of(1)}
 
 
 def test_rebuild_without_units_is_refused(source: SqliteFeedSource, variables: Variables) -> None:
     """An empty or foreign output does not become a beginning."""
     with pytest.raises(CursorError, match="no unit"):
-        settle.rebuild(source, variables, CONSUMER, FEED, Manifests([manifest(0, 0, "lake")]), by="me")
+        recovery.rebuild(source, variables, CONSUMER, FEED, Manifests([manifest(0, 0, "lake")]), by="me")
     assert source.cursors(FEED, CONSUMER) == []
 
 
@@ -203,4 +203,4 @@ def test_rebuild_refuses_another_databases_export(source: SqliteFeedSource, vari
     """Units beyond the shard's clock cannot be of this feed."""
     store = Manifests([manifest(0, HOURS + 5)])
     with pytest.raises(CursorBeyondFeedError):
-        settle.rebuild(source, variables, CONSUMER, FEED, store, by="me")
+        recovery.rebuild(source, variables, CONSUMER, FEED, store, by="me")

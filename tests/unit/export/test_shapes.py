@@ -17,17 +17,17 @@ from airflow_changefeed.capture.shapes import shaped_schema
 from airflow_changefeed.core.plan import SHAPES, ExportOptions, Plan, Shape
 from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError
 from airflow_changefeed.export.batch import batch_leases
-from airflow_changefeed.export.dataset import arrow_type, export_dataset
-from airflow_changefeed.export.nested import schema_texts, type_text
 from airflow_changefeed.export.planner import ExportRequest, check_shape, make_plan
 from airflow_changefeed.export.range_writer import ROW_GROUP_BYTES
-from airflow_changefeed.export.read import unit_files
 from airflow_changefeed.export.result import ExportResult, take_result
 from airflow_changefeed.export.run import run_here
-from airflow_changefeed.export.schemas import common_schema
-from airflow_changefeed.export.store import ExportStore
-from airflow_changefeed.export.verify import verify
+from airflow_changefeed.output.dataset import arrow_type, export_dataset
+from airflow_changefeed.output.read import unit_files
+from airflow_changefeed.output.schemas import common_schema
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.output.structs import schema_texts, type_text
 from airflow_changefeed.sources.captured import shape_of
+from airflow_changefeed.verify.verify import verify
 from tests.unit.capture.source import COLUMNS, ROW, CaptureSource, event, row
 from tests.unit.export.flights import CONSUMER, FEED, Flights, hours
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pyarrow.fs
 import pytest
 
-from airflow_changefeed.export.states import StateStore
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.fold.states import StateStore
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.read import spark_paths
 
 FEED = "shop.Order"

@@ -12,9 +12,9 @@ import pytest
 
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.cursors import cursors, recovery
+from airflow_changefeed.cursors.variable_state import VariableKind, variable_state
 from airflow_changefeed.exceptions import CursorBeyondFeedError, CursorEditedError
-from airflow_changefeed.export import cursors, settle
-from airflow_changefeed.export.variable_state import VariableKind, variable_state
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.export.consumers import (
     CONSUMER,
@@ -118,9 +118,9 @@ def test_a_restored_database_is_explained_and_settled(
     assert f"the Variable says {ahead}" in refused.value.message
     assert f"the database {end_of(5)}" in refused.value.message
     with pytest.raises(CursorBeyondFeedError, match=r"beyond the shard's clock.*publish"):
-        settle.adopt(source, variables, CONSUMER, FEED, by="anna")
+        recovery.adopt(source, variables, CONSUMER, FEED, by="anna")
     with pytest.raises(CursorBeyondFeedError, match="restored to an earlier state"):
         plan(source, ahead, 0)
-    settle.publish(source, variables, CONSUMER, FEED)
+    recovery.publish(source, variables, CONSUMER, FEED)
     assert places(move(source, variables, plan(source, end_of(1))))[0] == end_of(1)
     assert_published(source, variables)

@@ -16,12 +16,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError, ManifestError, TransientError
-from airflow_changefeed.export.commit import begin, commit_empty
-from airflow_changefeed.export.files import LocalFiles, RemoteFiles
-from airflow_changefeed.export.read import unit_files
-from airflow_changefeed.export.schemas import common_schema
-from airflow_changefeed.export.store import ExportStore
-from airflow_changefeed.export.verify import FindingKind, verify, verify_export
+from airflow_changefeed.output.commit import begin, commit_empty
+from airflow_changefeed.output.read import unit_files
+from airflow_changefeed.output.schemas import common_schema
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.storage.files import LocalFiles, RemoteFiles
+from airflow_changefeed.verify.verify import FindingKind, verify, verify_export
 from tests.unit.export.damage import DAMAGES, change_cell, copy, corrupt_manifest, data_file, first_manifest
 from tests.unit.export.flights import FEED, Flights, hours
 

@@ -10,10 +10,10 @@ from typing import Any
 from airflow_changefeed.core.capture import CaptureGap, Operation
 from airflow_changefeed.core.fault import Fault, FaultKind
 from airflow_changefeed.core.feed import Column
-from airflow_changefeed.sources.mssql import inspect_capture_faults as told
-from airflow_changefeed.sources.mssql.capture_drift import TableDrift
-from airflow_changefeed.sources.mssql.names import MssqlFeed
-from airflow_changefeed.sources.mssql.registry import Registry
+from airflow_changefeed.sources.mssql.capture.drift import TableDrift
+from airflow_changefeed.sources.mssql.capture.registry import Registry
+from airflow_changefeed.sources.mssql.doctor import capture_faults as told
+from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from tests.unit.sources.mssql_feeds import make_feed
 
 NAME, SCHEMA = "myservice.MyTable_changes", "changefeed"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_changefeed.core.feed import Column, FeedInfo, FeedKind
-from airflow_changefeed.sources.mssql.names import MssqlFeed
+from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 
 
 def make_feed(kind: FeedKind = FeedKind.OUTBOX, name: str = "s.T", **changes: Any) -> MssqlFeed:

@@ -7,8 +7,8 @@ import mssql_python
 import pytest
 
 from airflow_changefeed.exceptions import FeedSetupError, PermissionDeniedError
-from airflow_changefeed.sources.mssql.capture import server_refusals
-from airflow_changefeed.sources.mssql.errors import name_error
+from airflow_changefeed.sources.mssql.capture.control import server_refusals
+from airflow_changefeed.sources.mssql.connection.errors import name_error
 
 
 def refused(said: str) -> mssql_python.ProgrammingError:

@@ -21,10 +21,10 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
 from airflow_changefeed.sources.captured import shape_of
-from airflow_changefeed.sources.mssql.arrow import converted, plan_batches
-from airflow_changefeed.sources.mssql.capture_query import CaptureQuery, feed_schema, range_query
-from airflow_changefeed.sources.mssql.query import RangeQuery
-from airflow_changefeed.sources.mssql.registry import Registry
+from airflow_changefeed.sources.mssql.capture.query import CaptureQuery, feed_schema, range_query
+from airflow_changefeed.sources.mssql.capture.registry import Registry
+from airflow_changefeed.sources.mssql.feed.arrow import converted, plan_batches
+from airflow_changefeed.sources.mssql.feed.query import RangeQuery
 from tests.mssql_types import CASES, ROWVERSION, Case
 from tests.unit.sources.mssql_captures import (
     NAME,

@@ -10,10 +10,10 @@ import pytest
 from airflow_changefeed.core.capture import KeyChange, Operation
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.feed import Column
-from airflow_changefeed.sources.mssql import inspect_capture_faults as told
-from airflow_changefeed.sources.mssql.capture_drift import TableDrift, column_drift
-from airflow_changefeed.sources.mssql.capture_info import capture_spec
-from airflow_changefeed.sources.mssql.registry import Registry, is_of_capture
+from airflow_changefeed.sources.mssql.capture.drift import TableDrift, column_drift
+from airflow_changefeed.sources.mssql.capture.info import capture_spec
+from airflow_changefeed.sources.mssql.capture.registry import Registry, is_of_capture
+from airflow_changefeed.sources.mssql.doctor import capture_faults as told
 from tests.unit.sources.mssql_captures import (
     BROKEN,
     NAME,

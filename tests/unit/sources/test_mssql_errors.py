@@ -23,9 +23,9 @@ from airflow_changefeed.exceptions import (
     StaleVersionError,
     TerminalError,
 )
-from airflow_changefeed.sources.mssql.errors import CONVERTED, THROWN, name_error, thrown
-from airflow_changefeed.sources.mssql.native import NATIVE
-from airflow_changefeed.sources.mssql.rights import ROLES
+from airflow_changefeed.sources.mssql.connection.errors import CONVERTED, THROWN, name_error, thrown
+from airflow_changefeed.sources.mssql.connection.native_errors import NATIVE
+from airflow_changefeed.sources.mssql.install.rights import ROLES
 
 FILES = files("airflow_changefeed.sql.mssql")
 

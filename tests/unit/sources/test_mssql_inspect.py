@@ -17,9 +17,9 @@ import pytest
 from airflow_changefeed import __version__
 from airflow_changefeed.core.fault import Fault, FaultKind
 from airflow_changefeed.core.feed import FeedInfo, FeedKind
-from airflow_changefeed.sources.mssql import inspect_faults as told
-from airflow_changefeed.sources.mssql.names import MssqlFeed
-from airflow_changefeed.sources.mssql.objects import (
+from airflow_changefeed.sources.mssql.doctor import faults as told
+from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
+from airflow_changefeed.sources.mssql.install.objects import (
     capture_objects,
     feed_objects,
     feed_roles,

@@ -18,9 +18,9 @@ from airflow_changefeed.core.feed import Column
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import ColumnTypeError, MissingEventError, SchemaChangedError
 from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
-from airflow_changefeed.sources.mssql.arrow import converted, plan_batches
-from airflow_changefeed.sources.mssql.capture_query import feed_schema
-from airflow_changefeed.sources.mssql.query import BATCH_BYTES, BatchRows, RangeQuery
+from airflow_changefeed.sources.mssql.capture.query import feed_schema
+from airflow_changefeed.sources.mssql.feed.arrow import converted, plan_batches
+from airflow_changefeed.sources.mssql.feed.query import BATCH_BYTES, BatchRows, RangeQuery
 from tests.examples import examples, run_example
 from tests.mssql_types import CASES, ROWVERSION, Case
 from tests.unit.sources.mssql_feeds import make_feed

@@ -10,10 +10,10 @@ import pytest
 from airflow_changefeed.core.feed import Column, FeedKind, Shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.sources.mssql.feed.query import RangeQuery
+from airflow_changefeed.sources.mssql.feed.reader import key_definitions
+from airflow_changefeed.sources.mssql.feed.types import declared, stored_type
 from airflow_changefeed.sources.mssql.names import quote, split_name
-from airflow_changefeed.sources.mssql.query import RangeQuery
-from airflow_changefeed.sources.mssql.reader import key_definitions
-from airflow_changefeed.sources.mssql.types import declared, stored_type
 from tests.unit.sources.mssql_feeds import make_feed
 
 ALL = UlidRange(Ulid.MIN, Ulid.MAX)

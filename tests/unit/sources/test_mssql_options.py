@@ -10,7 +10,7 @@ from mssql_python.connection_string_parser import _ConnectionStringParser as Dri
 
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources import open_source
-from airflow_changefeed.sources.mssql.options import (
+from airflow_changefeed.sources.mssql.connection.options import (
     AUTHENTICATION,
     DRIVER_OPTIONS,
     DriverOptions,

@@ -18,8 +18,8 @@ from airflow_changefeed.exceptions import (
     SourceUnavailableError,
 )
 from airflow_changefeed.sources import open_source
-from airflow_changefeed.sources.mssql import connection as connections
-from airflow_changefeed.sources.mssql.retry import RetryPolicy
+from airflow_changefeed.sources.mssql.connection import pool
+from airflow_changefeed.sources.mssql.connection.retry import RetryPolicy
 
 SECRET = "hunter2;{}=\\"
 DESCRIPTION = {
@@ -170,5 +170,5 @@ def test_opening_a_source_loads_no_driver() -> None:
 
 def test_connections_are_kept_for_a_while_only() -> None:
     """A kept one that nobody used for long may have been dropped on the way."""
-    assert 0 < connections.KEEP_SECONDS <= 60
-    assert connections.KEEP_CONNECTIONS >= 1
+    assert 0 < pool.KEEP_SECONDS <= 60
+    assert pool.KEEP_CONNECTIONS >= 1

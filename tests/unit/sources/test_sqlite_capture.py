@@ -21,7 +21,7 @@ from airflow_changefeed.exceptions import (
     HistoryError,
     PurgedError,
 )
-from airflow_changefeed.sources.sqlite.control import DRAIN_ROWS
+from airflow_changefeed.sources.sqlite.feed.control import DRAIN_ROWS
 from tests.clocks import after_now
 from tests.examples import examples
 from tests.unit.sources.sqlite_captures import ALL, CaptureFile

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_changefeed.core.capture_repair import RepairWay
+from airflow_changefeed.core.capture import RepairWay
 from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError, StaleVersionError
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.sources.sqlite_captures import ALL, CaptureFile

@@ -14,9 +14,9 @@ import pytest
 from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.sources.sqlite.names import load_feed
-from airflow_changefeed.sources.sqlite.peek import look_sql
-from airflow_changefeed.sources.sqlite.writer import lock
+from airflow_changefeed.sources.sqlite.feed.names import load_feed
+from airflow_changefeed.sources.sqlite.feed.poll import look_sql
+from airflow_changefeed.sources.sqlite.feed.writer import lock
 
 #: Columns of an event table, and the kind of its feed.
 TABLES = {

@@ -20,11 +20,12 @@ import pytest
 from airflow_changefeed.core.feed import FeedKind, Shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgumentError, PurgedError
-from airflow_changefeed.sources.sqlite import SqliteFeedSource, adbc
-from airflow_changefeed.sources.sqlite.adbc import stream_adbc
-from airflow_changefeed.sources.sqlite.control import DRAIN_ROWS, DRAIN_SHARDS
-from airflow_changefeed.sources.sqlite.names import FeedTables
-from airflow_changefeed.sources.sqlite.writer import lock
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from airflow_changefeed.sources.sqlite.feed import adbc
+from airflow_changefeed.sources.sqlite.feed.adbc import stream_adbc
+from airflow_changefeed.sources.sqlite.feed.control import DRAIN_ROWS, DRAIN_SHARDS
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables
+from airflow_changefeed.sources.sqlite.feed.writer import lock
 from tests.clocks import after_now
 
 PURGE = """

@@ -25,7 +25,7 @@ from airflow_changefeed.exceptions import (
     PurgedError,
     ShardNotFoundError,
 )
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.datasource import ChangefeedDataSource
 from airflow_changefeed.spark.errors import changefeed_error
 from airflow_changefeed.spark.options import parse_options

@@ -20,18 +20,18 @@ import pytest
 from airflow_changefeed.core.plan import Plan, PlannedUnit
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError
-from airflow_changefeed.export.commit import commit_empty
-from airflow_changefeed.export.connection import JobConnection
-from airflow_changefeed.export.files import LocalFiles
+from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.progress import ProgressWatch, TaskProgress, size_text
 from airflow_changefeed.export.result import take_result
-from airflow_changefeed.export.store import ExportStore
-from airflow_changefeed.export.verify import verify
+from airflow_changefeed.output.commit import commit_empty
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.archive import package_archive
 from airflow_changefeed.spark.job import main, run_plan
 from airflow_changefeed.spark.read import spark_type
 from airflow_changefeed.spark.tasks import group
 from airflow_changefeed.spark.watch import EXIT_STATUS, is_alive, watch
+from airflow_changefeed.storage.files import LocalFiles
+from airflow_changefeed.verify.verify import verify
 from tests.identity import DATABASE
 from tests.unit.export.flights import FEED, hours
 
@@ -73,9 +73,9 @@ def test_a_task_imports_neither_pandas_nor_polars(tmp_path: Path) -> None:
 import json, sqlite3, sys
 import pyarrow as pa
 from airflow_changefeed.core.plan import ExportOptions
-from airflow_changefeed.export.connection import JobConnection
+from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.planner import ExportRequest, make_plan
-from airflow_changefeed.export.store import ExportStore
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.spark.tasks import WriteParts, group
 

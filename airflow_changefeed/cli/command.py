@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the commands share: how they fail, how they find connections, and how they show rows."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from airflow.cli.simple_table import AirflowConsole
+from airflow.utils import yaml
+from airflow.utils.cli import suppress_logs_and_warning
+from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+from rich.markup import escape
+
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.cursors.cursors import CONN_ID
+from airflow_changefeed.exceptions import ChangefeedError
+from airflow_changefeed.sources.mssql.connection.errors import is_driver_error
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_changefeed.core.ulid import Ulid
+    from airflow_changefeed.sources.base import FeedSource
+
+#: Exit status of a command that could not do what it was asked for; 1 is left to what a command finds.
+FAILED = 2
+#: Exit status after a person said no.
+DECLINED = 1
+
+Row = dict[str, Any]
+
+
+def command(run: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
+    """Let a function be a command: logs are silent unless asked for; what a person can act on is one line."""
+
+    @suppress_logs_and_warning
+    @providers_configuration_loaded
+    @functools.wraps(run)
+    def wrapped(args: Namespace) -> None:
+        try:
+            run(args)
+        except Exception as problem:
+            # What a server says may have no name of ours; a traceback would end with the status of a finding.
+            if not isinstance(problem, (ChangefeedError, OSError)) and not is_driver_error(problem):
+                raise
+            tell(with_conn_id(f"{type(problem).__name__}: {problem}", args))
+            raise SystemExit(FAILED) from None
+
+    return wrapped
+
+
+def with_conn_id(text: str, args: Namespace) -> str:
+    """Name the connection in commands: below this layer nobody knows by which one was asked."""
+    return text.replace(CONN_ID, f"--conn-id {shlex.quote(getattr(args, 'conn_id', None) or '...')}")
+
+
+def tell(message: str | Exception) -> None:
+    """Write for people, to standard error: standard output is for results alone."""
+    if isinstance(message, Exception):
+        message = f"{type(message).__name__}: {message}"
+    print(message, file=sys.stderr)
+
+
+def use_stored_connections() -> None:
+    """Let the task SDK, which looks connections up, find those that are stored, as Airflow's commands do."""
+    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
+
+
+def open_feeds(conn_id: str) -> closing[FeedSource]:
+    """
+    Open the feeds of an Airflow connection, for a block.
+
+    :raises ConnectionNotUsableError: no such connection, or one that holds no feeds; terminal.
+    """
+    from airflow_changefeed.hooks.changefeed import ChangefeedHook
+
+    use_stored_connections()
+    return closing(ChangefeedHook(conn_id).source())
+
+
+def ask(question: str, otherwise: str) -> None:
+    """
+    Go on only if a person says yes.
+
+    :param otherwise: what a command that ends here has not done.
+    """
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not answer:
+        tell(f"\nNobody is there to answer: give --yes. {otherwise}")
+        raise SystemExit(FAILED)
+    if answer.strip().lower() not in ("y", "yes"):
+        tell(otherwise)
+        raise SystemExit(DECLINED)
+
+
+def seen_version(args: Namespace, present: int, question: str, otherwise: str) -> int:
+    """
+    Return the resource version to change: the one that was named, or the one that a person has just seen.
+
+    :param present: as it was read.
+    :param question: names what changes, and the present value.
+    :param otherwise: what a command that ends here has not done.
+    """
+    if args.resource_version is not None:
+        return int(args.resource_version)
+    if not args.yes:
+        ask(f"Resource version {present}. {question}", otherwise)
+    return present
+
+
+def ulid_values(name: str, ulid: Ulid | None) -> Row:
+    """Return a ULID and its time, as two values of a row."""
+    return {
+        name: None if ulid is None else str(ulid),
+        f"{name}_time": None if ulid is None else format_time(ulid.time),
+    }
+
+
+def show(
+    rows: Sequence[Row], output: str, short: Callable[[Row], Row] = lambda row: row, *, on_error: bool = False
+) -> None:
+    """
+    Write rows to standard output; none is an empty list for programs, and nothing for people.
+
+    :param output: ``json`` and ``yaml`` have all values as they are, ``table`` and ``plain`` are for people.
+    :param short: what people get of a row.
+    :param on_error: whether to write to standard error instead.
+    """
+    file = sys.stderr if on_error else sys.stdout
+    if output == "json":
+        print(json.dumps(list(rows)), file=file)
+    elif output == "yaml":
+        print(yaml.safe_dump(list(rows), sort_keys=False), file=file, end="")
+    elif rows:
+        texts = [{name: _text(value) for name, value in short(row).items()} for row in rows]
+        if output == "plain":
+            print(_plain(texts), file=file)
+        else:
+            # Brackets would be taken for colours.
+            escaped = [{name: escape(value) for name, value in row.items()} for row in texts]
+            AirflowConsole(file=file).print_as(data=escaped, output="table")
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={_text(part)}" for name, part in value.items())
+    return "; ".join(map(_text, value)) if isinstance(value, list) else str(value)
+
+
+def _plain(rows: Sequence[dict[str, str]]) -> str:
+    """Return columns with spaces between; texts stay as they are, also those that look like numbers."""
+    lines = [list(rows[0]), *(list(row.values()) for row in rows)]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``airflow changefeed capture``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.utils.platform import getuser
+
+from airflow_changefeed.cli.command import Row, command, open_feeds, seen_version, show, tell
+from airflow_changefeed.core.capture import (
+    TRACE_KEY,
+    CaptureSpec,
+    KeyChange,
+    Operation,
+    TableCapture,
+    spec_from_dict,
+    spec_to_dict,
+)
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.exceptions import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from datetime import datetime
+
+    from airflow_changefeed.core.capture import CaptureGap, CaptureInfo
+    from airflow_changefeed.sources.base import FeedSource
+
+#: Exit status of a check that found an open gap.
+OPEN = 1
+#: Said before triggers are made on tables of SQL Server: their users learn it here, or from errors.
+OUTPUT_WARNING = """\
+Tables with triggers refuse `output` without `into` (error 334), and cannot be the target of `output into`.
+Before you enable a capture, tell those that write {tables}:
+  Entity Framework Core 7 and later: ToTable(table => table.HasTrigger("...")), or UseSqlOutputClause(false)
+  SQLAlchemy: Table(..., implicit_returning=False)
+  others: output into a table variable, or scope_identity()"""
+_NO_FOLD = """\
+{table} cannot be folded from these events alone: {why}.
+A feed of notifications needs no more. To fold, enable a capture with these options, under another --name."""
+#: What `--spec` says all by itself.
+_OF_SPEC = (
+    *("table", "insert", "update", "delete", "shard", "name", "shard_key_type", "key_change"),
+    *("keep_unchanged", "session_key", "trace_key", "with_sequence", "no_guard_table", "no_guard_schema"),
+)
+_ALL, _NONE = "all", "none"
+
+
+@command
+def enable(args: Namespace) -> None:
+    """Record changes from now on; a dry run only prints what would be asked for."""
+    spec = spec_of(args)
+    if args.dry_run:
+        print(json.dumps(spec_to_dict(spec), indent=2))
+        _warn_of_folds(spec)
+        return
+    with open_feeds(args.conn_id) as source:
+        if source.capabilities.set_triggers:
+            tell(OUTPUT_WARNING.format(tables=", ".join(table.table for table in spec.tables)))
+        version = _seen_disabled(source, spec, args)
+        info = source.enable_capture(spec, snapshot=args.snapshot, resource_version=version)
+        show([capture_row(info)], args.output, _short)
+        tell(f"Capture {info.name} records changes; its events are the feed {info.name}")
+        _warn_of_folds(spec, info)
+
+
+def _warn_of_folds(spec: CaptureSpec, info: CaptureInfo | None = None) -> None:
+    """
+    Say why the tables' rows cannot be folded from what is recorded, and by which options they could.
+
+    :param info: the capture as it is; None where only its options are known.
+    """
+    for table in spec.tables:
+        missing = [one.value for one in Operation if one not in table.operations]
+        why = [f"{operation}s are not recorded (--{operation})" for operation in missing]
+        if spec.key_change is KeyChange.NEW_ONLY and table.update is not None:
+            why.append("an update of a key records the new row alone (--key-change delete_insert)")
+        if None not in (table.insert, table.update) and set(table.insert or ()) != set(table.update or ()):
+            why.append("inserts and updates record different columns (--insert, --update)")
+        if info is not None:
+            captured = info.shape.tables[table.table]
+            why += (
+                []
+                if missing or captured.is_whole
+                else ["the rows that were there are not recorded (--snapshot)"]
+            )
+            why += [] if captured.key_columns else ["it has no primary key"]
+            lost = {
+                key for one in captured.columns.values() for key in captured.key_columns if key not in one
+            }
+            why += [f"key columns are left out: {', '.join(sorted(lost))}"] if lost else []
+        if why:
+            tell(_NO_FOLD.format(table=table.table, why="; ".join(why)))
+
+
+def _seen_disabled(source: FeedSource, spec: CaptureSpec, args: Namespace) -> int | None:
+    """Return the version that was named, or shown of a capture that is disabled; None where there is none."""
+    is_installed = not source.capabilities.needs_install or source.version() is not None
+    known = {info.name: info for info in source.captures()} if is_installed else {}
+    present = known.get(spec.full_name)
+    if present is None or present.is_enabled:
+        return None if args.resource_version is None else int(args.resource_version)
+    question = f"Enable capture {present.name} again? It is disabled; what changed meanwhile is a gap"
+    return seen_version(args, present.resource_version, question, "Nothing was enabled")
+
+
+def spec_of(args: Namespace) -> CaptureSpec:
+    """
+    Return the capture that options, or a file, ask for.
+
+    :raises InvalidArgumentError: both, neither, a file that holds none, or a capture that is wrong by itself.
+    """
+    if args.spec is not None:
+        given = [f"--{name.replace('_', '-')}" for name in _OF_SPEC if getattr(args, name)]
+        if given:
+            raise InvalidArgumentError(
+                f"--spec says all of the capture: leave {', '.join(given)} out, or --spec"
+            )
+        return spec_from_dict(_read(args.spec))
+    if not args.table:
+        raise InvalidArgumentError("name a table by --table, or a file by --spec")
+    columns = {name: _columns(getattr(args, name)) for name in ("insert", "update", "delete")}
+    chosen = [f"--{name}" for name, names in columns.items() if names]
+    if chosen and len(args.table) > 1:
+        raise InvalidArgumentError(
+            f"{', '.join(chosen)}: columns are named for one --table; for several give a file by --spec"
+        )
+    return CaptureSpec(
+        tables=tuple(TableCapture(table, shard=args.shard or "0", **columns) for table in args.table),
+        name=args.name or "",
+        shard_key_type=args.shard_key_type or CaptureSpec.shard_key_type,
+        key_change=KeyChange(args.key_change or CaptureSpec.key_change),
+        keep_unchanged=args.keep_unchanged,
+        session_keys=tuple(args.session_key or ()),
+        trace_key=None if args.trace_key == _NONE else args.trace_key or TRACE_KEY,
+        with_sequence=args.with_sequence,
+        guard_table=not args.no_guard_table,
+        guard_schema=not args.no_guard_schema,
+    )
+
+
+def _columns(text: str | None) -> tuple[str, ...] | None:
+    """Return the columns of an operation; empty for all, None for an operation that is not recorded."""
+    if text is None or text == _ALL:
+        return ()
+    if text == _NONE:
+        return None
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise InvalidArgumentError(f"{text!r} names no columns: write a,b,c, or {_ALL}, or {_NONE}")
+    return names
+
+
+def _read(path: str) -> Any:
+    """Read JSON from a file, or from standard input."""
+    text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        where = "standard input" if path == "-" else path
+        raise InvalidArgumentError(f"{where} holds no JSON of a capture: {error}") from None
+
+
+@command
+def disable(args: Namespace) -> None:
+    """Stop recording."""
+    with open_feeds(args.conn_id) as source:
+        present = source.capture(args.name)
+        version = args.resource_version
+        if present.is_enabled:
+            question = (
+                f"Stop recording of capture {present.name}, enabled at {format_time(present.enabled_at)}?"
+            )
+            version = seen_version(args, present.resource_version, question, "Nothing was disabled")
+        source.disable_capture(args.name, resource_version=version)
+        show([capture_row(source.capture(args.name))], args.output, _short)
+        tell(f"Capture {args.name} records nothing any more; its feed stays, to be exported to its end")
+
+
+@command
+def list_captures(args: Namespace) -> None:
+    """Show all captures."""
+    with open_feeds(args.conn_id) as source:
+        found = source.captures()
+        show([capture_row(info) for info in found], args.output, _short)
+        tell(f"Captures: {len(found)}")
+
+
+@command
+def refresh(args: Namespace) -> None:
+    """Capture the present columns."""
+    with open_feeds(args.conn_id) as source:
+        present = source.capture(args.name)
+        question = f"Let capture {present.name} take the present columns? {_drift(present)}"
+        version = seen_version(args, present.resource_version, question, "Nothing was refreshed")
+        without = tuple(args.without or ())
+        info = source.refresh_capture(args.name, without=without, resource_version=version)
+        show([capture_row(info)], args.output, _short)
+        tell(f"Capture {info.name} takes the present columns")
+
+
+def _drift(info: CaptureInfo) -> str:
+    return f"What differs: {'; '.join(info.drift)}" if info.drift else "Nothing differs"
+
+
+@command
+def check(args: Namespace) -> None:
+    """Look for gaps; the open ones go to standard output."""
+    with open_feeds(args.conn_id) as source:
+        names = [info.name for info in source.captures()] if args.name is None else [args.name]
+        found = [gap for name in names for gap in source.check_capture(name)]
+        show([gap_row(gap) for gap in found], args.output, _open)
+        tell(f"Captures: {len(names)}; open gaps: {len(found)}")
+        if found:
+            tell("Their feeds are not sealed until you settle them: airflow changefeed capture settle")
+            raise SystemExit(OPEN)
+
+
+@command
+def settle(args: Namespace) -> None:
+    """Close the gaps that are open, or record all rows anew where there are none, after asking."""
+    with open_feeds(args.conn_id) as source:
+        before = source.capture(args.name)
+        if not before.gaps and not args.resync and args.resource_version is None:
+            show([capture_row(before)], args.output, _short)
+            tell(f"Capture {args.name} has no open gap: nothing was settled")
+            return
+        if args.resync and not before.is_enabled:
+            raise InvalidArgumentError(
+                f"capture {args.name!r} is disabled, so it records no rows: enable it first, or leave "
+                "--resync out"
+            )
+        if args.resource_version is None and not args.yes:
+            show([gap_row(gap) for gap in before.gaps], "table", _open, on_error=True)
+        question = _settling(before, resync=args.resync)
+        version = seen_version(args, before.resource_version, question, "Nothing was settled")
+        info = source.settle_capture(
+            args.name, note=args.note, by=getuser(), resync=args.resync, resource_version=version
+        )
+        show([capture_row(info)], args.output, _short)
+        tell(f"Settled {len(before.gaps)} gaps of capture {args.name}")
+        if args.resync:
+            tell("The rows that there are now were recorded; folds are right from there on")
+
+
+def _settling(info: CaptureInfo, *, resync: bool) -> str:
+    """Return what settling a capture is about to do, as a question."""
+    if not info.gaps:
+        return f"Capture {info.name} has no open gap. Record all rows of its tables anew?"
+    more = ", and record all rows of their tables anew" if resync else ""
+    return f"Settle {len(info.gaps)} gaps of capture {info.name}{more}?"
+
+
+@command
+def gaps(args: Namespace) -> None:
+    """Show all gaps there ever were."""
+    with open_feeds(args.conn_id) as source:
+        names = [info.name for info in source.captures()] if args.name is None else [args.name]
+        found = [gap for name in names for gap in source.capture_gaps(name)]
+        show([gap_row(gap) for gap in found], args.output)
+        tell(f"Captures: {len(names)}; gaps: {len(found)}")
+
+
+def capture_row(info: CaptureInfo) -> Row:
+    """Return a capture as JSON has it."""
+    return {
+        "capture": info.name,
+        "is_enabled": info.is_enabled,
+        "enabled_at": format_time(info.enabled_at),
+        "resource_version": info.resource_version,
+        "whole_tables": [name for name, table in info.shape.tables.items() if table.is_whole],
+        "drift": list(info.drift),
+        "open_gaps": [gap_row(gap) for gap in info.gaps],
+        "spec": spec_to_dict(info.spec),
+    }
+
+
+def gap_row(gap: CaptureGap) -> Row:
+    """Return a gap as JSON has it."""
+    return {
+        "number": gap.number,
+        "capture": gap.capture,
+        "table": gap.table,
+        "reason": gap.reason,
+        "found_at": format_time(gap.found_at),
+        "after": _time(gap.after),
+        "settled_at": _time(gap.settled_at),
+        "settled_by": gap.settled_by,
+        "note": gap.note,
+    }
+
+
+def _time(time: datetime | None) -> str | None:
+    return None if time is None else format_time(time)
+
+
+def _short(row: Row) -> Row:
+    """Return what fits a screen of a capture."""
+    return {
+        "capture": row["capture"],
+        "tables": [table["table"] for table in row["spec"]["tables"]],
+        "enabled": row["is_enabled"],
+        "since": row["enabled_at"],
+        "version": row["resource_version"],
+        "drift": row["drift"],
+        "open gaps": len(row["open_gaps"]),
+    }
+
+
+def _open(row: Row) -> Row:
+    """Return what fits a screen of an open gap."""
+    return {name: row[name] for name in ("number", "capture", "table", "reason", "after")}

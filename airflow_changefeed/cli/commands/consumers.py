@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``airflow changefeed consumer``, and ``leases``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.utils.platform import getuser
+
+from airflow_changefeed.cli.command import (
+    Row,
+    ask,
+    command,
+    open_feeds,
+    seen_version,
+    show,
+    tell,
+    ulid_values,
+)
+from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, OnPoison, Outcome
+from airflow_changefeed.core.feed import shard_text
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.cursors.cursors import some
+from airflow_changefeed.exceptions import ConsumerNotFoundError, InvalidArgumentError, ShardNotFoundError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from datetime import datetime
+
+    from airflow_changefeed.core.consumer import ConsumerInfo, Invocation, LeaseInfo
+    from airflow_changefeed.core.cursor import CursorRow
+    from airflow_changefeed.sources.base import FeedSource
+
+
+@command
+def create(args: Namespace) -> None:
+    """Make a consumer."""
+    from airflow_changefeed.consumers.begin import create_consumer
+
+    spec = ConsumerSpec(args.name, args.feed, **_given(args))
+    with open_feeds(args.conn_id) as source:
+        info = create_consumer(source, spec, args.start or Beginning.LATEST, by=getuser())
+        show([consumer_row(info)], args.output)
+        tell(f"Consumer {args.name} of feed {args.feed} is there; no purge passes it until it is dropped")
+
+
+@command
+def alter(args: Namespace) -> None:
+    """Give a consumer other settings, after asking."""
+    given = _given(args)
+    if not given:
+        raise InvalidArgumentError("name what to change: --max-attempts, --on-poison or --keep-log")
+    with open_feeds(args.conn_id) as source:
+        info = source.consumer(args.name, args.feed)
+        spec = replace(info.spec, **given)
+        is_same = spec == info.spec
+        if is_same and args.resource_version is None:
+            show([consumer_row(info)], args.output)
+            tell(f"Consumer {args.name} of feed {args.feed} has these settings already: nothing was changed")
+            return
+        question = (
+            f"Change consumer {args.name} of feed {args.feed} from {info.spec.to_json()} to {spec.to_json()}?"
+        )
+        version = seen_version(args, info.resource_version, question, "Nothing was changed")
+        info = source.change_consumer(spec, resource_version=version, by=getuser())
+        show([consumer_row(info)], args.output)
+        tell("Changed. A process that runs goes on with what it began with until it is started again")
+
+
+def _given(args: Namespace) -> dict[str, Any]:
+    """Return the settings that options name."""
+    given: dict[str, Any] = {}
+    if args.max_attempts is not None:
+        given["max_attempts"] = None if args.max_attempts == "none" else args.max_attempts
+    if args.on_poison is not None:
+        given["on_poison"] = OnPoison(args.on_poison)
+    if args.keep_log is not None:
+        given["keep_log"] = timedelta(seconds=args.keep_log)
+    return given
+
+
+@command
+def revoke(args: Namespace) -> None:
+    """Take a lease away from its holder, after asking."""
+    with open_feeds(args.conn_id) as source:
+        token = args.lease_token
+        if token is None:
+            token = _seen_lease(source, args)
+        source.revoke_lease(args.name, args.feed, args.shard, lease_token=token)
+        found = [
+            one for one in source.leases(args.feed) if one.consumer == args.name and one.shard == args.shard
+        ]
+        show([lease_row(one) for one in found], args.output)
+        tell(f"Whoever held lease {token} writes nothing under it any more")
+
+
+def _seen_lease(source: FeedSource, args: Namespace) -> int:
+    """Return the token of the present grant, shown and agreed to."""
+    rows = {row.shard: row for row in source.cursors(args.feed, args.name)}
+    row = rows.get(args.shard)
+    if row is None:
+        raise ShardNotFoundError(
+            f"consumer {args.name!r} has no cursor for shard {shard_text(args.shard)} of feed {args.feed!r}; "
+            f"it has {some(map(shard_text, rows)) or 'none'}",
+            consumer=args.name,
+            feed=args.feed,
+        )
+    if row.lease_holder is None:
+        raise InvalidArgumentError(
+            f"nobody holds shard {shard_text(args.shard)} for consumer {args.name!r} of feed {args.feed!r}: "
+            "there is nothing to revoke"
+        )
+    if not args.yes:
+        until = None if row.lease_expires is None else format_time(row.lease_expires)
+        ask(
+            f"Take shard {shard_text(args.shard)} away from {row.lease_holder} (lease token "
+            f"{row.lease_token}, until {until})?",
+            "Nothing was revoked",
+        )
+    return row.lease_token
+
+
+@command
+def list_consumers(args: Namespace) -> None:
+    """Show the consumers of events."""
+    with open_feeds(args.conn_id) as source:
+        found = source.consumers(args.feed)
+        show([consumer_row(info) for info in found], args.output)
+        tell(f"Consumers: {len(found)}")
+
+
+@command
+def drop(args: Namespace) -> None:
+    """Forget a consumer, after asking."""
+    with open_feeds(args.conn_id) as source:
+        info = source.consumer(args.name, args.feed)
+        letters = source.dead_letters(args.feed, args.name)
+        if args.resource_version is None and not args.yes:
+            show([_place_row(row) for row in source.cursors(args.feed, args.name)], "table", on_error=True)
+        also = f" and its {len(letters)} open dead letters" if letters else ""
+        question = f"Drop consumer {args.name} of feed {args.feed}{also}?"
+        version = seen_version(args, info.resource_version, question, "Nothing was dropped")
+        source.drop_consumer(args.name, args.feed, resource_version=version)
+        show([consumer_row(info)], args.output)
+        tell(f"Dropped consumer {args.name} of feed {args.feed}")
+
+
+@command
+def log(args: Namespace) -> None:
+    """Show attempts."""
+    with open_feeds(args.conn_id) as source:
+        source.consumer(args.name, args.feed)
+        found = source.invocations(args.feed, args.name, limit=args.limit)
+        chosen = [one for one in found if not args.failed or one.attempt.outcome is not Outcome.CONSUMED]
+        show([invocation_row(one) for one in chosen], args.output)
+        tell(f"Attempts: {len(chosen)}")
+
+
+@command
+def leases(args: Namespace) -> None:
+    """Show who consumes what."""
+    with open_feeds(args.conn_id) as source:
+        found = [one for one in source.leases(args.feed) if args.consumer in (None, one.consumer)]
+        if args.consumer is not None and not found:
+            _check_known(source, args.consumer, args.feed)
+        show([lease_row(one) for one in found], args.output)
+        held = sum(one.holder is not None for one in found)
+        tell(f"Shards: {len(found)}; held: {held}")
+
+
+def _check_known(source: FeedSource, consumer: str, feed: str | None) -> None:
+    """Tell a consumer that has no shard yet from one that is not there."""
+    known = sorted({info.spec.consumer for info in source.consumers(feed)})
+    if consumer not in known:
+        raise ConsumerNotFoundError(
+            f"there is no consumer {consumer!r}; there are: {', '.join(known) or 'none'}", consumer=consumer
+        )
+
+
+def consumer_row(info: ConsumerInfo) -> Row:
+    """Return a consumer as JSON has it."""
+    spec = info.spec
+    return {
+        "consumer": spec.consumer,
+        "feed": spec.feed,
+        "max_attempts": spec.max_attempts,
+        "on_poison": spec.on_poison.value,
+        "keep_log": spec.keep_log.total_seconds(),
+        "created_at": format_time(info.created_at),
+        "created_by": info.created_by,
+        "resource_version": info.resource_version,
+    }
+
+
+def _place_row(row: CursorRow) -> Row:
+    return {
+        "shard": shard_text(row.shard),
+        **ulid_values("cursor", row.ulid),
+        "moved_at": format_time(row.moved_at),
+        "moved_by": row.moved_by,
+    }
+
+
+def lease_row(lease: LeaseInfo) -> Row:
+    """Return a lease as JSON has it."""
+    return {
+        "consumer": lease.consumer,
+        "feed": lease.feed,
+        "shard": shard_text(lease.shard),
+        "holder": lease.holder,
+        "since": _time(lease.since),
+        "expires": _time(lease.expires),
+        "lease_token": lease.token,
+        "waiters": [f"{waiter.name} since {format_time(waiter.since)}" for waiter in lease.waiters],
+    }
+
+
+def invocation_row(one: Invocation) -> Row:
+    """Return an attempt as JSON has it."""
+    return {
+        "number": one.number,
+        "shard": shard_text(one.shard),
+        "first": str(one.attempt.first),
+        "last": str(one.attempt.last),
+        "events": one.attempt.events,
+        "attempt": one.attempt.number,
+        "outcome": one.attempt.outcome.value,
+        "error": one.attempt.error,
+        "started_at": format_time(one.attempt.started_at),
+        "ended_at": format_time(one.ended_at),
+        "holder": one.holder,
+        "lease_token": one.lease_token,
+    }
+
+
+def _time(time: datetime | None) -> str | None:
+    return None if time is None else format_time(time)

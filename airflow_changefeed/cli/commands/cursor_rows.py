@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cursors, their moves and their history, as commands show them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_changefeed.cli.command import Row, ulid_values
+from airflow_changefeed.core.feed import shard_text
+from airflow_changefeed.core.overview import COUNTED
+from airflow_changefeed.core.times import format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_changefeed.core.cursor import CursorChange, CursorRow
+    from airflow_changefeed.core.ulid import Ulid, UlidRange
+    from airflow_changefeed.cursors.moves import PlannedMove
+    from airflow_changefeed.cursors.variable_state import VariableState
+
+_SHOWN = ("shard", "cursor", "cursor_time", "resource_version", "behind", "missing", "lease", "variable")
+
+
+def cursor_row(row: CursorRow, behind: int | None, state: VariableState | None) -> Row:
+    """
+    Return a cursor as JSON has it.
+
+    :param behind: None where it is not known, as the feed has no such shard.
+    :param state: of the Variable; None for a consumer of events.
+    """
+    return {
+        "consumer": row.consumer,
+        "feed": row.feed,
+        "shard": shard_text(row.shard),
+        **ulid_values("cursor", row.ulid),
+        **ulid_values("start", row.frontier.start),
+        **ulid_values("ack", row.ack),
+        "resource_version": row.resource_version,
+        "moved_at": format_time(row.moved_at),
+        "moved_by": row.moved_by,
+        "behind": behind,
+        "missing": [_range(gap) for gap in row.frontier.missing()],
+        "lease_holder": row.lease_holder,
+        "lease_expires": None if row.lease_expires is None else format_time(row.lease_expires),
+        "lease_token": row.lease_token,
+        "variable": None if state is None else state.kind.value,
+    }
+
+
+def move_row(move: PlannedMove) -> Row:
+    """Return a move as JSON has it."""
+    return {
+        "shard": shard_text(move.shard),
+        "resource_version": move.row.resource_version,
+        **ulid_values("before", move.row.ulid),
+        **ulid_values("after", move.frontier.upto),
+        "again": move.again,
+        "skipped": move.skipped,
+        "forgotten": [_range(one) for one in move.forgotten],
+        "absorbed": [_range(one) for one in move.absorbed],
+    }
+
+
+def change_row(change: CursorChange) -> Row:
+    """Return a change as JSON has it."""
+    return {
+        "number": change.number,
+        "shard": shard_text(change.shard),
+        "at": format_time(change.at),
+        "by": change.by,
+        **ulid_values("before", change.before),
+        **ulid_values("after", change.after),
+        "resource_version": change.resource_version,
+        "why": change.why,
+    }
+
+
+def _range(one: UlidRange) -> Row:
+    return {
+        "after": str(one.after),
+        "upto": str(one.upto),
+        # As windows are named: the first millisecond, and the first one behind.
+        "start": format_time(_next(one.after).time),
+        "end": format_time(_next(one.upto).time),
+    }
+
+
+def _next(ulid: Ulid) -> Ulid:
+    return ulid if ulid == type(ulid).MAX else ulid.next()
+
+
+def short_cursor(row: Row) -> Row:
+    """Return what fits a screen of a cursor."""
+    values: dict[str, Any] = {**row, "lease": row["lease_holder"]}
+    if row["behind"] == COUNTED:
+        values["behind"] = f"{COUNTED} or more"
+    values["missing"] = _windows(row["missing"])
+    return {name.replace("_", " "): values[name] for name in _SHOWN}
+
+
+def _windows(ranges: Sequence[Mapping[str, str]], most: int = 3) -> list[str]:
+    texts = [f"{one['start']} to {one['end']}" for one in ranges]
+    return texts[:most] + ([f"{len(texts) - most} more"] if len(texts) > most else [])
+
+
+def short_move(row: Row) -> Row:
+    """Return what fits a screen of a move."""
+    short = {
+        "shard": row["shard"],
+        "version": row["resource_version"],
+        "from": row["before"],
+        "time": row["before_time"],
+        "to": row["after"],
+        "its time": row["after_time"],
+    }
+    if "again" in row:
+        short |= {"again": row["again"], "skipped": row["skipped"]}
+        short |= {name: _windows(row[name]) for name in ("forgotten", "absorbed")}
+    return short
+
+
+def short_change(row: Row) -> Row:
+    """Return what fits a screen of a change."""
+    names = ("number", "shard", "at", "by", "before_time", "after_time", "resource_version", "why")
+    return {name.replace("_", " "): row[name] for name in names}

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``airflow changefeed cursor``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow.utils.platform import getuser
+
+from airflow_changefeed.cli.command import (
+    ask,
+    command,
+    open_feeds,
+    show,
+    tell,
+    ulid_values,
+    with_conn_id,
+)
+from airflow_changefeed.cli.commands.cursor_rows import (
+    change_row,
+    cursor_row,
+    move_row,
+    short_change,
+    short_cursor,
+    short_move,
+)
+from airflow_changefeed.core.feed import Shard, shard_text
+from airflow_changefeed.exceptions import InvalidArgumentError, ShardNotFoundError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Sequence
+
+    from airflow_changefeed.core.cursor import CursorRow
+    from airflow_changefeed.cursors.cursors import VariableStore
+    from airflow_changefeed.cursors.moves import PlannedMove
+    from airflow_changefeed.cursors.variable_state import VariableState
+    from airflow_changefeed.sources.base import FeedSource
+
+#: Shards of a page of an overview.
+_PAGE = 1_000
+
+
+@command
+def show_cursors(args: Namespace) -> None:
+    """Show where a consumer stands."""
+    from airflow_changefeed.cursors.move_plan import known_rows
+    from airflow_changefeed.cursors.moves import is_of_events
+    from airflow_changefeed.cursors.variable_state import variable_state
+
+    with open_feeds(args.conn_id) as source:
+        state = None
+        if not is_of_events(source, args.name, args.feed):
+            # First, as it says what to do where the database has lost its rows.
+            state = variable_state(source, _variables(args), args.name, args.feed)
+            if state.problem is not None:
+                tell(with_conn_id(f"{state.kind.value}: {state.problem}", args))
+        rows = _chosen(known_rows(source, args.name, args.feed), args.shard)
+        behind = _behind(source, args.name, args.feed)
+        show([cursor_row(row, behind.get(row.shard), state) for row in rows], args.output, short_cursor)
+        tell(_summary(rows, state))
+
+
+def _chosen(rows: Sequence[CursorRow], shards: Sequence[Shard] | None) -> Sequence[CursorRow]:
+    unknown = [shard_text(shard) for shard in shards or () if shard not in {row.shard for row in rows}]
+    if unknown:
+        raise ShardNotFoundError(
+            f"consumer {rows[0].consumer!r} has no cursor for shard {', '.join(unknown)} of feed "
+            f"{rows[0].feed!r}",
+            shards=unknown,
+        )
+    return [row for row in rows if not shards or row.shard in shards]
+
+
+def _behind(source: FeedSource, consumer: str, feed: str) -> dict[Shard, int]:
+    """Return how many events are beyond each cursor, as far as they are counted."""
+    found: dict[Shard, int] = {}
+    first = 0
+    while True:
+        (overview,) = source.overview([feed], first_shard=first, shards=_PAGE)
+        found |= {
+            shard.shard: one.behind
+            for shard in overview.shards
+            for one in shard.consumers
+            if one.row.consumer == consumer
+        }
+        first += _PAGE
+        if first >= overview.shard_count:
+            return found
+
+
+def _summary(rows: Sequence[CursorRow], state: VariableState | None) -> str:
+    gaps = sum(len(row.frontier.missing()) for row in rows)
+    words = [f"Cursors: {len(rows)}", f"gaps that hold them: {gaps}"]
+    if state is not None:
+        again = ", and is published again by the next run" if state.kind.value in ("missing", "older") else ""
+        words.append(f"Variable {state.key}: {state.kind.value}{again}")
+    return "; ".join(words)
+
+
+@command
+def set_cursors(args: Namespace) -> None:
+    """Move cursors."""
+    from airflow_changefeed.cursors.moves import plan_moves
+
+    with open_feeds(args.conn_id) as source:
+        _move(source, args, plan_moves(source, args.name, args.feed, args.to, args.shard), "set")
+
+
+@command
+def reset_cursors(args: Namespace) -> None:
+    """Move cursors back."""
+    from airflow_changefeed.cursors.moves import go_back, plan_reset
+
+    if args.change is not None and args.shard:
+        raise InvalidArgumentError("--change names the shard already: leave --shard out")
+    with open_feeds(args.conn_id) as source:
+        if args.change is None:
+            moves, what = plan_reset(source, args.name, args.feed, args.shard), "reset"
+        else:
+            moves = go_back(source, args.name, args.feed, args.change)
+            what = f"reset to before change {args.change}"
+        _move(source, args, moves, what)
+
+
+def _move(source: FeedSource, args: Namespace, moves: Sequence[PlannedMove], what: str) -> None:
+    """Move what is planned, after asking, and only what was shown."""
+    from airflow_changefeed.cursors.moves import move_to
+
+    versions = None
+    if args.resource_version:
+        versions = named_versions(args.resource_version, moves)
+    elif not args.yes:
+        show([move_row(move) for move in moves], "table", short_move, on_error=True)
+        ask(_question(args, moves), "Nothing was moved")
+    why = f"{what}: {args.why}" if args.why else what
+    rows = move_to(
+        *(source, _variables(args), args.name, args.feed, moves), versions=versions, by=getuser(), why=why
+    )
+    after = {row.shard: row for row in rows}
+    show(
+        [{**move_row(move), "resource_version": after[move.shard].resource_version} for move in moves],
+        args.output,
+        short_move,
+    )
+    tell(f"Moved {len(moves)} cursors. airflow changefeed cursor history shows how to go back")
+
+
+def named_versions(
+    given: Sequence[tuple[Shard | None, int]], moves: Sequence[PlannedMove]
+) -> dict[Shard, int]:
+    """
+    Return the version that was named of each cursor that moves.
+
+    :param given: a version, with its shard; without one where a single cursor moves.
+    :raises InvalidArgumentError: a version without shard where several cursors move, or two of one; terminal.
+    """
+    if any(shard is None for shard, _ in given) and (len(given) > 1 or len(moves) > 1):
+        names = " ".join(f"--resource-version {shard_text(move.shard)}=..." for move in moves[:3])
+        raise InvalidArgumentError(
+            f"{len(moves)} cursors move: name the version of each with its shard, {names}"
+        )
+    versions = {moves[0].shard if shard is None else shard: version for shard, version in given}
+    if len(versions) < len(given):
+        raise InvalidArgumentError("--resource-version names a shard twice")
+    return versions
+
+
+def _question(args: Namespace, moves: Sequence[PlannedMove]) -> str:
+    again, skipped = sum(move.again for move in moves), sum(move.skipped for move in moves)
+    return (
+        f"{again} events come again, {skipped} are skipped. Move {len(moves)} cursors of consumer "
+        f"{args.name}, feed {args.feed}, from the versions shown?"
+    )
+
+
+@command
+def history(args: Namespace) -> None:
+    """Show changes."""
+    from airflow_changefeed.cursors.move_plan import known_rows
+
+    with open_feeds(args.conn_id) as source:
+        known_rows(source, args.name, args.feed)
+        found = source.history(args.feed, args.name, shard=args.shard, limit=args.limit)
+        show([change_row(change) for change in found], args.output, short_change)
+        tell(f"Changes: {len(found)}; to before one: airflow changefeed cursor reset --change NUMBER")
+
+
+@command
+def adopt(args: Namespace) -> None:
+    """Let the Variable be right, after asking."""
+    from airflow_changefeed.cursors import recovery
+    from airflow_changefeed.cursors.move_plan import plan_adoption
+
+    with open_feeds(args.conn_id) as source:
+        _check_of_export(source, args)
+        variables = _variables(args)
+        before = source.cursors(args.feed, args.name)
+        wanted = recovery.adopted(source, variables, args.name, args.feed)
+        moves = plan_adoption(source, args.name, args.feed, wanted)
+        versions = {move.shard: move.row.resource_version for move in moves}
+        if args.resource_version:
+            versions |= named_versions(args.resource_version, moves)
+        elif not args.yes:
+            show([move_row(move) for move in moves], "table", short_move, on_error=True)
+            ask(_question(args, moves), "Nothing was moved")
+        rows = recovery.adopt(source, variables, args.name, args.feed, by=getuser(), versions=versions)
+        _show_settled(args, before, rows)
+        tell("The Variable's ULIDs are the cursors now")
+
+
+@command
+def publish(args: Namespace) -> None:
+    """Let the database be right."""
+    from airflow_changefeed.cursors import recovery
+
+    with open_feeds(args.conn_id) as source:
+        _check_of_export(source, args)
+        rows = recovery.publish(source, _variables(args), args.name, args.feed)
+        _show_settled(args, rows, rows)
+        tell("The Variable says what the database says")
+
+
+@command
+def rebuild(args: Namespace) -> None:
+    """Let the manifests be right, for what is lost."""
+    from airflow_changefeed.cursors import recovery
+    from airflow_changefeed.hooks.changefeed_output import storage_options
+    from airflow_changefeed.output.store import ExportStore
+
+    with open_feeds(args.conn_id) as source:
+        _check_of_export(source, args)
+        store = ExportStore(args.path, args.feed, storage_options(args.path, args.path_conn_id))
+        before = source.cursors(args.feed, args.name)
+        rows = recovery.rebuild(source, _variables(args), args.name, args.feed, store, by=getuser())
+        _show_settled(args, before, rows)
+        tell("Lost cursors were made again, and the Variable says what the database says")
+
+
+def _check_of_export(source: FeedSource, args: Namespace) -> None:
+    from airflow_changefeed.cursors.moves import is_of_events
+
+    if is_of_events(source, args.name, args.feed):
+        raise InvalidArgumentError(
+            f"consumer {args.name!r} of feed {args.feed!r} is one of events: it has no Variable and no "
+            "manifests. Its cursors are moved by cursor set"
+        )
+
+
+def _variables(args: Namespace) -> VariableStore:
+    from airflow_changefeed.hooks.changefeed import ChangefeedHook
+
+    return ChangefeedHook(args.conn_id).variables()
+
+
+def _show_settled(args: Namespace, before: Sequence[CursorRow], after: Sequence[CursorRow]) -> None:
+    was = {row.shard: row.ulid for row in before}
+    rows = [
+        {
+            "shard": shard_text(row.shard),
+            **ulid_values("before", was.get(row.shard)),
+            **ulid_values("after", row.ulid),
+            "resource_version": row.resource_version,
+        }
+        for row in after
+    ]
+    show(rows, args.output, short_move)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``airflow changefeed doctor``."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow_changefeed.cli.command import (
+    command,
+    show,
+    tell,
+    use_stored_connections,
+    with_conn_id,
+)
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_changefeed.core.fault import Examination
+    from airflow_changefeed.output.store import ExportStore
+
+FAULTY = 1
+
+
+@command
+def doctor(args: Namespace) -> None:
+    """Find out what is wrong; the faults go to standard output, all else to standard error."""
+    found = _with_spark(_examine(args))
+    rows = [fault.to_dict() for fault in found.faults]
+    show([row | {"remedy": with_conn_id(row["remedy"], args)} for row in rows], args.output)
+    tell(f"{args.conn_id}: {found.summary}")
+    tell(f"Looked at: {'; '.join(found.looked_at)}")
+    tell(f"Not looked at: {'; '.join(found.left_out)}")
+    if not found.is_clean:
+        raise SystemExit(FAULTY)
+
+
+def _examine(args: Namespace) -> Examination:
+    from airflow_changefeed.core.fault import Limits
+    from airflow_changefeed.doctor.doctor import examine
+    from airflow_changefeed.hooks.changefeed import ChangefeedHook
+
+    use_stored_connections()
+    limits = Limits(
+        clock_ahead=timedelta(minutes=args.clock_ahead),
+        outbox_age=timedelta(hours=args.outbox_age),
+        open_transaction=timedelta(minutes=args.open_transaction),
+        idle_consumer=timedelta(hours=args.idle_consumer),
+        role=args.role,
+    )
+    hook = ChangefeedHook(args.conn_id)
+    source = hook.source()
+    try:
+        return examine(
+            source,
+            hook.variables(),
+            feed=args.feed,
+            consumer=args.consumer,
+            open_store=None if args.path is None else lambda feed: _store(args, feed),
+            limits=limits,
+        )
+    finally:
+        source.close()
+
+
+def _with_spark(found: Examination) -> Examination:
+    """Add what Spark would find on this machine; the tasks may run on others."""
+    from airflow_changefeed.core.fault import Examination, Fault, FaultKind
+    from airflow_changefeed.exceptions import SparkEnvironmentError
+    from airflow_changefeed.hooks.changefeed_spark import check_java, check_pyspark
+
+    faults, looked_at, left_out = list(found.faults), list(found.looked_at), list(found.left_out)
+    here = "this machine"
+    try:
+        looked_at.append(f"on {here} Java {check_java(os.environ)}")
+    except SparkEnvironmentError as problem:
+        remedy = "Only where exports on Spark run: else leave it"
+        faults.append(Fault(FaultKind.JAVA_MISSING, here, problem.message, remedy))
+    try:
+        version = check_pyspark(os.environ)
+        if version is None:
+            left_out.append(f"on {here} Spark's version (another Spark than pip's is used, or none)")
+        else:
+            looked_at.append(f"on {here} pyspark and pyspark-client {version}")
+    except SparkEnvironmentError as problem:
+        what, _, remedy = problem.message.partition(" Run: ")
+        faults.append(Fault(FaultKind.SPARK_VERSIONS_DIFFER, here, what.rstrip("."), f"Run: {remedy}"))
+    return Examination.of(faults, found.facts, looked_at, left_out)
+
+
+def _store(args: Namespace, feed: str) -> ExportStore:
+    from airflow_changefeed.hooks.changefeed_output import storage_options
+    from airflow_changefeed.output.store import ExportStore
+
+    return ExportStore(args.path, feed, storage_options(args.path, args.path_conn_id))

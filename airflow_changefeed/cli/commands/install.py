@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``airflow changefeed sql``, ``install``, ``renew-identity`` and ``setup-feed``."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_changefeed.cli.command import ask, command, open_feeds, seen_version, show, tell
+from airflow_changefeed.core.feed import FeedKind
+from airflow_changefeed.exceptions import FeedNotFoundError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_changefeed.core.feed import FeedInfo
+    from airflow_changefeed.sources.base import FeedSource, Installed
+
+
+@command
+def sql(args: Namespace) -> None:
+    """Write the script; no connection is opened, and nothing of Airflow's metadata is read."""
+    from airflow_changefeed import __version__
+    from airflow_changefeed.sources.mssql.install.upgrade import install_text
+
+    text = install_text(args.schema, sequence_cache=args.sequence_cache)
+    if args.output_file is None:
+        sys.stdout.write(text)
+    else:
+        # Line ends as they are: a Windows machine would make another text of it.
+        Path(args.output_file).write_bytes(text.encode())
+        tell(f"Wrote the script of version {__version__} to {args.output_file}")
+
+
+@command
+def install(args: Namespace) -> None:
+    """Run the script through a connection."""
+    with open_feeds(args.conn_id) as source:
+        done = source.install(sequence_cache=args.sequence_cache, force=args.force)
+        feeds = [info.name for info in source.feeds()]
+        row = {"conn_id": args.conn_id, "before": done.before, "after": done.after, "feeds": feeds}
+        # A file without feeds holds nothing of ours.
+        has_identity = source.capabilities.needs_install or feeds
+        show([{**row, "database": source.identity().id if has_identity else None}], args.output)
+        if source.capabilities.needs_install:
+            tell(f"{_sentence(done)}; feeds of this version: {len(feeds)}")
+        else:
+            tell("This source needs no installation: setup-feed makes all there is")
+
+
+@command
+def renew_identity(args: Namespace) -> None:
+    """Give a copy of a database an identity of its own, after asking."""
+    with open_feeds(args.conn_id) as source:
+        before = source.identity().id
+        if not args.yes:
+            ask(
+                f"This is database {before}. A copy gets an identity of its own: its consumers publish under "
+                "new Variables, and its exports refuse the outputs of the original, so that they need paths "
+                "of their own. Do this to a copy alone, while nothing exports from it. Renew its identity?",
+                "Nothing was changed",
+            )
+        after = source.renew_identity().id
+        show([{"conn_id": args.conn_id, "before": before, "after": after}], args.output)
+        tell(f"This is database {after} now")
+
+
+def _sentence(done: Installed) -> str:
+    if done.before is None:
+        return f"Installed version {done.after}"
+    if done.before == done.after:
+        return f"Version {done.after} was there, and was installed again"
+    return f"Went from version {done.before} to {done.after}"
+
+
+@command
+def setup_feed(args: Namespace) -> None:
+    """Make a feed over a table, or renew it."""
+    with open_feeds(args.conn_id) as source:
+        options: dict[str, Any] = {}
+        if args.time_tolerance is not None:
+            options["time_tolerance"] = timedelta(seconds=args.time_tolerance)
+        present = _present(source, args.table)
+        if present is not None:
+            options.setdefault("time_tolerance", present.time_tolerance)
+        options["resource_version"] = _seen(args, present, options.get("time_tolerance"))
+        info = source.set_up_feed(
+            args.table, kind=FeedKind(args.kind), shard_key_type=args.shard_key_type, **options
+        )
+    row = {
+        "feed": info.name,
+        "kind": info.kind.value,
+        "shard_key_type": info.shard_key_type,
+        "key_columns": [column.name for column in info.key_columns],
+        "time_tolerance": info.time_tolerance.total_seconds(),
+        "resource_version": info.resource_version,
+    }
+    show([row], args.output)
+    tell(f"Feed {info.name} is set up")
+
+
+def _present(source: FeedSource, table: str) -> FeedInfo | None:
+    if source.capabilities.needs_install and source.version() is None:
+        return None
+    try:
+        return source.feed(table)
+    except FeedNotFoundError:
+        return None
+
+
+def _seen(args: Namespace, present: FeedInfo | None, tolerance: timedelta | None) -> int | None:
+    """Return the version that was named, shown or read; None where there is no such feed."""
+    if present is None or tolerance is None:
+        return None if args.resource_version is None else int(args.resource_version)
+    if tolerance == present.time_tolerance:
+        # It was read to stay: what somebody sets meanwhile is not to be set back.
+        return int(args.resource_version or present.resource_version)
+    return seen_version(
+        args,
+        present.resource_version,
+        f"Change the time tolerance of feed {present.name} from {present.time_tolerance.total_seconds():g} "
+        f"to {tolerance.total_seconds():g} seconds?",
+        "Nothing was changed",
+    )

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``airflow changefeed output``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow.utils.platform import getuser
+
+from airflow_changefeed.cli.command import Row, ask, command, open_feeds, show, tell
+from airflow_changefeed.core.feed import shard_text
+from airflow_changefeed.core.times import format_time
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_changefeed.core.manifest import Manifest
+
+_SHOWN = ("shard", "rows", "first_time", "end_time", "made_at", "consumer", "run")
+
+
+@command
+def remove_batches(args: Namespace) -> None:
+    """Take batches out of an output of windows, after asking."""
+    from airflow_changefeed.export.batch_removal import check_removable, committed_batches, remove_batches
+    from airflow_changefeed.hooks.changefeed import ChangefeedHook
+    from airflow_changefeed.hooks.changefeed_output import storage_options
+    from airflow_changefeed.output.read import export_there
+    from airflow_changefeed.output.store import ExportStore
+
+    with open_feeds(args.conn_id) as source:
+        source.feed(args.feed)
+        store = ExportStore(args.path, args.feed, storage_options(args.path, args.path_conn_id))
+        export_there(store)
+        batches = committed_batches(store)
+        rows = [_row(batch) for batch in batches]
+        check_removable(source, args.feed, batches)
+        if batches and not args.yes:
+            show(rows, "table", _short, on_error=True)
+            ask(
+                f"Take these {len(batches)} batches, {sum(batch.rows for batch in batches)} events, out of "
+                f"{args.path}? Readers miss the events until windows bring them again",
+                "Nothing was taken out",
+            )
+        variables = ChangefeedHook(args.conn_id).variables()
+        remove_batches(source, variables, store, batches, by=getuser())
+    show(rows, args.output, _short)
+    tell(f"Batches taken out: {len(batches)}" + (". Run the windows of their time now" if batches else ""))
+
+
+def _row(batch: Manifest) -> Row:
+    """Return a batch as JSON has it."""
+    first = min((file.first for file in batch.files), default=batch.unit.range.upto)
+    return {
+        "shard": shard_text(batch.unit.shard),
+        "unit": batch.unit.name,
+        "rows": batch.rows,
+        "bytes": batch.size,
+        "first_time": format_time(first.time),
+        "end_time": format_time(batch.unit.range.upto.time),
+        "made_at": format_time(batch.made_at),
+        "consumer": batch.consumer,
+        "run": batch.run,
+    }
+
+
+def _short(row: Row) -> Row:
+    """Return what fits a screen of a batch."""
+    return {name.replace("_", " "): row[name] for name in _SHOWN}

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``airflow changefeed purge``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from airflow_changefeed.cli.command import Row, ask, command, open_feeds, show, tell, ulid_values
+from airflow_changefeed.core.feed import FeedKind, shard_text
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.ulid import Ulid
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_changefeed.core.consumer import DeadLetter
+    from airflow_changefeed.core.cursor import CursorRow
+    from airflow_changefeed.core.feed import ShardStatus
+    from airflow_changefeed.sources.base import FeedSource, Purged
+
+
+@command
+def purge(args: Namespace) -> None:
+    """Remove old events, after asking; a dry run only says what would go."""
+    with open_feeds(args.conn_id) as source:
+        if not args.dry_run and not args.yes:
+            preview = _rows(source, args, dry_run=True)
+            show(preview, "table", on_error=True)
+            ask(
+                f"Remove {_total(preview)} events of feed {args.feed} before {format_time(args.before)}?",
+                "Nothing was removed",
+            )
+        rows = _rows(source, args, dry_run=args.dry_run)
+        show(rows, args.output)
+        verb = "Would remove" if args.dry_run else "Removed"
+        tell(f"{verb} {_total(rows)} events of feed {args.feed} before {format_time(args.before)}")
+        if source.feed(args.feed).kind is FeedKind.SERIALIZED:
+            tell("Its writers keep the events in their own table: delete there what is no longer promised")
+
+
+def _rows(source: FeedSource, args: Namespace, *, dry_run: bool) -> list[Row]:
+    # Read first: what stood in the way may be gone afterwards, not the other way round.
+    states = {state.shard: state for state in source.shards(args.feed)}
+    cursors = source.cursors(args.feed)
+    begins = {info.spec.consumer: info.begin for info in source.consumers(args.feed)}
+    letters = source.dead_letters(args.feed)
+    wanted = Ulid.floor(args.before).previous()
+    found = source.purge(args.feed, args.before, dry_run=dry_run)
+    return [
+        _row(purged, held_back(purged, wanted, states.get(purged.shard), cursors, begins, letters))
+        for purged in found
+    ]
+
+
+def _row(purged: Purged, reasons: list[str]) -> Row:
+    return {
+        "shard": shard_text(purged.shard),
+        "rows": purged.rows,
+        **ulid_values("upto", None if purged.upto == Ulid.MIN else purged.upto),
+        "held_back_by": reasons,
+    }
+
+
+def held_back(
+    purged: Purged,
+    wanted: Ulid,
+    state: ShardStatus | None,
+    cursors: Iterable[CursorRow],
+    begins: Mapping[str, Ulid] = MappingProxyType({}),
+    letters: Iterable[DeadLetter] = (),
+) -> list[str]:
+    """
+    Name all that keeps a purge from going as far as it was asked to; nothing where it does.
+
+    :param wanted: up to which ULID it was asked to go, inclusive.
+    :param cursors: of all consumers of the feed. One without a row for the shard needs all of it.
+    :param begins: of the consumers of events; one without a row for the shard needs what comes behind.
+    :param letters: dead letters that are open.
+    """
+    if purged.upto >= wanted:
+        return []
+    reasons = []
+    sealed = None if state is None else state.sealed_until
+    if sealed is None:
+        reasons.append("the feed is not sealed")
+    elif Ulid.floor(sealed).previous() < wanted:
+        reasons.append(f"the feed is sealed until {format_time(sealed)} only")
+    acks = {name: None if begin == Ulid.MIN else begin for name, begin in begins.items()}
+    for row in cursors:
+        acks.setdefault(row.consumer, None)
+        if row.shard == purged.shard:
+            acks[row.consumer] = row.ack
+    for consumer, ack in sorted(acks.items()):
+        if ack is None:
+            reasons.append(f"consumer {consumer} has not begun here and needs all")
+        elif ack == Ulid.MIN:
+            reasons.append(f"consumer {consumer} has acknowledged nothing")
+        elif ack < wanted:
+            parked = [one for one in letters if (one.consumer, one.shard) == (consumer, purged.shard)]
+            first = min(parked, key=lambda one: one.ulid, default=None)
+            is_parked = first is not None and first.ulid.previous() == ack
+            why = f", as dead letter {first.number} is open" if first is not None and is_parked else ""
+            reasons.append(f"consumer {consumer} has acknowledged up to {format_time(ack.time)}{why}")
+    return reasons
+
+
+def _total(rows: list[Row]) -> int:
+    return sum(row["rows"] for row in rows)

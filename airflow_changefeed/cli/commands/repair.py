@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``airflow changefeed capture repair`` and ``repairs``: recorded values that no export can carry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow.utils.platform import getuser
+
+from airflow_changefeed.cli.command import Row, command, open_feeds, seen_version, show, tell
+from airflow_changefeed.core.capture import RepairWay
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.exceptions import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_changefeed.core.capture import CaptureRepair, UnexportableValue
+
+#: Exit status of a look that found such values.
+_FOUND = 1
+_HOW_TO = (
+    "Correct the captured rows that have such values first, or leave the column out (capture refresh "
+    "--without): else the next change records them again. Then repair with --present, --cast, --null or "
+    "--value"
+)
+#: What fits a screen of a value or its repair, and the characters of each.
+_SHORT, _LONGEST = ("event", "table", "image", "column", "expected", "value", "before", "after", "note"), 40
+
+
+@command
+def repair(args: Namespace) -> None:
+    """Show the recorded values that no export can carry; replace them after asking, where a way is given."""
+    chosen = {"event": args.event, "column": args.column}
+    with open_feeds(args.conn_id) as source:
+        version = source.capture(args.name).resource_version
+        way, value = _way(args)
+        if way is None:
+            found = source.unexportable_values(args.name, **chosen)
+            show([_unexportable(one) for one in found], args.output, _short_value)
+            tell(f"Values of capture {args.name} that no export can carry: {len(found)}")
+            if found:
+                tell(_HOW_TO)
+                raise SystemExit(_FOUND)
+            return
+        if not args.note:
+            raise InvalidArgumentError("--note is missing: say why these values are right")
+        chosen |= {"note": args.note, "by": getuser()}
+        planned = source.repair_capture(args.name, way, value, dry_run=True, **chosen)
+        if not planned:
+            tell(f"Capture {args.name} has no such value that no export can carry: nothing was repaired")
+            return
+        if args.resource_version is None and not args.yes:
+            show([repair_row(one) for one in planned], "table", _short_value, on_error=True)
+        question = f"Repair {len(planned)} recorded values of capture {args.name}?"
+        version = seen_version(args, version, question, "Nothing was repaired")
+        done = source.repair_capture(args.name, way, value, resource_version=version, **chosen)
+        show([repair_row(one) for one in done], args.output, _short_value)
+        tell(f"Repaired {len(done)} recorded values of capture {args.name}")
+
+
+def _way(args: Namespace) -> tuple[RepairWay | None, str | None]:
+    """Return the way to repair, and the value that was given."""
+    given = [way for way in RepairWay if getattr(args, way.value) not in (None, False)]
+    if len(given) > 1:
+        names = " and ".join(f"--{way.value}" for way in given)
+        raise InvalidArgumentError(f"{names} exclude each other: give one of them")
+    return next(iter(given), None), args.value
+
+
+@command
+def list_repairs(args: Namespace) -> None:
+    """Show what was ever repaired."""
+    with open_feeds(args.conn_id) as source:
+        names = [info.name for info in source.captures()] if args.name is None else [args.name]
+        found = [one for name in names for one in source.capture_repairs(name)]
+        show([repair_row(one) for one in found], args.output, _short_value)
+        tell(f"Captures: {len(names)}; repaired values: {len(found)}")
+
+
+def _unexportable(value: UnexportableValue) -> Row:
+    """Return a value that no export can carry as JSON has it."""
+    return {
+        "event": value.event,
+        "ulid": None if value.ulid is None else str(value.ulid),
+        "table": value.table,
+        "image": value.image,
+        "column": value.column,
+        "declared": value.declared,
+        "expected": value.expected,
+        "found": value.found,
+        "value": value.literal,
+    }
+
+
+def repair_row(repair: CaptureRepair) -> Row:
+    """Return a repair as JSON has it."""
+    return {
+        "number": repair.number,
+        "capture": repair.capture,
+        "event": repair.event,
+        "table": repair.table,
+        "image": repair.image,
+        "column": repair.column,
+        "before": repair.before,
+        "after": repair.after,
+        "repaired_at": format_time(repair.repaired_at),
+        "repaired_by": repair.repaired_by,
+        "note": repair.note,
+    }
+
+
+def _short_value(row: Row) -> Row:
+    texts = {name: str(row[name]) for name in _SHORT if name in row}
+    return {
+        name: text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..." for name, text in texts.items()
+    }

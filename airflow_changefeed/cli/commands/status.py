@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``airflow changefeed status`` and ``seal``."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow_changefeed.cli.command import (
+    FAILED,
+    Row,
+    command,
+    open_feeds,
+    show,
+    tell,
+    ulid_values,
+)
+from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import ChangefeedError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_changefeed.core.cursor import CursorRow
+    from airflow_changefeed.core.feed import FeedInfo
+    from airflow_changefeed.sources.base import FeedSource
+
+_SHARD_VALUES = (
+    "clock",
+    "sealed_until",
+    "head",
+    "head_time",
+    "purged_upto",
+    "purged_upto_time",
+    "has_outbox",
+)
+_CONSUMER_VALUES = (
+    "consumer",
+    "cursor",
+    "cursor_time",
+    "lag_seconds",
+    "ack",
+    "ack_time",
+    "moved_at",
+    "moved_by",
+    "resource_version",
+    "lease_holder",
+    "lease_expires",
+    "lease_is_held",
+)
+
+
+@command
+def status(args: Namespace) -> None:
+    """Show shards and consumers; a feed that cannot be read does not hide the others."""
+    with open_feeds(args.conn_id) as source:
+        infos = [source.feed(args.feed)] if args.feed else source.feeds()
+        rows, problems = [], []
+        for info in infos:
+            try:
+                rows += feed_rows(source, info)
+            except ChangefeedError as error:
+                problems.append(error)
+        show(rows, args.output, _short)
+        tell(f"Feeds: {len(infos)}; the database's clock says {format_time(source.now())}")
+        if not infos and source.version() is None:
+            tell("Nothing is installed here, or this login must not see it: airflow changefeed install")
+        for problem in problems:
+            tell(problem)
+        if problems:
+            raise SystemExit(FAILED)
+
+
+def feed_rows(source: FeedSource, info: FeedInfo) -> list[Row]:
+    """Return a row for each shard and consumer; one that has no other side has nulls there."""
+    # The cursors first: they never lie beyond a clock that is read later.
+    cursors: dict[Shard | None, list[CursorRow | None]] = defaultdict(list)
+    for cursor in source.cursors(info.name):
+        cursors[cursor.shard].append(cursor)
+    shards = {state.shard: state for state in source.shards(info.name)}
+    now = source.now()
+    found: list[Row] = []
+    for shard in [*shards, *(shard for shard in cursors if shard not in shards)] or [None]:
+        state = None if shard is None else shards.get(shard)
+        found += [
+            {
+                "feed": info.name,
+                "kind": info.kind.value,
+                "feed_resource_version": info.resource_version,
+                "shard": None if shard is None else shard_text(shard),
+                **_shard_values(state),
+                **_consumer_values(row, state.head if state else None, now),
+            }
+            for row in cursors[shard] or [None]
+        ]
+    return found
+
+
+def _shard_values(state: ShardStatus | None) -> Row:
+    if state is None:
+        return dict.fromkeys(_SHARD_VALUES)
+    return {
+        "clock": format_time(state.clock),
+        "sealed_until": _time(state.sealed_until),
+        **ulid_values("head", state.head),
+        **ulid_values("purged_upto", _moved(state.purged_upto)),
+        "has_outbox": state.has_outbox,
+    }
+
+
+def _consumer_values(row: CursorRow | None, head: Ulid | None, now: datetime) -> Row:
+    if row is None:
+        return dict.fromkeys(_CONSUMER_VALUES)
+    return {
+        "consumer": row.consumer,
+        **ulid_values("cursor", _moved(row.ulid)),
+        "lag_seconds": lag(row.ulid, head),
+        **ulid_values("ack", _moved(row.ack)),
+        "moved_at": format_time(row.moved_at),
+        "moved_by": row.moved_by,
+        "resource_version": row.resource_version,
+        "lease_holder": row.lease_holder,
+        "lease_expires": _time(row.lease_expires),
+        "lease_is_held": row.lease_expires is not None and row.lease_expires > now,
+    }
+
+
+def lag(cursor: Ulid, head: Ulid | None) -> float | None:
+    """
+    Return how far a cursor lies behind the last event of the feed, in seconds of feed time.
+
+    What waits in the outbox has no time yet and does not count.
+
+    :return: 0 at or beyond the last event; None for a cursor at the start of a feed that has events.
+    """
+    if head is None or cursor >= head:
+        return 0.0
+    return None if cursor == Ulid.MIN else (head.ms - cursor.ms) / 1000
+
+
+def _moved(ulid: Ulid | None) -> Ulid | None:
+    """Return None for the start of the feed, which is no event's place."""
+    return None if ulid == Ulid.MIN else ulid
+
+
+def _time(time: datetime | None) -> str | None:
+    return None if time is None else format_time(time)
+
+
+def _short(row: Row) -> Row:
+    """Return what fits a screen: times instead of ULIDs."""
+    seconds, holder = row["lag_seconds"], row["lease_holder"]
+    is_at_start = row["consumer"] is not None and row["cursor"] is None
+    behind: Any = "" if seconds is None else timedelta(seconds=round(seconds))
+    lease = holder and f"{holder} {'until' if row['lease_is_held'] else 'ran out'} {row['lease_expires']}"
+    return {
+        "feed": row["feed"],
+        "shard": row["shard"],
+        "clock": row["clock"],
+        "sealed until": row["sealed_until"],
+        "head": row["head_time"],
+        "outbox": row["has_outbox"],
+        "consumer": row["consumer"],
+        "cursor": "start" if is_at_start else row["cursor_time"],
+        "lag": "all" if is_at_start and row["head"] else behind,
+        "ack": row["ack_time"],
+        "lease": lease,
+    }
+
+
+@command
+def seal(args: Namespace) -> None:
+    """Seal a feed, until the present time unless told otherwise."""
+    with open_feeds(args.conn_id) as source:
+        until = args.until or source.now()
+        seals = source.seal(args.feed, until)
+        rows = [
+            {
+                "shard": shard_text(seal.shard),
+                "until": format_time(seal.until),
+                **ulid_values("head", seal.head),
+            }
+            for seal in seals.values()
+        ]
+        show(rows, args.output)
+        tell(f"Feed {args.feed} is sealed until {format_time(until)}; shards with events so far: {len(rows)}")

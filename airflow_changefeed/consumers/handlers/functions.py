@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is run for each event: a function that is named by text, or a procedure of the feed's database."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from airflow_changefeed.exceptions import HandlerError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from airflow_changefeed.sources.base import FeedSource
+
+#: Called with an event, or the list of a batch's events, and the connection of their transaction. What it
+#: returns does not matter; it fails by raising.
+Handler = Callable[[Any, Any], object]
+#: Seconds after which a handler is interrupted once more.
+_AGAIN = 1.0
+#: Before the name of a procedure.
+PROCEDURE = "procedure:"
+
+
+class HandlerTimeoutError(Exception):
+    """A handler took longer than its time."""
+
+
+def load_handler(handler: Handler | str, source: FeedSource, *, is_batch: bool) -> Handler:
+    """
+    Return what is to be called.
+
+    :param handler: a function; ``package.module:function``; or ``procedure:schema.name``, of SQL Server.
+    :param is_batch: whether it is called with lists of events; a procedure then is run for each in turn.
+    :raises HandlerError: it cannot be imported or called so, or the source runs no procedures; terminal.
+    """
+    if isinstance(handler, str) and handler.startswith(PROCEDURE):
+        from airflow_changefeed.consumers.handlers.procedure import ProcedureHandler
+
+        return ProcedureHandler(handler.removeprefix(PROCEDURE), source)
+    function = _imported(handler) if isinstance(handler, str) else handler
+    name = handler if isinstance(handler, str) else getattr(handler, "__qualname__", repr(handler))
+    if not callable(function):
+        raise HandlerError(f"handler {name} is a {type(function).__name__}, which cannot be called")
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise HandlerError(
+            f"handler {name} would do nothing when it is called: it must be a plain function, neither async "
+            "nor a generator"
+        )
+    _check_signature(name, function, is_batch)
+    return function
+
+
+def _imported(text: str) -> Any:
+    module_name, colon, path = text.partition(":")
+    if not module_name or not colon or not path:
+        raise HandlerError(
+            f"{text!r} names no handler: write package.module:function, or procedure:schema.name"
+        )
+    try:
+        found: Any = import_module(module_name)
+    except Exception as error:
+        # Of any kind: importing runs the module.
+        raise HandlerError(
+            f"handler {text!r}: {module_name} cannot be imported ({type(error).__name__}: {error}); it must "
+            "be on the Python path of the process that consumes",
+            handler=text,
+        ) from error
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise HandlerError(f"handler {text!r}: {module_name} has no {path}", handler=text)
+        found = getattr(found, name)
+    return found
+
+
+def _check_signature(name: str, function: Handler, is_batch: bool) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        # Of some functions in C nothing is known.
+        return
+    try:
+        signature.bind(object(), object())
+    except TypeError as error:
+        first = "events" if is_batch else "event"
+        raise HandlerError(
+            f"handler {name}{signature} cannot be called with ({first}, connection): {error}"
+        ) from None
+
+
+def check_timeout(seconds: float | None) -> None:
+    """
+    Check that a handler can be given so much time here.
+
+    :raises InvalidArgumentError: not a time, or not in the main thread, where alone Python can interrupt a
+        function; terminal.
+    """
+    import signal
+    import threading
+
+    if seconds is None:
+        return
+    problems = []
+    if not seconds > 0:
+        problems.append(f"handler_timeout must be seconds above 0, or None, not {seconds}")
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        problems.append(
+            "handler_timeout needs the main thread of a POSIX process, as only there a function can be "
+            "interrupted: leave it out (another consumer then takes over after emit_timeout), or consume in "
+            "a process of its own"
+        )
+    InvalidArgumentError.collect("run_consumer", problems)
+
+
+@contextmanager
+def limited(seconds: float | None) -> Iterator[None]:
+    """
+    Interrupt a block after some seconds, and again each second where it catches that.
+
+    It is interrupted where Python runs next, so a call into a library that never comes back is not. A process
+    has one such timer: one that runs already, as of a task's ``execution_timeout``, goes on, and comes first
+    where it is due first.
+
+    :raises HandlerTimeoutError: its time is over, also where the block caught it.
+    """
+    if seconds is None:
+        yield
+        return
+    import signal
+
+    outer, again = signal.getitimer(signal.ITIMER_REAL)
+    if 0 < outer <= seconds:
+        yield
+        return
+    late: list[HandlerTimeoutError] = []
+
+    def interrupt(*_: object) -> None:
+        late.append(HandlerTimeoutError(f"the handler took longer than its {seconds:g} s"))
+        raise late[-1]
+
+    begun = time.monotonic()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        if outer:
+            # 0 would stop it.
+            left = max(outer - (time.monotonic() - begun), 0.001)
+            signal.setitimer(signal.ITIMER_REAL, left, again)
+    if late:
+        raise late[-1]

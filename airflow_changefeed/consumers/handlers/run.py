@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Run a handler for each event of a feed: a trigger, in the sense of Comdb2's Lua triggers.
+
+The handler's writes by the connection that it is given and the consumption are one transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from airflow_changefeed.consumers.consumer import Consumer
+from airflow_changefeed.consumers.events.batch import ONE, Batch
+from airflow_changefeed.consumers.events.event import FeedEvent
+from airflow_changefeed.consumers.handlers.attempt import Backoff, Run, Trial
+from airflow_changefeed.consumers.handlers.failures import Attempts
+from airflow_changefeed.consumers.handlers.functions import Handler, check_timeout, load_handler
+from airflow_changefeed.consumers.pace import Pace
+from airflow_changefeed.core.consumer import OnPoison
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import InvalidArgumentError, LeaseHeldError, TransientError
+from airflow_changefeed.sources.base import FeedSource
+
+log = logging.getLogger(__name__)
+
+#: Seconds that one wait for events lasts, at whose end it is asked whether to stop.
+_SLICE = 1.0
+_PURGE_EVERY = 3600.0
+
+#: An event to set, or a function that says True, when the run is to end.
+Stop = threading.Event | Callable[[], bool]
+
+
+def run_consumer(
+    source: FeedSource,
+    name: str,
+    feed: str,
+    handler: Handler | str,
+    *,
+    batch: Batch | None = None,
+    at_head: bool = False,
+    until: datetime | None = None,
+    below: Ulid | None = None,
+    max_events: int | None = None,
+    handler_timeout: float | None = None,
+    on_poison: OnPoison | None = None,
+    backoff: Backoff | None = None,
+    stop: Stop | None = None,
+    **options: Any,
+) -> Run:
+    """
+    Run a handler for each event, or each batch, until told to stop.
+
+    A failure rolls back, is written into the log of invocations, and is tried again, later each time. A batch
+    that failed is tried again event by event, so that only an event that fails is to blame; one by
+    transaction stays whole. After ``max_attempts`` of the consumer's settings it stops, or parks what failed
+    and goes on. A lease that was lost, and a database that is away, count as no failure: it goes on when it
+    can, also where it waits for its first shard.
+
+    :param handler: called with an event (with a batch: the list of its events) and the connection; or its
+        name (:func:`~airflow_changefeed.consumers.handlers.functions.load_handler`).
+    :param batch: what is handled together; None for each event by itself.
+    :param at_head: whether to end when no event is left in the shards that it holds.
+    :param until: end at this time, by the database's clock; None for no end.
+    :param below: leave events from this ULID on alone; with ``at_head`` it ends before them. A transaction
+        that reaches beyond it is cut there.
+    :param max_events: end after so many events; None for no end.
+    :param handler_timeout: seconds after which a handler is interrupted, which is a failure; only in the main
+        thread. Without it a handler that never returns keeps its transaction open; another consumer takes
+        over after ``emit_timeout``, and nothing of the first one is ever committed. On a database with one
+        writer at a time nobody can take over, or write, until that process ends. A process has one alarm:
+        where another one is due first, as of a task's ``execution_timeout``, that comes instead.
+    :param on_poison: None as the consumer's settings say.
+    :param stop: an event or function; asked between batches, and each second while waiting.
+    :param options: of :class:`~airflow_changefeed.consumers.consumer.Consumer`.
+    :raises HandlerError: the handler cannot be found or called; nothing was consumed; terminal.
+    :raises InvalidArgumentError: options that are wrong or do not fit the feed; terminal.
+    :raises PoisonError: an event failed too often, and the consumer stops at it; terminal.
+    :raises WorkTransactionError: the handler ended its transaction; nothing was consumed; terminal.
+    :raises LeaseHeldError: others held all shards for ``register_timeout``; transient.
+    """
+    batch = batch or ONE
+    if max_events is not None and max_events < 1:
+        raise InvalidArgumentError(f"max_events must be 1 or more, or None, not {max_events}")
+    check_timeout(handler_timeout)
+    function = load_handler(handler, source, is_batch=batch is not ONE)
+    should_stop = stop.is_set if isinstance(stop, threading.Event) else stop or (lambda: False)
+    if isinstance(stop, threading.Event):
+        options.setdefault("pace", Pace(wait=stop.wait))
+    consumer = Consumer(source, name, feed, **options)
+    consumer.check_batch(batch)
+    if below is not None:
+        consumer.end_below(below)
+    try:
+        loop = _Loop(source, consumer, function, batch, backoff or Backoff(), should_stop)
+        loop.trial.timeout = handler_timeout
+        loop.trial.on_poison = on_poison or consumer.info.spec.on_poison
+        loop.end_at(until)
+        loop.register(at_head)
+        return loop.run(at_head, max_events)
+    finally:
+        consumer.leave()
+
+
+class _Loop:
+    """The loop of a run."""
+
+    def __init__(
+        self,
+        source: FeedSource,
+        consumer: Consumer,
+        function: Handler,
+        batch: Batch,
+        backoff: Backoff,
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self._source = source
+        self._consumer = consumer
+        self._batch = batch
+        self._backoff = backoff
+        self._should_stop = should_stop
+        self._clock = consumer.pace.clock
+        self._deadline: float | None = None
+        self._purge_at = self._clock()
+        spec = consumer.info.spec
+        self._attempts = Attempts(source, spec.feed, spec.consumer, self._clock)
+        self.done = Run()
+        self.trial = Trial(consumer, function, self._attempts, batch, self.done, backoff)
+
+    def end_at(self, until: datetime | None) -> None:
+        """End at a time of the database's clock."""
+        if until is not None:
+            left = (until - self._source.now()).total_seconds()
+            self._deadline = self._clock() + left
+
+    def _is_over(self) -> bool:
+        return self._should_stop() or (self._deadline is not None and self._clock() >= self._deadline)
+
+    def register(self, at_head: bool) -> None:
+        """Wait until a shard is held, also while the database is away: others stand by for hours."""
+        outages = 0
+        while not self._is_over():
+            try:
+                self._consumer.register(self._is_over)
+                return
+            except LeaseHeldError:
+                raise
+            except TransientError as error:
+                wait = self._backoff.seconds(outages := outages + 1)
+                log.warning("%s; going on in %.1f s", error, wait)
+                if self._cannot_wait(at_head, outages):
+                    raise
+            self._pause(wait)
+
+    def run(self, at_head: bool, max_events: int | None) -> Run:
+        """Run until told to stop."""
+        outages = 0
+        while not self._is_over():
+            left = None if max_events is None else max_events - self.done.events - self.done.parked
+            if left is not None and left <= 0:
+                break
+            try:
+                events = self._next(0.0 if at_head else _SLICE, left)
+                if not events:
+                    if at_head:
+                        break
+                    outages = 0
+                    continue
+                wait = self.trial.attempt(events)
+                outages = 0
+            except TransientError as error:
+                # Of the database, or of the lease: not the event's fault.
+                wait = self._backoff.seconds(outages := outages + 1)
+                log.warning("%s; going on in %.1f s", error, wait)
+                if self._cannot_wait(at_head, outages):
+                    raise
+            self._pause(wait)
+        return self.done
+
+    def _cannot_wait(self, at_head: bool, outages: int) -> bool:
+        """Whether a run that is to end by itself has tried often enough."""
+        return at_head and outages > self._backoff.outages
+
+    def _next(self, timeout: float, left: int | None) -> list[FeedEvent]:
+        self._purge_log()
+        batch = self.trial.next_batch()
+        events = self._consumer.get_batch(batch, timeout)
+        if left is not None and not batch.transaction:
+            return events[:left]
+        return events
+
+    def _purge_log(self) -> None:
+        if self._clock() < self._purge_at:
+            return
+        self._purge_at = self._clock() + _PURGE_EVERY
+        spec = self._consumer.info.spec
+        before = self._attempts.now() - spec.keep_log
+        self._source.purge_invocations(spec.feed, spec.consumer, before=before)
+
+    def _pause(self, seconds: float) -> None:
+        """Wait before the next attempt, in slices, so that a stop is heard."""
+        end = self._clock() + seconds
+        while not self._is_over() and (left := end - self._clock()) > 0:
+            try:
+                self._consumer.pause(min(left, _SLICE))
+            except TransientError:
+                # Nothing can be kept then; the next attempt tells it, if it is still so.
+                self._consumer.pace.wait(min(left, _SLICE))

@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Moving a consumer's cursors: the database's rows arbitrate, an Airflow Variable publishes them (ADR 0004).
+
+Airflow has no compare-and-set for Variables, so every decision is a compare-and-set on the rows, and the
+Variable is written after it. What may be wrong with a Variable afterwards is only that it is older than the
+rows, or missing; the next reader repairs both. Everything else is a person's edit, and stops all until a
+person decides.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Protocol
+
+from airflow_changefeed.core.cursor import (
+    Cursor,
+    CursorDocument,
+    CursorRow,
+    old_variable_key,
+    variable_key,
+)
+from airflow_changefeed.core.feed import DatabaseIdentity, Shard, shard_text
+from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.ulid import UlidRange
+from airflow_changefeed.cursors.leases import HeldLeases, leased
+from airflow_changefeed.exceptions import (
+    CursorEditedError,
+    CursorFormatError,
+    LeaseHeldError,
+    LeaseLostError,
+    StaleVersionError,
+    UnsupportedVersionError,
+)
+from airflow_changefeed.sources.base import FeedSource
+from airflow_changefeed.sources.base_cursors import CursorMove
+
+log = logging.getLogger(__name__)
+
+#: Seconds to go on trying while others move cursors of the same consumer. Longer than a dead holder's lease.
+MOVE_TIMEOUT = 90.0
+_PUBLISH_TRIES = 50
+#: Stands in commands for the connection, whose id is not known here.
+CONN_ID = "--conn-id ..."
+_OF_ROWS = "; cursors that the database lost can be made again from the manifests"
+
+
+class VariableStore(Protocol):
+    """Airflow's Variables, as far as cursors need them."""
+
+    def get(self, key: str) -> str | None:
+        """Return a Variable's text; None only when it certainly does not exist: an error is not absence."""
+
+    def set(self, key: str, value: str) -> None:
+        """Write a Variable."""
+
+    def delete(self, key: str) -> None:
+        """Remove a Variable; harmless where there is none."""
+
+
+def resolve(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> list[CursorRow]:
+    """
+    Read where a consumer stands, and publish it again when the Variable is missing or older.
+
+    :return: the rows of all its shards; none for a consumer that is new to the feed.
+    :raises CursorEditedError: the Variable says something that the rows never said; nothing moved; terminal.
+    :raises CursorFormatError: the Variable is not a cursor; nothing moved; terminal.
+    :raises UnsupportedVersionError: a newer version wrote the Variable; terminal.
+    """
+    rows, is_current = compare(source, variables, consumer, feed)
+    if is_current:
+        return rows
+    # Before the rows are published: after that nothing asks any more whose an old Variable was.
+    is_ours = _is_of(_old_document(variables, consumer, feed), rows)
+    published = publish_rows(source, variables, consumer, feed, rows)
+    if is_ours:
+        variables.delete(old_variable_key(consumer, feed))
+    return published
+
+
+def advance(
+    source: FeedSource,
+    variables: VariableStore,
+    consumer: str,
+    feed: str,
+    done: Mapping[Shard, Iterable[UlidRange]],
+    *,
+    by: str,
+    leases: HeldLeases | None = None,
+    timeout: float = MOVE_TIMEOUT,
+) -> list[CursorRow]:
+    """
+    Say that ranges are complete: each cursor goes to the end of the unbroken run of complete ones, never
+    back.
+
+    Ranges may be said in any order, again, and by several processes at once; call it only after the
+    manifests.
+
+    :param done: complete ranges of each shard, ``(after, upto]``.
+    :param by: who moves the cursors, for example a run's id.
+    :param leases: those that the caller holds already; None takes them for the move.
+    :param timeout: seconds to wait for others who move cursors of this consumer.
+    :return: the rows of all its shards; ``row.frontier.missing()`` names the gaps that hold a cursor.
+    :raises CursorEditedError: the Variable was edited by a person meanwhile; nothing moved; terminal.
+    :raises LeaseHeldError: another process held a lease for longer than ``timeout``; transient.
+    """
+    ranges = {shard: tuple(pieces) for shard, pieces in done.items()}
+
+    def change(row: CursorRow) -> Frontier:
+        return row.frontier.complete(*ranges.get(row.shard, ()))
+
+    def attempt() -> list[CursorRow]:
+        with _tokens(source, consumer, feed, list(ranges), by, leases) as tokens:
+            # Under the lease, so that no edit slips in between the look and the move but within milliseconds.
+            rows, _ = compare(source, variables, consumer, feed)
+            return move(source, consumer, feed, rows, tokens, change, by)
+
+    rows = retrying(attempt, timeout) if ranges else source.cursors(feed, consumer)
+    return publish_rows(source, variables, consumer, feed, rows)
+
+
+def compare(
+    source: FeedSource, variables: VariableStore, consumer: str, feed: str
+) -> tuple[list[CursorRow], bool]:
+    """
+    Return the rows, and whether the Variable says the same; changes neither.
+
+    :raises CursorEditedError, CursorFormatError, UnsupportedVersionError: as :func:`resolve`.
+    """
+    identity = source.identity()
+    key = variable_key(identity.id, consumer, feed)
+    # The Variable first: what others publish meanwhile is then older than the rows read after it, never
+    # ahead.
+    text = variables.get(key)
+    old = _old_document(variables, consumer, feed) if text is None else None
+    rows = source.cursors(feed, consumer)
+    if text is not None:
+        document = _read(text, key, consumer, feed, rows)
+    elif old is None or old.is_intact or not rows:
+        # Also where it is not this database's: names alone do not make it so (ADR 0009).
+        return rows, not rows
+    else:
+        # A person's edit that waits for a decision, perhaps about this database.
+        document, key = old, old_variable_key(consumer, feed)
+    known = {row.shard: row for row in rows}
+    problems = [] if document.is_intact else ["its digest does not fit, so it was edited"]
+    if text is not None:
+        problems += _foreign(document, identity, consumer, feed)
+    if None not in (forks := {document.recovery_fork, identity.recovery_fork}) and len(forks) > 1:
+        problems.append(
+            f"the database was restored to an earlier state, or failed over by force, since then: its "
+            f"recovery fork was {document.recovery_fork} and is {identity.recovery_fork} "
+            "(docs/how-to/recover.md)"
+        )
+    for shard, cursor in document.shards.items():
+        row = known.get(shard)
+        why = _difference(cursor, row)
+        if why or (problems and row is not None and row.ulid != cursor.ulid):
+            problems.append(_both(shard, cursor, row, why))
+    if problems:
+        raise CursorEditedError(
+            f"Airflow Variable {key!r} differs from the cursors of consumer {consumer!r} in the database of "
+            f"feed {feed!r}: {some(problems, '; ')}. Nothing was moved. {remedy(consumer, feed)}"
+            + ("" if rows else f"{_OF_ROWS}: {shell('cursor rebuild', consumer, feed)} --path ..."),
+            key=key,
+            consumer=consumer,
+            feed=feed,
+            problems=problems,
+        )
+    is_current = {shard: row.resource_version for shard, row in known.items()} == {
+        shard: cursor.resource_version for shard, cursor in document.shards.items()
+    }
+    return rows, is_current
+
+
+def _foreign(document: CursorDocument, identity: DatabaseIdentity, consumer: str, feed: str) -> list[str]:
+    """Say whose a Variable is, where it is somebody else's."""
+    if (document.database, document.consumer, document.feed) == (identity.id, consumer, feed):
+        return []
+    return [
+        f"it belongs to consumer {document.consumer!r} and feed {document.feed!r} of database "
+        f"{document.database or 'unknown'}, and this is database {identity.id}"
+    ]
+
+
+def _old_document(variables: VariableStore, consumer: str, feed: str) -> CursorDocument | None:
+    """Return what a version that did not tell databases apart has published; None where it has not."""
+    key = old_variable_key(consumer, feed)
+    text = variables.get(key)
+    if text is None:
+        return None
+    try:
+        document = CursorDocument.from_json(text, key=key)
+    except (CursorFormatError, UnsupportedVersionError):
+        return None
+    is_old = (document.database, document.consumer, document.feed) == ("", consumer, feed)
+    return document if is_old else None
+
+
+def _is_of(old: CursorDocument | None, rows: Sequence[CursorRow]) -> bool:
+    """Say whether an old Variable was published from these rows: no other database has all of the same."""
+    return old is not None and old.is_intact and old.shards == {row.shard: row.cursor for row in rows}
+
+
+def _read(text: str, key: str, consumer: str, feed: str, rows: Sequence[CursorRow]) -> CursorDocument:
+    try:
+        return CursorDocument.from_json(text, key=key)
+    except CursorFormatError as problem:
+        there = some(f"shard {shard_text(row.shard)} {_of_row(row)}" for row in rows) or "nothing"
+        _, publish = settle_commands(consumer, feed)
+        rebuild = f"{shell('cursor rebuild', consumer, feed)} --path ..."
+        act = f"Overwrite it with that: {publish}" if rows else f"Delete it{_OF_ROWS}: {rebuild}"
+        raise CursorFormatError(
+            f"{problem.message}. The Variable says {text[:80]!r}, the database {there}. Nothing was moved. "
+            f"{act}",
+            **problem.facts,
+            reason=problem.message,
+        ) from None
+
+
+def shell(command: str, consumer: str, feed: str, *words: str) -> str:
+    """
+    Return a command on a consumer as people paste it; with ``CONN_ID`` for the connection.
+
+    :param command: ``cursor adopt``.
+    :param words: further ones, which are quoted where they have to be.
+    """
+    return f"airflow changefeed {command} {shlex.join((consumer, '--feed', feed, *words))} {CONN_ID}"
+
+
+def settle_commands(consumer: str, feed: str) -> tuple[str, str]:
+    """Return the two commands that settle an edited Variable: adopt what it says, and publish the rows."""
+    return shell("cursor adopt", consumer, feed), shell("cursor publish", consumer, feed)
+
+
+def remedy(consumer: str, feed: str) -> str:
+    """Say what settles an edited Variable."""
+    adopt, publish = settle_commands(consumer, feed)
+    return (
+        f"Take over what the Variable says: {adopt}; or overwrite it with what the database says: {publish}"
+    )
+
+
+def some(texts: Iterable[str], separator: str = ", ", most: int = 10) -> str:
+    """Join texts, of many the first ones: a feed may have thousands of shards."""
+    found = list(texts)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return separator.join(found[:most]) + more
+
+
+def _difference(cursor: Cursor, row: CursorRow | None) -> str:
+    """Say why a published cursor cannot have come from its row; empty when it may have."""
+    if row is None:
+        return "the database holds no cursor of it"
+    if cursor.resource_version > row.resource_version:
+        return "it is ahead of the database, which was restored to an earlier state, or it was edited"
+    if cursor.resource_version == row.resource_version and cursor.ulid != row.ulid:
+        return "the same resource version cannot stand at two places"
+    return ""
+
+
+def _both(shard: Shard, cursor: Cursor, row: CursorRow | None, why: str) -> str:
+    there = _of_row(row) if row else "nothing"
+    here = f"{cursor.ulid} (resource version {cursor.resource_version})"
+    both = f"shard {shard_text(shard)}: the Variable says {here}, the database {there}"
+    return f"{both}: {why}" if why else both
+
+
+def _of_row(row: CursorRow) -> str:
+    return f"{row.ulid} (resource version {row.resource_version})"
+
+
+@contextmanager
+def _tokens(
+    source: FeedSource, consumer: str, feed: str, shards: Sequence[Shard], by: str, held: HeldLeases | None
+) -> Iterator[Mapping[Shard, int]]:
+    if held is not None:
+        with held.tokens() as tokens:
+            yield tokens
+    else:
+        with leased(source, consumer, feed, shards, by) as leases, leases.tokens() as tokens:
+            yield tokens
+
+
+def move(
+    source: FeedSource,
+    consumer: str,
+    feed: str,
+    rows: Sequence[CursorRow],
+    tokens: Mapping[Shard, int],
+    change: Callable[[CursorRow], Frontier],
+    by: str,
+    why: str | None = None,
+    *,
+    is_rewind: bool = False,
+) -> list[CursorRow]:
+    """
+    Change the rows that ``change`` gives another frontier, all or none.
+
+    :param why: what a person decided; None where a program moves on.
+    :param is_rewind: whether the cursor may go back, and the ack with it.
+    :return: all rows, after the change.
+    """
+    moves = []
+    for row in rows:
+        if row.shard in tokens and (frontier := change(row)) != row.frontier:
+            token = tokens[row.shard]
+            seen = (row.shard, frontier, row.resource_version, token)
+            moves.append(CursorMove(*seen, ack=frontier.upto, is_rewind=is_rewind))
+    return source.move_cursors(consumer, feed, moves, by=by, why=why) if moves else list(rows)
+
+
+def publish_rows(
+    source: FeedSource,
+    variables: VariableStore,
+    consumer: str,
+    feed: str,
+    rows: list[CursorRow],
+    *,
+    is_decided: bool = False,
+) -> list[CursorRow]:
+    """
+    Write the Variable until the rows did not change while it was written.
+
+    Shards share the Variable: a slower publisher may overwrite a newer value with its older one. It sees the
+    newer rows when it reads them once more, and so the last one to write has written the newest.
+
+    :param is_decided: whether a person decided that the rows are right; else :func:`compare` accepted the
+        Variable.
+    """
+    if not rows:
+        return rows
+    identity = source.identity()
+    key = variable_key(identity.id, consumer, feed)
+    if identity.recovery_fork is None and not is_decided:
+        # Who cannot see the fork must not hide a restore from those who can.
+        identity = replace(identity, recovery_fork=_published_fork(variables, key))
+    for _ in range(_PUBLISH_TRIES):
+        value = CursorDocument.of_rows(identity, consumer, feed, rows).to_json()
+        variables.set(key, value)
+        newer = source.cursors(feed, consumer)
+        if CursorDocument.of_rows(identity, consumer, feed, newer).to_json() == value:
+            return newer
+        rows = newer
+    # Others move faster than we write, and each of them publishes after its move.
+    log.warning("Cursors of consumer %s, feed %s move faster than they can be published", consumer, feed)
+    return rows
+
+
+def _published_fork(variables: VariableStore, key: str) -> str | None:
+    try:
+        return CursorDocument.from_json(variables.get(key) or "", key=key).recovery_fork
+    except (CursorFormatError, UnsupportedVersionError):
+        return None
+
+
+def retrying(
+    attempt: Callable[[], list[CursorRow]],
+    timeout: float,
+    errors: tuple[type[Exception], ...] = (LeaseHeldError, LeaseLostError, StaleVersionError),
+) -> list[CursorRow]:
+    """Try until nobody else moves the cursors, for at most ``timeout`` seconds; then raise the last error."""
+    from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+    return Retrying(
+        retry=retry_if_exception_type(errors),
+        stop=stop_after_delay(timeout),
+        wait=wait_random_exponential(multiplier=0.02, max=1.0),
+        reraise=True,
+    )(attempt)

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What a person decides when a Variable and the database differ, or when rows are lost (ADR 0004).
+
+``publish``: the database is right. ``adopt``: the Variable is right. ``rebuild``: the manifests are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from airflow_changefeed.core.cursor import Cursor, CursorDocument, CursorRow, old_variable_key, variable_key
+from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
+from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.cursors.cursors import (
+    MOVE_TIMEOUT,
+    VariableStore,
+    move,
+    publish_rows,
+    retrying,
+    shell,
+)
+from airflow_changefeed.cursors.leases import leased
+from airflow_changefeed.exceptions import (
+    CursorBeyondFeedError,
+    CursorError,
+    CursorFormatError,
+    LeaseHeldError,
+    LeaseLostError,
+    PurgedError,
+    StaleVersionError,
+)
+from airflow_changefeed.output.claims import check_same
+from airflow_changefeed.sources.base import FeedSource
+from airflow_changefeed.sources.base_versions import stale_cursor
+
+if TYPE_CHECKING:
+    from airflow_changefeed.core.manifest import Manifest
+
+
+class ManifestLister(Protocol):
+    """An export's manifests, as :class:`~airflow_changefeed.output.store.ExportStore` lists them."""
+
+    def list(self) -> Sequence[Manifest]:
+        """Return the manifests of all complete units."""
+
+
+def publish(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> list[CursorRow]:
+    """
+    Overwrite the Variable with what the database says, whatever a person or another version wrote into it.
+
+    :raises CursorError: the database has no cursor of this consumer; terminal.
+    """
+    rows = source.cursors(feed, consumer)
+    if not rows:
+        raise CursorError(
+            f"feed {feed!r}: the database holds no cursor of consumer {consumer!r} to publish. Make them "
+            f"from the manifests of its export: {shell('cursor rebuild', consumer, feed)} --path ...; or "
+            f"from the Variable: {shell('cursor adopt', consumer, feed)}",
+            feed=feed,
+            consumer=consumer,
+        )
+    return publish_rows(source, variables, consumer, feed, rows, is_decided=True)
+
+
+def adopt(
+    source: FeedSource,
+    variables: VariableStore,
+    consumer: str,
+    feed: str,
+    *,
+    by: str,
+    versions: Mapping[Shard, int] | None = None,
+    timeout: float = MOVE_TIMEOUT,
+) -> list[CursorRow]:
+    """
+    Take over what a person wrote into the Variable: its ULIDs become the rows', forwards or backwards.
+
+    A shard that the Variable leaves out stays where it is; one that only the Variable knows gets a row.
+
+    :param versions: resource versions of the rows as the person saw them; None takes them however they are.
+    :raises StaleVersionError: a row was changed since; nothing was moved; terminal.
+    :raises CursorFormatError: the Variable is missing, or is no cursor of this consumer and feed; terminal.
+    :raises CursorBeyondFeedError: a ULID lies beyond the shard's clock; nothing was changed; terminal.
+    :raises PurgedError: a ULID lies below what was purged, so that events would be missed; terminal.
+    """
+    document = _document(source, variables, consumer, feed)
+    wanted = document.shards
+    _check_reachable(source, consumer, feed, wanted)
+    known = {row.shard for row in source.cursors(feed, consumer)}
+    starts = {shard: cursor.ulid for shard, cursor in wanted.items() if shard not in known}
+    if starts:
+        source.begin_consumer(consumer, feed, starts, by=by, why="adopt")
+
+    def change(row: CursorRow) -> Frontier:
+        if row.ulid == wanted[row.shard].ulid:
+            return row.frontier
+        return row.frontier.moved_to(wanted[row.shard].ulid)
+
+    def attempt() -> list[CursorRow]:
+        with leased(source, consumer, feed, list(wanted), by) as leases, leases.tokens() as tokens:
+            rows = source.cursors(feed, consumer)
+            for row in rows:
+                seen = (versions or {}).get(row.shard, row.resource_version)
+                if row.shard in wanted and seen != row.resource_version:
+                    raise stale_cursor(row, seen)
+            return move(source, consumer, feed, rows, tokens, change, by, "adopt", is_rewind=True)
+
+    errors = (LeaseHeldError, LeaseLostError, *((StaleVersionError,) if versions is None else ()))
+    rows = publish_rows(
+        source, variables, consumer, feed, retrying(attempt, timeout, errors), is_decided=True
+    )
+    if not document.database:
+        # It was taken from the Variable of an older version, which another database must not take once more.
+        variables.delete(old_variable_key(consumer, feed))
+    return rows
+
+
+def adopted(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> dict[Shard, Ulid]:
+    """
+    Return where the Variable says that the cursors stand, edited or not, if they can stand there.
+
+    :raises CursorFormatError, CursorBeyondFeedError, PurgedError: as :func:`adopt`.
+    """
+    wanted = _document(source, variables, consumer, feed).shards
+    _check_reachable(source, consumer, feed, wanted)
+    return {shard: cursor.ulid for shard, cursor in wanted.items()}
+
+
+def rebuild(
+    source: FeedSource,
+    variables: VariableStore,
+    consumer: str,
+    feed: str,
+    store: ManifestLister,
+    *,
+    by: str,
+    timeout: float = MOVE_TIMEOUT,
+) -> list[CursorRow]:
+    """
+    Make lost rows again from the manifests of a consumer's export, then publish; rows that have moved stay.
+
+    :param store: the export. Only units that this consumer exported count.
+    :raises CursorError: the export holds no unit of this consumer; terminal.
+    :raises ForeignOutputError: it is the export of another database's feed; terminal.
+    :raises CursorBeyondFeedError: a unit lies beyond the shard's clock: another database's export; terminal.
+    """
+    pieces: dict[Shard, list[UlidRange]] = {}
+    database = source.identity().id
+    for manifest in store.list():
+        if manifest.consumer == consumer and manifest.feed == feed:
+            check_same("the export", manifest.database, database, feed)
+            pieces.setdefault(manifest.unit.shard, []).append(manifest.unit.range)
+    if not pieces:
+        raise CursorError(
+            f"feed {feed!r}: the export holds no unit of consumer {consumer!r} to rebuild its cursors from; "
+            "check the path and the consumer's name",
+            feed=feed,
+            consumer=consumer,
+        )
+    # A crash after this leaves rows that have completed nothing, which count as lost the next time.
+    starts = {shard: min(piece.after for piece in shard_pieces) for shard, shard_pieces in pieces.items()}
+    rows = source.begin_consumer(consumer, feed, starts, by=by, why="rebuild")
+    lost = {row.shard for row in rows if row.shard in pieces and not row.frontier.has_moved}
+
+    def change(row: CursorRow) -> Frontier:
+        return row.frontier.complete(*pieces[row.shard])
+
+    def attempt() -> list[CursorRow]:
+        shards = sorted(lost, key=shard_text)
+        with leased(source, consumer, feed, shards, by) as leases, leases.tokens() as tokens:
+            rows = source.cursors(feed, consumer)
+            return move(source, consumer, feed, rows, tokens, change, by, "rebuild")
+
+    rows = retrying(attempt, timeout) if lost else rows
+    return publish_rows(source, variables, consumer, feed, rows, is_decided=True)
+
+
+def _document(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> CursorDocument:
+    database = source.identity().id
+    key = variable_key(database, consumer, feed)
+    text = variables.get(key)
+    if text is None and (old := variables.get(old_variable_key(consumer, feed))) is not None:
+        # That of an older version; a person says whose it is.
+        key, text, database = old_variable_key(consumer, feed), old, ""
+    if text is None:
+        raise CursorFormatError(
+            f"Airflow Variable {key!r} does not exist: there is nothing to adopt", key=key
+        )
+    document = CursorDocument.from_json(text, key=key)
+    if (document.database, document.consumer, document.feed) != (database, consumer, feed):
+        raise CursorFormatError(
+            f"Airflow Variable {key!r} holds cursors of consumer {document.consumer!r} and feed "
+            f"{document.feed!r} of database {document.database or 'unknown'}, not of {consumer!r} and "
+            f"{feed!r} of database {database}; overwrite it with what the database says: "
+            f"{shell('cursor publish', consumer, feed)}",
+            key=key,
+        )
+    return document
+
+
+def _check_reachable(source: FeedSource, consumer: str, feed: str, wanted: Mapping[Shard, Cursor]) -> None:
+    """Check all places before the first change: rows are begun in one transaction and moved in another."""
+    states = {status.shard: status for status in source.shards(feed)}
+    for shard, cursor in wanted.items():
+        status = states.get(shard)
+        if status is None or cursor.ulid > _highest(status):
+            raise CursorBeyondFeedError(
+                f"feed {feed!r} shard {shard_text(shard)}: cursor {cursor.ulid} in the Variable lies beyond "
+                "the shard's clock "
+                f"({status.clock.isoformat() if status else 'the feed has no such shard'}): it is of another "
+                "feed, or the database was restored to an earlier state. Nothing was changed: write a cursor "
+                f"that the feed has reached, or publish: {shell('cursor publish', consumer, feed)}",
+                feed=feed,
+                shard=shard,
+                cursor=cursor.ulid,
+            )
+        if cursor.ulid < status.purged_upto:
+            raise PurgedError(
+                f"feed {feed!r} shard {shard_text(shard)}: cursor {cursor.ulid} in the Variable lies below "
+                f"{status.purged_upto}, up to which events were purged, so they would be missed. Nothing "
+                "was changed: write a cursor from there on, or publish: "
+                f"{shell('cursor publish', consumer, feed)}",
+                feed=feed,
+                shard=shard,
+                purged_upto=status.purged_upto,
+            )
+
+
+def _highest(status: ShardStatus) -> Ulid:
+    """Return the highest place at which a consumer of a shard may stand."""
+    return max(status.head or Ulid.MIN, Ulid.floor(status.clock).previous(), status.purged_upto)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the Variable of a consumer compares with its cursors in the database, for people to see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from airflow_changefeed.core.cursor import variable_key
+from airflow_changefeed.cursors.cursors import VariableStore, compare
+from airflow_changefeed.exceptions import CursorEditedError, CursorFormatError, UnsupportedVersionError
+from airflow_changefeed.sources.base import FeedSource
+
+
+class VariableKind(str, Enum):
+    """
+    What a Variable is beside the rows.
+
+    ``EQUAL``: the same. ``MISSING``, ``OLDER``: the next run publishes it again. ``EDITED``: nothing moves
+    until a person adopts or publishes it. ``UNREADABLE``: it is no cursor; nothing moves until a person
+    publishes. ``NEWER``: a newer version of this package wrote it.
+    """
+
+    EQUAL = "equal"
+    MISSING = "missing"
+    OLDER = "older"
+    EDITED = "edited"
+    UNREADABLE = "unreadable"
+    NEWER = "newer"
+
+
+@dataclass(frozen=True)
+class VariableState:
+    """
+    A Variable beside the rows.
+
+    :param problem: what a person has to decide, with both values and the commands; None where nothing is.
+    """
+
+    key: str
+    kind: VariableKind
+    problem: str | None = None
+
+
+def variable_state(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> VariableState:
+    """
+    Compare an export's Variable with its rows; changes neither.
+
+    :raises SourceUnavailableError: Airflow or the database did not answer; transient.
+    """
+    key = variable_key(source.identity().id, consumer, feed)
+    try:
+        _, is_current = compare(source, variables, consumer, feed)
+    except CursorEditedError as problem:
+        # It may be the Variable of an older version, which has another name.
+        return VariableState(problem.facts["key"], VariableKind.EDITED, problem.message)
+    except CursorFormatError as problem:
+        return VariableState(key, VariableKind.UNREADABLE, problem.message)
+    except UnsupportedVersionError as problem:
+        return VariableState(key, VariableKind.NEWER, problem.message)
+    if is_current:
+        return VariableState(key, VariableKind.EQUAL)
+    is_missing = variables.get(key) is None
+    return VariableState(key, VariableKind.MISSING if is_missing else VariableKind.OLDER)

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Finds out what is wrong with feeds, their consumers and an export, and says what to do.
+
+Changes nothing. What cannot be looked at is a fault of its own, never passed over in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from airflow_changefeed.core.consumer import ConsumerInfo
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.fault import Examination, Fault, FaultKind, Limits, Severity, not_looked_at
+from airflow_changefeed.core.feed import ShardStatus, StaleMark
+from airflow_changefeed.doctor.cursors import Sight, cursor_faults, hole_faults
+from airflow_changefeed.doctor.output import output_faults
+from airflow_changefeed.doctor.variables import VariableLister, unknown_feeds, variable_faults
+from airflow_changefeed.exceptions import (
+    ConnectionNotUsableError,
+    FeedNotFoundError,
+    SourceUnavailableError,
+)
+from airflow_changefeed.output.coverage import Gap
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.sources.base import FeedSource
+
+Answer = TypeVar("Answer")
+#: Says of a look that failed who may look, or what is in the way.
+_OTHERWISE = "Remove the other faults, or look again with a login that may do more"
+
+
+def examine(
+    source: FeedSource,
+    variables: VariableLister | None = None,
+    *,
+    feed: str | None = None,
+    consumer: str | None = None,
+    open_store: Callable[[str], ExportStore] | None = None,
+    limits: Limits | None = None,
+) -> Examination:
+    """
+    Look at everything.
+
+    :param variables: Airflow's; None leaves them out.
+    :param feed: None for all.
+    :param consumer: None for all.
+    :param open_store: gives a feed's export; None leaves it out.
+    :raises FeedNotFoundError: the database has no such feed; terminal.
+    :raises ConnectionNotUsableError: there is no way into the database; terminal.
+    :raises SourceUnavailableError: the database did not answer; transient.
+    """
+    limits = limits or Limits()
+    inspection = source.inspect(feed, limits)
+    faults = list(inspection.faults)
+    feeds = [info.name for info in _try(faults, "the feeds", source.feeds) or []]
+    is_explained = any(fault.severity is Severity.ERROR for fault in faults)
+    if feed is not None and feed not in feeds and (feeds or not is_explained):
+        raise FeedNotFoundError(
+            f"no feed {feed!r} in this database; it has {', '.join(feeds) or 'none'}", feed=feed, known=feeds
+        )
+    seen: list[str] = []
+    for name in feeds if feed is None else [feed] if feed in feeds else []:
+        seen += _examine_feed(source, variables, name, consumer, open_store, limits, faults)
+    if consumer is not None and feeds and not seen:
+        names = [feed] if feed is not None else feeds
+        faults += _try(faults, f"consumer {consumer}", partial(_unknown, source, names, consumer)) or []
+    if variables is not None and feed is None and consumer is None:
+        others = partial(unknown_feeds, source, variables, feeds)
+        faults += _try(faults, "Variables of other feeds", others) or []
+    looked_at, left_out = _scope(feeds if feed is None else [feed], variables, open_store)
+    facts = _try(faults, "which database it is", partial(_identity_facts, source))
+    return Examination.of(faults, {**inspection.facts, **(facts or {})}, looked_at, left_out)
+
+
+def _identity_facts(source: FeedSource) -> dict[str, str]:
+    try:
+        identity = source.identity()
+    except FeedNotFoundError:
+        # Not installed, which is a fault of its own.
+        return {}
+    facts = {"database": identity.id}
+    if source.capabilities.needs_install:
+        facts["recovery fork"] = (
+            identity.recovery_fork or "not visible here: the seals alone tell of a restore"
+        )
+    return facts
+
+
+def _scope(
+    feeds: Sequence[str], variables: VariableLister | None, open_store: Callable[[str], ExportStore] | None
+) -> tuple[list[str], list[str]]:
+    """Say what is looked at, and what is not: no fault there would say nothing."""
+    looked_at = ["installation and rights", f"feeds {', '.join(feeds) or '(none)'}", "consumers and cursors"]
+    left_out = []
+    if variables is None:
+        left_out.append("Airflow's Variables")
+    else:
+        looked_at.append("Airflow's Variables")
+    if open_store is None:
+        left_out.append("the export (name it with --path)")
+    else:
+        looked_at.append("the export's manifests, and names and sizes of its data files")
+        left_out.append("what is in data files (airflow changefeed verify reads them)")
+    left_out.append("values that cannot be exported unchanged (an export names them)")
+    return looked_at, left_out
+
+
+def _examine_feed(
+    source: FeedSource,
+    variables: VariableLister | None,
+    feed: str,
+    consumer: str | None,
+    open_store: Callable[[str], ExportStore] | None,
+    limits: Limits,
+    faults: list[Fault],
+) -> list[str]:
+    """Add a feed's faults; return the names of its consumers."""
+    statuses: list[ShardStatus] = _try(faults, f"shards of feed {feed}", lambda: source.shards(feed)) or []
+    rows = _try(faults, f"cursors of feed {feed}", lambda: source.cursors(feed, consumer)) or []
+    marks = _try(faults, f"stale marks of feed {feed}", lambda: source.stale_marks(feed)) or []
+    events = _try(faults, f"consumers of feed {feed}", lambda: _of_events(source, feed, consumer)) or {}
+    letters = _try(faults, f"dead letters of feed {feed}", lambda: source.dead_letters(feed, consumer)) or []
+    sight = Sight(feed, source.now(), statuses, rows, events, letters)
+    faults += cursor_faults(sight, limits)
+    holes = hole_faults(rows)
+    faults += [fault for _, fault in holes]
+    if variables is not None:
+        # A consumer of events has its cursors in the database alone.
+        exports = [row for row in rows if row.consumer not in events]
+        look = partial(variable_faults, source, variables, feed, exports, consumer, tuple(events))
+        faults += _try(faults, f"Variables of feed {feed}", look) or []
+    if open_store is not None:
+        exporter = rows if consumer is not None else []
+        export = partial(_output, source, open_store, feed, exporter, marks, {gap for gap, _ in holes})
+        faults += _try(faults, f"the export of feed {feed}", export) or []
+    elif marks:
+        what = f"whether windows with inserted history ({len(marks)} marks) were exported again"
+        faults.append(not_looked_at(f"feed {feed}", what, "Name the export with --path"))
+    return [*(row.consumer for row in rows), *events]
+
+
+def _of_events(source: FeedSource, feed: str, consumer: str | None) -> dict[str, ConsumerInfo]:
+    infos = {info.spec.consumer: info for info in source.consumers(feed)}
+    return {name: info for name, info in infos.items() if consumer in (None, name)}
+
+
+def _output(
+    source: FeedSource,
+    open_store: Callable[[str], ExportStore],
+    feed: str,
+    rows: Sequence[CursorRow],
+    marks: Sequence[StaleMark],
+    holes: set[Gap],
+) -> list[Fault]:
+    # Opened here, as that may fail, too.
+    return output_faults(open_store(feed), source.identity().id, rows, marks, holes)
+
+
+def _unknown(source: FeedSource, feeds: Sequence[str], consumer: str) -> list[Fault]:
+    known = dict.fromkeys(row.consumer for feed in feeds for row in source.cursors(feed))
+    known |= dict.fromkeys(info.spec.consumer for feed in feeds for info in source.consumers(feed))
+    what = f"the database has no cursor of it; there are {', '.join(known) or 'no consumers'}"
+    remedy = "Check its name; a consumer begins with its first export"
+    return [Fault(FaultKind.CONSUMER_UNKNOWN, f"consumer {consumer}", what, remedy)]
+
+
+def _try(faults: list[Fault], what: str, look: Callable[[], Answer]) -> Answer | None:
+    """Look at something; what cannot be looked at is a fault of its own."""
+    try:
+        return look()
+    except ConnectionNotUsableError:
+        raise
+    except Exception as problem:
+        # Whatever a driver or file system says: what is broken elsewhere must not hide what else is.
+        if isinstance(problem, SourceUnavailableError) and not what.startswith("Variables"):
+            raise
+        text = " ".join(f"{type(problem).__name__}: {problem}".split())
+        faults.append(not_looked_at(what, text, _OTHERWISE))
+        return None

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What is wrong with an export, by its manifests, and names and sizes of data files; ``verify`` reads the files
+themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.fault import Fault, FaultKind
+from airflow_changefeed.core.feed import Shard, StaleMark
+from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.manifest import Manifest
+from airflow_changefeed.core.times import format_time, now
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.doctor.cursors import missing_window
+from airflow_changefeed.exceptions import (
+    ForeignOutputError,
+    ManifestError,
+    OutputNotWritableError,
+    UnsupportedVersionError,
+)
+from airflow_changefeed.export.batch_removal import removal_command
+from airflow_changefeed.output.claims import check_same
+from airflow_changefeed.output.coverage import Gap, Interval, find_gaps
+from airflow_changefeed.output.read import export_there
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.verify.findings import EXPORT_AGAIN
+
+_UPLOAD_AGE = timedelta(days=1)
+Units = Mapping[Shard, Sequence[ExportUnit]]
+
+
+def output_faults(
+    store: ExportStore,
+    database: str,
+    rows: Sequence[CursorRow],
+    marks: Sequence[StaleMark],
+    holes: set[Gap],
+) -> list[Fault]:
+    """
+    Find windows that are missing in an output or have become stale there, and files that are gone or cut.
+
+    :param database: identity of the feed's; nothing can be said of the export of another one.
+    :param rows: of the consumer that exports to it; none where it was not named.
+    :param marks: of inserted history.
+    :param holes: told already.
+    """
+    try:
+        export_there(store)
+        check_same(store.layout.data, store.database(), database, store.feed)
+    except (ManifestError, ForeignOutputError) as problem:
+        remedy = "Check the path, the options of its connection and the feed's name"
+        return [Fault(FaultKind.EXPORT_MISSING, store.path, problem.message, remedy)]
+    units = {shard: list(store.units(shard)) for shard in store.shards()}
+    gaps = dict.fromkeys(find_gaps(store, Interval(), units))
+    gaps |= dict.fromkeys(gap for row in rows for gap in _lost(row, units.get(row.shard, ())))
+    where = f"export of feed {store.feed} in {store.path}"
+    return [
+        *(missing_window(gap, where) for gap in gaps if gap not in holes),
+        *_stale(store, units, marks, where),
+        *_files(store, units, where),
+        *_mixed(store, units, where),
+        *_uploads(store, where),
+    ]
+
+
+def _mixed(store: ExportStore, units: Units, where: str) -> Iterator[Fault]:
+    every = [unit for own in units.values() for unit in own]
+    batches = [unit for unit in every if unit.window is None]
+    if batches and len(batches) < len(every):
+        yield Fault(
+            FaultKind.BATCH_AMONG_WINDOWS,
+            where,
+            f"{len(batches)} batches lie in an output of windows, and windows that overlap one are refused; "
+            f"the first: {batches[0]}",
+            f"Take them out, and run the windows of their time: {removal_command(store.feed, store.path)}",
+        )
+
+
+def _uploads(store: ExportStore, where: str) -> Iterator[Fault]:
+    """Find uploads of jobs that were killed; one that runs is younger."""
+    try:
+        uploads = list(store.uploads())
+    except OutputNotWritableError as problem:
+        yield Fault(
+            FaultKind.UPLOAD_LEFT,
+            where,
+            f"could not look for uploads that were neither completed nor aborted: {problem.message}",
+            "Grant the right to list multipart uploads, or set a lifecycle rule of the bucket",
+        )
+        return
+    for _, attempt, upload in uploads:
+        if now() - upload.begun > _UPLOAD_AGE:
+            yield Fault(
+                FaultKind.UPLOAD_LEFT,
+                where,
+                f"an upload to {upload.path}, begun {format_time(upload.begun)} by attempt {attempt}, was "
+                "neither completed nor aborted",
+                "Export its window again, which aborts it, or set a lifecycle rule of the bucket",
+            )
+
+
+def _lost(row: CursorRow, units: Iterable[ExportUnit]) -> Iterator[Gap]:
+    """Find what a consumer has completed and the output has not any more."""
+    done = Frontier.beginning(row.frontier.start).complete(*(unit.range for unit in units))
+    end = done.ahead[-1].upto if done.ahead else done.upto
+    for hole in (*done.missing(), UlidRange(end, Ulid.MAX)):
+        if hole.after < row.ulid:
+            yield Gap(row.shard, UlidRange(hole.after, min(hole.upto, row.ulid)))
+
+
+def _stale(store: ExportStore, units: Units, marks: Sequence[StaleMark], where: str) -> Iterator[Fault]:
+    for shard in dict.fromkeys(mark.shard for mark in marks):
+        own = [mark for mark in marks if mark.shard == shard]
+        for unit in units.get(shard, ()):
+            touching = [mark for mark in own if mark.range.overlaps(unit.range)]
+            manifest = store.read(unit) if touching else None
+            later = [mark for mark in touching if manifest and mark.number > manifest.stale_seen]
+            if later:
+                yield Fault(
+                    FaultKind.WINDOW_STALE,
+                    where,
+                    f"{unit}: history was inserted after it was exported ({later[0].reason})",
+                    "Export it again: backfill the window, or set the cursor to before the batch",
+                )
+
+
+def _files(store: ExportStore, units: Units, where: str) -> Iterator[Fault]:
+    """Compare manifests with one listing of all data files."""
+    sizes = store.files.sizes(store.layout.data)
+    for unit in (unit for own in units.values() for unit in own):
+        try:
+            manifest = store.read(unit)
+        except (ManifestError, UnsupportedVersionError) as problem:
+            yield Fault(
+                FaultKind.MANIFEST_UNREADABLE,
+                where,
+                f"{unit}: {problem.message}",
+                f"Bring the manifest back, or {EXPORT_AGAIN}",
+            )
+            continue
+        wrong = list(_wrong_files(store, manifest, sizes)) if manifest is not None else []
+        if wrong:
+            more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            remedy = f"Bring it back, or {EXPORT_AGAIN}"
+            yield Fault(FaultKind.FILE_DAMAGED, where, f"{unit}: {wrong[0]}{more}", remedy)
+
+
+def _wrong_files(store: ExportStore, manifest: Manifest, sizes: Mapping[str, int]) -> Iterator[str]:
+    folder = store.layout.placed(manifest.unit, manifest.attempt)
+    for file in manifest.files:
+        path = f"{folder}/{file.name}"
+        size = sizes.get(path.removeprefix(f"{store.layout.data}/"))
+        if size == file.size:
+            continue
+        if size is None:
+            try:
+                store.find_file(manifest, file)
+            except ManifestError:
+                # The listing is older than the manifest, and another attempt may have replaced both since.
+                if store.attempts_of(manifest.unit)[-1:] == [manifest.attempt]:
+                    yield f"{path} is missing"
+        else:
+            yield f"{path} has {size} bytes, and its manifest says {file.size}"

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with the Airflow Variables that publish cursors."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from airflow_changefeed.core.cursor import (
+    KEY_PREFIX,
+    CursorDocument,
+    CursorRow,
+    old_variable_key,
+    variable_key,
+    variable_prefix,
+)
+from airflow_changefeed.core.fault import Fault, FaultKind
+from airflow_changefeed.cursors.cursors import VariableStore, compare, settle_commands, shell
+from airflow_changefeed.cursors.cursors import remedy as settling
+from airflow_changefeed.exceptions import (
+    CursorEditedError,
+    CursorFormatError,
+    FeedNotFoundError,
+    UnsupportedVersionError,
+)
+from airflow_changefeed.sources.base import FeedSource
+
+_NAMES_DATABASE = re.compile(rf"{KEY_PREFIX}:[0-9a-f]{{8}}:")
+
+
+class VariableLister(VariableStore, Protocol):
+    """Airflow's Variables, with a list of them."""
+
+    def keys(self, prefix: str) -> list[str]:
+        """Return the names of the Variables that begin so."""
+
+
+def variable_faults(
+    source: FeedSource,
+    variables: VariableLister,
+    feed: str,
+    rows: Sequence[CursorRow],
+    consumer: str | None,
+    without: Collection[str] = (),
+) -> list[Fault]:
+    """
+    Find what is wrong with the Variables of a feed's consumers, also of those without rows.
+
+    :param rows: of the consumers in the database.
+    :param consumer: None for all.
+    :param without: consumers that publish nothing: those of events.
+    """
+    consumers = dict.fromkeys(row.consumer for row in rows)
+    if consumer is not None:
+        consumers[consumer] = None
+    else:
+        database = source.identity().id
+        consumers |= dict.fromkeys(name for name, of in published(variables, database).values() if of == feed)
+    faults = []
+    for each in (name for name in consumers if name not in without):
+        fault = _variable(source, variables, feed, each)
+        faults += [fault] if fault is not None else []
+    return faults
+
+
+def unknown_feeds(source: FeedSource, variables: VariableLister, feeds: Collection[str]) -> list[Fault]:
+    """
+    Find Variables of this database for feeds that it has not, and of its feeds for no database.
+
+    Those of other databases are their business.
+    """
+    try:
+        database = source.identity().id
+    except FeedNotFoundError:
+        return []
+    unknown = [
+        Fault(
+            FaultKind.VARIABLE_OF_NO_FEED,
+            f"Variable {key}",
+            f"it is of consumer {consumer!r} and feed {feed!r}, which this database has not",
+            "Delete it, if the feed was dropped for good",
+        )
+        for key, (consumer, feed) in published(variables, database).items()
+        if feed not in feeds
+    ]
+    return unknown + [
+        Fault(
+            FaultKind.VARIABLE_OF_NO_DATABASE,
+            f"Variable {key}",
+            f"it is of consumer {consumer!r} and feed {feed!r}, and names no database: it is of an older "
+            "version",
+            "Run the consumer's export, which takes it over if it is this database's. If it is still there "
+            "when the exports of all databases with such a feed have run, delete it: nobody reads it then",
+        )
+        for key, (consumer, feed) in _old(variables).items()
+        if feed in feeds
+    ]
+
+
+def published(variables: VariableLister, database: str) -> dict[str, tuple[str, str]]:
+    """Return consumer and feed that each Variable of a database is of, as far as it can be told."""
+    prefix, found = variable_prefix(database), {}
+    for key in variables.keys(prefix):
+        consumer, _, feed = key.removeprefix(prefix).partition(":")
+        said = _said(variables.get(key))
+        # An edit may have put another consumer there; the name says whose it is, unless it is a hash.
+        for each in (said, (consumer, feed)):
+            if all(each) and variable_key(database, *each) == key:
+                found[key] = each
+                break
+    return found
+
+
+def _old(variables: VariableLister) -> dict[str, tuple[str, str]]:
+    """Return consumer and feed of each Variable that names no database."""
+    found = {}
+    for key in variables.keys(f"{KEY_PREFIX}:"):
+        if not _NAMES_DATABASE.match(key):
+            consumer, _, feed = key.removeprefix(f"{KEY_PREFIX}:").partition(":")
+            each = (consumer, feed) if old_variable_key(consumer, feed) == key else _said(variables.get(key))
+            if all(each) and old_variable_key(*each) == key:
+                found[key] = each
+    return found
+
+
+def _said(text: str | None) -> tuple[str, str]:
+    """Return consumer and feed that a Variable's value names; empty where it names none."""
+    try:
+        content = json.loads(text or "")
+        return str(content["consumer"]), str(content["feed"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return "", ""
+
+
+def _variable(source: FeedSource, variables: VariableLister, feed: str, consumer: str) -> Fault | None:
+    key = variable_key(source.identity().id, consumer, feed)
+    where = f"Variable {key}"
+    _, publish = settle_commands(consumer, feed)
+    try:
+        _, is_current = compare(source, variables, consumer, feed)
+    except CursorEditedError as problem:
+        return _edited(source, variables, feed, consumer, problem)
+    except (CursorFormatError, UnsupportedVersionError) as problem:
+        remedy = (
+            "Upgrade this package, or finish with the newer one"
+            if isinstance(problem, UnsupportedVersionError)
+            else f"Overwrite it with what the database says: {publish}"
+        )
+        # Without the commands, which the remedy has.
+        what = problem.facts.get("reason", problem.message)
+        return Fault(FaultKind.VARIABLE_UNREADABLE, where, what, remedy)
+    if is_current:
+        return None
+    remedy = f"Nothing: the next run of the consumer's export publishes it again. At once: {publish}"
+    if variables.get(key) is None:
+        what = "the database has cursors of this consumer, and there is no such Variable"
+        return Fault(FaultKind.VARIABLE_MISSING, where, what, remedy)
+    return Fault(FaultKind.VARIABLE_BEHIND, where, "it is older than the cursors in the database", remedy)
+
+
+def _edited(
+    source: FeedSource, variables: VariableLister, feed: str, consumer: str, problem: CursorEditedError
+) -> Fault:
+    # It may be the Variable of an older version, which has another name.
+    key = problem.facts["key"]
+    if source.cursors(feed, consumer):
+        what = "; ".join(problem.facts["problems"])
+        remedy = f"Nothing moves until you decide. {settling(consumer, feed)}"
+        return Fault(FaultKind.VARIABLE_EDITED, f"Variable {key}", what, remedy)
+    shards = CursorDocument.from_json(variables.get(key) or "", key=key).shards
+    return Fault(
+        FaultKind.VARIABLE_ORPHANED,
+        f"Variable {key}",
+        f"it has cursors of {len(shards)} shards, and the database has none of consumer {consumer!r}",
+        "If the consumer was dropped, delete the Variable. If its rows are lost, make them again: from the "
+        f"Variable ({shell('cursor adopt', consumer, feed)}) or from the manifests "
+        f"({shell('cursor rebuild', consumer, feed)} --path ...)",
+    )

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a file of captured events says of itself, and whether that is enough to fold."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from airflow_changefeed.core.capture import (
+    BASE_TYPE,
+    METADATA_KEY,
+    OFFSET,
+    TICKS,
+    CapturedTable,
+    CaptureShape,
+    Operation,
+)
+from airflow_changefeed.exceptions import FoldError, ManifestError
+from airflow_changefeed.output.read import UnitFile
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.sources.base import ULID_COLUMN
+
+OLD, NEW = "old", "new"
+_EVENT = (ULID_COLUMN, "name", "type", "captured_at", OLD, NEW)
+# Arrow types of second columns, and of what they belong to; Parquet gives uint8 back as it was.
+_INSTANT = "timestamp[us, tz=UTC]"
+_SECONDS = {
+    TICKS: ("uint8", ("timestamp[us]", _INSTANT, "time64[us]")),
+    OFFSET: ("int16", (_INSTANT,)),
+    BASE_TYPE: ("string", ("string",)),
+}
+
+
+@dataclass(frozen=True)
+class FileColumns:
+    """
+    The columns of a file of captured events.
+
+    :param fields: of ``old`` and ``new``, in order: name to Arrow type.
+    """
+
+    shape: CaptureShape
+    fields: Mapping[str, str]
+
+
+def file_columns(store: ExportStore, file: UnitFile) -> FileColumns:
+    """
+    Read a file's schema.
+
+    :raises FoldError: its rows are no captured events with typed columns.
+    :raises ManifestError: the file is damaged, or gone.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from airflow_changefeed.sources.captured import shape_of
+
+    try:
+        with store.files.reader(file.path) as opened:
+            schema = pq.read_schema(opened)
+    except FileNotFoundError:
+        raise ManifestError(
+            f"{file.path} is gone: its unit was replaced meanwhile; read again", path=file.path
+        ) from None
+    except pa.ArrowException as problem:
+        raise ManifestError(f"{file.path} is damaged: {problem}", path=file.path) from None
+    shape = shape_of(schema)
+    if shape is None:
+        raise FoldError(
+            f"{file.manifest.unit} of feed {store.feed!r} in {store.path} does not say of which capture it "
+            f"is ({METADATA_KEY.decode()} is missing in {file.path}): only exports of a capture in shape "
+            "'typed' can be folded",
+            feed=store.feed,
+        )
+    images = [column.name for column in schema if pa.types.is_struct(column.type)]
+    missing = [name for name in _EVENT if name not in (images if name in (OLD, NEW) else schema.names)]
+    if missing:
+        raise FoldError(
+            f"{file.manifest.unit} of feed {store.feed!r} in {store.path} has no typed columns "
+            f"{', '.join(missing)}: it was exported in another shape. Export it again with shape='typed', or "
+            "beside, to another path",
+            feed=store.feed,
+        )
+    image = schema.field(NEW).type
+    return FileColumns(shape, {field.name: str(field.type) for field in image})
+
+
+def second_fields(fields: Mapping[str, str], own: str, taken: Collection[str]) -> list[str]:
+    """
+    Return the suffixes of the fields that hold what a field cannot hold by itself.
+
+    :param fields: of a file: name to Arrow type.
+    :param taken: fields that hold a column of their own.
+    """
+    return [
+        suffix
+        for suffix, (kind, kinds) in _SECONDS.items()
+        if fields.get(own) in kinds and fields.get(own + suffix) == kind and own + suffix not in taken
+    ]
+
+
+def foldable_table(shape: CaptureShape, table: str | None) -> str:
+    """
+    Return the table of a capture that is meant, if its events can tell its state.
+
+    :param table: None where there is only one.
+    :raises FoldError: there is no such table, or the capture leaves out what a fold needs; says all of it.
+    """
+    name = _table(shape, table)
+    problems = _problems(shape.tables[name])
+    if problems:
+        raise FoldError(
+            f"table {name!r} of capture {shape.name!r} cannot be folded: {'; '.join(problems)}",
+            feed=shape.name,
+            table=name,
+            problems=problems,
+        )
+    return name
+
+
+def _table(shape: CaptureShape, table: str | None) -> str:
+    names = ", ".join(map(repr, shape.tables))
+    if table is None and len(shape.tables) == 1:
+        return next(iter(shape.tables))
+    if table is None:
+        raise FoldError(
+            f"capture {shape.name!r} holds the changes of several tables: name one with table=, of {names}",
+            feed=shape.name,
+        )
+    if table not in shape.tables:
+        raise FoldError(
+            f"capture {shape.name!r} holds no changes of table {table!r}: its tables are {names}",
+            feed=shape.name,
+            table=table,
+        )
+    return table
+
+
+def _problems(captured: CapturedTable) -> list[str]:
+    """List why events of a table never tell its state, however many there are."""
+    problems = [
+        f"it does not capture {operation.value}s: enable a capture of all operations"
+        for operation in Operation
+        if operation not in captured.columns
+    ]
+    if not captured.key_columns:
+        problems.append("it has no primary key, so that no event says which row it changed")
+    for operation, columns in captured.columns.items():
+        lost = [key for key in captured.key_columns if key not in columns]
+        if lost:
+            named = ", ".join(map(repr, lost))
+            problems.append(f"its {operation.value}s do not record the key columns {named}: capture them")
+    inserted, updated = (captured.columns.get(one) for one in (Operation.INSERT, Operation.UPDATE))
+    if inserted is not None and updated is not None:
+        for one, other, what in ((inserted, updated, "update"), (updated, inserted, "insert")):
+            lost = [column for column in one if column not in other]
+            if lost:
+                problems.append(
+                    f"its {what}s leave out {', '.join(map(repr, lost))}: capture the same columns for "
+                    "inserts and updates"
+                )
+    return problems

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What a fold of captured events reads: which files, until when, which columns; and why it cannot, before any
+row is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from airflow_changefeed.core.capture import (
+    OFFSET,
+    CapturedTable,
+    CaptureShape,
+    KeyChange,
+    Operation,
+)
+from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.times import format_time, from_milliseconds, to_milliseconds
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.exceptions import FoldError, InvalidArgumentError, NotExportedError
+from airflow_changefeed.fold.inputs import FileColumns, file_columns, foldable_table, second_fields
+from airflow_changefeed.output.coverage import Gap, Interval, find_gaps
+from airflow_changefeed.output.read import UnitFile, check_once, export_there, units_and_files
+from airflow_changefeed.output.schemas import wider_type
+from airflow_changefeed.output.store import ExportStore
+
+_MOST_NAMED = 20
+_NO_SNAPSHOT = "the capture was enabled on a table that had rows, which it did not record"
+SETTLE = "record all rows with settle_capture(..., resync=True), and fold a time after that"
+_Units = Mapping[Shard, Sequence[ExportUnit]]
+
+
+@dataclass(frozen=True)
+class FoldedFiles:
+    """
+    Files with the same columns.
+
+    :param fields: of ``old`` and ``new``: name to Arrow type.
+    :param shape: of the capture when they were written.
+    """
+
+    files: tuple[UnitFile, ...]
+    fields: Mapping[str, str]
+    shape: CaptureShape
+
+
+@dataclass(frozen=True)
+class FoldSource:
+    """
+    What a fold reads.
+
+    :param at: exclusive; all events before it are there.
+    :param columns: of the table, in its order, and the field of ``old`` and ``new`` that holds each; behind
+        each its second columns.
+    :param seconds: the second columns, and the column that each belongs to.
+    :param kinds: Arrow type of each column, which holds the values of all files.
+    :param unknown: why the events do not tell all rows unless a reset is among them; empty where they do.
+    :param known_from: an earlier reset does not tell them; None where any does.
+    """
+
+    store: ExportStore
+    table: str
+    at: datetime
+    shape: CaptureShape
+    columns: Mapping[str, str]
+    kinds: Mapping[str, str]
+    groups: tuple[FoldedFiles, ...]
+    seconds: Mapping[str, str] = field(default_factory=dict)
+    unknown: str = ""
+    known_from: datetime | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The table's key columns, then their second columns that tell two keys apart."""
+        own = self.shape.tables[self.table].key_columns
+        # Two instants are one key, whatever their offsets from UTC.
+        more = (name for name, of in self.seconds.items() if of in own and not name.endswith(OFFSET))
+        return (*own, *more)
+
+    @property
+    def loses_keys(self) -> bool:
+        """Whether an update may have lost its row's old key."""
+        return self.shape.key_change is KeyChange.NEW_ONLY
+
+    def refusal(self, why: str, **facts: object) -> FoldError:
+        """Return the error that says why the state cannot be told."""
+        return _refusal(self.store, self.table, self.at, why, **facts)
+
+
+def find_fold(store: ExportStore, at: datetime | None = None, table: str | None = None) -> FoldSource:
+    """
+    Find what a fold reads, by manifests and the schemas of a few files.
+
+    :param at: exclusive; None for the end of the unbroken run of complete units.
+    :param table: of the capture, as its spec names it; None where it has only one.
+    :raises FoldError: the state cannot be told, or there is no such table; says all reasons.
+    :raises NotExportedError: not all units until then are complete; names those that are missing; transient.
+    :raises ManifestError: nothing was exported there, a manifest or file is damaged, or units overlap.
+    :raises InvalidArgumentError: ``at`` is no time with a zone.
+    """
+    end = _parse_time(at)
+    export_there(store)
+    there = {shard: list(store.units(shard)) for shard in store.shards()}
+    end = _check_time(store, there, end)
+    found = units_and_files(store, None, end)
+    units: dict[Shard, list[ExportUnit]] = {shard: [] for shard in there}
+    for manifest, _ in found:
+        units.setdefault(manifest.unit.shard, []).append(manifest.unit)
+    check_once(store, units)
+    _check_complete(store, units, end)
+    files = [file for _, own in found for file in own if file.facts.first < Ulid.floor(end)]
+    newest = max(files, key=_age) if files else _next_file(store, end)
+    if newest is None:
+        raise FoldError(
+            f"the export of feed {store.feed!r} in {store.path} holds no event yet, so nothing says what "
+            "columns its tables have: fold it when there are some",
+            feed=store.feed,
+        )
+    known = file_columns(store, newest)
+    name = foldable_table(known.shape, table)
+    captured = known.shape.tables[name]
+    groups = _groups(store, files)
+    read = groups or (FoldedFiles((newest,), known.fields, known.shape),)
+    columns, seconds = _columns(captured.columns[Operation.INSERT], (*read, known))
+    kinds = _kinds(store, name, columns, read)
+    gap = _last_gap(store, name, end)
+    unknown = _unknown(store, known.shape, captured, units, end)
+    keyless = _keyless(groups, name, captured)
+    if keyless is not None:
+        unknown = (
+            f"events until {format_time(keyless)} do not tell the columns that are its key now "
+            f"({', '.join(captured.key_columns)}): {SETTLE}"
+        )
+    if gap is not None:
+        unknown = f"changes passed the capture unseen, which was found at {format_time(gap)}: {SETTLE}"
+    known_from = max(filter(None, (keyless, gap)), default=None)
+    return FoldSource(store, name, end, known.shape, columns, kinds, groups, seconds, unknown, known_from)
+
+
+def _parse_time(at: object) -> datetime | None:
+    if at is None:
+        return None
+    if not isinstance(at, datetime):
+        raise InvalidArgumentError(f"at must be a datetime with a time zone, or None, not {at!r}")
+    return from_milliseconds(to_milliseconds(at))
+
+
+def _check_time(store: ExportStore, units: _Units, end: datetime | None) -> datetime:
+    """Return the time that counts, which is after the first unit began."""
+    ranges = [[unit.range for unit in own] for own in units.values() if own]
+    if not ranges:
+        raise NotExportedError(
+            f"the export of feed {store.feed!r} in {store.path} has no complete unit yet: export it first",
+            feed=store.feed,
+        )
+    if end is None:
+        return min(_end_of_run(own) for own in ranges).next().time
+    first = min(own[0].after for own in ranges).next()
+    if Ulid.floor(end) <= first:
+        raise FoldError(
+            f"the export of feed {store.feed!r} in {store.path} begins at {format_time(first.time)}, so it "
+            f"does not tell the state at {format_time(end)}: give a later time, or export what is before",
+            feed=store.feed,
+            at=end,
+        )
+    return end
+
+
+def _end_of_run(ranges: Sequence[UlidRange]) -> Ulid:
+    """Return the last ULID of the ranges that follow the first one without a gap; they are in order."""
+    end = ranges[0].upto
+    for each in ranges[1:]:
+        if each.after > end:
+            break
+        end = max(end, each.upto)
+    return end
+
+
+def _check_complete(store: ExportStore, units: _Units, end: datetime) -> None:
+    gaps = find_gaps(store, Interval(None, end), units)
+    if gaps:
+        raise NotExportedError(
+            f"feed {store.feed!r} in {store.path} cannot be folded at {format_time(end)}: nothing complete "
+            f"in {_named(gaps)}. Export what is missing, or give a time before it",
+            feed=store.feed,
+            at=end,
+            missing=list(gaps),
+        )
+
+
+def _named(gaps: Sequence[Gap]) -> str:
+    more = f"; and {len(gaps) - _MOST_NAMED} more" if len(gaps) > _MOST_NAMED else ""
+    return f"{'; '.join(map(str, gaps[:_MOST_NAMED]))}{more}"
+
+
+def _age(file: UnitFile) -> tuple[datetime, int, Ulid]:
+    return file.manifest.made_at, file.manifest.attempt, file.facts.last
+
+
+def _next_file(store: ExportStore, end: datetime) -> UnitFile | None:
+    """Return the first file behind a time: where nothing happened before, it says what columns there are."""
+    files = [file for _, own in units_and_files(store, end, None) for file in own]
+    return min(files, key=lambda file: file.facts.first, default=None)
+
+
+def _last_gap(store: ExportStore, table: str, end: datetime) -> datetime | None:
+    """
+    Return when the last gap was found that makes a time unsure; None without any.
+
+    The newest file of all knows most: what was unsure was not sealed, so it was exported after the gap.
+    """
+    files = [file for _, own in units_and_files(store, None, None) for file in own]
+    shape = file_columns(store, max(files, key=_age)).shape
+    gaps = shape.tables[table].gaps if table in shape.tables else ()
+    return max((found for after, found in gaps if after < end), default=None)
+
+
+def _keyless(groups: Iterable[FoldedFiles], table: str, captured: CapturedTable) -> datetime | None:
+    """
+    Return until when events did not record the fields of the present key; None where all did.
+
+    Columns that were renamed have other fields since; without a key all rows of before would be one.
+    """
+    keys = {captured.columns[Operation.INSERT][key] for key in captured.key_columns}
+    times = [
+        file.facts.last.time
+        for group in groups
+        if table in group.shape.tables
+        and any(keys - set(columns.values()) for columns in group.shape.tables[table].columns.values())
+        for file in group.files
+    ]
+    return max(times, default=None)
+
+
+def _groups(store: ExportStore, files: Iterable[UnitFile]) -> tuple[FoldedFiles, ...]:
+    """Put files with the same columns together; one file's footer speaks for all with the same columns."""
+    by_schema: dict[tuple[tuple[str, str], ...], list[UnitFile]] = {}
+    for file in files:
+        by_schema.setdefault(tuple(file.manifest.schema.items()), []).append(file)
+    found = ((tuple(own), file_columns(store, own[-1])) for own in by_schema.values())
+    return tuple(FoldedFiles(own, columns.fields, columns.shape) for own, columns in found)
+
+
+def _columns(
+    own: Mapping[str, str], files: Sequence[FoldedFiles | FileColumns]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the columns with their second columns behind them, and what each of these belongs to."""
+    taken = frozenset().union(*(each.shape.own_fields for each in files))
+    columns: dict[str, str] = {}
+    seconds: dict[str, str] = {}
+    for name, place in own.items():
+        columns[name] = place
+        for suffix in dict.fromkeys(
+            suffix for each in files for suffix in second_fields(each.fields, place, taken)
+        ):
+            columns[name + suffix] = place + suffix
+            seconds[name + suffix] = name
+    return columns, seconds
+
+
+def _kinds(
+    store: ExportStore, table: str, columns: Mapping[str, str], groups: Sequence[FoldedFiles]
+) -> dict[str, str]:
+    """Return for each column the type that holds its values in all files."""
+    kinds: dict[str, str] = {}
+    for column, place in columns.items():
+        for group in groups:
+            kind = group.fields.get(place)
+            if kind is None:
+                continue
+            wider = wider_type(kinds.get(column, kind), kind)
+            if wider is None:
+                raise FoldError(
+                    f"column {column!r} of table {table!r} is {kinds[column]} in some units of feed "
+                    f"{store.feed!r} and {kind} in {group.files[0].manifest.unit}: no type holds both. "
+                    "Export the older units again, or fold a time before the change",
+                    table=table,
+                    column=column,
+                )
+            kinds[column] = wider
+    return kinds
+
+
+def _unknown(
+    store: ExportStore, shape: CaptureShape, captured: CapturedTable, units: _Units, end: datetime
+) -> str:
+    """Say why the events do not tell all rows there were at their beginning; empty where they do."""
+    if not captured.is_whole:
+        return f"{_NO_SNAPSHOT}: {SETTLE}"
+    begun = shape.begun_at
+    if begun is None:
+        return ""
+    if end <= begun:
+        return f"the capture was enabled at {format_time(begun)}, which is later"
+    gaps = find_gaps(store, Interval(begun, None), units)
+    if gaps:
+        return (
+            f"the capture was enabled at {format_time(begun)}, and nothing complete is in {_named(gaps)}. "
+            f"Export that, too; or {SETTLE}"
+        )
+    return ""
+
+
+def _refusal(store: ExportStore, table: str, at: datetime, why: str, **facts: object) -> FoldError:
+    return FoldError(
+        f"table {table!r} of feed {store.feed!r} in {store.path} cannot be folded at {format_time(at)}: "
+        f"{why}",
+        feed=store.feed,
+        table=table,
+        at=at,
+        **facts,
+    )

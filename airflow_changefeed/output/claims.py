@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Whose output a folder is: each feed's, of one database, is claimed by a document, and none lies inside
+another's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_changefeed.core import documents
+from airflow_changefeed.exceptions import ForeignOutputError, ManifestError
+from airflow_changefeed.output.layout import Layout, unquote_feed
+from airflow_changefeed.storage.files import CONTROL, Files
+
+KIND = "changefeed output"
+SCHEMA_VERSION = 1
+_ANCESTORS = 16
+
+
+def check(files: Files, layout: Layout, database: str, table_of: str = "") -> None:
+    """
+    Check that an output can be a feed's, or hold the states of a captured table.
+
+    :param database: identity of the feed's; empty where it is not known.
+    :param table_of: the capture, where the layout is a table's; empty for a feed's.
+    :raises ForeignOutputError: it is another feed's or another database's, lies inside another output, or
+        holds files that no export made.
+    """
+    _check_ancestors(files, layout)
+    content = files.read(layout.claim)
+    if content is None:
+        if files.names(layout.data):
+            raise ForeignOutputError(
+                f"{layout.data} holds files that no export made ({layout.claim} is missing): give the "
+                f"export of feed {layout.feed!r} another path",
+                path=layout.path,
+            )
+        return
+    _check_claim(content, layout, database, table_of)
+
+
+def _check_claim(content: bytes, layout: Layout, database: str, table_of: str) -> None:
+    claimed = _load(content, layout)
+    if _claim(layout, table_of) != {name: claimed[name] for name in ("feed", "table") if name in claimed}:
+        what = f"the table {claimed['table']!r}, folded from" if "table" in claimed else "the export of"
+        ours = f"the table {layout.feed!r}, folded from" if table_of else "the export of"
+        raise ForeignOutputError(
+            f"{layout.data} holds {what} feed {claimed.get('feed')!r}, not {ours} "
+            f"{table_of or layout.feed!r}: give one another path",
+            path=layout.path,
+            feed=claimed.get("feed"),
+        )
+    check_same(layout.data, claimed.get("database", ""), database, table_of or layout.feed)
+
+
+def check_same(where: str, theirs: str, ours: str, feed: str) -> None:
+    """
+    Check that what was written comes from a database; what older versions wrote does not say from which.
+
+    :param theirs, ours: identities; empty where it is not known.
+    :raises ForeignOutputError: it comes from another one.
+    """
+    if theirs and ours and theirs != ours:
+        raise ForeignOutputError(
+            f"{where} holds feed {feed!r} of database {theirs}, and this is feed {feed!r} of database "
+            f"{ours}: their events must not be mixed. Check the connection, or give this database's export "
+            "another path (docs/how-to/recover.md)",
+            feed=feed,
+            database=theirs,
+        )
+
+
+def owner(files: Files, layout: Layout) -> str:
+    """Return the identity of the database whose output it is; empty where the claim does not say."""
+    content = files.read(layout.claim)
+    return str(_load(content, layout).get("database", "")) if content is not None else ""
+
+
+def _load(content: bytes, layout: Layout) -> dict[str, Any]:
+    return documents.load(
+        content.decode(errors="replace"), KIND, SCHEMA_VERSION, where=layout.claim, error=ManifestError
+    )
+
+
+def _claim(layout: Layout, table_of: str) -> dict[str, str]:
+    return {"feed": table_of, "table": layout.feed} if table_of else {"feed": layout.feed}
+
+
+def _check_ancestors(files: Files, layout: Layout) -> None:
+    """
+    Refuse a root that lies in the folders of another output: its readers would see our files as theirs.
+
+    On an object store the path alone is judged: rights may end at the root, and what is above is not ours.
+    """
+    parts = layout.path.split("/")
+    for depth in range(len(parts) - 1, max(len(parts) - 1 - _ANCESTORS, 0), -1):
+        parent, name = "/".join(parts[:depth]), parts[depth]
+        is_inside = files.moves_folders and name and files.exists(f"{parent}/{CONTROL}/{name}/feed.json")
+        if name == CONTROL or is_inside:
+            owner = "an export" if name == CONTROL else f"the export of feed {unquote_feed(name)!r}"
+            raise ForeignOutputError(
+                f"{layout.path} lies inside {parent}/{name}, which {owner} below {parent} uses: give the "
+                f"export of feed {layout.feed!r} another path",
+                path=layout.path,
+            )
+
+
+def write(files: Files, layout: Layout, database: str, table_of: str = "") -> None:
+    """
+    Claim an output that was checked, and complete a claim that names no database; harmless to repeat.
+
+    :raises ForeignOutputError: somebody else claimed it at the same moment.
+    """
+    content = files.read(layout.claim)
+    if content is None or (database and "database" not in _load(content, layout)):
+        named = {"database": database} if database else {}
+        text = documents.dump(KIND, SCHEMA_VERSION, {**named, **_claim(layout, table_of)}, indent=2)
+        files.write(layout.claim, text.encode())
+        # Of two that both found the path free, the last one to write has it. The other one sees so here, or
+        # at its commit if it looks too early.
+        _check_claim(files.read(layout.claim) or text.encode(), layout, database, table_of)

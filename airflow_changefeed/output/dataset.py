@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads an export into pyarrow by its manifests only, and so into pandas, Polars and DuckDB."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import ColumnTypeError
+from airflow_changefeed.output.read import SHARD_COLUMN, Selection, UnitFile, select
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.output.structs import struct_fields
+from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
+from airflow_changefeed.storage.files import Files
+from airflow_changefeed.storage.remote import RemoteFiles
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.dataset as ds
+    import pyarrow.fs as pafs
+
+_ZONED = re.compile(r"timestamp\[(s|ms|us|ns), tz=(.+)\]")
+_DECIMAL = re.compile(r"decimal(128|256)\((\d+), (-?\d+)\)")
+_FIXED = re.compile(r"fixed_size_binary\[(\d+)\]")
+
+
+def export_dataset(
+    path: str,
+    feed: str,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    shards: Iterable[Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    incomplete: str = "fail",
+    unify_schemas: bool = False,
+) -> ds.Dataset:
+    """
+    Return the events of an interval as a pyarrow dataset over exactly the files of complete units.
+
+    Finds its files when it is called, by manifests, and opens them when the dataset is read: call it again
+    after the export was cleaned up. A filter on ``changefeed_shard``, ``changefeed_ulid`` or
+    ``changefeed_time`` leaves out the files that hold nothing of it, also through DuckDB and Polars.
+
+    :param path: root of the export, a local path or an fsspec URL.
+    :param start: inclusive feed time with a zone; None begins with each shard's first unit.
+    :param end: exclusive feed time; None ends with each shard's last unit.
+    :param shards: None for all.
+    :param storage_options: for fsspec; may hold secrets.
+    :param incomplete: ``fail`` where a part of the interval was not exported, or ``read`` what is there.
+    :param unify_schemas: whether a column that some units lack is null there, and a type that was widened
+        counts for all; False refuses columns that changed.
+    :return: the columns as exported, and the shard as ``changefeed_shard`` (int64, or string for UUIDs).
+    :raises ManifestError: nothing was exported there, the interval is not complete, a manifest is damaged, or
+        names a file that is gone, or units overlap.
+    :raises ColumnTypeError: the columns changed between units, or pyarrow does not know a type.
+    """
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    store = ExportStore(path, feed, storage_options)
+    chosen = select(store, start, end, shards, incomplete=incomplete, unify_schemas=unify_schemas)
+    fields = [pa.field(name, arrow_type(name, kind)) for name, kind in chosen.schema.items()]
+    shard_type = pa.int64() if chosen.has_integer_shards else pa.string()
+    schema = pa.schema([*fields, pa.field(SHARD_COLUMN, shard_type)])
+    system, parquet = _file_system(store.files), ds.ParquetFileFormat()
+    fragments = [
+        parquet.make_fragment(
+            file.path, filesystem=system, partition_expression=_guarantee(file, chosen.has_integer_shards)
+        )
+        for file in chosen.files
+    ]
+    dataset = ds.FileSystemDataset(fragments, schema, parquet, filesystem=system)
+    cut = _within(chosen)
+    return dataset if cut is None else dataset.filter(cut)
+
+
+def _guarantee(file: UnitFile, has_integer_shards: bool) -> pc.Expression:
+    """Say what holds for all rows of a file: the shard, and by its manifest where ULIDs and times lie."""
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    shard, facts = file.manifest.unit.shard, file.facts
+    ulid, time = ds.field(ULID_COLUMN), ds.field(TIME_COLUMN)
+    first, last = (pa.scalar(each.ms, pa.timestamp("ms", tz="UTC")) for each in (facts.first, facts.last))
+    return (
+        (ds.field(SHARD_COLUMN) == (shard if has_integer_shards else str(shard)))
+        & (ulid >= str(facts.first))
+        & (ulid <= str(facts.last))
+        & (time >= first)
+        & (time <= last)
+    )
+
+
+def _within(chosen: Selection) -> pc.Expression | None:
+    """Leave out what files hold beyond the interval; ULIDs as text sort as they do as numbers."""
+    import pyarrow.dataset as ds
+
+    ulid, interval = ds.field(ULID_COLUMN), chosen.interval
+    from_start = ulid >= str(Ulid.floor(interval.start)) if interval.start is not None else None
+    to_end = ulid < str(Ulid.floor(interval.end)) if interval.end is not None else None
+    if from_start is None or to_end is None:
+        return to_end if from_start is None else from_start
+    return from_start & to_end
+
+
+def _file_system(files: Files) -> pafs.FileSystem:
+    import pyarrow.fs as pafs
+
+    if isinstance(files, RemoteFiles):
+        return pafs.PyFileSystem(pafs.FSSpecHandler(files.system))
+    return pafs.LocalFileSystem()
+
+
+def arrow_type(name: str, kind: str) -> pa.DataType:
+    """
+    Return the Arrow type that a manifest names.
+
+    :raises ColumnTypeError: pyarrow has no such type.
+    """
+    import pyarrow as pa
+
+    fields = struct_fields(kind)
+    if fields is not None:
+        return pa.struct([(field, arrow_type(f"{name}.{field}", inner)) for field, inner in fields.items()])
+    if zoned := _ZONED.fullmatch(kind):
+        return pa.timestamp(zoned[1], zoned[2])
+    if decimal := _DECIMAL.fullmatch(kind):
+        make = pa.decimal128 if decimal[1] == "128" else pa.decimal256
+        return make(int(decimal[2]), int(decimal[3]))
+    if fixed := _FIXED.fullmatch(kind):
+        return pa.binary(int(fixed[1]))
+    try:
+        return pa.type_for_alias(kind)
+    except ValueError:
+        raise ColumnTypeError(
+            f"column {name!r} has Arrow type {kind}, which this pyarrow does not know: upgrade it",
+            column=name,
+            type=kind,
+        ) from None

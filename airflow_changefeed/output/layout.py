@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where everything of an export lies: pure strings (docs/adr/0002-output-layout.md)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import Window
+from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.storage.files import CONTROL
+
+_TOKEN_DIGITS = 12
+_PLAIN = re.compile(r"[^A-Za-z0-9._-]")
+_PLACED = re.compile(r"changefeed_attempt=(\d+)")
+_MANIFEST = re.compile(rf"(.+)\.(\d{{{_TOKEN_DIGITS},}})\.json")
+
+
+def quote_feed(feed: str) -> str:
+    """
+    Write a feed's name so that it can name a folder everywhere; distinct feeds get distinct names.
+
+    Everything outside ``[A-Za-z0-9._-]`` is percent-encoded as UTF-8, and so is a ``_`` or ``.`` in front,
+    which would hide the folder.
+    """
+    quoted = _PLAIN.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), feed)
+    return f"%{ord(quoted[0]):02X}{quoted[1:]}" if quoted[:1] in ("_", ".") else quoted
+
+
+def unquote_feed(name: str) -> str:
+    """Read what :func:`quote_feed` wrote."""
+    return unquote(name)
+
+
+def token_text(attempt: int) -> str:
+    """Write an attempt token with leading zeros, so that names sort as tokens do."""
+    return f"{attempt:0{_TOKEN_DIGITS}d}"
+
+
+def unit_key(unit: ExportUnit) -> str:
+    """Return a unit's own key within its feed: ``shard=0/20130101T000000Z_20130101T010000Z``."""
+    return f"shard={shard_text(unit.shard)}/{unit.name}"
+
+
+def parse_unit(shard: Shard, name: str) -> ExportUnit | None:
+    """Read a unit's name back; None for a name that is no unit's."""
+    try:
+        first, _, second = name.partition("_")
+        if len(first) == 26 and len(second) == 26:
+            return ExportUnit(shard, UlidRange(Ulid.parse_text(first), Ulid.parse_text(second)))
+        return ExportUnit.of_window(shard, Window.parse_name(name))
+    except InvalidArgumentError:
+        return None
+
+
+def parse_unit_key(key: str) -> ExportUnit | None:
+    """Read back what :func:`unit_key` wrote; None for the key of something else."""
+    shard, _, name = key.removeprefix("shard=").partition("/")
+    try:
+        return parse_unit(parse_shard(shard), name)
+    except InvalidArgumentError:
+        return None
+
+
+@dataclass(frozen=True)
+class ManifestName:
+    """What the name of a manifest says: which unit, and whose attempt."""
+
+    unit: str
+    attempt: int
+
+    @classmethod
+    def parse(cls, name: str) -> ManifestName | None:
+        """Read the name of a manifest; None for the name of something else."""
+        match = _MANIFEST.fullmatch(name)
+        return cls(match[1], int(match[2])) if match else None
+
+    def __str__(self) -> str:
+        return f"{self.unit}.{token_text(self.attempt)}.json"
+
+
+def placed_attempt(name: str) -> int | None:
+    """Return the attempt token in the name of a placed folder; None for the name of something else."""
+    match = _PLACED.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """
+    The paths of a feed's export.
+
+    :param path: root of the output, without a slash at its end.
+    """
+
+    path: str
+    feed: str
+
+    @property
+    def data(self) -> str:
+        """Folder that plain Parquet readers read: only placed units live below it."""
+        return f"{self.path}/{quote_feed(self.feed)}"
+
+    @property
+    def control(self) -> str:
+        """Folder of everything else."""
+        return f"{self.path}/{CONTROL}/{quote_feed(self.feed)}"
+
+    @property
+    def claim(self) -> str:
+        """Document that claims the output for the feed."""
+        return f"{self.control}/feed.json"
+
+    @property
+    def manifests(self) -> str:
+        """Folder of all manifests."""
+        return f"{self.control}/manifests"
+
+    @property
+    def attempts(self) -> str:
+        """Folder of all attempts."""
+        return f"{self.control}/attempts"
+
+    def shard_manifests(self, shard: Shard) -> str:
+        """Folder of a shard's manifests, with one folder for each UTC date in it."""
+        return f"{self.manifests}/shard={shard_text(shard)}"
+
+    def unit_manifests(self, unit: ExportUnit) -> str:
+        """Folder of a unit's manifests, shared with the other units of the date."""
+        return f"{self.shard_manifests(unit.shard)}/date={unit.date}"
+
+    def manifest(self, unit: ExportUnit, attempt: int) -> str:
+        """Path of a manifest."""
+        return f"{self.unit_manifests(unit)}/{ManifestName(unit.name, attempt)}"
+
+    def unit(self, unit: ExportUnit) -> str:
+        """Folder of a unit's placed data; holds one attempt's folder, or is being replaced."""
+        shard = shard_text(unit.shard)
+        return f"{self.data}/changefeed_shard={shard}/changefeed_date={unit.date}/changefeed_unit={unit.name}"
+
+    def placed(self, unit: ExportUnit, attempt: int) -> str:
+        """Folder of an attempt's placed files."""
+        return f"{self.unit(unit)}/changefeed_attempt={attempt}"
+
+    def attempt(self, attempt: int) -> str:
+        """Folder of an attempt."""
+        return f"{self.attempts}/{token_text(attempt)}"
+
+    def unplaced_unit(self, unit: ExportUnit, attempt: int) -> str:
+        """
+        Folder that becomes :meth:`unit` by a rename, and to which an attempt's files go when they are
+        replaced.
+        """
+        return f"{self.attempt(attempt)}/{unit_key(unit)}"
+
+    def unplaced(self, unit: ExportUnit, attempt: int) -> str:
+        """Folder of an attempt's files that are not placed yet, or not any more."""
+        return f"{self.unplaced_unit(unit, attempt)}/changefeed_attempt={attempt}"
+
+    def writing(self, attempt: int) -> str:
+        """Folder in which each task has one of its own, so that twins and leftovers of tasks never meet."""
+        return f"{self.attempt(attempt)}/writing"
+
+    def driver(self, attempt: int) -> str:
+        """Document that says who runs an attempt."""
+        return f"{self.attempt(attempt)}/driver.json"
+
+    def result(self, attempt: int) -> str:
+        """Document that says how an attempt ended."""
+        return f"{self.attempt(attempt)}/result.json"

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading an export back by its manifests: complete units only, also while one of them is being replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.manifest import FileFacts, Manifest
+from airflow_changefeed.core.ulid import UlidRange
+from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError
+from airflow_changefeed.output.coverage import Gap, Interval, find_gaps, find_overlaps
+from airflow_changefeed.output.layout import unquote_feed
+from airflow_changefeed.output.schemas import common_schema
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
+from airflow_changefeed.storage.files import CONTROL
+
+__all__ = [
+    "SHARD_COLUMN",
+    "Selection",
+    "UnitFile",
+    "common_schema",
+    "export_there",
+    "select",
+    "unit_files",
+    "units_and_files",
+]
+
+#: Column that both readers add: the shard of each row, which its file does not hold.
+SHARD_COLUMN = "changefeed_shard"
+INCOMPLETE = ("fail", "read")
+_TRIES = 5
+_MOST_NAMED = 20
+# What even an output without any column known has.
+_LEAST = {ULID_COLUMN: "string", TIME_COLUMN: "timestamp[ms, tz=UTC]"}
+
+
+@dataclass(frozen=True)
+class UnitFile:
+    """
+    A file of a complete unit.
+
+    :param path: on the store's file system.
+    """
+
+    manifest: Manifest
+    facts: FileFacts
+    path: str
+
+
+@dataclass(frozen=True)
+class Selection:
+    """
+    What a reader has to read.
+
+    :param shards: those asked for, or all that have units.
+    :param files: that hold ULIDs of the interval, by shard and in order; they may reach beyond it.
+    :param schema: column name to Arrow type, of all files together.
+    :param missing: what no complete unit covers; empty unless the reader allowed it.
+    """
+
+    store: ExportStore
+    interval: Interval
+    shards: tuple[Shard, ...]
+    files: tuple[UnitFile, ...]
+    schema: Mapping[str, str]
+    missing: tuple[Gap, ...]
+
+    @property
+    def has_integer_shards(self) -> bool:
+        """Whether shards are whole numbers, not UUIDs; an output without any unit cannot tell and says so."""
+        return all(isinstance(shard, int) for shard in self.shards)
+
+
+def select(
+    store: ExportStore,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    shards: Iterable[Any] | None = None,
+    *,
+    incomplete: str = "fail",
+    unify_schemas: bool = False,
+) -> Selection:
+    """
+    Find what a reader has to read, by the names of manifests, then by those manifests; opens no other file.
+
+    :param start: inclusive; None begins with each shard's first unit.
+    :param end: exclusive; None ends with each shard's last unit.
+    :param shards: None for all.
+    :param incomplete: ``fail``, or ``read`` what there is.
+    :param unify_schemas: see :func:`~airflow_changefeed.output.schemas.common_schema`.
+    :raises ManifestError: nothing was exported there, the interval is not complete (attribute ``missing``),
+        a manifest is damaged, or names a file that is gone, or units overlap.
+    :raises UnsupportedVersionError: a newer version wrote a manifest.
+    :raises ColumnTypeError: the columns changed between units.
+    """
+    if incomplete not in INCOMPLETE:
+        raise InvalidArgumentError(f"incomplete must be one of {', '.join(INCOMPLETE)}, not {incomplete!r}")
+    interval = Interval.of(start, end, shards)
+    export_there(store)
+    chosen = interval.shards if interval.shards is not None else tuple(store.shards())
+    units = {shard: list(store.units(shard, start, end)) for shard in chosen}
+    gaps = find_gaps(store, interval, units)
+    if not chosen and not gaps:
+        gaps = [Gap(None, interval.range)]
+    _check_complete(store, gaps, incomplete)
+    check_once(store, units)
+    found = []
+    for unit in (unit for own in units.values() for unit in own):
+        one = _unit(store, unit, interval.range)
+        if one is not None:
+            found.append(one)
+        else:
+            # Withdrawn since we listed it.
+            gaps.append(Gap(unit.shard, unit.range))
+            _check_complete(store, gaps, incomplete)
+    return Selection(
+        store,
+        interval,
+        chosen,
+        tuple(file for _, files in found for file in files),
+        common_schema([manifest for manifest, _ in found], unify=unify_schemas) or _LEAST,
+        tuple(gaps),
+    )
+
+
+def export_there(store: ExportStore) -> None:
+    """
+    Check that a feed was exported to a path at all: a reader of nothing would find nothing wrong.
+
+    :raises ManifestError: it was not; names the feeds that were.
+    """
+    if store.files.exists(store.layout.claim) or store.files.exists(store.layout.manifests):
+        return
+    names = store.files.names(f"{store.layout.path}/{CONTROL}")
+    others = [name for name in names if store.files.exists(f"{store.layout.path}/{CONTROL}/{name}/feed.json")]
+    there = ", ".join(unquote_feed(name) for name in others) or "none"
+    raise ManifestError(
+        f"{store.layout.path} holds no export of feed {store.feed!r} (feeds there: {there}): check the path, "
+        "its storage options and the feed's name",
+        path=store.layout.path,
+        feed=store.feed,
+    )
+
+
+def _check_complete(store: ExportStore, gaps: Sequence[Gap], incomplete: str) -> None:
+    if not gaps or incomplete == "read":
+        return
+    named = "; ".join(map(str, gaps[:_MOST_NAMED]))
+    more = f"; and {len(gaps) - _MOST_NAMED} more" if len(gaps) > _MOST_NAMED else ""
+    raise ManifestError(
+        f"the export of feed {store.feed!r} in {store.layout.path} is not complete: nothing complete in "
+        f'{named}{more}. Export what is missing, or read what is there with incomplete="read"',
+        missing=list(gaps),
+    )
+
+
+def check_once(store: ExportStore, units: Mapping[Shard, Sequence[ExportUnit]]) -> None:
+    """Refuse units that overlap: two attempts of different cut may have left both (ADR 0002)."""
+    for own in units.values():
+        for unit, before in find_overlaps(own):
+            raise ManifestError(
+                f"the export of feed {store.feed!r} in {store.layout.path} holds {unit}, which overlaps "
+                f"{before}: their common rows would be read twice. Remove the manifest and the data of one "
+                "of them; verify names all that overlap",
+                unit=unit,
+            )
+
+
+def unit_files(
+    store: ExportStore,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    shards: Sequence[Shard] | None = None,
+) -> list[UnitFile]:
+    """
+    Return the files of all complete units that touch a time, by shard and in the order of their ULIDs.
+
+    :param start: inclusive; None for the beginning.
+    :param end: exclusive; None for the end. A unit may reach beyond both.
+    :param shards: None for all.
+    :raises ManifestError: a manifest is damaged, or names a file that is gone.
+    """
+    return [file for _, files in units_and_files(store, start, end, shards) for file in files]
+
+
+def units_and_files(
+    store: ExportStore,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    shards: Sequence[Shard] | None = None,
+) -> list[tuple[Manifest, list[UnitFile]]]:
+    """Return what :func:`unit_files` does, by units, those without rows among them."""
+    found = []
+    for shard in store.shards() if shards is None else shards:
+        for unit in store.units(shard, start, end):
+            one = _unit(store, unit)
+            if one is not None:
+                found.append(one)
+    return found
+
+
+def _unit(
+    store: ExportStore, unit: ExportUnit, wanted: UlidRange | None = None
+) -> tuple[Manifest, list[UnitFile]] | None:
+    """
+    Find a unit's files; one that is replaced under our hands has a newer manifest: look again.
+
+    :param wanted: only files with ULIDs in it are looked for; None for all.
+    """
+    attempt = -1
+    for _ in range(_TRIES):
+        manifest = store.read(unit)
+        if manifest is None:
+            return None
+        facts = [each for each in manifest.files if wanted is None or _reaches(each, wanted)]
+        try:
+            return manifest, [UnitFile(manifest, each, store.find_file(manifest, each)) for each in facts]
+        except ManifestError:
+            if manifest.attempt == attempt:
+                raise
+            attempt = manifest.attempt
+    raise ManifestError(
+        f"{unit} of feed {store.feed!r} is replaced again and again; read it later", unit=unit
+    )
+
+
+def _reaches(facts: FileFacts, wanted: UlidRange) -> bool:
+    return facts.last > wanted.after and facts.first <= wanted.upto

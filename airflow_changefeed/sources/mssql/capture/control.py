@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Captures in SQL Server: what enables, refreshes, checks and settles them; its procedures do the work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from airflow_changefeed.core.capture import (
+    CaptureGap,
+    CaptureInfo,
+    CaptureRepair,
+    CaptureSpec,
+    RepairWay,
+    TableCapture,
+    UnexportableValue,
+)
+from airflow_changefeed.exceptions import (
+    CaptureGapError,
+    CaptureNotFoundError,
+    FeedSetupError,
+    InvalidArgumentError,
+)
+from airflow_changefeed.sources.base_versions import capture_text, check_version
+from airflow_changefeed.sources.mssql.capture.info import load_captures, load_gaps
+from airflow_changefeed.sources.mssql.capture.registry import load_registry
+from airflow_changefeed.sources.mssql.connection.errors import is_driver_error, name_error
+from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
+from airflow_changefeed.sources.mssql.connection.session import Session
+from airflow_changefeed.sources.mssql.feed.catalog import users_tables
+from airflow_changefeed.sources.mssql.install.setup import install_where_missing, named_version
+from airflow_changefeed.sources.mssql.install.upgrade import has_object
+from airflow_changefeed.sources.mssql.names import call_text, quote, split_name
+from airflow_changefeed.sources.near import no_table
+
+
+class MssqlCaptures:
+    """The part of the source that records changes of any table."""
+
+    database: MssqlDatabase
+
+    def enable_capture(
+        self, spec: CaptureSpec, *, snapshot: bool = False, resource_version: int | None = None
+    ) -> CaptureInfo:
+        """
+        See :class:`~airflow_changefeed.sources.base.CaptureControl`.
+
+        Installs changefeed first where it is missing and the login has the right to. Locks the tables until
+        all is made, and counts their rows meanwhile; a snapshot also records them.
+        """
+        schema, name = split_name(spec.full_name)
+        capture = f"{schema}.{name}"
+        with self.database.connect(capture=capture) as session:
+            install_where_missing(session, self.database)
+            _check_version(session, self.database)
+            _check_tables(session, self.database, spec)
+            _check_present(session, self.database.schema, spec, capture, resource_version)
+            procedure = f"{quote(self.database.schema)}.[enable_capture]"
+            with session.transaction():
+                for number, table in enumerate(spec.tables):
+                    arguments = _arguments(spec, table, capture, snapshot=snapshot)
+                    # The first table makes the next version.
+                    arguments |= named_version(None if number else resource_version)
+                    with server_refusals(capture, f"table {table.table!r}, shard {table.shard!r}"):
+                        session.execute(call_text(procedure, arguments), *arguments.values())
+            return self._capture(session, capture)
+
+    def disable_capture(self, name: str, *, resource_version: int | None = None) -> None:
+        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
+        with self.database.connect(capture=name) as session:
+            self._capture(session, name)
+            self._call(session, "disable_capture", {"capture": name, **named_version(resource_version)})
+
+    def refresh_capture(
+        self, name: str, *, without: Sequence[str] = (), resource_version: int | None = None
+    ) -> CaptureInfo:
+        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
+        arguments = {"capture": name, "without": json.dumps(list(without))}
+        with self.database.connect(capture=name) as session:
+            self._capture(session, name)
+            self._call(session, "refresh_capture", {**arguments, **named_version(resource_version)})
+            return self._capture(session, name)
+
+    def captures(self) -> list[CaptureInfo]:
+        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
+        return self.database.ask(lambda session: load_captures(session, self.database.schema))
+
+    def capture(self, name: str) -> CaptureInfo:
+        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
+        return self.database.ask(lambda session: self._capture(session, name), capture=name)
+
+    def check_capture(self, name: str) -> list[CaptureGap]:
+        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
+
+        def check(session: Session) -> list[CaptureGap]:
+            self._capture(session, name)
+            self._call(session, f"check_capture:{name}", {})
+            return []
+
+        try:
+            # What was found stays found, so that asking again is harmless.
+            return self.database.ask(check, capture=name)
+        except CaptureGapError:
+            return [gap for gap in self.capture_gaps(name) if gap.settled_at is None]
+
+    def settle_capture(
+        self, name: str, *, note: str, by: str, resync: bool = False, resource_version: int | None = None
+    ) -> CaptureInfo:
+        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
+        problems = [f"{what} is missing" for what, given in (("note", note), ("by", by)) if not given.strip()]
+        InvalidArgumentError.collect(f"capture {name!r}", problems)
+        arguments = {
+            "note": note,
+            "by": by,
+            "resync": resync,
+            "lock_timeout": self.database.lock_timeout_ms,
+            **named_version(resource_version),
+        }
+        with self.database.connect(capture=name) as session:
+            self._capture(session, name)
+            self._call(session, f"settle_capture:{name}", arguments)
+            return self._capture(session, name)
+
+    def unexportable_values(
+        self, name: str, *, event: int | None = None, column: str | None = None
+    ) -> list[UnexportableValue]:
+        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
+        raise _typed(name)
+
+    def repair_capture(self, name: str, way: RepairWay, *_: object, **__: object) -> list[CaptureRepair]:
+        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
+        raise _typed(name)
+
+    def capture_repairs(self, name: str) -> list[CaptureRepair]:
+        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
+        self.capture(name)
+        return []
+
+    def capture_gaps(self, name: str) -> list[CaptureGap]:
+        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
+
+        def gaps(session: Session) -> list[CaptureGap]:
+            self._capture(session, name)
+            registry = load_registry(session, self.database.schema)
+            found = load_gaps(session, self.database.schema, registry, is_open=False) if registry else []
+            return [gap for gap in found if gap.capture == name]
+
+        return self.database.ask(gaps, capture=name)
+
+    def _call(self, session: Session, procedure: str, arguments: dict[str, Any]) -> None:
+        name = f"{quote(self.database.schema)}.{quote(procedure)}"
+        session.execute(call_text(name, arguments), *arguments.values())
+
+    def _capture(self, session: Session, name: str) -> CaptureInfo:
+        found = load_captures(session, self.database.schema)
+        for one in found:
+            if one.name == name:
+                return one
+        known = [one.name for one in found]
+        raise CaptureNotFoundError(
+            f"no capture {name!r} in this database; it has {', '.join(known) or 'none'}. Make it with "
+            "enable_capture",
+            capture=name,
+            known=known,
+        )
+
+
+@contextmanager
+def server_refusals(capture: str, asked: str = "") -> Iterator[None]:
+    """
+    Name what the server itself refuses to make: a shard's expression, rows that are too wide.
+
+    :param asked: what of, for people.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_driver_error(error) or name_error(error) is not error:
+            raise
+        raise FeedSetupError(
+            f"capture {capture!r} cannot be enabled as asked{f' ({asked})' if asked else ''}, and nothing "
+            f"was changed; the server says: {error}",
+            capture=capture,
+        ) from error
+
+
+def _arguments(spec: CaptureSpec, table: TableCapture, capture: str, *, snapshot: bool) -> dict[str, Any]:
+    """Return the arguments of ``enable_capture``, by name."""
+    schema, name = split_name(table.table)
+
+    def columns(asked: tuple[str, ...] | None) -> str:
+        return "none" if asked is None else json.dumps(list(asked), ensure_ascii=False)
+
+    return {
+        "table": f"{quote(schema)}.{quote(name)}",
+        "capture": capture,
+        "insert_columns": columns(table.insert),
+        "update_columns": columns(table.update),
+        "delete_columns": columns(table.delete),
+        "shard": table.shard,
+        "shard_key_type": spec.shard_key_type,
+        "key_change": spec.key_change.value,
+        "keep_unchanged": spec.keep_unchanged,
+        "session_keys": json.dumps(list(spec.session_keys), ensure_ascii=False),
+        "trace_key": spec.trace_key or "",
+        "with_sequence": spec.with_sequence,
+        "guard_table": spec.guard_table,
+        "guard_schema": spec.guard_schema,
+        "snapshot": snapshot,
+    }
+
+
+def _typed(name: str) -> FeedSetupError:
+    return FeedSetupError(
+        f"capture {name!r}: columns of SQL Server have types, so nothing of another class is recorded. Where "
+        "an export refuses a text, its error says how to correct the row that records it",
+        capture=name,
+    )
+
+
+def _check_version(session: Session, database: MssqlDatabase) -> None:
+    """Raise where what is installed knows no captures yet."""
+    if not has_object(session, database.schema, "enable_capture"):
+        raise FeedSetupError(
+            f"what is installed in schema {database.schema!r} of {database.server} is of a version that has "
+            "no captures: upgrade it with `airflow changefeed install`",
+            schema=database.schema,
+        )
+
+
+def _check_tables(session: Session, database: MssqlDatabase, spec: CaptureSpec) -> None:
+    """Raise where tables are not there, which the server's own error says without saying what is."""
+    missing = [
+        table.table
+        for table in spec.tables
+        if not session.rows(
+            "declare @table nvarchar(600) = ?; select 1 where object_id(@table, N'U') is not null",
+            ".".join(map(quote, split_name(table.table))),
+        )
+    ]
+    if missing:
+        tables = users_tables(session)
+        raise FeedSetupError(
+            f"{database.server}: {'; '.join(no_table(table, tables) for table in missing)}. Or this login "
+            "must not see it",
+            capture=spec.full_name,
+        )
+
+
+def _check_present(
+    session: Session, schema: str, spec: CaptureSpec, capture: str, resource_version: int | None
+) -> None:
+    """
+    Raise where the capture is there at another version, or with other tables.
+
+    Of each table the server compares the rest, and the version again, under its lock.
+    """
+    wanted = {".".join(split_name(table.table)).casefold() for table in spec.tables}
+    for one in load_captures(session, schema):
+        present = {table.table.casefold() for table in one.spec.tables}
+        if one.name == capture:
+            text = capture_text(sorted(present), one.drift, one.gaps, is_enabled=one.is_enabled)
+            check_version(f"capture {capture!r}", resource_version, one.resource_version, text)
+        if one.name == capture and present != wanted:
+            raise FeedSetupError(
+                f"capture {capture!r} is there already, of {', '.join(sorted(present))}: choose another "
+                "name, add tables with the procedure enable_capture, or disable it, export it to its end "
+                "and drop its feed first",
+                capture=capture,
+            )

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What differs between tables and what is captured of them, in SQL Server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_changefeed.core.feed import Column
+from airflow_changefeed.sources.mssql.capture.registry import ASKED, RECORDED, Registry, Row, table_name
+from airflow_changefeed.sources.mssql.connection.session import Session
+from airflow_changefeed.sources.mssql.feed.catalog import columns_sql
+from airflow_changefeed.sources.mssql.feed.types import declared, stored_type
+from airflow_changefeed.sources.mssql.names import quote
+
+#: What was asked of an operation that records all columns.
+_ALL = "[]"
+
+
+@dataclass(frozen=True)
+class TableDrift:
+    """
+    What differs of one table.
+
+    :param words: each difference, in words, without the table.
+    :param is_seen: False where this login must not see the table's columns, so that nothing was compared.
+    """
+
+    capture: str
+    table: str
+    words: tuple[str, ...] = ()
+    is_seen: bool = True
+
+    def __str__(self) -> str:
+        if not self.is_seen:
+            return f"{self.table}: this login does not see its columns, so they were not compared"
+        return f"{self.table}: {'; '.join(self.words)}"
+
+
+def load_drift(session: Session, schema: str, registry: Registry) -> list[TableDrift]:
+    """Compare the tables of captures with what is captured of them; one entry for each table."""
+    present = _columns(session, columns_sql(schema, "readable_capture_tables", "capture_id", "table_no"), 2)
+    stored = _columns(session, columns_sql(schema, "feeds", "feed_id"), 1)
+    ((sees_all,),) = session.rows(_SEES_ALL)
+    names = {
+        (row["capture_id"], row["table_no"]): _full(row)
+        for row in session.records(_NAMES.format(schema=quote(schema)))
+    }
+    found = []
+    for capture in registry.captures:
+        events = stored.get((capture["feed_id"],), [])
+        for table in registry.tables_of(capture):
+            number = (table["capture_id"], table["table_no"])
+            columns, told = present.get(number, []), table_name(table)
+            if columns:
+                words = list(column_drift(table, registry.columns_of(table), columns, events))
+                now = names.get(number)
+                # Some servers fold the case of what they tell.
+                if now is not None and now.casefold() != told.casefold():
+                    words.insert(0, f"the table is called {now} now")
+                found.append(TableDrift(capture["name"], told, tuple(words)))
+            else:
+                gone = ("the table is gone",) if sees_all else ()
+                found.append(TableDrift(capture["name"], told, gone, is_seen=bool(sees_all)))
+    return found
+
+
+def column_drift(
+    table: Row, captured: Sequence[Row], present: Sequence[Row], stored: Sequence[Row]
+) -> Iterator[str]:
+    """
+    Tell in words how a table's columns differ from those that are captured.
+
+    :param captured: rows of ``capture_columns``.
+    :param present: columns of the table, as the catalog has them.
+    :param stored: columns of the capture's table.
+    """
+    now, kept = _Named(present), _Named(stored)
+    own = [row for row in captured if any(row[on] for on in RECORDED.values())]
+    for row in own:
+        name, is_, was = row["name"], now.find(row["name"]), kept.find(row["stored_name"])
+        if is_ is None:
+            yield f"column {name} is gone"
+        elif was is None:
+            yield f"column {name} has no column {row['stored_name']} in the capture's table any more"
+        elif _kept_as(is_) != _kept_as(was):
+            yield f"column {name} is {_kept_as(is_)} now, and recorded as {_kept_as(was)}"
+        elif is_["collation"] and was["collation"] and is_["collation"] != was["collation"]:
+            yield f"column {name} has collation {is_['collation']} now, and is recorded in {was['collation']}"
+    if _ALL in (table[asked] for asked in ASKED.values()):
+        found = [now.find(row["name"]) for row in own]
+        yield from (f"column {row['name']} is not recorded" for row in present if row not in found)
+    if any((now.find(row["name"]) or {}).get("key_ordinal") != row["key_place"] for row in captured):
+        key, before = _key(present, "key_ordinal"), _key(captured, "key_place")
+        yield f"its primary key is ({', '.join(key)}) now, and was ({', '.join(before)})"
+
+
+class _Named:
+    """Rows by name; also in another case, where that leaves no doubt: some servers fold names."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._exact = {row["name"]: row for row in rows}
+        self._folded: dict[str, list[Row]] = {}
+        for row in rows:
+            self._folded.setdefault(row["name"].casefold(), []).append(row)
+
+    def find(self, name: str) -> Row | None:
+        """Return the row of that name, if there is one."""
+        alike = self._folded.get(name.casefold(), [])
+        return self._exact.get(name) or (alike[0] if len(alike) == 1 else None)
+
+
+def _kept_as(row: Row) -> str:
+    """Return the type in which a column's values are recorded."""
+    return stored_type(Column(row["name"], declared(row)))
+
+
+def _key(rows: Sequence[Row], place: str) -> list[str]:
+    return [
+        row["name"] for row in sorted((row for row in rows if row[place]), key=lambda row: int(row[place]))
+    ]
+
+
+def _full(row: Mapping[str, Any]) -> str | None:
+    """Return the present name of a table; None where it is not seen."""
+    return None if row["table_name"] is None else f"{row['table_schema']}.{row['table_name']}"
+
+
+def _columns(session: Session, sql: str, keys: int) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in session.records(f"{sql} order by c.column_id"):
+        found.setdefault(tuple(row.values())[:keys], []).append(row)
+    return found
+
+
+_SEES_ALL = (
+    "select case when has_perms_by_name(db_name(), N'DATABASE', N'VIEW DEFINITION') = 1 "
+    "or has_perms_by_name(db_name(), N'DATABASE', N'CONTROL') = 1 then 1 else 0 end"
+)
+_NAMES = (
+    "select t.capture_id, t.table_no, object_schema_name(t.object_id) as table_schema, "
+    "object_name(t.object_id) as table_name from {schema}.[readable_capture_tables] t"
+)

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the registry of SQL Server says of captures, as those need it who read their events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from airflow_changefeed.core.capture import CapturedTable, CaptureShape, KeyChange, Operation
+from airflow_changefeed.core.feed import Column
+from airflow_changefeed.sources.mssql.connection.session import Session
+from airflow_changefeed.sources.mssql.feed.feed import MssqlCapture
+from airflow_changefeed.sources.mssql.names import as_time, literal, quote
+
+Row = Mapping[str, Any]
+#: Of a gap before the first seal; as a datetime2, which is UTC without saying so.
+_NEVER = datetime(1970, 1, 1)
+
+#: The primary key of a capture's table; without its last column that of the feed.
+EVENT_KEY = ("changefeed_statement", "changefeed_row", "changefeed_image")
+#: Columns of a capture's table that tell of the event, the same in both of its images.
+HEADER = (
+    *EVENT_KEY,
+    *("changefeed_shard", "changefeed_table", "changefeed_op", "changefeed_tid", "changefeed_at"),
+    *("changefeed_session", "changefeed_trace"),
+)
+#: Columns of ``capture_tables`` with what was asked of an operation, and of ``capture_columns`` with whether
+#: it records a column.
+ASKED = {operation: f"{operation.value}_columns" for operation in Operation}
+RECORDED = {operation: f"on_{operation.value}" for operation in Operation}
+
+
+@dataclass(frozen=True)
+class Registry:
+    """
+    Rows of the registry, by column name.
+
+    :param tables: of the captures, by number within each.
+    :param columns: that are captured, in their order within each table.
+    :param gaps: when they were found, also of those that are settled.
+    """
+
+    captures: Sequence[Row]
+    tables: Sequence[Row]
+    columns: Sequence[Row]
+    gaps: Sequence[Row] = ()
+
+    def tables_of(self, capture: Row) -> list[Row]:
+        """Return the tables of a capture."""
+        return [row for row in self.tables if row["capture_id"] == capture["capture_id"]]
+
+    def columns_of(self, table: Row) -> list[Row]:
+        """Return the captured columns of a table."""
+        own = (table["capture_id"], table["table_no"])
+        return [row for row in self.columns if (row["capture_id"], row["table_no"]) == own]
+
+    def gaps_of(self, table: Row) -> list[Row]:
+        """Return the gaps of a table."""
+        own = (table["capture_id"], table["table_no"])
+        return [row for row in self.gaps if (row["capture_id"], row["table_no"]) == own]
+
+    def shape(self, capture: Row) -> CaptureShape:
+        """Return what readers of a capture's events know of it."""
+        return CaptureShape(
+            capture["name"],
+            KeyChange(capture["key_change"]),
+            bool(capture["with_sequence"]),
+            {
+                table_name(table): captured_table(table, self.columns_of(table), self.gaps_of(table))
+                for table in self.tables_of(capture)
+            },
+            as_time(capture["enabled_at"]),
+        )
+
+    def for_readers(self) -> dict[int, MssqlCapture]:
+        """Return the captures by the number of their feed."""
+        return {
+            row["feed_id"]: MssqlCapture(
+                row["capture_id"],
+                self.shape(row),
+                _by_number(self.tables_of(row)),
+                bool(json.loads(row["session_keys"])),
+            )
+            for row in self.captures
+        }
+
+
+def table_name(table: Row) -> str:
+    """Return the name of a captured table, as its events have it."""
+    return f"{table['table_schema']}.{table['table_name']}"
+
+
+def captured_table(table: Row, columns: Iterable[Row], gaps: Iterable[Row] = ()) -> CapturedTable:
+    """Return a table of a capture."""
+    own = list(columns)
+    keys = sorted((row for row in own if row["key_place"] is not None), key=lambda row: int(row["key_place"]))
+    return CapturedTable(
+        tuple(row["name"] for row in keys),
+        {
+            operation: {row["name"]: row["stored_name"] for row in own if row[RECORDED[operation]]}
+            for operation in Operation
+            if table[ASKED[operation]] is not None
+        },
+        bool(table["is_whole"]),
+        tuple((as_time(row["after_time"] or _NEVER), as_time(row["found_at"])) for row in gaps),
+    )
+
+
+def _by_number(tables: Sequence[Row]) -> tuple[str, ...]:
+    names = {int(row["table_no"]): table_name(row) for row in tables}
+    return tuple(names.get(number, "") for number in range(max(names, default=-1) + 1))
+
+
+def is_of_capture(keys: Sequence[Column]) -> bool:
+    """Whether a feed's table is a capture's, by its primary key: no other table may have such names."""
+    return tuple(column.name.lower() for column in keys) == EVENT_KEY
+
+
+def load_registry(session: Session, schema: str, feed_id: int | None = None) -> Registry | None:
+    """
+    Return the captures that are feeds, in one question.
+
+    :param feed_id: of the only feed that matters; None for all.
+    :return: None where the login must not see them, or an older version is installed, which has none.
+    """
+    registry = quote(schema)
+    may_select = _MAY_SELECT.format(literal(f"{registry}.[readable_captures]"))
+    results = session.execute(
+        f"declare @feed_id int = ?; if {may_select} begin "
+        "select c.capture_id, c.feed_id, c.name, c.key_change, c.keep_unchanged, c.session_keys, "
+        "c.trace_key, c.with_sequence, c.guard_table, c.guard_schema, c.is_enabled, c.enabled_at, "
+        f"f.shard_key_type {_of(registry)}order by c.name; "
+        "select t.capture_id, t.table_no, t.object_id, t.table_schema, t.table_name, t.shard, "
+        "t.insert_columns, t.update_columns, t.delete_columns, t.is_whole, t.guard_name "
+        f"{_of(registry, 'readable_capture_tables', 't')}order by t.table_no; "
+        "select k.capture_id, k.table_no, k.name, k.stored_name, k.key_place, k.on_insert, k.on_update, "
+        f"k.on_delete {_of(registry, 'readable_capture_columns', 'k')}order by k.table_no, k.place; "
+        "select g.capture_id, g.table_no, g.after_time, g.found_at "
+        f"{_of(registry, 'readable_capture_gaps', 'g')}order by g.number; end",
+        feed_id or 0,
+    )
+    if not results:
+        return None
+    return Registry(*([dict(zip(names, row, strict=True)) for row in rows] for names, rows in results))
+
+
+_MAY_SELECT = "has_perms_by_name({}, 'OBJECT', 'SELECT') = 1"
+
+
+def _of(registry: str, table: str = "", alias: str = "") -> str:
+    joined = f"join {registry}.[{table}] {alias} on {alias}.capture_id = c.capture_id " if table else ""
+    return (
+        f"from {registry}.[readable_captures] c join {registry}.[feeds] f on f.feed_id = c.feed_id {joined}"
+        "where @feed_id in (0, c.feed_id) "
+    )

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Microsoft's driver: how it is loaded, how it opens a connection, and what its failures to do so mean."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_changefeed.exceptions import ConnectionNotUsableError, SourceUnavailableError
+from airflow_changefeed.sources.mssql.connection.errors import hidden, is_driver_error, name_error
+from airflow_changefeed.sources.mssql.connection.options import DEFAULTS, DriverOptions
+
+#: Seconds that the look at a port may take, after the driver could not get through to it.
+_LOOK_SECONDS = 3.0
+_DEFAULT_PORT = 1433
+_INSTALL_DRIVER = "install it with: pip install 'airflow-changefeed[mssql]'"
+_INSTALL_LIBRARIES = (
+    "Microsoft's ODBC driver in it needs libraries of the system: apt-get install libltdl7 libkrb5-3 "
+    "libgssapi-krb5-2 (or the same of another distribution)"
+)
+_INSTALL_IDENTITY = "install the libraries of Entra ID with: pip install azure-identity"
+#: What the driver says when it could not get through, or lost its way before the login.
+_UNREACHABLE = re.compile(
+    r"tcp provider|login timeout|timeout expired|network-related|prelogin|handshakes before login|"
+    r"unable to complete login",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Server:
+    r"""
+    Where a database is, and as whom to go there.
+
+    :param port: None lets the driver find it, as for ``host\instance``.
+    :param encrypt: ``yes``, ``no`` or ``strict``.
+    :param is_read_only: whether connections say that they only read, so that a listener may send them to a
+        readable secondary.
+    """
+
+    host: str
+    port: int | None
+    database: str
+    user: str
+    password: str = field(repr=False)
+    encrypt: str = "yes"
+    trust_server_certificate: bool = False
+    options: DriverOptions = DEFAULTS
+    is_read_only: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.host}{f',{self.port}' if self.port is not None else ''}/{self.database}"
+
+    def keywords(self) -> dict[str, str]:
+        """Return the driver's keywords; they hold the password."""
+        login = {"UID": self.user, "PWD": self.password} if self.options.takes_login and self.user else {}
+        if not self.options.needs_login:
+            # A managed identity is named by its client id, and has no password.
+            login.pop("PWD", None)
+        intent = {"ApplicationIntent": "ReadOnly"} if self.is_read_only else {}
+        return {
+            "Server": self.host if self.port is None else f"{self.host},{self.port}",
+            "Database": self.database,
+            **login,
+            "Encrypt": self.encrypt,
+            "TrustServerCertificate": "yes" if self.trust_server_certificate else "no",
+            **self.options.keywords(),
+            **intent,
+        }
+
+
+def load_driver() -> Any:
+    """Import the driver, without its pool: a forked child would share its connections with the parent."""
+    try:
+        import mssql_python
+    except ModuleNotFoundError as error:
+        raise ConnectionNotUsableError(
+            f"mssql-python, the driver of SQL Server, is missing: {_INSTALL_DRIVER}"
+        ) from error
+    except (ImportError, OSError) as error:
+        raise ConnectionNotUsableError(
+            f"the driver of SQL Server could not be loaded ({error}): {_INSTALL_LIBRARIES}"
+        ) from error
+    mssql_python.pooling(enabled=False)
+    return mssql_python
+
+
+def open_connection(server: Server) -> Any:
+    """
+    Open a connection in autocommit.
+
+    :raises ConnectionNotUsableError: the driver is not whole, or the server, or Entra ID, refuses; terminal.
+    :raises SourceUnavailableError: the server does not answer; transient. The fact ``login_timeout`` says
+        that the driver has tried for so many seconds.
+    """
+    driver = load_driver()
+    timeout = server.options.login_timeout
+    start = time.monotonic()
+    try:
+        return driver.connect(autocommit=True, timeout=timeout, **server.keywords())
+    except Exception as error:
+        seconds = time.monotonic() - start
+        # Not chained: what the driver says of a connection it could not parse may hold the password.
+        raise _name(error, server, seconds) from None
+
+
+def _name(error: Exception, server: Server, seconds: float) -> BaseException:
+    """Return our error for one of opening; nothing in it holds the password."""
+    text = str(error)
+    if "Failed to load the driver" in text or "cannot open shared object" in text:
+        return ConnectionNotUsableError(f"the driver of SQL Server could not be loaded: {_INSTALL_LIBRARIES}")
+    if "libraries are not installed" in text:
+        return ConnectionNotUsableError(f"{server}: {_INSTALL_IDENTITY}", server=str(server))
+    named = name_error(error, secret=server.password, server=str(server))
+    if named is error:
+        # Of the server: new to us, and may pass. Of Python: something that the driver does not take.
+        kind = SourceUnavailableError if is_driver_error(error) else ConnectionNotUsableError
+        return kind(f"{server}: {hidden(text, server.password)}: check the connection", server=str(server))
+    if not isinstance(named, SourceUnavailableError):
+        return named
+    facts = dict(named.facts)
+    if seconds >= 0.9 * server.options.login_timeout:
+        facts["login_timeout"] = server.options.login_timeout
+    found = look_at(server) if _UNREACHABLE.search(named.message) else None
+    return SourceUnavailableError(f"{named.message}{f'. {found}' if found else ''}", **facts)
+
+
+def look_at(server: Server) -> str | None:
+    """Say how far one comes on the way to a server: the driver only tells a number. None for an instance."""
+    host = server.host.removeprefix("tcp:")
+    if "\\" in host:
+        return None
+    name, _, port_text = host.partition(",")
+    port = server.port or (int(port_text) if port_text.strip().isdigit() else _DEFAULT_PORT)
+    try:
+        with socket.create_connection((name, port), timeout=_LOOK_SECONDS):
+            return f"Something listens at {name} port {port}: check that it is SQL Server, and is well"
+    except socket.gaierror:
+        return f"The name {name!r} is not known here: check the host of the connection"
+    except ConnectionRefusedError:
+        return f"Nothing listens at {name} port {port}: check the port, and that the server runs"
+    except OSError as error:
+        reason = "in time" if isinstance(error, TimeoutError) else f"({error.strerror or error})"
+        return f"{name} port {port} does not answer {reason}: check host and port, and firewalls on the way"

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The cursor rows of consumers, in SQL Server: compare-and-set under a lease.
+
+Hasura's resourceVersion; ADR 0004.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from airflow_changefeed.core.cursor import CursorChange, CursorRow, check_consumer
+from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
+from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.unit import range_from, range_to
+from airflow_changefeed.exceptions import (
+    InvalidArgumentError,
+    LeaseHeldError,
+    LeaseLostError,
+    StaleVersionError,
+)
+from airflow_changefeed.sources.base_cursors import CursorMove
+from airflow_changefeed.sources.base_versions import stale_lease
+from airflow_changefeed.sources.mssql.connection.errors import name_error
+from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
+from airflow_changefeed.sources.mssql.connection.session import Session
+from airflow_changefeed.sources.mssql.feed.catalog import load_feed
+from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
+from airflow_changefeed.sources.mssql.names import as_time, as_ulid
+
+#: Seconds of a year: the longest a lease may last.
+_MAX_LEASE = 366 * 86_400
+
+
+class MssqlCursors:
+    """The part of the source that keeps cursors."""
+
+    database: MssqlDatabase
+
+    def cursors(self, feed: str, consumer: str | None = None) -> list[CursorRow]:
+        """See :class:`~airflow_changefeed.sources.base.CursorStore`, also for all that follows."""
+        return self.database.ask(
+            lambda session: _rows(session, load_feed(session, self.database.schema, feed), consumer),
+            feed=feed,
+        )
+
+    def begin_consumer(
+        self, consumer: str, feed: str, starts: Mapping[Shard, Ulid], *, by: str, why: str | None = None
+    ) -> list[CursorRow]:
+        """See the protocol."""
+        check_consumer(consumer)
+        with self.database.connect(feed=feed, consumer=consumer) as session:
+            found = load_feed(session, self.database.schema, feed)
+            with session.transaction():
+                for shard in in_order(starts):
+                    value = {"shard_id": found.to_sql(shard), "after": starts[shard].bytes}
+                    given = {"consumer": consumer, **value, "by": by, "why": why}
+                    _call(session, found, "begin_consumer", given)
+            return _rows(session, found, consumer)
+
+    def take_lease(
+        self, consumer: str, feed: str, shards: Sequence[Shard], *, holder: str, seconds: float
+    ) -> dict[Shard, int]:
+        """See the protocol."""
+        check_lease_seconds(seconds)
+        tokens = {}
+        with (
+            self._telling_row(consumer, feed),
+            self.database.connect(feed=feed, consumer=consumer) as session,
+        ):
+            found = load_feed(session, self.database.schema, feed)
+            with session.transaction():
+                for shard in in_order(shards):
+                    value = {"shard_id": found.to_sql(shard), "holder": holder, "seconds": float(seconds)}
+                    (row,) = _call(session, found, "take_lease", {"consumer": consumer, **value}, shard)
+                    tokens[shard] = int(row["lease_token"])
+        return {shard: tokens[shard] for shard in shards}
+
+    @contextmanager
+    def _telling_row(self, consumer: str, feed: str) -> Iterator[None]:
+        """Give a refusal the row that stands in the way, read afterwards: what others have committed."""
+        try:
+            yield
+        except (StaleVersionError, LeaseLostError, LeaseHeldError) as error:
+            shard = error.facts["shard"]
+            row = next((row for row in self.cursors(feed, consumer) if row.shard == shard), None)
+            if row is None:
+                raise
+            present = {"present_version": row.resource_version, "holder": row.lease_holder}
+            facts = {**error.facts, "row": row, **present, "expires": row.lease_expires}
+            raise type(error)(error.message, **facts) from error
+
+    def release_lease(self, consumer: str, feed: str, tokens: Mapping[Shard, int]) -> None:
+        """See the protocol."""
+        with self.database.connect(feed=feed, consumer=consumer) as session:
+            found = load_feed(session, self.database.schema, feed)
+            with session.transaction():
+                for shard in in_order(tokens):
+                    value = {"shard_id": found.to_sql(shard), "lease_token": tokens[shard]}
+                    _call(session, found, "release_lease", {"consumer": consumer, **value})
+
+    def move_cursors(
+        self, consumer: str, feed: str, moves: Sequence[CursorMove], *, by: str, why: str | None = None
+    ) -> list[CursorRow]:
+        """See the protocol."""
+        by_shard = {move.shard: move for move in moves}
+        if len(by_shard) < len(moves):
+            raise InvalidArgumentError(
+                f"consumer {consumer!r}, feed {feed!r}: two moves of one shard; give one"
+            )
+        with (
+            self._telling_row(consumer, feed),
+            self.database.connect(feed=feed, consumer=consumer) as session,
+        ):
+            found = load_feed(session, self.database.schema, feed)
+            with session.transaction():
+                for shard in in_order(by_shard):
+                    value = _move(found, by_shard[shard]) | {"by": by, "why": why}
+                    _call(session, found, "move_cursor", {"consumer": consumer, **value}, shard)
+            return _rows(session, found, consumer)
+
+    def history(
+        self, feed: str, consumer: str, *, shard: Shard | None = None, limit: int = 100
+    ) -> list[CursorChange]:
+        """See the protocol."""
+        if limit < 1:
+            raise InvalidArgumentError(f"limit must be 1 or more, not {limit}")
+
+        def question(session: Session) -> list[CursorChange]:
+            found = load_feed(session, self.database.schema, feed)
+            value = {"shard_id": None if shard is None else found.to_sql(shard), "limit": limit}
+            rows = _call(session, found, "history", {"consumer": consumer, **value})
+            return [_change(feed, row) for row in rows]
+
+        return self.database.ask(question, feed=feed, consumer=consumer)
+
+    def revoke_lease(self, consumer: str, feed: str, shard: Shard, *, lease_token: int) -> None:
+        """See the protocol."""
+        try:
+            with (
+                self._telling_row(consumer, feed),
+                self.database.connect(feed=feed, consumer=consumer) as session,
+            ):
+                found = load_feed(session, self.database.schema, feed)
+                value = {"shard_id": found.to_sql(shard), "lease_token": lease_token}
+                _call(session, found, "revoke_lease", {"consumer": consumer, **value}, shard)
+        except StaleVersionError as error:
+            if (row := error.facts.get("row")) is None:
+                raise
+            raise stale_lease(row, lease_token) from error
+
+    def drop_consumer(self, consumer: str, feed: str, *, resource_version: int | None = None) -> None:
+        """See the protocol."""
+        with self.database.connect(feed=feed, consumer=consumer) as session:
+            found = load_feed(session, self.database.schema, feed)
+            value = {"consumer": consumer, "resource_version": resource_version}
+            _call(session, found, "drop_consumer", value)
+
+
+def check_lease_seconds(seconds: float) -> None:
+    """Raise InvalidArgumentError for a time that no lease can last."""
+    if not 0 < seconds <= _MAX_LEASE:
+        raise InvalidArgumentError(f"a lease must last 0 (exclusive) to {_MAX_LEASE} seconds, not {seconds}")
+
+
+def in_order(shards: Sequence[Shard] | Mapping[Shard, Any]) -> list[Shard]:
+    """Return shards in one order for all callers, so that two of them cannot wait for each other."""
+    return sorted(shards, key=shard_text)
+
+
+def _move(feed: MssqlFeed, move: CursorMove) -> dict[str, Any]:
+    """Return the arguments of ``move_cursor`` but for consumer and mover."""
+    frontier = move.frontier
+    furthest = frontier.ahead[-1].upto if frontier.ahead else frontier.upto
+    return {
+        "shard_id": feed.to_sql(move.shard),
+        "start_ulid": frontier.start.bytes,
+        "ulid": frontier.upto.bytes,
+        "ahead": json.dumps([range_to(piece) for piece in frontier.ahead]),
+        "furthest": max(furthest, move.ack or Ulid.MIN).bytes,
+        "ack": None if move.ack is None else move.ack.bytes,
+        "expected_version": move.expected_version,
+        "lease_token": move.lease_token,
+        "is_rewind": move.is_rewind or None,
+    }
+
+
+def _change(feed: str, row: Mapping[str, Any]) -> CursorChange:
+    return CursorChange(
+        number=int(row["number"]),
+        consumer=row["consumer"],
+        feed=feed,
+        shard=parse_shard(row["shard"]),
+        before=as_ulid(row["before_ulid"]),
+        after=Ulid.of_bytes(row["after_ulid"]),
+        resource_version=int(row["resource_version"]),
+        at=as_time(row["moved_at"]),
+        by=row["moved_by"],
+        why=row["why"],
+    )
+
+
+def _call(
+    session: Session,
+    feed: MssqlFeed,
+    procedure: str,
+    arguments: Mapping[str, Any],
+    shard: Shard | None = None,
+) -> list[dict[str, Any]]:
+    """
+    Call a procedure; its error tells what was asked for.
+
+    :param shard: that the call is about.
+    """
+    sql, values = feed.call(procedure, arguments)
+    try:
+        return session.records(sql, *values)
+    except Exception as error:
+        asked = {name: arguments[name] for name in ("expected_version", "lease_token") if name in arguments}
+        if shard is not None:
+            asked["shard"] = shard
+        named = name_error(error, feed=feed.name, consumer=arguments["consumer"], **asked)
+        if named is error:
+            raise
+        raise named from error
+
+
+def _rows(session: Session, feed: MssqlFeed, consumer: str | None) -> list[CursorRow]:
+    sql, values = feed.call("cursors", {"consumer": consumer})
+    return [cursor_row(feed.name, row) for row in session.records(sql, *values)]
+
+
+def cursor_row(feed: str, row: Mapping[str, Any]) -> CursorRow:
+    """Return a row as the procedures tell it."""
+    pieces = tuple(range_from(piece) for piece in json.loads(row["ahead"]))
+    expires = row["lease_expires"]
+    return CursorRow(
+        consumer=row["consumer"],
+        feed=feed,
+        shard=parse_shard(row["shard"]),
+        frontier=Frontier(Ulid.of_bytes(row["start_ulid"]), Ulid.of_bytes(row["ulid"]), pieces),
+        resource_version=int(row["resource_version"]),
+        moved_at=as_time(row["moved_at"]),
+        moved_by=row["moved_by"],
+        lease_token=int(row["lease_token"]),
+        lease_holder=row["lease_holder"],
+        lease_expires=None if expires is None else as_time(expires),
+        ack=Ulid.of_bytes(row["ack"]),
+    )

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dead letters and the log of invocations, in SQL Server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from airflow_changefeed.core.consumer import (
+    MAX_REASON,
+    Attempt,
+    DeadLetter,
+    Invocation,
+    LetterState,
+    Outcome,
+    Parked,
+)
+from airflow_changefeed.core.feed import Shard, parse_shard
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import DeadLetterError
+from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
+from airflow_changefeed.sources.mssql.connection.session import Session
+from airflow_changefeed.sources.mssql.feed.calls import Record, ask_feeds, call_results
+from airflow_changefeed.sources.mssql.feed.catalog import load_feed
+from airflow_changefeed.sources.mssql.feed.control import without_zone
+from airflow_changefeed.sources.mssql.names import as_time, quote
+
+
+class MssqlLetters:
+    """The part of the source that keeps what consumers could not do, and what they tried."""
+
+    database: MssqlDatabase
+
+    def dead_letters(
+        self, feed: str | None = None, consumer: str | None = None, *, is_open: bool = True
+    ) -> list[DeadLetter]:
+        """See :class:`~airflow_changefeed.sources.base_consumers.ConsumerStore`, also for what follows."""
+        arguments = {"consumer": consumer, "is_open": int(is_open)}
+        (rows,) = ask_feeds(self.database, feed, "dead_letters", arguments)
+        return sorted(map(_letter, rows), key=lambda letter: letter.number)
+
+    def settle_letter(
+        self, number: int, state: LetterState, *, by: str, note: str | None = None
+    ) -> DeadLetter:
+        """See the protocol."""
+        cut = None if note is None else note[:MAX_REASON]
+        return self._settle("settle_letter", number, {"state": state.value, "by": by, "note": cut})
+
+    def park_again(self, number: int, parked: Parked) -> DeadLetter:
+        """See the protocol."""
+        arguments = {"attempts": parked.attempts, "reason": parked.reason[:MAX_REASON]}
+        return self._settle("park_again", number, arguments)
+
+    def _settle(self, procedure: str, number: int, arguments: Record) -> DeadLetter:
+        with self.database.connect(letter=number) as session:
+            found = load_feed(session, self.database.schema, self._feed_of(session, number))
+            ((row,),) = call_results(session, found, procedure, {"number": number, **arguments})
+        return _letter(row)
+
+    def _feed_of(self, session: Session, number: int) -> str:
+        """Return the feed of a letter, whose procedures change it."""
+        function = f"{quote(self.database.schema)}.[letter_feed]"
+        ((feed,),) = session.rows(f"declare @number bigint = ?; select {function}(@number)", number)
+        if feed is None:
+            raise DeadLetterError(
+                f"there is no dead letter {number}: see airflow changefeed dead-letters list", number=number
+            )
+        return str(feed)
+
+    def invocations(
+        self, feed: str, consumer: str, *, shard: Shard | None = None, limit: int = 100
+    ) -> list[Invocation]:
+        """See the protocol."""
+
+        def question(session: Session) -> list[Record]:
+            found = load_feed(session, self.database.schema, feed)
+            of = None if shard is None else found.to_sql(shard)
+            arguments = {"consumer": consumer, "shard_id": of, "limit": limit}
+            (rows,) = call_results(session, found, "invocations", arguments)
+            return rows
+
+        rows = self.database.ask(question, feed=feed, consumer=consumer)
+        return [_invocation(feed, row) for row in rows]
+
+    def purge_invocations(self, feed: str, consumer: str, *, before: datetime) -> int:
+        """See the protocol."""
+        with self.database.connect(feed=feed, consumer=consumer) as session:
+            found = load_feed(session, self.database.schema, feed)
+            arguments = {"consumer": consumer, "before": without_zone(before)}
+            ((row,),) = call_results(session, found, "purge_invocations", arguments)
+            return int(row["rows"])
+
+
+def attempt_arguments(attempt: Attempt) -> Record:
+    """Return an attempt as the arguments of the procedures that log it."""
+    return {
+        "first_ulid": attempt.first.bytes,
+        "last_ulid": attempt.last.bytes,
+        "events": attempt.events,
+        "attempt": attempt.number,
+        "started_at": without_zone(attempt.started_at),
+        "outcome": attempt.outcome.value,
+        "error": None if attempt.error is None else attempt.error[:MAX_REASON],
+    }
+
+
+def parked_arguments(parked: Parked) -> Record:
+    """Return an event that is parked as arguments of ``consume_events``."""
+    return {
+        "parked_ulid": parked.ulid.bytes,
+        "attempts": parked.attempts,
+        "reason": parked.reason[:MAX_REASON],
+    }
+
+
+def _letter(row: Mapping[str, Any]) -> DeadLetter:
+    settled_at = row["settled_at"]
+    return DeadLetter(
+        number=int(row["number"]),
+        consumer=row["consumer"],
+        feed=row["feed"],
+        shard=parse_shard(row["shard"]),
+        ulid=Ulid.of_bytes(row["ulid"]),
+        state=LetterState(row["state"]),
+        attempts=int(row["attempts"]),
+        reason=row["reason"],
+        parked_at=as_time(row["parked_at"]),
+        parked_by=row["parked_by"],
+        settled_at=None if settled_at is None else as_time(settled_at),
+        settled_by=row["settled_by"],
+        note=row["note"],
+    )
+
+
+def _invocation(feed: str, row: Mapping[str, Any]) -> Invocation:
+    return Invocation(
+        number=int(row["number"]),
+        consumer=row["consumer"],
+        feed=feed,
+        shard=parse_shard(row["shard"]),
+        attempt=Attempt(
+            first=Ulid.of_bytes(row["first_ulid"]),
+            last=Ulid.of_bytes(row["last_ulid"]),
+            events=int(row["events"]),
+            number=int(row["attempt"]),
+            started_at=as_time(row["started_at"]),
+            outcome=Outcome(row["outcome"]),
+            error=row["error"],
+        ),
+        ended_at=as_time(row["ended_at"]),
+        holder=row["holder"],
+        lease_token=int(row["lease_token"]),
+    )

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The step of a consumer on SQL Server: its work and its cursor, in one transaction or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from airflow_changefeed.core.consumer import Consumption
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.exceptions import (
+    ChangefeedError,
+    ConsumerUseError,
+    LeaseLostError,
+    SourceUnavailableError,
+    StaleVersionError,
+    WorkTransactionError,
+)
+from airflow_changefeed.sources.mssql.connection.errors import is_driver_error, name_error, thrown
+from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
+from airflow_changefeed.sources.mssql.connection.session import Session, abandon
+from airflow_changefeed.sources.mssql.consumers.cursors import cursor_row
+from airflow_changefeed.sources.mssql.consumers.dead_letters import attempt_arguments, parked_arguments
+from airflow_changefeed.sources.mssql.feed.calls import call_results
+from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
+
+if TYPE_CHECKING:
+    import mssql_python
+
+#: What the work may have set on the connection, as it belongs; then the transaction, which has a number. Work
+#: that ends it goes on in an implicit one, which is not committed by itself.
+_BEGIN = (
+    "set nocount on; set xact_abort on; set implicit_transactions off; set rowcount 0; "
+    "set language us_english; "
+    "set transaction isolation level read committed; set lock_timeout {lock_timeout_ms}; begin transaction; "
+    "set implicit_transactions on; select current_transaction_id()"
+)
+#: Commits if it still is the same transaction, as whole as it was; else nothing of it stays. No parameters:
+#: a batch with some is run like a procedure, which must not end what it did not begin (266).
+_COMMIT = (
+    "if @@trancount = 1 and xact_state() = 1 and current_transaction_id() = {transaction_id} "
+    "begin commit transaction; set implicit_transactions off; select 1 end "
+    "else begin if @@trancount > 0 rollback transaction; set implicit_transactions off; select 0 end"
+)
+_ROLLBACK = "if @@trancount > 0 rollback transaction"
+_END = f"{_ROLLBACK}; set implicit_transactions off"
+#: What the driver says of a connection on which results are left.
+_BUSY = "busy with results for another command"
+_Find = Callable[[Shard], CursorRow | None]
+
+
+class MssqlConsumerSession:
+    """
+    Implements :class:`~airflow_changefeed.sources.base_consumers.ConsumerSession`.
+
+    The connection is the driver's, in autocommit, so its own ``commit()`` and ``rollback()`` do nothing; the
+    transaction is begun and committed by T-SQL. Pairs of ``begin transaction`` and ``commit`` within it, and
+    savepoints, are the work's own affair. Any error that the server rolls back for (``xact_abort`` is on)
+    ends it, whether the work catches it or not.
+
+    :param find: reads a shard's cursor row, to tell it in errors.
+    """
+
+    def __init__(self, database: MssqlDatabase, feed: MssqlFeed, consumer: str, find: _Find) -> None:
+        self._database = database
+        self._feed = feed
+        self._consumer = consumer
+        self._find = find
+        self._facts: dict[str, Any] = {"feed": feed.name, "consumer": consumer}
+        self._who = f"consumer {consumer!r} of feed {feed.name!r}"
+        self._session: Session | None = None
+        #: Of the transaction that is open; None outside of any.
+        self._transaction_id: int | None = None
+
+    @property
+    def connection(self) -> mssql_python.Connection:
+        """See the protocol."""
+        return (self._connected() if self._transaction_id is None else self._working()).connection
+
+    def _working(self) -> Session:
+        """Return what the transaction was begun on; on another, work would commit by itself."""
+        if self._session is None or self._session.connection.closed:
+            raise self._ended()
+        return self._session
+
+    def _connected(self) -> Session:
+        session = self._session
+        if session is not None and session.process != os.getpid():
+            abandon(session)
+            session = None
+        if session is None or session.connection.closed:
+            session = self._session = self._database.open(is_for_work=True, **self._facts)
+        return session
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """See the protocol."""
+        if self._transaction_id is not None:
+            raise ConsumerUseError(f"{self._who}: its transaction is open already", **self._facts)
+        self._transaction_id = self._begin()
+        try:
+            yield
+            self._commit(self._transaction_id)
+        except BaseException as error:
+            self._undo()
+            named = self._named(error)
+            if named is error:
+                raise
+            raise named from error
+        finally:
+            self._transaction_id = None
+
+    def _begin(self) -> int:
+        """Begin; a connection that was lost meanwhile is replaced once, as nothing was done yet."""
+        is_kept = self._session is not None
+        while True:
+            try:
+                session = self._connected()
+                if not session.connection.autocommit:
+                    session.connection.autocommit = True
+                ((number,),) = session.rows(_BEGIN.format(lock_timeout_ms=self._database.lock_timeout_ms))
+                return int(number)
+            except Exception as error:
+                self.close()
+                named = name_error(error, **self._facts)
+                if not (is_kept and isinstance(named, SourceUnavailableError)):
+                    if named is error:
+                        raise
+                    raise named from error
+                is_kept = False
+
+    def _commit(self, transaction_id: int) -> None:
+        session = self._working()
+        try:
+            ((is_done,),) = session.rows(_COMMIT.format(transaction_id=transaction_id))
+        except Exception as error:
+            named = name_error(error, **self._facts)
+            if not isinstance(named, SourceUnavailableError):
+                raise
+            raise SourceUnavailableError(
+                f"{self._who}: the connection was lost while it committed, so nobody knows whether it did: "
+                "read the cursor again, which moved with the work or stands still",
+                **self._facts,
+                is_unknown=True,
+            ) from error
+        if not is_done:
+            raise self._ended()
+
+    def _ended(self) -> WorkTransactionError:
+        return WorkTransactionError(
+            f"{self._who}: the work committed or rolled back, left a transaction open in its own, closed "
+            "the connection, or swallowed an error that ended its transaction: what it did not commit itself "
+            "is undone. Leave begin, commit and rollback to the consumer (savepoints are allowed), and let "
+            "errors out",
+            **self._facts,
+        )
+
+    def _undo(self, sql: str = _END) -> None:
+        """Leave nothing open; of a connection that does not even roll back nothing is known."""
+        if self._session is not None:
+            try:
+                self._session.execute(sql)
+            except Exception:
+                self.close()
+
+    def _named(self, error: BaseException) -> BaseException:
+        """Return our error for one of the driver that passes, or that we threw; the work keeps its own."""
+        if not is_driver_error(error):
+            return error
+        if _BUSY in str(error):
+            return ConsumerUseError(
+                f"{self._who}: nothing was consumed: the work left rows of a cursor unread; close the cursor",
+                **self._facts,
+            )
+        named = name_error(error, **self._facts)
+        is_ours = isinstance(named, ChangefeedError) and (named.transient or thrown(error) is not None)
+        return named if is_ours else error
+
+    def consume(self, step: Consumption) -> CursorRow:
+        """See the protocol."""
+        if self._transaction_id is None:
+            raise ConsumerUseError(
+                f"{self._who}: consume() belongs into a block of transaction()", **self._facts
+            )
+        session = self._working()
+        try:
+            ((row,),) = call_results(session, self._feed, "consume_events", self._arguments(step))
+        except Exception as error:
+            raise self._refusal(error, step) from error
+        return cursor_row(self._feed.name, row)
+
+    def _arguments(self, step: Consumption) -> dict[str, Any]:
+        return {
+            "consumer": self._consumer,
+            "shard_id": self._feed.to_sql(step.shard),
+            "upto": step.upto.bytes,
+            "lease_token": step.lease_token,
+            "seconds": float(step.seconds),
+            "expected_version": step.expected_version,
+            "transaction_id": self._transaction_id,
+            **({} if step.attempt is None else attempt_arguments(step.attempt)),
+            **({} if step.parked is None else parked_arguments(step.parked)),
+            "letter": step.letter,
+            "keep": 1,
+        }
+
+    def _refusal(self, error: Exception, step: Consumption) -> BaseException:
+        """Return why a step was refused, with the row that stands in the way; all is rolled back by now."""
+        self._undo(_ROLLBACK)
+        named = self._named(error)
+        if isinstance(named, ConsumerUseError):
+            return named
+        asked = {"expected_version": step.expected_version, "lease_token": step.lease_token}
+        named = name_error(error, **{**self._facts, "shard": step.shard, **asked})
+        if isinstance(named, LeaseLostError | StaleVersionError):
+            with suppress(ChangefeedError):
+                if (row := self._find(step.shard)) is not None:
+                    present = {"row": row, "present_version": row.resource_version}
+                    return type(named)(named.message, **{**named.facts, **present})
+        return named
+
+    def log(self, steps: Sequence[Consumption], *, holder: str) -> None:
+        """See the protocol."""
+        # On another connection: the session's may be what failed.
+        with self._database.connect(**self._facts) as session:
+            for step in steps:
+                if step.attempt is not None:
+                    arguments = {
+                        "consumer": self._consumer,
+                        "shard_id": self._feed.to_sql(step.shard),
+                        "lease_token": step.lease_token,
+                        "holder": holder,
+                        **attempt_arguments(step.attempt),
+                    }
+                    call_results(session, self._feed, "log_attempt", arguments)
+
+    def close(self) -> None:
+        """See the protocol."""
+        session, self._session = self._session, None
+        if session is not None and session.process != os.getpid():
+            abandon(session)
+        elif session is not None:
+            with suppress(Exception):
+                # At once, as a server notices a closed connection a little later.
+                session.execute(_END)
+            session.close()

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with captures in SQL Server. Functions take rows of its catalog, so none needs a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from airflow_changefeed.core.capture import CaptureGap, Operation
+from airflow_changefeed.core.fault import Fault, FaultKind, not_looked_at
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.sources.mssql.capture.drift import TableDrift
+from airflow_changefeed.sources.mssql.capture.registry import ASKED, Row, table_name
+from airflow_changefeed.sources.mssql.names import quote
+
+#: What the names of the triggers of all captures begin with.
+_OURS = "capture_"
+_SETTLE = (
+    "then settle the gap that the next seal finds (airflow changefeed capture settle; with --resync it "
+    "records the rows that there are)"
+)
+
+
+def trigger_name(capture: Row, table: Row, operation: Operation) -> str:
+    """Return the name of a trigger of a capture; it is in the captured table's schema."""
+    return f"{_OURS}{operation.value}.{table['table_no']}:{capture['name']}"
+
+
+def trigger_faults(
+    capture: Row, table: Row, triggers: Sequence[Row], *, tells_order: bool = True
+) -> Iterator[Fault]:
+    """
+    Find what keeps the triggers of a captured table from recording.
+
+    :param triggers: all that the table has after the fact: ``name``, ``is_disabled``, ``altered`` (since when
+        it is another than the capture made; null where it is that), ``uses_quoted_identifier``,
+        ``uses_ansi_nulls``, ``operation`` and ``is_first``.
+    :param tells_order: whether the server says which trigger fires first.
+    """
+    there = {row["name"].casefold(): row for row in triggers}
+    refresh = f"Make it anew (airflow changefeed capture refresh {capture['name']}), {_SETTLE}"
+    for operation in Operation:
+        if table[ASKED[operation]] is None:
+            continue
+        name = trigger_name(capture, table, operation)
+        row = there.get(name.casefold())
+        full = f"{quote(table['table_schema'])}.{quote(name)}"
+        on = f"{quote(table['table_schema'])}.{quote(table['table_name'])}"
+        if row is None:
+            yield _of_trigger(table, name, f"it is not there: each {operation.value} passes unseen", refresh)
+            continue
+        if row["is_disabled"]:
+            what = f"it is disabled: each {operation.value} passes unseen"
+            yield _of_trigger(table, name, what, f"enable trigger {full} on {on}; {_SETTLE}")
+        elif row["altered"] is not None:
+            what = f"it was altered, or disabled for a while, at {row['altered']} (server time)"
+            yield _of_trigger(table, name, what, refresh)
+        off = [setting for setting in ("quoted_identifier", "ansi_nulls") if row[f"uses_{setting}"] == 0]
+        if off:
+            what = f"it was made with {' and '.join(off)} off, and keeps that: writers may fail"
+            yield _of_trigger(table, name, what, refresh)
+        if tells_order and not row["is_first"]:
+            yield from _order_fault(table, name, full, operation, triggers)
+
+
+def _order_fault(
+    table: Row, name: str, full: str, operation: Operation, triggers: Iterable[Row]
+) -> Iterator[Fault]:
+    """Tell a trigger that others may fire before; alone, it is the first whatever was said."""
+    word = operation.value.upper()
+    others = [
+        row
+        for row in triggers
+        if row["operation"] == word
+        and not row["is_disabled"]
+        and not row["name"].casefold().startswith(_OURS)
+    ]
+    if others:
+        first = [row["name"] for row in others if row["is_first"]]
+        takes = f"Take it off {first[0]} (order 'None'), then: " if first else ""
+        yield _of_trigger(
+            table,
+            name,
+            f"it is not set to fire first, and {', '.join(sorted(row['name'] for row in others))} may fire "
+            "before it: what that changes is recorded before what made it",
+            f"{takes}exec sp_settriggerorder @triggername = N'{full.replace(chr(39), chr(39) * 2)}', "
+            f"@order = 'First', @stmttype = '{word}'",
+        )
+
+
+def _of_trigger(table: Row, name: str, what: str, remedy: str) -> Fault:
+    return Fault(FaultKind.CAPTURE_TRIGGER, f"trigger {name} on {table_name(table)}", what, remedy)
+
+
+def gap_faults(gaps: Iterable[CaptureGap]) -> list[Fault]:
+    """Tell gaps that nobody settled."""
+    return [
+        Fault(
+            FaultKind.CAPTURE_GAP,
+            f"capture {gap.capture}, table {gap.table}",
+            f"changes passed it unseen, or may have: {gap.reason} (gap {gap.number}, found at "
+            f"{format_time(gap.found_at)}); nothing is sealed until somebody settles it",
+            f"Look at what happened, then: airflow changefeed capture settle {gap.capture}. With --resync it "
+            "records the rows that there are, so that whoever folds the events is right again",
+        )
+        for gap in gaps
+    ]
+
+
+def count_faults(capture: str, tables: Iterable[Row]) -> Iterator[Fault]:
+    """
+    Tell tables whose rows are not as many as recorded.
+
+    :param tables: ``table_schema``, ``table_name``, ``rows`` (null where they could not be counted, as the
+        table was changed all the time) and ``expected``.
+    """
+    for row in tables:
+        what = f"capture {capture}, table {table_name(row)}"
+        if row["rows"] is None:
+            yield not_looked_at(
+                f"the number of rows of {what}",
+                "it was being changed whenever it was counted",
+                "Run this again while no statement changes it. With read_committed_snapshot on, rows are "
+                "counted as they were at one moment",
+            )
+        elif row["rows"] != row["expected"]:
+            yield Fault(
+                FaultKind.CAPTURE_GAP,
+                what,
+                f"it has {row['rows']} rows, and by what was recorded it should have {row['expected']}: "
+                "changes passed the capture unseen",
+                f"airflow changefeed capture check {capture} writes it down; then settle it. If it finds "
+                "none, the server's own number of rows is wrong, which dbcc updateusage (0) corrects",
+            )
+
+
+def drift_faults(drift: Iterable[TableDrift]) -> list[Fault]:
+    """Tell tables that differ from what is captured of them."""
+    return [
+        Fault(
+            FaultKind.CAPTURE_DRIFT,
+            f"capture {one.capture}, table {one.table}",
+            "; ".join(one.words),
+            f"airflow changefeed capture refresh {one.capture}: it takes the present columns",
+        )
+        for one in drift
+        if one.words
+    ]
+
+
+def guard_faults(
+    schema: str, capture: Row, table: Row, guarded: Iterable[tuple[int, int]]
+) -> Iterator[Fault]:
+    """
+    Tell a table that may be truncated although its capture should keep it from that.
+
+    :param guarded: capture and number of the tables that are guarded.
+    """
+    if table["guard_name"] is None or (table["capture_id"], table["table_no"]) in set(guarded):
+        return
+    yield Fault(
+        FaultKind.CAPTURE_GUARD,
+        f"capture {capture['name']}, table {table_name(table)}",
+        f"the table {schema}.{table['guard_name']}, or its foreign key, is gone: truncate and switch are "
+        "refused no longer, and pass the triggers unseen",
+        f"airflow changefeed capture refresh {capture['name']}",
+    )
+
+
+def schema_guard_faults(schema: str, captures: Sequence[Row], triggers: Iterable[Row]) -> Iterator[Fault]:
+    """
+    Tell that the guard of captured columns is gone, or sleeps.
+
+    :param captures: that are enabled.
+    :param triggers: of the database: ``name`` and ``is_disabled``.
+    """
+    asked = [row["name"] for row in captures if row["guard_schema"]]
+    name = f"{schema}_captures"
+    found = [row for row in triggers if row["name"].casefold() == name.casefold()]
+    if not asked or (found and not found[0]["is_disabled"]):
+        return
+    yield Fault(
+        FaultKind.CAPTURE_GUARD,
+        f"database trigger {name}",
+        f"it is {'disabled' if found else 'not there'}: changes of captured columns are refused no longer, "
+        "and make writers fail",
+        f"enable trigger {quote(name)} on database"
+        if found
+        else f"airflow changefeed capture refresh {asked[0]}",
+    )
+
+
+def nested_trigger_faults(is_on: int | None) -> Iterator[Fault]:
+    """
+    Tell that changes by triggers pass unseen.
+
+    :param is_on: the server's option; None where it does not tell.
+    """
+    if is_on == 0:
+        yield Fault(
+            FaultKind.CAPTURE_NESTED_TRIGGERS,
+            "the server",
+            "its option 'nested triggers' is off: what other triggers change in captured tables is not "
+            "recorded",
+            "exec sp_configure 'nested triggers', 1; reconfigure",
+        )

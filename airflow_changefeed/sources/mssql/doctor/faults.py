@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with what a catalog of SQL Server says. Functions take its rows, so none needs a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from airflow_changefeed import __version__
+from airflow_changefeed.core.fault import Fault, FaultKind
+from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
+from airflow_changefeed.sources.mssql.names import quote
+from airflow_changefeed.sources.outbox import length_text
+
+Row = Mapping[str, Any]
+#: Of ``lock_escalation`` in ``sys.tables``.
+_DISABLE = 1
+#: Of ``delayed_durability`` in ``sys.databases``; 1 is allowed.
+_FORCED = 2
+
+
+def missing_objects(
+    schema: str, expected: Mapping[str, str], there: Iterable[str], remedy: str
+) -> list[Fault]:
+    """
+    Name what a catalog lacks.
+
+    :param there: names of the schema's objects; some servers fold their case.
+    """
+    known = {name.casefold() for name in there}
+    faults = []
+    for name, kind in expected.items():
+        if name.casefold() in known:
+            continue
+        where = f"{kind} {schema}.{name}"
+        if kind == "table":
+            faults.append(
+                Fault(
+                    FaultKind.TABLE_MISSING,
+                    where,
+                    "this table is gone, with what it held",
+                    "Restore it from a backup: the install script makes an empty one",
+                )
+            )
+        else:
+            faults.append(Fault(FaultKind.OBJECT_MISSING, where, "it is not there", remedy))
+    return faults
+
+
+def missing_roles(expected: Iterable[str], there: Iterable[str], remedy: str) -> list[Fault]:
+    """Name roles that are gone."""
+    known = {name.casefold() for name in there}
+    return [
+        Fault(FaultKind.OBJECT_MISSING, f"role {name}", "it is not there, and nobody is its member", remedy)
+        for name in expected
+        if name.casefold() not in known
+    ]
+
+
+def module_faults(schema: str, objects: Iterable[Row]) -> Iterator[Fault]:
+    """
+    Find modules that keep a setting they must not have.
+
+    :param objects: ``name``, ``uses_quoted_identifier``, ``uses_ansi_nulls`` (null where it is no module).
+    """
+    for row in objects:
+        off = [
+            name
+            for name, column in (
+                ("quoted_identifier", "uses_quoted_identifier"),
+                ("ansi_nulls", "uses_ansi_nulls"),
+            )
+            if row[column] is not None and not row[column]
+        ]
+        if off:
+            yield Fault(
+                FaultKind.MODULE_SETTINGS,
+                f"{schema}.{row['name']}",
+                f"it was made with {' and '.join(off)} off, and keeps that",
+                "Run the install script again with both on, as it sets them itself (sqlcmd: -I); do not "
+                "take single objects out of it",
+            )
+
+
+def lock_faults(
+    schema: str, feeds: Iterable[str], tables: Sequence[Row], indexes: Sequence[Row]
+) -> Iterator[Fault]:
+    """
+    Find options of a feed's tables with which a drain could lock rows that it does not take (ADR 0005, R2).
+
+    :param tables: ``name`` and ``lock_escalation`` (1 is disable).
+    :param indexes: ``table_name``, ``name``, ``index_id`` (1 is the clustered one), ``allow_page_locks``,
+        ``is_primary_key``.
+    """
+    for feed in feeds:
+        for kind in ("outbox", "feed", "state"):
+            name = f"{kind}:{feed}"
+            table = f"{quote(schema)}.{quote(name)}"
+            for row in tables:
+                if row["name"].casefold() == name.casefold() and row["lock_escalation"] != _DISABLE:
+                    yield Fault(
+                        FaultKind.LOCK_ESCALATION,
+                        f"table {schema}.{name}",
+                        "row locks may escalate to the whole table, and stall other shards and who looks "
+                        "for news",
+                        f"alter table {table} set (lock_escalation = disable)",
+                    )
+        yield from _index_faults(schema, f"outbox:{feed}", indexes)
+
+
+def _index_faults(schema: str, outbox: str, indexes: Sequence[Row]) -> Iterator[Fault]:
+    table = f"{quote(schema)}.{quote(outbox)}"
+    for row in indexes:
+        if row["table_name"].casefold() != outbox.casefold() or not row["index_id"]:
+            continue
+        if row["index_id"] == 1 and row["allow_page_locks"]:
+            yield Fault(
+                FaultKind.PAGE_LOCKS,
+                f"table {schema}.{outbox}",
+                "a drain may lock pages, and hide committed rows of other shards from another drain: events "
+                "could come in the wrong order",
+                f"alter index {quote(row['name'])} on {table} set (allow_page_locks = off)",
+            )
+        if row["index_id"] > 1 and not row["is_primary_key"]:
+            yield Fault(
+                FaultKind.OUTBOX_INDEX,
+                f"index {row['name']} on {schema}.{outbox}",
+                "locks on a second index hide or stall committed rows: events could come in the wrong order",
+                f"drop index {quote(row['name'])} on {table}",
+            )
+
+
+def sequence_faults(schema: str, sequences: Iterable[Row]) -> Iterator[Fault]:
+    """
+    Find sequences that repeat, or are slow.
+
+    :param sequences: ``name``, ``is_cycling``, ``is_cached``.
+    """
+    for row in sequences:
+        name = f"{quote(schema)}.{quote(row['name'])}"
+        where = f"sequence {schema}.{row['name']}"
+        if row["is_cycling"]:
+            yield Fault(
+                FaultKind.SEQUENCE_CYCLES,
+                where,
+                "it begins again at its end, and numbers given twice break the order",
+                f"alter sequence {name} no cycle",
+            )
+        if not row["is_cached"]:
+            yield Fault(
+                FaultKind.SEQUENCE_NOT_CACHED,
+                where,
+                "each number that it gives is written to disk",
+                f"alter sequence {name} cache 1000, on servers that cache for the whole instance",
+            )
+
+
+def durability_faults(database: str, delayed_durability: int) -> Iterator[Fault]:
+    """
+    Tell that commits may be lost.
+
+    :param delayed_durability: of ``sys.databases``: 0 disabled, 1 allowed, 2 forced.
+    """
+    if delayed_durability:
+        how = "forces" if delayed_durability == _FORCED else "allows"
+        yield Fault(
+            FaultKind.DELAYED_DURABILITY,
+            f"database {database}",
+            f"it {how} delayed durability: a crash may lose events that were committed. What a seal, drain "
+            "or read has reported is flushed before, and stays",
+            "Nothing, or: alter database current set delayed_durability = disabled",
+        )
+
+
+def version_faults(
+    installed: str, versions: Mapping[str, str], problems: Mapping[str, str] | None = None
+) -> list[Fault]:
+    """
+    Tell versions that differ.
+
+    :param installed: version in the database.
+    :param versions: of each feed.
+    :param problems: why feeds could not be upgraded, which are refused until they are.
+    """
+    reasons = problems or {}
+    faults = []
+    if installed != __version__[:20]:
+        faults.append(
+            Fault(
+                FaultKind.VERSION_DIFFERS,
+                "the installation",
+                f"the database has version {installed}, this package is version {__version__}",
+                "Run the install script of this package, or install the package of the database's version",
+            )
+        )
+    for feed, version in versions.items():
+        if feed in reasons or version != installed:
+            what = f"it has version {version or 'none'}, the installation has {installed}"
+            why = f"it could not be upgraded, and is refused until it is: {reasons.get(feed)}"
+            faults.append(
+                Fault(
+                    FaultKind.FEED_VERSION_DIFFERS,
+                    f"feed {feed}",
+                    why if feed in reasons else what,
+                    f"{'Mend that' if feed in reasons else 'An upgrade did not come to its end'}: run the "
+                    "install script again, or upgrade_feeds",
+                )
+            )
+    return faults
+
+
+def open_transaction_faults(rows: Iterable[Row]) -> list[Fault]:
+    """
+    Tell transactions that have been open for too long.
+
+    :param rows: ``session_id``, ``login_name``, ``host_name``, ``program_name`` (null where no session has
+        it) and ``age`` in seconds.
+    """
+    return [
+        Fault(
+            FaultKind.OPEN_TRANSACTION,
+            "a transaction" if row["session_id"] is None else f"session {row['session_id']}",
+            f"it has written, and is open for {length_text(row['age'])} (login {row['login_name']}, host "
+            f"{row['host_name']}, program {row['program_name']}). What it fed comes late; serialized "
+            "writers, seals of their shards and upgrades wait for it",
+            "Let its program end it"
+            if row["session_id"] is None
+            else f"kill {row['session_id']}, or let its program end it",
+        )
+        for row in rows
+    ]
+
+
+def not_installed(server: str, schema: str) -> Fault:
+    """Tell that there is nothing of ours."""
+    return Fault(
+        FaultKind.NOT_INSTALLED,
+        server,
+        f"changefeed is not installed in schema {schema!r}, or this login must not see it",
+        "Run the install script (airflow changefeed sql), or put the schema into changefeed_schema of the "
+        "connection's extra",
+    )
+
+
+def no_feeds(schema: str, user: str, feed: str | None, problem: Exception) -> Fault:
+    """
+    Tell that this login may not look which feeds there are.
+
+    :param problem: what the server said.
+    """
+    text = " ".join(str(problem.__cause__ or problem).split())
+    role = quote(f"{schema}.operators:{feed or 'T'}")
+    where_t = "" if feed else ", T being the event table's schema.table"
+    return Fault(
+        FaultKind.PERMISSION_MISSING,
+        f"table {schema}.feeds",
+        f"{user} may not look which feeds there are ({text}), so nothing of them was looked at",
+        f"alter role {role} add member {quote(user)}{where_t}",
+    )
+
+
+def no_right(user: str, feed: str, missing: Sequence[str], role: str, upgrade: str | None) -> Fault:
+    """
+    Tell what a login may not do.
+
+    :param missing: permission and object of each.
+    :param role: that has them all.
+    :param upgrade: what grants them to the role again; None where the user is no member of it.
+    """
+    remedy = (
+        f"alter role {quote(role)} add member {quote(user)}"
+        if upgrade is None
+        else f"{user} is a member of {role}, of which a right was revoked or denied. Take the deny back, or: "
+        f"{upgrade}"
+    )
+    what = f"{user} may not: {', '.join(missing)}"
+    return Fault(FaultKind.PERMISSION_MISSING, f"feed {feed}", what, remedy)
+
+
+def no_select(user: str, feed: MssqlFeed, table: str) -> Fault:
+    """Tell that a login may not select the event table."""
+    role = quote(f"{feed.schema}.readers:{feed.name}")
+    return Fault(
+        FaultKind.PERMISSION_MISSING,
+        f"table {feed.name}",
+        f"{user} may not select the event table, or it is gone: keys are read, and nothing is exported",
+        f"grant select on {table} to {role if feed.capture else quote(user)}: "
+        f"{'the role has lost it' if feed.capture else 'no role has it'}",
+    )
+
+
+def no_event_table(schema: str, feed: str) -> Fault:
+    """Tell that a feed has lost its table."""
+    return Fault(
+        FaultKind.EVENT_TABLE_MISSING,
+        f"feed {feed}",
+        "its event table was dropped or renamed",
+        f"Bring the table back under its name, or drop the feed (exec {quote(schema)}.[drop_feed])",
+    )
+
+
+def hanging(feed: str, shard: str, order_sequence: int, outbox: str) -> Fault:
+    """Tell a row that no drain takes."""
+    return Fault(
+        FaultKind.OUTBOX_HANGS,
+        f"feed {feed}, shard {shard}",
+        f"a writer gave order_sequence {order_sequence} himself, at or above what the sequence has given: no "
+        "drain takes the row, and sensors see news for ever",
+        f"Delete the row from {outbox} and insert it without order_sequence; let the writer leave that "
+        "column to its default",
+    )

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with changefeed in a database of SQL Server, as far as this login may look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_changefeed.core.fault import Examination, Fault, Limits, not_looked_at
+from airflow_changefeed.core.feed import shard_text
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.exceptions import (
+    ChangefeedError,
+    ConnectionNotUsableError,
+    PermissionDeniedError,
+    SourceUnavailableError,
+)
+from airflow_changefeed.sources.mssql.connection.errors import is_driver_error
+from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
+from airflow_changefeed.sources.mssql.connection.session import Session
+from airflow_changefeed.sources.mssql.doctor import faults as told
+from airflow_changefeed.sources.mssql.doctor import queries as asked
+from airflow_changefeed.sources.mssql.doctor.capture_faults import count_faults
+from airflow_changefeed.sources.mssql.doctor.captures import CaptureLook, not_told
+from airflow_changefeed.sources.mssql.feed.catalog import load_feeds
+from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
+from airflow_changefeed.sources.mssql.install.objects import (
+    capture_objects,
+    feed_objects,
+    feed_roles,
+    installed_objects,
+    rights,
+)
+from airflow_changefeed.sources.mssql.install.versions import registered
+from airflow_changefeed.sources.mssql.names import as_time, quote, split_name
+from airflow_changefeed.sources.outbox import old_outbox
+
+#: Engine editions of SQL Server on a machine of one's own, and the first major version of it that is
+#: supported: one that says less stands in for it.
+_BOXED, _FIRST_MAJOR = (1, 2, 3, 4), 14
+_VIEW_STATE = (
+    "Grant the login VIEW SERVER STATE (SQL Server 2019 and before), VIEW SERVER PERFORMANCE STATE (2022 and "
+    "later) or VIEW DATABASE STATE (Azure SQL Database), or ask a DBA to look into "
+    "sys.dm_tran_database_transactions"
+)
+_OTHERWISE = "Remove the other faults, or look again with a login that may do more"
+
+
+class MssqlInspect:
+    """The part of the source that tells its faults."""
+
+    database: MssqlDatabase
+
+    def inspect(self, feed: str | None, limits: Limits) -> Examination:
+        """See :class:`~airflow_changefeed.sources.base.Inspectable`."""
+        with self.database.connect() as session:
+            (server,) = session.records(asked.SERVER, quote(self.database.schema))
+        inspection = _Inspection(self.database, limits, server)
+        inspection.run(feed)
+        return Examination.of(inspection.faults, inspection.facts())
+
+
+@dataclass
+class _Inspection:
+    """
+    One inspection.
+
+    :param server: what the server says of itself, the database and the login.
+    :param names: of all objects in the schema that this login sees, in lower case.
+    :param installed: the version that is installed; empty where nobody says.
+    :param cache: numbers that the server keeps ready of the sequence; likewise.
+    """
+
+    database: MssqlDatabase
+    limits: Limits
+    server: Mapping[str, Any]
+    faults: list[Fault] = field(default_factory=list)
+    names: frozenset[str] = frozenset()
+    installed: str = ""
+    cache: str = ""
+
+    def facts(self) -> dict[str, str]:
+        """Return what is good to know and no fault."""
+        server = self.server
+        return {
+            "server": str(server["product_version"]),
+            "database": str(server["database_name"]),
+            "user": self.user,
+            "read committed snapshot": "on" if server["is_read_committed_snapshot_on"] else "off",
+            "sequence cache": self.cache or "?",
+            "changefeed": self.installed or "?",
+        }
+
+    @property
+    def schema(self) -> str:
+        """The schema that changefeed is installed in."""
+        return self.database.schema
+
+    @property
+    def user(self) -> str:
+        """The database's user whom the login is."""
+        return str(self.server["user_name"])
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether this login sees all objects, or only those that it may use."""
+        return bool(self.server["sees_all"])
+
+    @property
+    def is_sql_server(self) -> bool:
+        """Whether the server is SQL Server itself, of a version that is supported."""
+        is_boxed = int(self.server["engine_edition"]) in _BOXED
+        return not is_boxed or int(self.server["major_version"] or 0) >= _FIRST_MAJOR
+
+    def run(self, feed: str | None) -> None:
+        """Look at everything, or at one feed alone."""
+        self._look("objects", self._objects)
+        try:
+            with self.database.connect() as session:
+                feeds = load_feeds(session, self.schema, feed)
+        except PermissionDeniedError as problem:
+            self.faults.append(told.no_feeds(self.schema, self.user, feed, problem))
+            return
+        if feeds is None:
+            ours = installed_objects()
+            # In a schema of somebody else's a name or two may be there by chance.
+            if not self.sees_all or 2 * len(self.names & ours.keys()) < len(ours):
+                self.faults[:] = [told.not_installed(str(self.database.server), self.schema)]
+            return
+        names = [each.name for each in feeds]
+        self._look("versions", lambda session: self._versions(session, names))
+        self._look("options", lambda session: self._options(session, names))
+        self._look("open transactions", self._transactions, remedy=_VIEW_STATE)
+        for each in feeds:
+            self._feed(each)
+        if any(each.capture for each in feeds):
+            self._look("captures", lambda session: self._captures(session, feeds))
+        database, durability = self.server["database_name"], self.server["delayed_durability"]
+        self.faults += told.durability_faults(database, durability or 0)
+
+    def _look(self, what: str, look: Callable[[Session], None], *, remedy: str = _OTHERWISE) -> None:
+        """Look at something; what cannot be looked at is a fault of its own."""
+        try:
+            # A connection for each, as nothing is known of one after an error.
+            with self.database.connect() as session:
+                look(session)
+        except (ConnectionNotUsableError, SourceUnavailableError):
+            raise
+        except Exception as problem:
+            if not isinstance(problem, ChangefeedError) and not is_driver_error(problem):
+                raise
+            text = " ".join(str(problem).split())
+            self.faults.append(not_looked_at(what, text, remedy))
+
+    def _objects(self, session: Session) -> None:
+        """Find what is wrong with the schema's objects."""
+        rows = session.records(asked.OBJECTS, self.schema)
+        types = session.records(asked.TYPES, self.schema)
+        self.names = frozenset(row["name"].casefold() for row in (*rows, *types))
+        self.faults += told.module_faults(self.schema, rows)
+        if not self.sees_all:
+            self.faults.append(
+                not_looked_at(
+                    f"whether all objects of schema {self.schema} are there",
+                    f"{self.user} sees only those that it may use",
+                    f"grant view definition on schema::{quote(self.schema)} to {quote(self.user)}, or ask a "
+                    "DBA to run this command",
+                )
+            )
+        elif self.names:
+            remedy = "Run the install script of this version"
+            self.faults += told.missing_objects(self.schema, installed_objects(), self.names, remedy)
+
+    def _versions(self, session: Session, feeds: list[str]) -> None:
+        ((installed,),) = session.rows(f"select {quote(self.schema)}.[version]()")
+        self.installed = str(installed)
+        rows = session.records(registered(self.schema, "name, version, upgrade_problem"))
+        versions = {row["name"]: row["version"] for row in rows if row["name"] in feeds}
+        problems = {row["name"]: row["upgrade_problem"] for row in rows if row["upgrade_problem"]}
+        self.faults += told.version_faults(self.installed, versions, problems)
+
+    def _options(self, session: Session, feeds: list[str]) -> None:
+        """Find what is wrong with options of tables and sequences."""
+        schema, tells_locks = self.schema, self.is_sql_server
+        tables = session.records(asked.TABLES, schema) if tells_locks else []
+        self.faults += told.lock_faults(schema, feeds, tables, session.records(asked.INDEXES, schema))
+        sequences = session.records(asked.SEQUENCES, schema)
+        self.faults += told.sequence_faults(schema, sequences)
+        self.cache = "".join(str(row["cache_size"]) for row in sequences if row["name"] == "sequence")
+        unseen = [] if tells_locks else ["lock escalation and page locks of the tables"]
+        if not sequences and self.sees_all:
+            unseen.append("options of the sequences")
+        self.faults += [not_told(one) for one in unseen]
+
+    def _transactions(self, session: Session) -> None:
+        seconds = int(self.limits.open_transaction.total_seconds())
+        self.faults += told.open_transaction_faults(session.records(asked.OPEN_TRANSACTIONS, seconds))
+
+    def _captures(self, session: Session, feeds: list[MssqlFeed]) -> None:
+        """Find what is wrong with captures."""
+        look = CaptureLook(
+            session, self.schema, self.user, self.is_sql_server, sees_all=bool(self.server["sees_roles"])
+        )
+        self.faults += look.faults(feeds[0].feed_id if len(feeds) == 1 else None)
+
+    def _feed(self, feed: MssqlFeed) -> None:
+        """Find what is wrong with a feed."""
+        upgrade = feed.upgrade_statement
+        if self.sees_all:
+            expected = feed_objects(feed.name, feed.kind, is_capture=feed.capture is not None)
+            self.faults += told.missing_objects(self.schema, expected, self.names, upgrade)
+            if feed.capture is not None:
+                expected = capture_objects(feed.name, range(len(feed.capture.tables)))
+                refresh = f"airflow changefeed capture refresh {feed.name}"
+                self.faults += told.missing_objects(self.schema, expected, self.names, refresh)
+        if feed.table is None and self.sees_all:
+            self.faults.append(told.no_event_table(self.schema, feed.name))
+        if self.server["sees_roles"]:
+            self._look("roles", lambda session: self._roles(session, feed, upgrade))
+        where = f"feed {feed.name}"
+        self._look(f"permissions on {where}", lambda session: self._rights(session, feed, upgrade))
+        if not self.sees_all or f"inspect_outbox:{feed.name}".casefold() in self.names:
+            self._look(f"the outbox of {where}", lambda session: self._outbox(session, feed))
+        compares = f"compare_capture:{feed.name}"
+        if feed.capture is not None and (not self.sees_all or compares.casefold() in self.names):
+            self._look(f"the rows of what {where} captures", lambda session: self._compare(session, feed))
+
+    def _roles(self, session: Session, feed: MssqlFeed, upgrade: str) -> None:
+        there = [row["name"] for row in session.records(asked.ROLES)]
+        self.faults += told.missing_roles(feed_roles(self.schema, feed.name), there, upgrade)
+
+    def _rights(self, session: Session, feed: MssqlFeed, upgrade: str) -> None:
+        """Find what this login may not do, of what the role may that it should have."""
+        wanted = {
+            f"{right.object}:{feed.name}" if right.is_feed else right.object: right
+            for right in rights(self.limits.role, is_capture=feed.capture is not None)
+        }
+        # What is missing is told already.
+        seen = {
+            name: right
+            for name, right in wanted.items()
+            if not self.sees_all or name.casefold() in self.names
+        }
+        # Who may do nothing with a table does not see it.
+        table = feed.table or ".".join(map(quote, split_name(feed.name)))
+        questions = [(right.full(self.schema, feed.name), right.permission) for right in seen.values()]
+        questions += [(table, "SELECT")]
+        text = asked.rights(len(questions))
+        ((*answers, may_select),) = session.rows(text, *(value for pair in questions for value in pair))
+        lacks: dict[str, list[str]] = {}
+        for (name, right), may in zip(seen.items(), answers, strict=True):
+            if not may:
+                lacks.setdefault(right.role, []).append(f"{right.permission.lower()} {self.schema}.{name}")
+        for role, missing in lacks.items():
+            full = f"{self.schema}.{role}:{feed.name}"
+            ((is_member,),) = session.rows(asked.MEMBER, full)
+            remedy = upgrade if is_member else None
+            self.faults.append(told.no_right(self.user, feed.name, missing, full, remedy))
+        if not may_select and (feed.table is not None or not self.sees_all):
+            self.faults.append(told.no_select(self.user, feed, table))
+
+    def _compare(self, session: Session, feed: MssqlFeed) -> None:
+        """Count the rows of captured tables, which seals do not where the server's own number is right."""
+        rows = session.records(feed.call("compare_capture", {})[0])
+        self.faults += count_faults(feed.name, rows)
+
+    def _outbox(self, session: Session, feed: MssqlFeed) -> None:
+        for row in session.records(feed.call("inspect_outbox", {})[0]):
+            shard, hint = shard_text(feed.from_sql(row["shard_id"])), format_time(as_time(row["time_hint"]))
+            self.faults += old_outbox(feed.name, shard, hint, float(row["age"]), self.limits)
+            if row["hangs"] is not None:
+                self.faults.append(told.hanging(feed.name, shard, row["hangs"], feed.object("outbox")))

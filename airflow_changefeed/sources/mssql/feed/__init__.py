@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Feeds in SQL Server: reading, ordering, sealing, purging."""

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Streams of a range of SQL Server: the Arrow batches of Microsoft's driver, brought to the exported types.
+
+Nothing is rounded, cut or replaced without a word: what the driver would do so to is converted by the server
+(:mod:`~airflow_changefeed.sources.mssql.feed.mapping`), and texts that it may have mended are checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_changefeed.core.feed import shard_text
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import ColumnTypeError, MissingEventError, SchemaChangedError
+from airflow_changefeed.sources.mssql.connection.session import Session
+from airflow_changefeed.sources.mssql.feed.mapping import Exported
+from airflow_changefeed.sources.mssql.feed.query import MAX_VALUE_BYTES, BatchRows, RangeQuery
+
+#: Is given the texts of a column (its number among those exported) in some events, and gives those events in
+#: which the server has another text, with its bytes in UTF-16.
+Recheck = Callable[[int, Mapping[Ulid, str]], Mapping[Ulid, bytes]]
+
+_FIRST_COLUMNS = 2
+_ULID_BYTES = 16
+#: What the driver writes for half of a surrogate pair, in UTF-8; it may also be what the text really holds.
+_REPLACEMENT = "\ufffd"
+_RECHECKED_AT_ONCE = 100
+
+
+def plan_batches(session: Session, query: RangeQuery, most: int) -> BatchRows:
+    """
+    Plan how many rows each batch gets, so that memory holds it.
+
+    :param most: rows of a batch.
+    :raises ColumnTypeError: a value is longer than memory and Parquet hold; names the column.
+    """
+    if not query.large_objects:
+        return BatchRows(most, row_bytes=query.most_row_bytes)
+    known = []
+    for rows, *longest in session.rows(query.sizes_sql, *query.values):
+        known.append(int(rows))
+        for exported, size in zip(query.large_objects, longest, strict=True):
+            if size > MAX_VALUE_BYTES:
+                raise ColumnTypeError(
+                    f"{_where(query)}: {exported} holds a value of {size:,} bytes; the longest that is "
+                    f"exported has {MAX_VALUE_BYTES:,}. Keep longer ones outside of the table, and their "
+                    "address in it",
+                    feed=query.feed.name,
+                    shard=query.shard,
+                    column=exported.column.name,
+                )
+    return BatchRows(most, known, query.most_row_bytes)
+
+
+def stream(
+    session: Session, query: RangeQuery, rows: BatchRows, recheck: Recheck
+) -> Iterator[pa.RecordBatch]:
+    """
+    Stream a range; the connection is busy until the last batch.
+
+    :param recheck: asks on another connection.
+    """
+    for batch in session.arrow_batches(query.sql, query.values, rows.next):
+        rows.learn(batch.num_rows, batch.nbytes)
+        yield converted(query, batch, recheck)
+
+
+def converted(query: RangeQuery, batch: pa.RecordBatch, recheck: Recheck) -> pa.RecordBatch:
+    """
+    Bring a batch of the driver's to the exported columns.
+
+    :raises SchemaChangedError: the driver gave another type than the table's columns have.
+    :raises MissingEventError: an event's row is gone, and that is not allowed.
+    :raises ColumnTypeError: a text that is no Unicode.
+    """
+    _check_given(query, batch)
+    raw = _ulids(batch.column(0))
+    _check_missing(query, raw, batch.column(1))
+    arrays = []
+    for number, exported in enumerate(query.columns):
+        column = batch.column(_FIRST_COLUMNS + number)
+        if exported.part.is_text:
+            _check_text(query, number, column, raw, recheck)
+        arrays.append(exported.part.convert(column))
+    return query.batch(raw, arrays)
+
+
+def _check_given(query: RangeQuery, batch: pa.RecordBatch) -> None:
+    given = batch.schema.types[_FIRST_COLUMNS:]
+    wrong = [
+        f"{exported} came as {found}, not as {exported.part.given}"
+        for exported, found in zip(query.columns, given, strict=True)
+        if found != exported.part.given
+    ]
+    if wrong:
+        raise SchemaChangedError(
+            f"{_where(query)}: {'; '.join(wrong)}. If the table was changed meanwhile, a retry reads it as "
+            "it is now; if not, this version of mssql-python gives other types than this package knows",
+            feed=query.feed.name,
+            shard=query.shard,
+        )
+
+
+def _ulids(column: pa.Array) -> np.ndarray:
+    """Return ULIDs as a matrix of bytes, without a copy; they all have the same length."""
+    start = column.offset * _ULID_BYTES
+    data = np.frombuffer(column.buffers()[2], dtype=np.uint8)
+    return data[start : start + len(column) * _ULID_BYTES].reshape(-1, _ULID_BYTES)
+
+
+def _check_missing(query: RangeQuery, raw: np.ndarray, missing: pa.Array) -> None:
+    if query.may_miss_rows:
+        return
+    flags = np.frombuffer(missing.buffers()[1], dtype=np.int32)[missing.offset :][: len(missing)]
+    if not flags.any():
+        return
+    name = query.feed.name
+    ulid = str(Ulid.of_bytes(raw[int(flags.argmax())].tobytes()))
+    raise MissingEventError(
+        f"{_where(query)}: the row of event {ulid} was deleted from {name!r} after it was fed, "
+        f"{int(flags.sum())} in this batch. {query.missing_advice}. Where the table has row-level security, "
+        "this login must see every row",
+        feed=name,
+        shard=query.shard,
+        ulid=ulid,
+    )
+
+
+def _check_text(query: RangeQuery, number: int, column: pa.Array, raw: np.ndarray, recheck: Recheck) -> None:
+    """
+    Refuse a text with half of a surrogate pair: UTF-8 cannot hold it, and the driver replaces it silently.
+
+    The replacement may also be what the text holds, so the server is asked for its bytes.
+    """
+    _, offset_buffer, data = column.buffers()
+    offsets = np.frombuffer(offset_buffer, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
+    text = data.to_pybytes()[: int(offsets[-1])] if data is not None else b""
+    mark = _REPLACEMENT.encode()
+    doubtful, at = {}, text.find(mark, int(offsets[0]))
+    while at >= 0:
+        row = int(np.searchsorted(offsets, at, side="right")) - 1
+        first, last = int(offsets[row]), int(offsets[row + 1])
+        doubtful[Ulid.of_bytes(raw[row].tobytes())] = text[first:last].decode()
+        at = text.find(mark, last)
+    waiting = iter(doubtful.items())
+    while texts := dict(islice(waiting, _RECHECKED_AT_ONCE)):
+        for ulid, value in recheck(number, texts).items():
+            try:
+                # A row that was changed meanwhile differs, too, and is as good as the other.
+                value.decode("utf-16-le")
+            except UnicodeDecodeError:
+                raise _text_error(query, query.columns[number], ulid) from None
+
+
+def _text_error(query: RangeQuery, exported: Exported, ulid: Ulid) -> ColumnTypeError:
+    return ColumnTypeError(
+        f"{_where(query)}: {exported} cannot be exported unchanged: in event {ulid} it holds half of a "
+        f"surrogate pair, which is no Unicode text. {query.text_advice(exported, ulid)}",
+        feed=query.feed.name,
+        shard=query.shard,
+        column=exported.column.name,
+        ulid=str(ulid),
+    )
+
+
+def _where(query: RangeQuery) -> str:
+    return f"feed {query.feed.name!r} shard {shard_text(query.shard)}"

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The feeds of a database and the columns of their tables, as its catalog has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from airflow_changefeed.core.feed import Column, FeedInfo, FeedKind
+from airflow_changefeed.exceptions import FeedNotFoundError, FeedSetupError, PermissionDeniedError
+from airflow_changefeed.sources.mssql.capture.registry import is_of_capture, load_registry
+from airflow_changefeed.sources.mssql.connection.errors import name_error
+from airflow_changefeed.sources.mssql.connection.session import Session
+from airflow_changefeed.sources.mssql.feed.feed import MssqlCapture, MssqlFeed
+from airflow_changefeed.sources.mssql.feed.types import declared
+from airflow_changefeed.sources.mssql.install.versions import note_schemas, registered
+from airflow_changefeed.sources.mssql.names import as_time, quote
+from airflow_changefeed.sources.near import no_feed
+
+#: Year of the floor of a feed that was never sealed.
+_NEVER_SEALED = 1970
+
+
+def load_feeds(
+    session: Session,
+    schema: str,
+    feed: str | None = None,
+    *,
+    is_fresh: bool = True,
+    is_noted: bool = False,
+) -> list[MssqlFeed] | None:
+    """
+    Return one feed or all, by name; None where changefeed is not installed, or the login must not see it.
+
+    :param is_fresh: False takes the columns that the connection has seen before. A feed's keys stay, the
+        other columns of its table may change.
+    :param is_noted: whether to note first what changed beneath, so that the resource versions are the present
+        ones.
+    """
+    note = note_schemas(schema, "@feed") if is_noted else ""
+    columns = (
+        "feed_id, name, kind, shard_key_type, ulid_column, shard_column, floor_time, tolerance_ms, "
+        "upgrade_problem, "
+        "object_schema_name(object_id) as table_schema, object_name(object_id) as table_name"
+    )
+    try:
+        rows = session.records(
+            # Apart, so that one feed is found by its key: another may be being set up, and locked.
+            f"declare @feed nvarchar(128) = nullif(?, N''); {note} "
+            f"{registered(schema, columns, 'where name = @feed' if feed else '')}",
+            feed or "",
+        )
+    except Exception as error:
+        if isinstance(name_error(error), FeedNotFoundError):
+            return None
+        raise
+    known = {row["feed_id"]: (schema, row["feed_id"], row["name"]) for row in rows}
+    if is_fresh or any(name not in session.columns for name in known.values()):
+        found_columns = _columns(session, schema, feed)
+        session.columns |= {name: found_columns.get(number, []) for number, name in known.items()}
+        session.captures |= _captures(session, schema, known)
+    found = [
+        _feed(schema, row, session.columns[name], session.captures.get(name))
+        for row in rows
+        for name in [known[row["feed_id"]]]
+    ]
+    return sorted(found, key=lambda one: one.name)
+
+
+def _captures(
+    session: Session, schema: str, known: Mapping[int, tuple[str, int, str]]
+) -> dict[tuple[str, int, str], MssqlCapture]:
+    """Return the captures among feeds; asks nothing where there are none."""
+    found = [number for number, name in known.items() if is_of_capture(_keys(session.columns[name]))]
+    registry = load_registry(session, schema, found[0] if len(found) == 1 else None) if found else None
+    captures = registry.for_readers() if registry else {}
+    return {known[number]: captures[number] for number in found if number in captures}
+
+
+def _keys(columns: list[dict[str, Any]]) -> list[Column]:
+    """Return the primary key of a table, in its order."""
+    keys = sorted((column for column in columns if column["key_ordinal"]), key=lambda one: one["key_ordinal"])
+    return [Column(column["name"], declared(column)) for column in keys]
+
+
+def _feed(
+    schema: str, row: Mapping[str, Any], columns: list[dict[str, Any]], capture: MssqlCapture | None
+) -> MssqlFeed:
+    keys = _keys(columns)
+    kind = FeedKind(row["kind"])
+    info = FeedInfo(
+        row["name"],
+        kind,
+        row["shard_key_type"],
+        # An event of a capture has a row for each of its images.
+        tuple(keys[:-1] if capture else keys),
+        tuple(Column(column["name"], declared(column)) for column in columns),
+        as_time(row["floor_time"]) if row["floor_time"].year > _NEVER_SEALED else None,
+        int(row["resource_version"]),
+        timedelta(milliseconds=int(row["tolerance_ms"])),
+    )
+    key_names = {column.name for column in info.key_columns}
+    has_table = row["table_schema"] is not None and row["table_name"] is not None
+    return MssqlFeed(
+        schema=schema,
+        feed_id=row["feed_id"],
+        name=row["name"],
+        kind=kind,
+        shard_key_type=row["shard_key_type"],
+        table=f"{quote(row['table_schema'])}.{quote(row['table_name'])}" if has_table else None,
+        ulid_column=row["ulid_column"],
+        shard_column=row["shard_column"],
+        info=info,
+        key_collations={one["name"]: one["collation"] for one in columns if one["name"] in key_names},
+        refusals={column["name"]: reason for column in columns if (reason := _refusal(column))},
+        capture=capture,
+        upgrade_problem=row["upgrade_problem"],
+    )
+
+
+def _refusal(column: Mapping[str, Any]) -> str | None:
+    """Say why what this login would read of a column is not what it holds; None where it is."""
+    if column["encryption_type"] is not None:
+        return (
+            "is encrypted by the client (Always Encrypted), so this would read other bytes than its value: "
+            "keep the column in a table of its own"
+        )
+    if column["is_masked"] and not column["may_unmask"]:
+        return "is masked for this login, which would read other values than it holds: grant it unmask"
+    return None
+
+
+def _columns(session: Session, schema: str, feed: str | None) -> dict[int, list[dict[str, Any]]]:
+    """Return the columns of the feeds' tables."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    sql = (
+        f"declare @feed nvarchar(128) = ?; {columns_sql(schema, 'feeds', 'feed_id')} "
+        f"{'where x.name = @feed ' if feed else ''}order by x.feed_id, c.column_id"
+    )
+    for row in session.records(sql, feed or ""):
+        found.setdefault(row["feed_id"], []).append(row)
+    return found
+
+
+def columns_sql(schema: str, registered: str, *also: str) -> str:
+    """
+    Return a question for the columns of tables; an alias type is the type that it stands for.
+
+    Their names are the information schema's, as some servers spell them in ``sys.columns`` in lower case.
+
+    :param registered: table of ours, ``x`` in the question, whose column ``object_id`` says of which tables.
+    :param also: columns of it that the answer has, too.
+    """
+    return (
+        f"select {', '.join(f'x.{name}' for name in also)}, coalesce(s.COLUMN_NAME, c.name) as name, "
+        # Of the server's own types some have another's number, as hierarchyid and geography do.
+        "case when t.is_user_defined = 1 and t.is_assembly_type = 0 then coalesce(b.name, t.name) "
+        "else t.name end as type, c.max_length, c.precision, c.scale, c.collation_name as collation, "
+        "k.key_ordinal, c.encryption_type, c.is_masked, "
+        # Since 2022 for a table, before for the database only, where the first is null.
+        "case when c.is_masked = 1 then coalesce(has_perms_by_name("
+        "quotename(object_schema_name(c.object_id)) + N'.' + quotename(object_name(c.object_id)), "
+        "'OBJECT', 'UNMASK'), "
+        "has_perms_by_name(db_name(), 'DATABASE', 'UNMASK')) end as may_unmask "
+        f"from {quote(schema)}.{quote(registered)} x "
+        "join sys.columns c on c.object_id = x.object_id "
+        "join sys.types t on t.user_type_id = c.user_type_id "
+        "left join sys.types b on b.user_type_id = c.system_type_id "
+        "left join INFORMATION_SCHEMA.COLUMNS s on s.TABLE_SCHEMA = object_schema_name(c.object_id) "
+        "and s.TABLE_NAME = object_name(c.object_id) and s.COLUMN_NAME = c.name "
+        "left join sys.indexes i on i.object_id = c.object_id and i.is_primary_key = 1 "
+        "left join sys.index_columns k on k.object_id = i.object_id and k.index_id = i.index_id "
+        "and k.column_id = c.column_id and k.key_ordinal > 0"
+    )
+
+
+def _check_whole(feed: MssqlFeed) -> None:
+    """Raise for what keeps a feed's events from being told, also by their keys."""
+    if feed.upgrade_problem is not None:
+        raise FeedSetupError(
+            f"feed {feed.name!r} could not be upgraded to the installed version of changefeed: "
+            f"{feed.upgrade_problem}. Mend that, then: {feed.upgrade_statement}",
+            feed=feed.name,
+        )
+    # The events of serialized writers are told by their ULIDs, so their table needs no key.
+    if not (feed.info.columns if feed.is_serialized else feed.info.key_columns):
+        raise FeedSetupError(
+            f"feed {feed.name!r} has lost its event table, or this login must not see it: ask a DBA to "
+            f"`grant select on {feed.name}` to the login's user (no role of the feed has that, except where "
+            "it is a capture), bring the table back under its name, or drop the feed",
+            feed=feed.name,
+        )
+    if feed.capture is None and is_of_capture(feed.info.key_columns):
+        role = quote(f"{feed.schema}.readers:{feed.name}")
+        raise PermissionDeniedError(
+            f"feed {feed.name!r} is a capture, and this login must not see in the views readable_captures, "
+            f"readable_capture_tables and readable_capture_columns what it captures: role {role} has this "
+            f"right; ask a DBA for: alter role {role} add member [the login's user]",
+            feed=feed.name,
+        )
+
+
+def load_feed(
+    session: Session,
+    schema: str,
+    feed: str,
+    *,
+    is_fresh: bool = False,
+    is_noted: bool = False,
+    is_whole: bool = True,
+) -> MssqlFeed:
+    """
+    Return one feed.
+
+    :param is_fresh, is_noted: as of :func:`load_feeds`.
+    :param is_whole: False also takes a feed whose event table is gone, to drop it.
+    :raises FeedNotFoundError: there is none of that name; names those that there are.
+    :raises FeedSetupError: the feed's event table was dropped, or the login must not see it.
+    :raises PermissionDeniedError: the feed is a capture, and the login must not see of what.
+    """
+    found = load_feeds(session, schema, feed, is_fresh=is_fresh, is_noted=is_noted) if feed else []
+    if found is None:
+        raise FeedNotFoundError(
+            f"no feed {feed!r}: changefeed is not installed in schema {schema!r} of this database, or this "
+            "login must not see it. Make the feed with set_up_feed",
+            feed=feed,
+            known=[],
+        )
+    # A database compares names as its collation says, an exporter letter by letter.
+    for known in found:
+        if known.name == feed:
+            if is_whole:
+                _check_whole(known)
+            return known
+    of_v2 = [f"{quote(schema)}.{quote(f'{kind}:{feed}')}" for kind in ("read_feed", "lock")]
+    if not found and session.rows(
+        "declare @a nvarchar(400) = ?, @b nvarchar(400) = ?; "
+        "select 1 where object_id(@a) is not null or object_id(@b) is not null",
+        *of_v2,
+    ):
+        raise FeedSetupError(
+            f"feed {feed!r} is one of mssql-changefeed v2, which was not upgraded: `exec "
+            f"{quote(schema)}.[upgrade_feeds]` does that, or says why it cannot be",
+            feed=feed,
+        )
+    names = [row[0] for row in session.rows(f"select name from {quote(schema)}.[feeds] order by name")]
+    raise no_feed(feed, names, users_tables(session))
+
+
+def users_tables(session: Session) -> list[str]:
+    """Return the names of all tables that the login may see."""
+    return [
+        f"{schema}.{table}"
+        for schema, table in session.rows(
+            "select s.name, t.name from sys.tables t join sys.schemas s on s.schema_id = t.schema_id "
+            "where t.is_ms_shipped = 0 order by s.name, t.name"
+        )
+    ]

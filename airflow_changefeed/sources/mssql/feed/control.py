@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drain, seal and purge, in SQL Server; its procedures hold the locks (ADR 0001)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from airflow_changefeed.core.feed import Seal, Shard
+from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.sources.base import Purged
+from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
+from airflow_changefeed.sources.mssql.connection.session import Session
+from airflow_changefeed.sources.mssql.feed.catalog import load_feed
+from airflow_changefeed.sources.mssql.feed.reader import by_shard
+from airflow_changefeed.sources.mssql.names import as_time, as_ulid
+
+_MAX_BATCH_ROWS = 1_000_000
+
+
+class MssqlControl:
+    """The part of the source that moves feeds on."""
+
+    database: MssqlDatabase
+
+    def drain(self, feed: str) -> dict[Shard, int]:
+        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
+
+        def drain(session: Session) -> dict[Shard, int]:
+            found = load_feed(session, self.database.schema, feed)
+            sql, values = found.call("drain_feed", {"lock_timeout": self.database.lock_timeout_ms})
+            return {
+                found.from_sql(row["shard_id"]): int(row["rows"])
+                for row in by_shard(session.records(sql, *values))
+            }
+
+        # Draining again orders, and counts, what is left.
+        return self.database.ask(drain, feed=feed)
+
+    def seal(self, feed: str, until: datetime) -> dict[Shard, Seal]:
+        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
+        end = without_zone(until)
+
+        def seal(session: Session) -> dict[Shard, Seal]:
+            found = load_feed(session, self.database.schema, feed)
+            sql, values = found.call(
+                "seal_feed", {"until": end, "lock_timeout": self.database.lock_timeout_ms}
+            )
+            seals = (
+                Seal(found.from_sql(row["shard_id"]), as_time(row["until"]), as_ulid(row["head"]))
+                for row in by_shard(session.records(sql, *values))
+            )
+            return {seal.shard: seal for seal in seals}
+
+        # Sealing again is harmless.
+        return self.database.ask(seal, feed=feed, until=until)
+
+    def purge(
+        self, feed: str, before: datetime, *, batch_rows: int = 10_000, dry_run: bool = False
+    ) -> list[Purged]:
+        """
+        See :class:`~airflow_changefeed.sources.base.FeedControl`.
+
+        A feed of serialized writers keeps its events in the user's own table: the purge only says that those
+        are no longer promised, and the user may delete them.
+        """
+        if not 1 <= batch_rows <= _MAX_BATCH_ROWS:
+            raise InvalidArgumentError(f"batch_rows must be 1 to {_MAX_BATCH_ROWS}, not {batch_rows}")
+        arguments = {
+            "before": without_zone(before),
+            "batch_rows": batch_rows,
+            "dry_run": dry_run,
+            "lock_timeout": self.database.lock_timeout_ms,
+        }
+        with self.database.connect(feed=feed) as session:
+            found = load_feed(session, self.database.schema, feed)
+            sql, values = found.call("purge_feed", arguments)
+            return [
+                Purged(found.from_sql(row["shard_id"]), int(row["rows"]), Ulid.of_bytes(row["upto"]))
+                for row in by_shard(session.records(sql, *values))
+            ]
+
+    def next_attempt(self, feed: str, *, above: int = 0) -> int:
+        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
+
+        def draw(session: Session) -> int:
+            found = load_feed(session, self.database.schema, feed)
+            sql, values = found.call("next_attempt", {"above": above})
+            (row,) = session.records(sql, *values)
+            return int(row["attempt"])
+
+        # A token that nobody got is one that nobody uses.
+        return self.database.ask(draw, feed=feed)
+
+
+def without_zone(time: datetime) -> datetime:
+    """Return a time as a ``datetime2`` holds it: in UTC, whole milliseconds, without saying so."""
+    return from_milliseconds(to_milliseconds(time)).replace(tzinfo=None)

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A feed as the statements for SQL Server see it: the registry's row, and the names of its objects."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from airflow_changefeed.core.capture import CaptureShape
+from airflow_changefeed.core.feed import (
+    Column,
+    FeedInfo,
+    FeedKind,
+    Shard,
+    check_shard,
+    parse_shard,
+    shard_text,
+)
+from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.sources.mssql.names import call_text, literal, quote
+
+
+@dataclass(frozen=True)
+class MssqlCapture:
+    """
+    A capture, as its readers need it.
+
+    :param tables: their names, by number.
+    :param has_session: whether session variables are recorded.
+    """
+
+    capture_id: int
+    shape: CaptureShape
+    tables: tuple[str, ...]
+    has_session: bool
+
+
+@dataclass(frozen=True)
+class MssqlFeed:
+    """
+    A feed, as its row in ``changefeed.feeds`` has it, and the names of its objects, quoted.
+
+    :param schema: that changefeed is installed in.
+    :param ulid_column: of the event table of serialized writers.
+    :param shard_column: the same; None where the table keeps no shards apart.
+    :param key_collations: of the key columns; None where they have none.
+    :param refusals: why a column cannot be exported although its type could, by the column's name.
+    :param capture: whose events it feeds; None where its table is the user's own.
+    :param upgrade_problem: why it could not be brought to the installed version; None where it was.
+    """
+
+    schema: str
+    feed_id: int
+    name: str
+    kind: FeedKind
+    shard_key_type: str
+    table: str | None
+    ulid_column: str | None
+    shard_column: str | None
+    info: FeedInfo
+    key_collations: Mapping[str, str | None]
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    capture: MssqlCapture | None = None
+    upgrade_problem: str | None = None
+
+    def object(self, kind: str) -> str:
+        """Return the name of one of the feed's objects, for example ``feed``."""
+        return f"{quote(self.schema)}.{quote(f'{kind}:{self.name}')}"
+
+    def call(self, procedure: str, arguments: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
+        """
+        Return the batch that calls one of the feed's procedures, and its values.
+
+        :param arguments: by name; one that is None keeps the procedure's default. A driver guesses a value's
+            type, and no binary at all for a null; the declarations say it.
+        """
+        given = {name: value for name, value in arguments.items() if value is not None}
+        return call_text(self.object(procedure), given, self.shard_key_type), tuple(given.values())
+
+    @property
+    def upgrade_statement(self) -> str:
+        """The statement that makes the feed's objects again."""
+        kind = "blocking" if self.is_serialized else "outbox"
+        table = literal(self.table or self.name)
+        return f"exec {quote(self.schema)}.[upgrade_feed] @table_name = {table}, @{kind} = 1"
+
+    @property
+    def is_serialized(self) -> bool:
+        """Whether writers take their ULIDs before they write."""
+        return self.kind is FeedKind.SERIALIZED
+
+    @cached_property
+    def fed_keys(self) -> tuple[Column, ...]:
+        """The key columns that ``feed:T`` and ``#read`` have besides ULID and shard."""
+        ours = ("ulid", "shard_id") if self.is_serialized else ()
+        return tuple(column for column in self.info.key_columns if column.name.lower() not in ours)
+
+    def to_sql(self, shard: Shard) -> Shard:
+        """
+        Return a shard as a parameter.
+
+        :raises InvalidArgumentError: the shard does not fit the feed's shard key type.
+        """
+        check_shard(shard, self.shard_key_type)
+        if self.is_serialized and self.shard_column is None and shard != 0:
+            raise InvalidArgumentError(
+                f"feed {self.name!r} keeps no shards apart, as its table has no column shard or shard_id: "
+                f"use shard 0, not {shard_text(shard)}",
+                feed=self.name,
+                shard=shard,
+            )
+        return shard
+
+    def from_sql(self, value: Any) -> Shard:
+        """Return a shard from a column."""
+        return value if isinstance(value, uuid.UUID) else parse_shard(value)

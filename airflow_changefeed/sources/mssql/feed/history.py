@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inserting events of the past straight into a feed, in SQL Server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from airflow_changefeed.core.feed import Shard, StaleMark, shard_text
+from airflow_changefeed.exceptions import HistoryError
+from airflow_changefeed.sources.mssql.connection.errors import is_driver_error, name_error
+from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
+from airflow_changefeed.sources.mssql.connection.session import Session
+from airflow_changefeed.sources.mssql.feed.catalog import load_feed
+from airflow_changefeed.sources.mssql.feed.control import without_zone
+from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
+from airflow_changefeed.sources.mssql.feed.reader import key_definitions, stale_mark
+from airflow_changefeed.sources.mssql.names import quote
+
+
+class MssqlHistory:
+    """The part of the source that inserts history."""
+
+    database: MssqlDatabase
+
+    def insert_history(
+        self, feed: str, shard: Shard, events: Sequence[tuple[datetime, tuple[Any, ...]]], *, reason: str
+    ) -> StaleMark:
+        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
+        timed = [(without_zone(time), tuple(key)) for time, key in events]
+        with self.database.connect(feed=feed, shard=shard) as session:
+            found = load_feed(session, self.database.schema, feed)
+            _check(found, shard, timed)
+            sql, values = found.call(
+                "insert_history",
+                {
+                    "shard_id": found.to_sql(shard),
+                    "reason": reason,
+                    "lock_timeout": self.database.lock_timeout_ms,
+                },
+            )
+            _stage(session, found, shard, timed)
+            (row,) = session.records(sql, *values)
+            session.execute("drop table #history")
+            return stale_mark(row)
+
+
+def _stage(
+    session: Session, feed: MssqlFeed, shard: Shard, timed: list[tuple[datetime, tuple[Any, ...]]]
+) -> None:
+    """Put the events into the connection's own table, where the procedure looks for them."""
+    definitions = key_definitions(feed, "changefeed_place int", "changefeed_time datetime2(3)")
+    session.execute(f"drop table if exists #history; create table #history ({definitions})")
+    names = ", ".join(
+        ["changefeed_place", "changefeed_time", *(quote(column.name) for column in feed.fed_keys)]
+    )
+    marks = ", ".join("?" * (2 + len(feed.fed_keys)))
+    rows = [(place, time, *key) for place, (time, key) in enumerate(timed, start=1)]
+    try:
+        session.insert(f"insert #history ({names}) values ({marks})", rows)
+    except Exception as error:
+        # A lost connection has a name, a value that does not fit has none.
+        if not is_driver_error(error) or name_error(error) is not error:
+            raise
+        raise _refused(
+            feed, shard, [f"a key holds a value that SQL Server cannot store ({error})"]
+        ) from error
+
+
+def _check(feed: MssqlFeed, shard: Shard, timed: list[tuple[datetime, tuple[Any, ...]]]) -> None:
+    """Raise for what keeps events from being handed over at all; the procedure looks at the rest."""
+    if feed.is_serialized:
+        problem = "its writers keep the ULID in their own table: write rows there with ULIDs of their time"
+        raise _refused(feed, shard, [problem])
+    if feed.capture is not None:
+        problem = (
+            "it is a capture, whose events are what was done to its tables. To have rows that were there "
+            "before, enable it with a snapshot, or settle it with resync"
+        )
+        raise _refused(feed, shard, [problem])
+    if not timed:
+        raise _refused(feed, shard, ["there are no events"])
+    keys = [column.name for column in feed.info.key_columns]
+    if any(len(key) != len(keys) for _, key in timed):
+        raise _refused(feed, shard, [f"each key needs {len(keys)} values ({', '.join(keys)})"])
+    if any(value is None for _, key in timed for value in key):
+        raise _refused(feed, shard, ["a key holds a null, which no row's key does"])
+
+
+def _refused(feed: MssqlFeed, shard: Shard, problems: list[str]) -> HistoryError:
+    return HistoryError(
+        f"feed {feed.name!r} shard {shard_text(shard)} takes no such history: {'; '.join(problems)}",
+        feed=feed.name,
+        shard=shard,
+        problems=problems,
+    )

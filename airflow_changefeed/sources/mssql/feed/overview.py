@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Feeds at one glance, in SQL Server: one question for all of them, behind those for what feeds there are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_changefeed.core.feed import Shard, ShardStatus, parse_shard, shard_text
+from airflow_changefeed.core.overview import FeedOverview, ShardOverview, Standing
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
+from airflow_changefeed.sources.mssql.connection.session import Session
+from airflow_changefeed.sources.mssql.consumers.control import consumer_info
+from airflow_changefeed.sources.mssql.consumers.cursors import cursor_row
+from airflow_changefeed.sources.mssql.feed.calls import Record, records, sections
+from airflow_changefeed.sources.mssql.feed.catalog import load_feed, load_feeds
+from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
+from airflow_changefeed.sources.mssql.names import as_time, as_ulid, literal
+
+MAX_SHARDS = 100_000
+
+#: Gives a row with the place of each feed that the login may look at, then the results of its procedure. The
+#: text is the same whatever is asked for, so that the server plans it once.
+_OVERVIEWS = """
+set nocount on;
+declare @calls table (place int not null primary key, called nvarchar(776) not null, is_named bit not null);
+insert into @calls (place, called, is_named)
+select j.place, j.called, j.is_named from openjson(@asks)
+with (place int '$.place', called nvarchar(776) '$.called', is_named bit '$.is_named') as j;
+declare @place int, @last int = -1, @called nvarchar(776), @is_named bit, @call nvarchar(max);
+while 1 = 1
+begin
+    set @place = null;
+    select top (1) @place = c.place, @called = c.called, @is_named = c.is_named from @calls as c
+    where c.place > @last order by c.place;
+    if @place is null break;
+    set @last = @place;
+    if @is_named = 0 and isnull(has_perms_by_name(@called, 'OBJECT', 'EXECUTE'), 0) = 0 continue;
+    select @place as place;
+    set @call = N'exec ' + @called + N' @first_shard = @first, @shards = @most';
+    exec sp_executesql @call, N'@first int, @most int', @first = @first, @most = @most;
+end
+"""
+
+
+class MssqlOverview:
+    """The part of the source that shows all at once."""
+
+    database: MssqlDatabase
+
+    def overview(
+        self, feeds: Sequence[str] | None = None, *, first_shard: int = 0, shards: int = 1_000
+    ) -> list[FeedOverview]:
+        """See :class:`~airflow_changefeed.sources.base.FeedReader`."""
+        problems = []
+        if first_shard < 0:
+            problems.append(f"first_shard must be 0 or more, not {first_shard}")
+        if not 0 <= shards <= MAX_SHARDS:
+            problems.append(f"shards must be 0 to {MAX_SHARDS}, not {shards}")
+        InvalidArgumentError.collect("overview", problems)
+
+        def question(session: Session) -> list[FeedOverview]:
+            found = self._found(session, feeds)
+            if not found:
+                return []
+            asks = [
+                {"place": place, "called": feed.object("overview"), "is_named": feeds is not None}
+                for place, feed in enumerate(found)
+                if _can_be_read(feed)
+            ]
+            # Without a parameter, for which the driver would prepare and give up a statement.
+            results = session.execute(
+                f"exec sp_executesql {literal(_OVERVIEWS)}, N'@asks nvarchar(max), @first int, @most int', "
+                f"@asks = {literal(json.dumps(asks, ensure_ascii=False))}, "
+                f"@first = {min(first_shard, 2**31 - 1)}, @most = {shards}"
+            )
+            told = sections(results)
+            return [
+                _overview(feed, *records(told[place])) if place in told else FeedOverview(feed.info, (), 0)
+                for place, feed in enumerate(found)
+                if place in told or not _can_be_read(feed)
+            ]
+
+        return self.database.ask(question)
+
+    def _found(self, session: Session, feeds: Sequence[str] | None) -> list[MssqlFeed]:
+        """Return the feeds that are asked for, noting what changed beneath them."""
+        schema = self.database.schema
+        if feeds is not None and len(feeds) == 1:
+            return [
+                load_feed(session, schema, feed, is_fresh=True, is_noted=True, is_whole=False)
+                for feed in feeds
+            ]
+        known = {feed.name: feed for feed in load_feeds(session, schema, is_noted=True) or []}
+        if feeds is None:
+            return list(known.values())
+        return [known.get(feed) or load_feed(session, schema, feed, is_whole=False) for feed in feeds]
+
+
+def _can_be_read(feed: MssqlFeed) -> bool:
+    """Whether it has not lost the table that has its events: that of serialized writers is the user's own."""
+    return not feed.is_serialized or feed.table is not None
+
+
+def _overview(
+    feed: MssqlFeed,
+    counts: list[Record],
+    shards: list[Record],
+    cursors: list[Record],
+    consumers: list[Record],
+) -> FeedOverview:
+    standings: dict[Shard, list[Standing]] = {}
+    for row in cursors:
+        standing = Standing(cursor_row(feed.name, row), int(row["behind"]))
+        standings.setdefault(standing.row.shard, []).append(standing)
+    statuses = [(_status(feed, row), int(row["waiting"])) for row in shards]
+    return FeedOverview(
+        feed.info,
+        tuple(
+            ShardOverview(status, waiting, tuple(standings.get(status.shard, ())))
+            for status, waiting in statuses
+        ),
+        int(counts[0]["shard_count"]),
+        tuple(consumer_info(row) for row in consumers),
+    )
+
+
+def _status(feed: MssqlFeed, row: Mapping[str, Any]) -> ShardStatus:
+    head, clock = as_ulid(row["head"]), as_time(row["time"])
+    return ShardStatus(
+        shard=parse_shard(shard_text(feed.from_sql(row["shard_id"]))),
+        # The clock of a shard that a writer has locked is not seen.
+        clock=clock if head is None else max(clock, head.time),
+        head=head,
+        sealed_until=None if row["sealed_until"] is None else as_time(row["sealed_until"]),
+        purged_upto=Ulid.of_bytes(row["purged_upto"]),
+        has_outbox=bool(row["has_outbox"]),
+    )

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Looks at feeds in SQL Server: one question for all of them, also for whether there are such feeds.
+
+Each feed's own procedure is called, with the caller's own rights. The batch's text is the same whatever it
+asks for, so that the server plans it once; a failure in one feed ends that feed's look alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_changefeed.core.feed import parse_shard
+from airflow_changefeed.exceptions import LockTimeoutError, TransientError
+from airflow_changefeed.sources.mssql.connection.errors import name_error, name_text
+from airflow_changefeed.sources.mssql.connection.retry import may_pass
+from airflow_changefeed.sources.mssql.connection.session import Session
+from airflow_changefeed.sources.mssql.feed.calls import Result, sections
+from airflow_changefeed.sources.mssql.feed.catalog import load_feed
+from airflow_changefeed.sources.mssql.names import as_time, as_ulid, literal, quote
+from airflow_changefeed.sources.polls import FeedLook
+
+#: Letters that a name may have on SQL Server.
+_LONGEST = 128
+
+#: Gives a row with the place of each feed that the login may look at, then its results, or the error.
+#: Who waits for a lock in vain waits once, whatever number of feeds is locked.
+_LOOKS = """
+set nocount on;
+declare @calls table (
+    place int not null primary key, called nvarchar(776) not null, names nvarchar(max) not null
+);
+insert into @calls (place, called, names)
+select j.place, j.called, j.names from openjson(@asks)
+with (place int '$.place', called nvarchar(776) '$.called', names nvarchar(max) '$.names' as json) as j;
+declare @place int, @last int = -1, @called nvarchar(776), @names nvarchar(max), @call nvarchar(max);
+while 1 = 1
+begin
+    set @place = null;
+    select top (1) @place = c.place, @called = c.called, @names = c.names from @calls as c
+    where c.place > @last order by c.place;
+    if @place is null break;
+    set @last = @place;
+    if object_id(@called) is null continue;
+    select @place as place;
+    set @call = N'exec ' + @called + N' @consumers = @names';
+    begin try
+        exec sp_executesql @call, N'@names nvarchar(max)', @names = @names;
+    end try
+    begin catch
+        select error_number() as number, error_message() as message;
+        if error_number() = 1222 set lock_timeout 0;
+    end catch;
+end
+"""
+
+
+def look(
+    session: Session, schema: str, wanted: Mapping[str, Sequence[str]]
+) -> dict[str, FeedLook | Exception]:
+    """
+    Look at feeds, each for its consumers, by one question.
+
+    A deadlock under the only feed is raised, for the question to be put again.
+
+    :return: for each feed what was found; or FeedNotFoundError, which names those that there are,
+        FeedSetupError where its event table was dropped, or the login must not see it, or another error.
+    """
+    try:
+        found_sections = sections(session.execute(_batch(schema, wanted)))
+    except Exception as error:
+        if len(wanted) == 1 or isinstance(name_error(error), TransientError):
+            if not isinstance(name_error(error), TransientError):
+                # Whether there is such a feed comes first, as in every other call.
+                load_feed(session, schema, next(iter(wanted)))
+            raise
+        # Some errors end a batch whatever catches them: then each feed alone.
+        return {feed: _alone(session, schema, feed, names) for feed, names in wanted.items()}
+    found = {
+        feed: _answer(session, schema, feed, names, found_sections.get(place))
+        for place, (feed, names) in enumerate(wanted.items())
+    }
+    for one in found.values():
+        if len(found) == 1 and isinstance(one, Exception) and may_pass(one):
+            raise one
+        if isinstance(one, LockTimeoutError):
+            # Set anew before the next question.
+            session.lock_timeout_ms = None
+    return found
+
+
+def _batch(schema: str, wanted: Mapping[str, Sequence[str]]) -> str:
+    asks = [
+        {"place": place, "called": _procedure(schema, feed), "names": list(names)}
+        for place, (feed, names) in enumerate(wanted.items())
+        if len(_name(feed)) <= _LONGEST
+    ]
+    # Without a parameter, for which the driver would prepare and give up a statement: a second message.
+    return f"exec sp_executesql {literal(_LOOKS)}, N'@asks nvarchar(max)', @asks = {literal(_json(asks))}"
+
+
+def _json(value: object) -> str:
+    # Letters as they are: some servers do not read what is written for them.
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _name(feed: str) -> str:
+    return f"peek_feed:{feed}"
+
+
+def _procedure(schema: str, feed: str) -> str:
+    return f"{quote(schema)}.{quote(_name(feed))}"
+
+
+def _alone(session: Session, schema: str, feed: str, names: Sequence[str]) -> FeedLook | Exception:
+    try:
+        return look(session, schema, {feed: names})[feed]
+    except Exception as error:
+        named = name_error(error, feed=feed)
+        if isinstance(named, TransientError) or not isinstance(named, Exception):
+            raise
+        return named
+
+
+def _answer(
+    session: Session, schema: str, feed: str, names: Sequence[str], section: list[Result] | None
+) -> FeedLook | Exception:
+    try:
+        if section is None:
+            load_feed(session, schema, feed)
+            # Where the login must not see it, this says so, as the server does.
+            section = session.execute(
+                f"exec {_procedure(schema, feed)} @consumers = {literal(_json(list(names)))}"
+            )
+        if section[-1][0] == ["number", "message"]:
+            ((number, message),) = section[-1][1]
+            error = name_text(message, feed=feed) or TransientError(
+                f"feed {feed!r}: {message} (error {number}): retry", feed=feed, number=number
+            )
+            if not isinstance(error, TransientError):
+                load_feed(session, schema, feed)
+            return error
+        return _found(session, schema, feed, names, section)
+    except Exception as error:
+        named = name_error(error, feed=feed)
+        if may_pass(named) or not isinstance(named, Exception):
+            raise
+        return named
+
+
+def _found(session: Session, schema: str, feed: str, names: Sequence[str], section: list[Result]) -> FeedLook:
+    (_, ((name, at, has_table),)), (_, shards), (_, cursors) = section
+    if name != feed or not has_table:
+        load_feed(session, schema, feed)
+    after: dict[str, dict[Any, Any]] = {}
+    for place, shard, ulid in cursors:
+        after.setdefault(names[place], {})[parse_shard(shard)] = as_ulid(ulid)
+    # Sorted here, as SQL Server sorts UUIDs by their last bytes first.
+    return FeedLook(
+        as_time(at),
+        [
+            (parse_shard(shard), as_ulid(head), bool(has_outbox))
+            for shard, head, has_outbox, _ in sorted(shards)
+        ],
+        after,
+    )

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading feeds in SQL Server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_changefeed.core.cursor import check_consumer
+from airflow_changefeed.core.feed import Event, FeedInfo, Page, Shard, ShardStatus, StaleMark, parse_shard
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Ask, Capabilities, Peek, RangePart
+from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
+from airflow_changefeed.sources.mssql.connection.session import Session
+from airflow_changefeed.sources.mssql.feed.catalog import load_feed, load_feeds
+from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
+from airflow_changefeed.sources.mssql.feed.poll import look
+from airflow_changefeed.sources.mssql.feed.types import stored_type
+from airflow_changefeed.sources.mssql.names import as_time, as_ulid, quote
+from airflow_changefeed.sources.polls import answer, only
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Answer = TypeVar("Answer")
+
+MAX_PARTS = 10_000
+MAX_BATCH_ROWS = 1_000_000
+ON_MISSING = ("fail", "keys_only")
+
+
+class MssqlReader:
+    """
+    The part of the source that reads.
+
+    Of all its methods only :meth:`read_feed` writes, when it drains, and those that give resource versions,
+    when they note that columns changed.
+    """
+
+    database: MssqlDatabase
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See :class:`~airflow_changefeed.sources.base.FeedReader`, also for all that follows."""
+        return Capabilities(
+            parallel_writers=True, needs_install=True, set_triggers=True, transaction_ids=True
+        )
+
+    def now(self) -> datetime:
+        """See the protocol."""
+        return self.database.now()
+
+    def feeds(self) -> list[FeedInfo]:
+        """See the protocol."""
+        found = self.database.ask(lambda session: load_feeds(session, self.database.schema, is_noted=True))
+        return [feed.info for feed in found or []]
+
+    def feed(self, feed: str) -> FeedInfo:
+        """See the protocol."""
+        schema = self.database.schema
+        return self.database.ask(
+            lambda session: load_feed(session, schema, feed, is_fresh=True, is_noted=True).info, feed=feed
+        )
+
+    def _ask(
+        self,
+        feed: str,
+        question: Callable[[Session, MssqlFeed], Answer],
+        shard: Shard | None = None,
+        *,
+        is_fresh: bool = False,
+    ) -> Answer:
+        """Have a question about a feed answered that may be put twice, where a connection was lost."""
+        return self.database.ask(
+            lambda session: question(
+                session, load_feed(session, self.database.schema, feed, is_fresh=is_fresh)
+            ),
+            **({"feed": feed} if shard is None else {"feed": feed, "shard": shard}),
+        )
+
+    def shards(self, feed: str) -> list[ShardStatus]:
+        """See the protocol."""
+        return self._ask(feed, _shards)
+
+    def peek(self, feed: str, consumer: str) -> Peek:
+        """See the protocol."""
+        check_consumer(consumer)
+        return only(self.peek_many([(feed, consumer)]))
+
+    def peek_many(self, asks: Sequence[Ask]) -> list[Peek | Exception]:
+        """See the protocol."""
+        feeds = {feed for feed, _ in asks}
+        facts = {"feed": asks[0][0], "consumer": asks[0][1]} if len(asks) == 1 else {}
+        if not facts and len(feeds) == 1:
+            facts = {"feed": asks[0][0]}
+        return answer(
+            asks,
+            lambda wanted: self.database.ask(
+                lambda session: look(session, self.database.schema, wanted), **facts
+            ),
+        )
+
+    def read_feed(self, feed: str, shard: Shard, after: Ulid, page_size: int = 1000) -> Page:
+        """See the protocol."""
+        if not 1 <= page_size <= MAX_PAGE_SIZE:
+            raise InvalidArgumentError(f"page_size must be 1 to {MAX_PAGE_SIZE} rows, not {page_size}")
+
+        def page(session: Session, found: MssqlFeed) -> Page:
+            arguments = {
+                "shard_id": found.to_sql(shard),
+                "cursor": after.bytes,
+                "pagesize": page_size,
+                "lock_timeout": self.database.lock_timeout_ms,
+            }
+            call, values = found.call("read_feed", arguments)
+            names = ", ".join(["ulid", *(quote(column.name) for column in found.fed_keys)])
+            columns = key_definitions(found, "ulid binary(16)")
+            # Dropped first, as a batch that failed left it behind.
+            rows = session.rows(
+                f"drop table if exists #read; create table #read ({columns}); "
+                f"{call}; select {names} from #read order by ulid; drop table #read",
+                *values,
+            )
+            return Page(shard, tuple(_event(found, shard, row) for row in rows))
+
+        # What a page orders stays ordered, and the same cursor gives it again.
+        return self._ask(feed, page, shard)
+
+    def count(self, feed: str, shard: Shard, ranges: Sequence[UlidRange]) -> list[int]:
+        """See the protocol."""
+
+        def count(session: Session, found: MssqlFeed) -> list[int]:
+            value = found.to_sql(shard)
+            if not ranges:
+                return []
+            raw = b"".join(range_.after.bytes + range_.upto.bytes for range_ in ranges)
+            sql, values = found.call("count_feed", {"shard_id": value, "ranges": raw})
+            rows = session.records(sql, *values)
+            return [int(row["rows"]) for row in sorted(rows, key=lambda row: int(row["place"]))]
+
+        return self._ask(feed, count, shard)
+
+    def split(
+        self, feed: str, shard: Shard, range_: UlidRange, parts: int, *, rows: int | None = None
+    ) -> list[RangePart]:
+        """See the protocol."""
+        if not 1 <= parts <= MAX_PARTS:
+            raise InvalidArgumentError(f"parts must be 1 to {MAX_PARTS}, not {parts}")
+
+        def split(session: Session, found: MssqlFeed) -> list[RangePart]:
+            arguments = {
+                "shard_id": found.to_sql(shard),
+                "after": range_.after.bytes,
+                "upto": range_.upto.bytes,
+                "parts": parts,
+                "rows": rows,
+            }
+            sql, values = found.call("split_feed", arguments)
+            pieces, start = [], range_.after
+            for row in session.records(sql, *values):
+                end = Ulid.of_bytes(row["upto"])
+                pieces.append(RangePart(UlidRange(start, end), int(row["rows"])))
+                start = end
+            return pieces
+
+        return self._ask(feed, split, shard)
+
+    def schema(self, feed: str) -> pa.Schema:
+        """See the protocol."""
+        from airflow_changefeed.sources.mssql.capture.query import feed_schema
+
+        return self._ask(feed, lambda session, found: feed_schema(found), is_fresh=True)
+
+    def stream(
+        self,
+        feed: str,
+        shard: Shard,
+        range_: UlidRange,
+        *,
+        batch_rows: int = 65_536,
+        on_missing: str = "fail",
+    ) -> Iterator[pa.RecordBatch]:
+        """See the protocol."""
+        from airflow_changefeed.sources.mssql.feed.ranges import RangeStream
+
+        _check_stream_options(batch_rows, on_missing)
+        yield from RangeStream(self.database, feed, shard, range_, batch_rows, on_missing).batches()
+
+    def stale_marks(self, feed: str) -> list[StaleMark]:
+        """See the protocol."""
+
+        def marks(session: Session, found: MssqlFeed) -> list[StaleMark]:
+            return [stale_mark(row) for row in session.records(found.call("stale_marks", {})[0])]
+
+        return self._ask(feed, marks)
+
+
+def _shards(session: Session, found: MssqlFeed) -> list[ShardStatus]:
+    return [
+        ShardStatus(
+            shard=found.from_sql(row["shard_id"]),
+            clock=as_time(row["time"]),
+            head=as_ulid(row["head"]),
+            sealed_until=None if row["sealed_until"] is None else as_time(row["sealed_until"]),
+            purged_upto=Ulid.of_bytes(row["purged_upto"]),
+            has_outbox=bool(row["has_outbox"]),
+        )
+        for row in by_shard(session.records(found.call("shards", {})[0]))
+    ]
+
+
+def _check_stream_options(batch_rows: int, on_missing: str) -> None:
+    problems = []
+    if not 1 <= batch_rows <= MAX_BATCH_ROWS:
+        problems.append(f"batch_rows must be 1 to {MAX_BATCH_ROWS}, not {batch_rows}")
+    if on_missing not in ON_MISSING:
+        problems.append(f"on_missing must be one of {', '.join(ON_MISSING)}, not {on_missing!r}")
+    InvalidArgumentError.collect("stream", problems)
+
+
+def by_shard(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sort rows by shard, as Python sorts them: SQL Server sorts UUIDs by their last bytes first."""
+    return sorted(rows, key=lambda row: row["shard_id"])
+
+
+def stale_mark(row: Mapping[str, Any]) -> StaleMark:
+    """Return the mark of a row of ``changefeed.stale_marks``."""
+    range_ = UlidRange(Ulid.of_bytes(row["after_ulid"]), Ulid.of_bytes(row["upto_ulid"]))
+    return StaleMark(int(row["number"]), parse_shard(row["shard"]), range_, as_time(row["at"]), row["reason"])
+
+
+def key_definitions(feed: MssqlFeed, *first: str) -> str:
+    """Return the columns of a temporary table for keys, which take the collation of the table's own."""
+    definitions = [f"{column} not null" for column in first]
+    for column in feed.fed_keys:
+        collation = feed.key_collations[column.name]
+        collate = f" collate {collation}" if collation else ""
+        definitions.append(f"{quote(column.name)} {stored_type(column)}{collate} not null")
+    return ", ".join(definitions)
+
+
+def _event(feed: MssqlFeed, shard: Shard, row: tuple[Any, ...]) -> Event:
+    """Return an event of its ULID and its fed keys; the others are the ULID and the shard themselves."""
+    ulid = Ulid.of_bytes(row[0])
+    if len(row) - 1 == len(feed.info.key_columns):
+        return Event(ulid, tuple(row[1:]))
+    given = dict(zip((column.name for column in feed.fed_keys), row[1:], strict=True))
+    return Event(
+        ulid,
+        tuple(
+            given.get(column.name, ulid.bytes if column.name.lower() == "ulid" else shard)
+            for column in feed.info.key_columns
+        ),
+    )

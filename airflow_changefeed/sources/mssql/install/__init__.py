@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Installing and upgrading changefeed in a database of SQL Server."""

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which database of SQL Server it is, and since which restore."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_changefeed.core.feed import DatabaseIdentity
+from airflow_changefeed.exceptions import FeedNotFoundError, UnsupportedVersionError
+from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
+from airflow_changefeed.sources.mssql.connection.session import Session
+from airflow_changefeed.sources.mssql.install.upgrade import installed_version
+from airflow_changefeed.sources.mssql.names import literal, quote
+
+#: Azure SQL Database has no such view, and a login that may not see the database's row gets none (the owner
+#: may, and whoever has VIEW ANY DATABASE, as public has by default).
+_FORK = """
+set nocount on;
+declare @fork uniqueidentifier;
+begin try
+    exec sp_executesql N'select @fork = recovery_fork_guid from sys.database_recovery_status
+where database_id = db_id()', N'@fork uniqueidentifier output', @fork = @fork output;
+end try
+begin catch
+    set @fork = null;
+end catch;
+"""
+
+
+class MssqlIdentity:
+    """The part of the source that knows which database it is."""
+
+    database: MssqlDatabase
+    _identity: DatabaseIdentity | None = None
+
+    def identity(self) -> DatabaseIdentity:
+        """
+        See :class:`~airflow_changefeed.sources.base.FeedReader`.
+
+        Asked once for each source: whoever renews it stops the exports before.
+        """
+        if self._identity is None:
+            self._identity = self.database.ask(lambda session: _read(session, self.database))
+        return self._identity
+
+    def renew_identity(self) -> DatabaseIdentity:
+        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
+        self._identity = None
+        with self.database.connect() as session:
+            _read(session, self.database)
+            session.execute(f"exec {quote(self.database.schema)}.[renew_identity]")
+        return self.identity()
+
+
+def _read(session: Session, database: MssqlDatabase) -> DatabaseIdentity:
+    schema = database.schema
+    table = f"{quote(schema)}.[database_identity]"
+    rows = session.rows(
+        f"{_FORK} if object_id({literal(table)}) is not null "
+        f"select convert(varchar(36), id), convert(varchar(36), @fork) from {table}"
+    )
+    if rows:
+        ((identity, fork),) = rows
+        return DatabaseIdentity(str(identity).lower(), None if fork is None else str(fork).lower())
+    version = installed_version(session, schema)
+    facts: dict[str, Any] = {"schema": schema, "installed": version}
+    if version is None:
+        raise FeedNotFoundError(
+            f"changefeed is not installed in schema {schema!r} of {database.server}, or this login must not "
+            "see it: install it with `airflow changefeed install`",
+            known=[],
+            **facts,
+        )
+    raise UnsupportedVersionError(
+        f"schema {schema!r} of {database.server} has version {version}, which gave databases no identity: "
+        "upgrade it with `airflow changefeed install`, or with the script of `airflow changefeed sql`",
+        **facts,
+    )

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Installing changefeed in a database, setting feeds up and dropping them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow_changefeed import __version__
+from airflow_changefeed.core.feed import SHARD_KEY_TYPES, FeedInfo, FeedKind
+from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError, PermissionDeniedError
+from airflow_changefeed.sources.base import Installed
+from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
+from airflow_changefeed.sources.mssql.connection.session import Session
+from airflow_changefeed.sources.mssql.feed.catalog import load_feed, load_feeds, users_tables
+from airflow_changefeed.sources.mssql.install.upgrade import (
+    check_not_newer,
+    installed_version,
+    is_complete,
+    run_batches,
+)
+from airflow_changefeed.sources.mssql.names import call_text, quote, split_name
+from airflow_changefeed.sources.near import no_table
+
+#: Well within the 48 bits of milliseconds of a ULID.
+_MAX_TOLERANCE = timedelta(days=36_500)
+
+
+class MssqlSetup:
+    """The part of the source that creates and drops its objects."""
+
+    database: MssqlDatabase
+
+    def set_up_feed(
+        self,
+        table: str,
+        *,
+        kind: FeedKind = FeedKind.OUTBOX,
+        shard_key_type: str = "int",
+        time_tolerance: timedelta = timedelta(hours=1),
+        resource_version: int | None = None,
+    ) -> FeedInfo:
+        """
+        See :class:`~airflow_changefeed.sources.base.FeedControl`.
+
+        Installs changefeed first where it is missing and the login has the right to.
+
+        :param table: ``schema.table``, or ``[schema].[table]`` where a name has a dot.
+        """
+        problems = []
+        if shard_key_type not in SHARD_KEY_TYPES:
+            problems.append(
+                f"shard_key_type must be one of {', '.join(SHARD_KEY_TYPES)}, not {shard_key_type!r}"
+            )
+        if not timedelta(0) <= time_tolerance <= _MAX_TOLERANCE:
+            problems.append(f"time_tolerance must be 0 to {_MAX_TOLERANCE.days} days, not {time_tolerance}")
+        InvalidArgumentError.collect(f"feed {table!r}", problems)
+        kind = FeedKind(kind)
+        schema, name = split_name(table)
+        quoted = f"{quote(schema)}.{quote(name)}"
+        arguments = {
+            "table_name": quoted,
+            "outbox": kind is FeedKind.OUTBOX,
+            "blocking": kind is FeedKind.SERIALIZED,
+            "shard_key_type": shard_key_type,
+            "time_tolerance_ms": time_tolerance // timedelta(milliseconds=1),
+            **named_version(resource_version),
+        }
+        feed = f"{schema}.{name}"
+        with self.database.connect(feed=feed) as session:
+            install_where_missing(session, self.database)
+            _check_table(session, self.database, feed, quoted, kind)
+            # It makes a new feed whole or not at all, and renews one while its readers and writers go on.
+            procedure = f"{quote(self.database.schema)}.[setup_feed]"
+            session.execute(call_text(procedure, arguments), *arguments.values())
+            return load_feed(session, self.database.schema, feed, is_fresh=True).info
+
+    def version(self) -> str | None:
+        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
+        with self.database.connect() as session:
+            return installed_version(session, self.database.schema)
+
+    def install(self, *, sequence_cache: int | None = None, force: bool = False) -> Installed:
+        """
+        See :class:`~airflow_changefeed.sources.base.FeedControl`.
+
+        Runs what ``airflow changefeed sql`` prints. Of a sequence that is there the cache stays.
+        """
+        with self.database.connect() as session:
+            before = installed_version(session, self.database.schema)
+            if not force:
+                check_not_newer(before, self.database)
+            run_batches(session, self.database, sequence_cache)
+            after = installed_version(session, self.database.schema)
+        return Installed(before, after or __version__)
+
+    def drop_feed(self, feed: str, *, resource_version: int | None = None) -> None:
+        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
+        with self.database.connect(feed=feed) as session:
+            found = load_feed(session, self.database.schema, feed, is_whole=False)
+            arguments = {"table_name": found.table or found.name, **named_version(resource_version)}
+            procedure = f"{quote(self.database.schema)}.[drop_feed]"
+            session.execute(call_text(procedure, arguments), *arguments.values())
+
+
+def named_version(resource_version: int | None) -> dict[str, int]:
+    """Return the argument of a procedure for the version that was seen; none where none is named."""
+    return {} if resource_version is None else {"resource_version": resource_version}
+
+
+def install_where_missing(session: Session, database: MssqlDatabase) -> None:
+    """
+    Install changefeed where it is not.
+
+    :raises FeedSetupError: it is not, and the login has not the right to.
+    """
+    if is_complete(session, database.schema):
+        return
+    try:
+        run_batches(session, database, None)
+    except PermissionDeniedError as error:
+        raise FeedSetupError(
+            f"changefeed is not installed in schema {database.schema!r}: {error.message}",
+            schema=database.schema,
+        ) from error
+
+
+def _check_table(session: Session, database: MssqlDatabase, feed: str, quoted: str, kind: FeedKind) -> None:
+    """Raise for a table that is not there, or has no place for the ULIDs of serialized writers."""
+    ((object_id,),) = session.rows("declare @table nvarchar(600) = ?; select object_id(@table, N'U')", quoted)
+    if object_id is None:
+        raise FeedSetupError(
+            f"{database.server}: {no_table(feed, users_tables(session))}. Or this login must not see it",
+            feed=feed,
+        )
+    if kind is not FeedKind.SERIALIZED or load_feeds(session, database.schema, feed):
+        return
+    columns = session.rows(
+        "declare @id int = ?; select c.name, t.name, c.max_length "
+        "from sys.columns c join sys.types t on t.user_type_id = c.system_type_id where c.object_id = @id",
+        object_id,
+    )
+    if ("ulid", "binary", 16) not in [(name.lower(), kind.lower(), size) for name, kind, size in columns]:
+        problem = "serialized writers keep the ULID in a binary(16) column named ulid, which it lacks: add it"
+        raise FeedSetupError(f"table {feed!r} cannot become a feed: {problem}", feed=feed, problems=[problem])

@@ -1,0 +1,427 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Captures in SQLite: row triggers, a table of events, and an outbox feed over it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from airflow_changefeed.core.capture import (
+    CaptureGap,
+    CaptureInfo,
+    CaptureRepair,
+    CaptureSpec,
+    Operation,
+    RepairWay,
+    UnexportableValue,
+)
+from airflow_changefeed.core.feed import Column, FeedKind
+from airflow_changefeed.core.times import from_milliseconds
+from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
+from airflow_changefeed.sources.sqlite.capture.drift import drift_of, renamed_capture
+from airflow_changefeed.sources.sqlite.capture.gaps import (
+    DISABLED,
+    add_gaps,
+    find_gaps,
+    gap_error,
+    gaps,
+    take_baseline,
+)
+from airflow_changefeed.sources.sqlite.capture.plan import declared, difference, nullable_keys, plan_capture
+from airflow_changefeed.sources.sqlite.capture.record import record_rows
+from airflow_changefeed.sources.sqlite.capture.registry import (
+    REGISTRY,
+    StoredCapture,
+    load_capture,
+    load_captures,
+    store_capture,
+)
+from airflow_changefeed.sources.sqlite.capture.repair import Replacement, find_unexportable, repair, repairs
+from airflow_changefeed.sources.sqlite.capture.triggers import drop_triggers, make_triggers
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, present, quote
+from airflow_changefeed.sources.sqlite.feed.types import Storage, has_text_affinity, storage_of
+from airflow_changefeed.sources.sqlite.install.identity import make_identity
+from airflow_changefeed.sources.sqlite.install.setup import INSTALL, create, install, register
+from airflow_changefeed.sources.sqlite.install.versions import (
+    begin_version,
+    bump_version,
+    check_absent,
+    check_feed,
+    look_beneath,
+    note_changes,
+)
+from airflow_changefeed.sql import fill, load_sql
+
+CAPTURE_INSTALL = (
+    "capture.table",
+    "gap.table",
+    "transaction.table",
+    "transaction_number.table",
+    "context.table",
+)
+#: How far in the future a time hint of ours may lie: the clock may be set back.
+_TOLERANCE_MS = 3_600_000
+
+
+class SqliteCapture:
+    """The part of the source that captures; see :class:`~airflow_changefeed.sources.base.CaptureControl`."""
+
+    database: SqliteDatabase
+
+    def enable_capture(
+        self, spec: CaptureSpec, *, snapshot: bool = False, resource_version: int | None = None
+    ) -> CaptureInfo:
+        """See the protocol."""
+        spec = replace(spec, name=spec.full_name)
+        with self.database.connect(wal=True) as connection:
+            note_changes(self.database, connection, spec.name)
+            with self.database.write(connection):
+                install(connection, (*INSTALL, *CAPTURE_INSTALL))
+                make_identity(connection)
+                found = load_captures(connection, spec.name)
+                if not found:
+                    check_absent(f"capture {spec.name!r}", resource_version)
+                    self._enable_new(connection, spec, snapshot=snapshot)
+                    begin_version(connection, load_feed(connection, spec.name))
+                    return self._info(connection, spec.name)
+                check_feed(connection, load_feed(connection, spec.name), resource_version)
+                if spec not in (found[0].spec, found[0].present_spec):
+                    raise FeedSetupError(
+                        f"capture {spec.name!r} exists already, as another: "
+                        f"{'; '.join(difference(spec, found[0].spec))}. Refresh it to take other columns; "
+                        "drop it (drop_feed) to make it anew",
+                        capture=spec.name,
+                    )
+                if not found[0].is_enabled:
+                    self._enable_again(connection, found[0], snapshot=snapshot)
+                    bump_version(connection, spec.name)
+                return self._info(connection, spec.name)
+
+    def _enable_new(self, connection: sqlite3.Connection, spec: CaptureSpec, *, snapshot: bool) -> None:
+        plan = plan_capture(connection, spec)
+        problems = _name_problems(connection, spec.name) + plan.problems
+        _refuse(spec.name, problems)
+        now_ms = self.database.now_ms()
+        capture = StoredCapture(spec, tuple(plan.fields.values()), tuple(plan.tables), now_ms)
+        _make_events(connection, capture)
+        store_capture(connection, capture)
+        tables = register(connection, spec.name, FeedKind.OUTBOX, spec.shard_key_type, _TOLERANCE_MS)
+        create(connection, tables, list(tables.info.key_columns))
+        capture = _with_triggers(connection, capture, _whole(connection, capture, snapshot=snapshot))
+        store_capture(connection, capture)
+        if snapshot:
+            numbers = range(len(capture.tables))
+            record_rows(connection, replace(tables, capture=capture), numbers, now_ms, with_reset=False)
+        take_baseline(connection, capture)
+
+    def _enable_again(
+        self, connection: sqlite3.Connection, capture: StoredCapture, *, snapshot: bool
+    ) -> None:
+        """Record again; what happened meanwhile nobody can tell, so it is a gap."""
+        tables, now_ms = load_feed(connection, capture.name), self.database.now_ms()
+        _check_columns(connection, capture)
+        since_ms = capture.disabled_at_ms or capture.enabled_at_ms
+        since = from_milliseconds(since_ms)
+        capture = _with_triggers(connection, replace(capture, disabled_at_ms=None), None)
+        store_capture(connection, capture)
+        tables, numbers = replace(tables, capture=capture), range(len(capture.tables))
+        reason = f"changes were not recorded while the capture was disabled, since {since:%Y-%m-%d %H:%M:%S}Z"
+        # A capture that is disabled is sealed all the same, so that it is exported to its end.
+        add_gaps(connection, tables, [(number, DISABLED, reason) for number in numbers], now_ms, since_ms)
+        if snapshot:
+            record_rows(connection, tables, numbers, now_ms, with_reset=True)
+        take_baseline(connection, capture)
+
+    def disable_capture(self, name: str, *, resource_version: int | None = None) -> None:
+        """See the protocol."""
+        with self._written(name, resource_version) as (connection, tables):
+            find_gaps(connection, tables, self.database.now_ms())
+            capture = load_capture(connection, name)
+            drop_triggers(connection, name, range(len(capture.tables)))
+            bare = tuple(replace(table, triggers={}) for table in capture.tables)
+            if capture.is_enabled:
+                now_ms = self.database.now_ms()
+                store_capture(connection, replace(capture, tables=bare, disabled_at_ms=now_ms))
+                bump_version(connection, name)
+
+    def refresh_capture(
+        self, name: str, *, without: Sequence[str] = (), resource_version: int | None = None
+    ) -> CaptureInfo:
+        """See the protocol."""
+        with self._written(name, resource_version) as (connection, tables):
+            # First: what was altered would be made good, and nobody would hear of it.
+            find_gaps(connection, tables, self.database.now_ms())
+            before = renamed_capture(connection, load_capture(connection, name))
+            plan = plan_capture(connection, before.spec, before, without)
+            _refuse(name, plan.problems)
+            known = {one.name.casefold() for one in before.fields}
+            added = [one for folded, one in plan.fields.items() if folded not in known]
+            for definition in _image_columns(added):
+                connection.execute(f"alter table {quote(name)} add column {definition}")
+            renewed = tuple(
+                replace(table, is_whole=one.is_whole)
+                for table, one in zip(plan.tables, before.tables, strict=True)
+            )
+            capture = replace(before, fields=tuple(plan.fields.values()), tables=renewed)
+            if capture.is_enabled:
+                capture = _with_triggers(connection, capture, None)
+            store_capture(connection, capture)
+            # Also where nothing changed: what was seen before may mean something else now (Hasura's reload).
+            bump_version(connection, name)
+            return self._info(connection, name)
+
+    def captures(self) -> list[CaptureInfo]:
+        """See the protocol."""
+        with self.database.connect() as connection:
+            look_beneath(self.database, connection)
+            with self.database.snapshot(connection):
+                return [self._info(connection, one.name) for one in load_captures(connection)]
+
+    def capture(self, name: str) -> CaptureInfo:
+        """See the protocol."""
+        with self.database.connect() as connection:
+            look_beneath(self.database, connection, name)
+            with self.database.snapshot(connection):
+                return self._info(connection, name)
+
+    def check_capture(self, name: str) -> list[CaptureGap]:
+        """See the protocol."""
+        with self._written(name) as (connection, tables):
+            return find_gaps(connection, tables, self.database.now_ms())
+
+    def settle_capture(
+        self, name: str, *, note: str, by: str, resync: bool = False, resource_version: int | None = None
+    ) -> CaptureInfo:
+        """See the protocol."""
+        _check_note(f"settling capture {name!r}", note, by)
+        with self._written(name, resource_version) as (connection, tables):
+            seen = gaps(connection, name, is_open=True)
+            unseen = [gap for gap in find_gaps(connection, tables, self.database.now_ms()) if gap not in seen]
+            if (seen or resync) and not unseen:
+                self._settle(connection, load_feed(connection, name), seen, resync=resync)
+                connection.execute(
+                    'update "changefeed.gap" set settled_at_ms = ?, settled_by = ?, note = ? '
+                    "where capture = ? and settled_at_ms is null",
+                    (self.database.now_ms(), by, note, name),
+                )
+                bump_version(connection, name)
+            info = self._info(connection, name)
+        if unseen:
+            raise gap_error(name, unseen)
+        return info
+
+    def _settle(
+        self, connection: sqlite3.Connection, tables: FeedTables, seen: list[CaptureGap], *, resync: bool
+    ) -> None:
+        """Bring the triggers back, count anew, and record the rows if that is wanted."""
+        capture = tables.capture
+        if capture is None or not capture.is_enabled:
+            if capture is not None and resync:
+                raise FeedSetupError(
+                    f"capture {capture.name!r} is disabled, so its rows cannot be recorded: enable it with "
+                    "snapshot=True, or settle without resync",
+                    capture=capture.name,
+                )
+            return
+        _check_columns(connection, capture)
+        affected = {gap.table for gap in seen}
+        numbers = [
+            number for number, table in enumerate(capture.tables) if table.name in affected or not affected
+        ]
+        capture = _with_triggers(connection, capture, None)
+        store_capture(connection, capture)
+        if resync:
+            tables = replace(tables, capture=capture)
+            record_rows(connection, tables, numbers, self.database.now_ms(), with_reset=True)
+        take_baseline(connection, capture)
+
+    def capture_gaps(self, name: str) -> list[CaptureGap]:
+        """See the protocol."""
+        with self.database.connect() as connection, self.database.snapshot(connection):
+            load_capture(connection, name)
+            return gaps(connection, name)
+
+    def unexportable_values(
+        self, name: str, *, event: int | None = None, column: str | None = None
+    ) -> list[UnexportableValue]:
+        """See the protocol."""
+        with self.database.connect() as connection, self.database.snapshot(connection):
+            load_capture(connection, name)
+            return find_unexportable(connection, load_feed(connection, name), event, column)
+
+    def repair_capture(
+        self,
+        name: str,
+        way: RepairWay,
+        value: str | None = None,
+        *,
+        event: int | None = None,
+        column: str | None = None,
+        note: str,
+        by: str,
+        dry_run: bool = False,
+        resource_version: int | None = None,
+    ) -> list[CaptureRepair]:
+        """See the protocol."""
+        replacement = Replacement(RepairWay(way), value)
+        _check_note(f"repairing capture {name!r}", note, by)
+        with self._written(name, resource_version) as (connection, tables):
+            connection.execute("savepoint before_repair")
+            install(connection, ("repair.table",))
+            found = find_unexportable(connection, tables, event, column)
+            now_ms = self.database.now_ms()
+            done = repair(connection, tables, found, replacement, at_ms=now_ms, by=by, note=note)
+            if dry_run:
+                connection.execute("rollback to before_repair")
+            elif done:
+                bump_version(connection, name)
+            return done
+
+    def capture_repairs(self, name: str) -> list[CaptureRepair]:
+        """See the protocol."""
+        with self.database.connect() as connection, self.database.snapshot(connection):
+            load_capture(connection, name)
+            return repairs(connection, name)
+
+    def drop_recorded(self, connection: sqlite3.Connection, tables: FeedTables) -> None:
+        """Drop what a capture has beside its feed, with the events."""
+        if tables.capture is None:
+            return
+        name = tables.capture.name
+        drop_triggers(connection, name, range(len(tables.capture.tables)))
+        connection.execute(f"drop table if exists {quote(name)}")
+        connection.execute(f'delete from "{REGISTRY}" where name = ?', (name,))
+        for table in present(connection, ("gap", "transaction", "context", "repair")):
+            connection.execute(f'delete from "changefeed.{table}" where capture = ?', (name,))
+
+    def find_gaps(self, connection: sqlite3.Connection, tables: FeedTables) -> list[CaptureGap]:
+        """Look for gaps under the write lock of a seal."""
+        return find_gaps(connection, tables, self.database.now_ms())
+
+    @contextmanager
+    def _written(
+        self, name: str, resource_version: int | None = None
+    ) -> Iterator[tuple[sqlite3.Connection, FeedTables]]:
+        """Open a write transaction for a capture that is there, and is as its changer saw it."""
+        with self.database.connect() as connection:
+            note_changes(self.database, connection, name)
+            with self.database.write(connection):
+                load_capture(connection, name)
+                tables = load_feed(connection, name)
+                check_feed(connection, tables, resource_version)
+                yield connection, tables
+
+    def _info(self, connection: sqlite3.Connection, name: str) -> CaptureInfo:
+        capture = load_capture(connection, name)
+        return CaptureInfo(
+            spec=capture.present_spec,
+            shape=capture.shape,
+            is_enabled=capture.is_enabled,
+            enabled_at=from_milliseconds(capture.enabled_at_ms),
+            drift=drift_of(connection, capture),
+            gaps=tuple(gaps(connection, name, is_open=True)),
+            resource_version=load_feed(connection, name, is_whole=False).info.resource_version,
+        )
+
+
+def _check_note(subject: str, note: str, by: str) -> None:
+    problems = [
+        f"{what} is missing: {why}"
+        for what, value, why in (("note", note, "say what was done"), ("by", by, "say who does it"))
+        if not value.strip()
+    ]
+    InvalidArgumentError.collect(subject, problems)
+
+
+def _refuse(name: str, problems: list[str]) -> None:
+    if problems:
+        raise FeedSetupError(
+            f"capture {name!r} cannot be made so: {'; '.join(problems)}", capture=name, problems=problems
+        )
+
+
+def _name_problems(connection: sqlite3.Connection, name: str) -> list[str]:
+    if name.lower().startswith(("changefeed.", "sqlite_")):
+        return [f"its name {name!r} is one of ours or of SQLite: choose another"]
+    taken = connection.execute(
+        "select type from sqlite_master where name = ? collate nocase", (name,)
+    ).fetchone()
+    return [f"there is a {taken[0]} {name!r} already: choose another name"] if taken else []
+
+
+def _make_events(connection: sqlite3.Connection, capture: StoredCapture) -> None:
+    shard_type = "text" if capture.spec.shard_key_type == "uniqueidentifier" else "integer"
+    columns = "".join(f",\n    {definition}" for definition in _image_columns(capture.fields))
+    tokens = {"events": quote(capture.name), "shard_type": shard_type, "columns": columns}
+    connection.execute(fill(load_sql("sqlite/capture/event.table.sql"), tokens))
+
+
+def _image_columns(fields: Sequence[Column]) -> list[str]:
+    """
+    Return the definitions of the columns that hold the new and the old value of fields.
+
+    One that is declared ``any`` gets no type: a strict table keeps its values as they are, others do not.
+    Nor does one that is a text to us alone, such as a date: a repaired '2024' would become a number again.
+    """
+
+    def type_of(one: Column) -> str:
+        is_kept = storage_of(one) is Storage.TEXT and not has_text_affinity(one)
+        return "" if is_kept or one.type.lower() == "any" else declared(one)
+
+    return [
+        f"{quote(f'{image}_{one.name}')} {type_of(one)}".rstrip()
+        for image in ("new", "old")
+        for one in fields
+    ]
+
+
+def _with_triggers(
+    connection: sqlite3.Connection, capture: StoredCapture, whole: Sequence[bool] | None
+) -> StoredCapture:
+    """
+    Make all triggers of a capture.
+
+    :param whole: of each table whether its events tell all rows; None leaves that.
+    """
+    tables = []
+    for number, table in enumerate(capture.tables):
+        try:
+            triggers = make_triggers(connection, capture, number)
+        except sqlite3.OperationalError as error:
+            raise FeedSetupError(
+                f"capture {capture.name!r}: the triggers of table {table.name!r} cannot be made, or do not "
+                f"run beside those that it has: {error}",
+                capture=capture.name,
+            ) from error
+        is_whole = table.is_whole if whole is None else whole[number]
+        tables.append(replace(table, triggers=triggers, is_whole=is_whole))
+    return replace(capture, tables=tuple(tables))
+
+
+def _whole(connection: sqlite3.Connection, capture: StoredCapture, *, snapshot: bool) -> list[bool]:
+    """Return of each table whether its events tell all of its rows."""
+    return [
+        len(table.columns) == len(Operation)
+        and (snapshot or not connection.execute(f"select 1 from {quote(table.name)} limit 1").fetchone())
+        for table in capture.tables
+    ]
+
+
+def _check_columns(connection: sqlite3.Connection, capture: StoredCapture) -> None:
+    """Raise where a table, or a column that is captured of it, is gone, or where a key can be null by now."""
+    problems = []
+    for table in capture.tables:
+        names = {
+            name for (name,) in connection.execute("select name from pragma_table_xinfo(?)", (table.name,))
+        }
+        wanted = {name for some in table.columns.values() for name in some} | set(table.key_columns)
+        if not names:
+            problems.append(f"table {table.name!r} is gone: bring it back, or disable the capture first")
+        elif wanted - names:
+            gone = ", ".join(map(repr, sorted(wanted - names)))
+            problems.append(f"table {table.name!r} has lost {gone}: refresh the capture first")
+        problems += nullable_keys(connection, table.name)
+    _refuse(capture.name, problems)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Ordering the events of a capture, in SQLite.
+
+As in :mod:`~airflow_changefeed.sources.sqlite.feed.control`, and in addition: the events of a transaction are
+ordered in one transaction, at one time, the highest that any of them would like to have, so that no window
+and no reader sees a part of it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from airflow_changefeed.core.ulid import ShardClock
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables
+
+_LAST = (1 << 63) - 1
+
+
+def move_captured(
+    connection: sqlite3.Connection, tables: FeedTables, load_clock: Callable[[Any], ShardClock], limit: int
+) -> Counter[Any]:
+    """
+    Move events of all shards from outbox to feed, in order, under the write lock; holds no rows in memory.
+
+    :param load_clock: gives the clock of a shard.
+    :param limit: events, at least where there are more; a transaction is not cut, however long it is.
+    :return: how many, by shard as SQLite holds it.
+    """
+    upto = _bound(connection, tables, limit)
+    ordering = _Ordering(connection, tables, load_clock)
+    connection.executemany(
+        f"insert into {tables.feed} (shard_id, ulid, changefeed_event, changefeed_sequence, changefeed_tid) "
+        "values (?, ?, ?, ?, ?)",
+        ordering.rows(upto),
+    )
+    connection.execute(f"delete from {tables.outbox} where order_sequence <= ?", (upto,))
+    ordering.store()
+    connection.execute(
+        'delete from "changefeed.transaction" where capture = ? and last_event <= ?', (tables.info.name, upto)
+    )
+    return ordering.moved
+
+
+def _bound(connection: sqlite3.Connection, tables: FeedTables, limit: int) -> int:
+    """Return up to which event to go."""
+    page = connection.execute(
+        f"select order_sequence from {tables.outbox} order by order_sequence limit 1 offset ?", (limit - 1,)
+    ).fetchone()
+    if page is None:
+        return _LAST
+    row = connection.execute(
+        'select last_event from "changefeed.transaction" '
+        "where capture = ?1 and last_event >= ?2 and first_event <= ?2",
+        (tables.info.name, page[0]),
+    ).fetchone()
+    return int(row[0] if row else page[0])
+
+
+class _Ordering:
+    """Gives events their place; goes through them and the transactions side by side."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, tables: FeedTables, load_clock: Callable[[Any], ShardClock]
+    ) -> None:
+        self._connection = connection
+        self._tables = tables
+        self._load_clock = load_clock
+        self._clocks: dict[Any, ShardClock] = {}
+        self._sequences: Counter[Any] = Counter()
+        self.moved: Counter[Any] = Counter()
+
+    def rows(self, upto: int) -> Iterator[tuple[Any, ...]]:
+        """Yield rows of the feed."""
+        events = self._connection.execute(
+            f"select order_sequence, shard_id, time_hint from {self._tables.outbox} "
+            "where order_sequence <= ? order by order_sequence",
+            (upto,),
+        )
+        transactions = self._connection.execute(
+            'select first_event, last_event, tid, time_ms from "changefeed.transaction" '
+            "where capture = ? order by last_event",
+            (self._tables.info.name,),
+        )
+        first, last, tid, time_ms = 0, 0, None, 0
+        for event, shard, hint in events:
+            while last < event:
+                first, last, tid, time_ms = transactions.fetchone() or (_LAST, _LAST, None, 0)
+            is_known = first <= event
+            clock = self._clocks.get(shard) or self._begin(shard)
+            ulid = clock.give(max(hint, time_ms) if is_known else hint)
+            self.moved[shard] += 1
+            sequence = self._sequences[shard] + self.moved[shard]
+            yield shard, ulid.to_bytes(16, "big"), event, sequence, tid if is_known else None
+
+    def _begin(self, shard: Any) -> ShardClock:
+        row = self._connection.execute(
+            f"select sequence from {self._tables.state} where shard_id = ?", (shard,)
+        ).fetchone()
+        self._sequences[shard] = row[0] if row else 0
+        self._clocks[shard] = self._load_clock(shard)
+        return self._clocks[shard]
+
+    def store(self) -> None:
+        """Write the shards' clocks and numbers back."""
+        self._connection.executemany(
+            f"insert into {self._tables.state} (shard_id, time_ms, ulid, sequence) values (?1, ?2, ?3, ?4) "
+            "on conflict (shard_id) do update "
+            "set time_ms = excluded.time_ms, ulid = excluded.ulid, sequence = excluded.sequence",
+            [
+                (shard, clock.ms, clock.last.to_bytes(16, "big"), self._sequences[shard] + self.moved[shard])
+                for shard, clock in self._clocks.items()
+            ],
+        )
+
+
+def purge_captured(
+    connection: sqlite3.Connection, tables: FeedTables, value: Any, upto: bytes, batch: int
+) -> None:
+    """
+    Remove the events of the rows that the next purge of the feed takes, in its transaction.
+
+    :param upto: ULID, inclusive.
+    :param batch: rows of the feed that it takes, the first ones.
+    """
+    connection.execute(
+        f"delete from {tables.table} where changefeed_event in (select changefeed_event from {tables.feed} "
+        "where shard_id = ? and ulid <= ? order by ulid limit ?)",
+        (value, upto, batch),
+    )
+    connection.execute(
+        'delete from "changefeed.context" where capture = ? and last_event < '
+        f"coalesce((select min(changefeed_event) from {tables.table}), {_LAST})",
+        (tables.info.name,),
+    )

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Changes that passed a capture unseen, in SQLite: how they are found, kept and told.
+
+Found are: triggers of ours that are gone or altered, tables that are renamed or gone, newer triggers that
+fire before ours and write captured tables or end with ``raise(ignore)``, and another number of rows than
+recorded, as ``insert or replace`` leaves it without the pragma ``recursive_triggers``: SQLite then deletes
+a row and fires no trigger.
+
+Not found is what leaves none of these traces between two looks: triggers that were dropped and made again
+with their text, where rows were only updated meanwhile, or as many deleted as inserted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_changefeed.core.capture import CaptureGap, Operation
+from airflow_changefeed.core.times import from_milliseconds
+from airflow_changefeed.exceptions import CaptureGapError
+from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable, store_balances
+from airflow_changefeed.sources.sqlite.capture.triggers import renamed_columns, written_by_triggers
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables, present, quote
+
+#: Table number, kind and reason of what was found.
+Found = tuple[int, str, str]
+#: A table takes its triggers with it, so these are of one kind.
+OBJECTS, ROWS, DISABLED, ORDER = "objects", "rows", "disabled", "order"
+#: Ends a statement without an error; triggers that have not fired yet do not fire.
+_IGNORES = re.compile(r"\braise\s*\(\s*ignore\b", re.IGNORECASE)
+_COLUMNS = "number, capture, table_name, reason, found_at_ms, after_ms, settled_at_ms, settled_by, note"
+
+
+def find_gaps(connection: sqlite3.Connection, tables: FeedTables, now_ms: int) -> list[CaptureGap]:
+    """
+    Look whether changes passed a capture unseen, under the write lock, and keep what is found.
+
+    Its cost grows with the events since the last look, and with the tables where SQLite counts their rows.
+
+    :return: the gaps that are open.
+    """
+    capture = tables.capture
+    if capture is None:
+        return []
+    if capture.is_enabled:
+        found = altered(connection, capture)
+        found += _miscounted(connection, capture, {number for number, _, _ in found})
+        # A file of an older version has no versions yet.
+        if add_gaps(connection, tables, found, now_ms) and present(connection, ("feed_version",)):
+            # Whoever would settle those that he saw before is refused.
+            connection.execute(
+                'update "changefeed.feed_version" set resource_version = resource_version + 1 where feed = ?',
+                (capture.name,),
+            )
+    return gaps(connection, capture.name, is_open=True)
+
+
+def add_gaps(
+    connection: sqlite3.Connection,
+    tables: FeedTables,
+    found: Sequence[Found],
+    now_ms: int,
+    since_ms: int | None = None,
+) -> bool:
+    """
+    Keep what was found, unless a gap of the kind is open of the table.
+
+    :param since_ms: when it began, where windows may have been sealed since; None where none was.
+    :return: whether there is a gap more.
+    """
+    capture = tables.capture
+    if capture is None:
+        return False
+    after_ms = tables.floor_ms if since_ms is None else min(tables.floor_ms, since_ms)
+    is_new = False
+    for number, kind, reason in found:
+        added = connection.execute(
+            'insert into "changefeed.gap" (capture, table_name, kind, reason, found_at_ms, after_ms) '
+            'select ?1, ?2, ?3, ?4, ?5, ?6 where not exists (select * from "changefeed.gap" '
+            "where capture = ?1 and table_name = ?2 and kind = ?3 and settled_at_ms is null)",
+            (capture.name, capture.tables[number].name, kind, reason, now_ms, after_ms or None),
+        )
+        is_new = is_new or added.rowcount > 0
+    return is_new
+
+
+def gaps(connection: sqlite3.Connection, capture: str, *, is_open: bool = False) -> list[CaptureGap]:
+    """Return a capture's gaps by number, all or those that are open."""
+    rows = connection.execute(
+        f'select {_COLUMNS} from "changefeed.gap" where capture = ? '
+        "and (not ? or settled_at_ms is null) order by number",
+        (capture, is_open),
+    ).fetchall()
+    return [_gap(*row) for row in rows]
+
+
+def _gap(number: int, capture: str, table: str, reason: str, *rest: Any) -> CaptureGap:
+    found, after, settled, by, note = rest
+    return CaptureGap(
+        number,
+        capture,
+        table,
+        reason,
+        from_milliseconds(found),
+        None if after is None else from_milliseconds(after),
+        None if settled is None else from_milliseconds(settled),
+        by,
+        note,
+    )
+
+
+def gap_error(capture: str, found: Sequence[CaptureGap]) -> CaptureGapError:
+    """Return the error that says what keeps a capture's feed from being sealed."""
+    told = "; ".join(f"gap {gap.number}, table {gap.table!r}: {gap.reason}" for gap in found)
+    return CaptureGapError(
+        f"capture {capture!r}: changes passed unseen, or may have, so its feed is not sealed: {told}. Find "
+        "out what is missing, then settle it, if need be with the rows that the tables have now: airflow "
+        f"changefeed capture settle {capture}",
+        capture=capture,
+        gaps=list(found),
+    )
+
+
+def take_baseline(connection: sqlite3.Connection, capture: StoredCapture) -> None:
+    """Begin to count anew, with the rows that the tables have now."""
+    balances = [
+        int(connection.execute(f"select count(*) from {quote(table.name)}").fetchone()[0])
+        if _is_counted(table)
+        else None
+        for table in capture.tables
+    ]
+    store_balances(connection, capture.name, balances, _last_event(connection, capture))
+
+
+def _is_counted(table: StoredTable) -> bool:
+    return Operation.INSERT in table.columns and Operation.DELETE in table.columns
+
+
+def _last_event(connection: sqlite3.Connection, capture: StoredCapture) -> int:
+    sql = f"select coalesce(max(changefeed_event), 0) from {quote(capture.name)}"
+    return max(capture.checked_upto, int(connection.execute(sql).fetchone()[0]))
+
+
+def altered(connection: sqlite3.Connection, capture: StoredCapture) -> list[Found]:
+    """Return what happened to a capture's tables and triggers."""
+    # Names are compared as SQLite does: "create table T" is the table t.
+    present = {
+        str(name).casefold()
+        for (name,) in connection.execute("select name from sqlite_master where type = 'table'")
+    }
+    triggers = {
+        name: (table, sql)
+        for name, table, sql in connection.execute(
+            "select name, tbl_name, sql from sqlite_master where type = 'trigger'"
+        )
+    }
+    found: list[Found] = []
+    for number, table in enumerate(capture.tables):
+        kept = {name: triggers.get(name) for name in table.triggers}
+        moved = sorted({on for on, _ in filter(None, kept.values())} - {table.name})
+        if moved:
+            reason = f"it was renamed to {moved[0]!r}: give it its name back, or disable the capture"
+            found.append((number, OBJECTS, reason))
+        elif table.name.casefold() not in present:
+            reason = "it was dropped or renamed: bring it back, or disable the capture"
+            found.append((number, OBJECTS, reason))
+        else:
+            found += _altered_triggers(number, table, kept) or _overtaken(connection, capture, number)
+    return found
+
+
+def _overtaken(connection: sqlite3.Connection, capture: StoredCapture, number: int) -> list[Found]:
+    """
+    Return whether a trigger that was made after ours, so that it fires before them, hides what is captured.
+
+    SQLite fires the newest first. What such a trigger does to a row is recorded before the change that fired
+    it, so that the last event of the row does not hold what the row has. One that raises ``ignore`` leaves
+    the change as it is, and ours out.
+    """
+    table = capture.tables[number]
+    later = [
+        (name, sql)
+        for name, sql in connection.execute(
+            "select name, sql from sqlite_master where type = 'trigger' and tbl_name = ?1 collate nocase "
+            "and rowid > (select min(rowid) from sqlite_master where type = 'trigger' "
+            "and name in (select value from json_each(?2))) "
+            "and name not in (select value from json_each(?2)) and name not like 'changefeed.capture:%'",
+            (table.name, json.dumps(list(table.triggers))),
+        )
+    ]
+    ignoring = [name for name, sql in later if _IGNORES.search(sql)]
+    if ignoring:
+        reason = (
+            f"trigger {ignoring[0]!r} was made after those of the capture and fires before them; where it "
+            "raises ignore, a change is made and not recorded. Settling puts it behind them"
+        )
+        return [(number, ORDER, reason)]
+    names = {one.name.casefold() for one in capture.tables}
+    if later and written_by_triggers(connection, table.name) & names:
+        reason = (
+            f"trigger {later[0][0]!r} was made after those of the capture and fires before them; what it "
+            "writes to captured tables is recorded before the change that fired it. Settling puts it behind "
+            "them"
+        )
+        return [(number, ORDER, reason)]
+    return []
+
+
+def _altered_triggers(
+    number: int, table: StoredTable, kept: dict[str, tuple[str, str] | None]
+) -> list[Found]:
+    for name, made in table.triggers.items():
+        there = kept[name]
+        if there is None:
+            return [(number, OBJECTS, f"its trigger {name!r} was dropped, perhaps with the table")]
+        if renamed_columns(made, there[1]) is None:
+            return [(number, OBJECTS, f"its trigger {name!r} was altered")]
+    return []
+
+
+def _miscounted(connection: sqlite3.Connection, capture: StoredCapture, skipped: set[int]) -> list[Found]:
+    """Compare the tables' rows with what the events say, which are counted no more than once."""
+    last = _last_event(connection, capture)
+    changes = {
+        number: int(change or 0)
+        for number, change in connection.execute(
+            "select changefeed_table, sum((changefeed_op = 'i') - (changefeed_op = 'd')) "
+            f"from {quote(capture.name)} where changefeed_event > ? group by 1",
+            (capture.checked_upto,),
+        )
+    }
+    balances: list[int | None] = []
+    found: list[Found] = []
+    for number, (table, balance) in enumerate(zip(capture.tables, capture.balances, strict=True)):
+        now = None if balance is None else balance + changes.get(number, 0)
+        balances.append(now)
+        if now is None or number in skipped:
+            continue
+        (rows,) = connection.execute(f"select count(*) from {quote(table.name)}").fetchone()
+        if rows != now:
+            reason = f"it has {rows} rows, and by the changes that were recorded it would have {now}"
+            found.append((number, ROWS, reason))
+    store_balances(connection, capture.name, balances, last)
+    return found

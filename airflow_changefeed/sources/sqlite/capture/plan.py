@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a capture records of its tables: columns, keys and fields, or all that keeps a table from it."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_changefeed.core.capture import CaptureSpec, Operation, TableCapture
+from airflow_changefeed.core.feed import Column
+from airflow_changefeed.sources.base import RESERVED_PREFIX
+from airflow_changefeed.sources.near import no_table
+from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable
+from airflow_changefeed.sources.sqlite.feed.names import columns_of, quote, users_tables
+from airflow_changefeed.sources.sqlite.feed.types import shard_check, storage_of
+
+#: SQLite's limit of 2,000 columns in a result holds two images and what is read before them.
+MAX_FIELDS = 990
+_WHOLE_NUMBER = re.compile(r"\s*[+-]?\d{1,20}\s*")
+
+
+@dataclass
+class Plan:
+    """
+    What a capture is about to record; :attr:`problems` says why it cannot.
+
+    :param fields: by folded name, in the order of the image.
+    """
+
+    fields: dict[str, Column] = field(default_factory=dict)
+    tables: list[StoredTable] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def plan_capture(
+    connection: sqlite3.Connection,
+    spec: CaptureSpec,
+    before: StoredCapture | None = None,
+    without: Sequence[str] = (),
+) -> Plan:
+    """
+    Say what a capture records of its tables as they are now.
+
+    :param before: the capture as it is, whose events keep their fields; None for a new one.
+    :param without: columns to leave out.
+    """
+    plan = Plan({one.name.casefold(): one for one in before.fields} if before else {})
+    known = {table.name: table for table in before.tables} if before else {}
+    present = {table.table: _present(connection, table.table, plan.problems) for table in spec.tables}
+    gone = set(without) - {column.name for columns in present.values() for column, _ in columns}
+    if gone:
+        plan.problems.append(f"there is no column {', '.join(map(repr, sorted(gone)))} to leave out")
+    chosen = {
+        table.table: _chosen(table, present[table.table], set(without), before is not None, plan.problems)
+        for table in spec.tables
+    }
+    contested = _contested(chosen, present, known)
+    for table in spec.tables:
+        columns = present[table.table]
+        if not columns:
+            continue
+        keys = tuple(column.name for column, place in sorted(columns, key=lambda one: one[1]) if place)
+        if not keys and table.update is not None:
+            plan.problems.append(
+                f"table {table.table!r} has no primary key, so an update's old and new row cannot be told to "
+                "be one: capture its inserts and deletes only, or give it a key"
+            )
+        plan.problems += nullable_keys(connection, table.table)
+        key = [one for one, place in columns if place]
+        _check_shard(connection, table, key, spec, plan.problems, is_known=before is not None)
+        given = _fields(plan, table.table, columns, chosen[table.table], known.get(table.table), contested)
+        plan.tables.append(StoredTable(table.table, keys, chosen[table.table], given))
+    if len(plan.fields) > MAX_FIELDS:
+        plan.problems.append(
+            f"its tables have {len(plan.fields)} columns, and old and new rows of at most {MAX_FIELDS} can "
+            "be read at once: choose fewer"
+        )
+    return plan
+
+
+def _present(connection: sqlite3.Connection, table: str, problems: list[str]) -> list[tuple[Column, int]]:
+    """Return a table's columns; none where it is not one that can be captured."""
+    row = connection.execute(
+        "select type, sql from sqlite_master where name = ? and type in ('table', 'view')", (table,)
+    ).fetchone()
+    if row is None:
+        problems.append(no_table(table, users_tables(connection)))
+        return []
+    kind, sql = row
+    if kind == "view" or str(sql).lower().startswith("create virtual"):
+        problems.append(f"{table!r} is a {'view' if kind == 'view' else 'virtual table'}: capture its tables")
+        return []
+    columns = columns_of(connection, table)
+    is_ours = table.lower().startswith(("changefeed.", "sqlite_"))
+    if is_ours or any(column.name == "changefeed_event" for column, _ in columns):
+        problems.append(f"table {table!r} is SQLite's or a feed's own, which is not captured")
+        return []
+    problems += [
+        f"column {column.name!r} of {table!r} begins with {RESERVED_PREFIX!r}, which is ours: rename it"
+        for column, _ in columns
+        if column.name.lower().startswith(RESERVED_PREFIX)
+    ]
+    return columns
+
+
+def nullable_keys(connection: sqlite3.Connection, table: str) -> list[str]:
+    """
+    Say which key columns may be null: SQLite takes any number of rows whose key is null.
+
+    An ``integer primary key``, which is the rowid, never is; it alone has no index.
+    """
+    rows = connection.execute(
+        'select name from pragma_table_xinfo(?1) where pk and not "notnull" '
+        "and exists (select * from pragma_index_list(?1) where origin = 'pk') order by pk",
+        (table,),
+    ).fetchall()
+    return [
+        f"key column {name!r} of table {table!r} can be null, and rows without a key cannot be told apart: "
+        "declare it `not null`. SQLite cannot alter a column, so create the table again, copy its rows, drop "
+        "the old one and rename the new one"
+        for (name,) in rows
+    ]
+
+
+def _chosen(
+    table: TableCapture,
+    present: list[tuple[Column, int]],
+    without: set[str],
+    is_known: bool,
+    problems: list[str],
+) -> dict[Operation, tuple[str, ...]]:
+    """
+    Return the columns that each operation records.
+
+    :param is_known: whether the capture exists, whose chosen columns may be gone.
+    """
+    names = [column.name for column, _ in present]
+    chosen = {}
+    for operation, asked in table.operations.items():
+        where = f"table {table.table!r}, {operation.value}"
+        unknown = [name for name in asked if name not in names]
+        if unknown and present and not is_known:
+            problems.append(f"{where}: there is no column {', '.join(map(repr, unknown))}")
+        if len(set(asked)) < len(asked):
+            problems.append(f"{where}: a column is named twice")
+        chosen[operation] = tuple(name for name in names if name in (asked or names) and name not in without)
+        if present and not chosen[operation] and not unknown:
+            problems.append(f"{where}: no column is left to be recorded")
+        elif present and not chosen[operation] and is_known:
+            problems.append(f"{where}: all of its columns are gone; drop the capture, or bring one back")
+    return chosen
+
+
+def _captured(chosen: dict[Operation, tuple[str, ...]], columns: list[tuple[Column, int]]) -> list[Column]:
+    names = {name for some in chosen.values() for name in some}
+    return [column for column, _ in columns if column.name in names]
+
+
+def _contested(
+    chosen: dict[str, dict[Operation, tuple[str, ...]]],
+    present: dict[str, list[tuple[Column, int]]],
+    known: dict[str, StoredTable],
+) -> set[str]:
+    """Return the folded names of new columns about whose type two tables disagree."""
+    types: dict[str, set[str]] = {}
+    for table, columns in present.items():
+        before = known[table].fields if table in known else {}
+        for column in _captured(chosen[table], columns):
+            if column.name not in before:
+                types.setdefault(column.name.casefold(), set()).add(column.type.casefold())
+    return {name for name, declared in types.items() if len(declared) > 1}
+
+
+def _fields(
+    plan: Plan,
+    table: str,
+    columns: list[tuple[Column, int]],
+    chosen: dict[Operation, tuple[str, ...]],
+    before: StoredTable | None,
+    contested: set[str],
+) -> dict[str, str]:
+    """Return the field of each column of a table; new ones are added to the plan."""
+    given = dict(before.fields) if before else {}
+    for column in _captured(chosen, columns):
+        known = given.get(column.name)
+        if known is not None:
+            recorded = plan.fields[known.casefold()]
+            if storage_of(recorded) is not storage_of(column):
+                plan.problems.append(
+                    f"column {column.name!r} of {table!r} is declared {column.type or 'without type'!r}, "
+                    f"which the values recorded as {recorded.type or 'without type'!r} do not fit: leave it "
+                    "out (without), or make another capture"
+                )
+            continue
+        own = f"{table}.{column.name}"
+        names = [own] if column.name.casefold() in contested else [column.name, own]
+        taken = {one.casefold() for one in given.values()}
+        for name in names:
+            found = plan.fields.setdefault(name.casefold(), Column(name, column.type))
+            if found.type.casefold() == column.type.casefold() and name.casefold() not in taken:
+                given[column.name] = found.name
+                break
+        else:
+            plan.problems.append(
+                f"column {column.name!r} of {table!r} has no name of its own among the fields: rename it"
+            )
+    return given
+
+
+def _check_shard(
+    connection: sqlite3.Connection,
+    table: TableCapture,
+    keys: list[Column],
+    spec: CaptureSpec,
+    problems: list[str],
+    *,
+    is_known: bool,
+) -> None:
+    where = f"table {table.table!r}: shard {table.shard!r}"
+    remedy = ". Give a key column that was renamed its name back, or make another capture" if is_known else ""
+    try:
+        with closing(sqlite3.connect(":memory:", isolation_level=None)) as scratch:
+            wrong = _scratch_shard(scratch, table.shard, keys, spec.shard_key_type)
+    except sqlite3.Error as error:
+        problems.append(
+            f"{where} is no expression over the key columns "
+            f"({', '.join(key.name for key in keys) or 'it has none'}) alone: {error}{remedy}"
+        )
+        return
+    fits = shard_check(spec.shard_key_type, f"({shard_sql(table.shard)})")
+    (rows,) = connection.execute(f"select count(*) from {quote(table.table)} where not ({fits})").fetchone()
+    if wrong:
+        problems.append(f"{where} is no {spec.shard_key_type}, as the feed's shards are")
+    elif rows:
+        problems.append(
+            f"{where} gives no {spec.shard_key_type}, as the feed's shards are, for {rows} of its rows"
+        )
+
+
+def _scratch_shard(scratch: sqlite3.Connection, shard: str, keys: list[Column], shard_key_type: str) -> bool:
+    """
+    Return whether a shard can be seen to be of the wrong type; raise where it is no such expression.
+
+    A generated column takes neither subqueries nor functions that give another value the next time, and knows
+    no columns but those of its table. A name in double quotes that is no column is a text to SQLite.
+    """
+    columns = [f"{quote(key.name)} {declared(key)}" for key in keys]
+    scratch.execute(
+        f"create table scratch ({', '.join([*columns, 'changefeed_any'])}, "
+        f"changefeed_shard as ({shard_sql(shard)}))"
+    )
+    scratch.execute("insert into scratch default values")
+    fits = shard_check(shard_key_type, "changefeed_shard")
+    sql = f"select changefeed_shard is not null and not ({fits}) from scratch"
+    return bool(scratch.execute(sql).fetchone()[0])
+
+
+def shard_sql(shard: str) -> str:
+    """Return a shard's expression in parentheses, on lines of its own: it may end in a comment."""
+    return shard.strip() if _WHOLE_NUMBER.fullmatch(shard) else f"(\n{shard}\n)"
+
+
+def declared(column: Column) -> str:
+    """Return a column's declared type as SQL."""
+    is_plain = re.fullmatch(r"[\w ]*(\(\s*[+-]?\w+\s*(,\s*[+-]?\w+\s*)?\))?", column.type)
+    return column.type if is_plain else quote(column.type)
+
+
+def difference(spec: CaptureSpec, other: CaptureSpec) -> list[str]:
+    """Say in what a spec differs from another."""
+    differing: list[str] = []
+    tables: dict[str, Any] = {table.table: table for table in other.tables}
+    for name in CaptureSpec.__dataclass_fields__:
+        if name != "tables" and getattr(spec, name) != getattr(other, name):
+            differing.append(f"{name} is {getattr(spec, name)!r}, not {getattr(other, name)!r}")
+    differing += [
+        f"table {table.table!r} is {table}, not {tables.get(table.table, 'captured')}"
+        for table in spec.tables
+        if tables.get(table.table) != table
+    ]
+    if not differing and spec.tables != other.tables:
+        differing.append("its tables are others, or stand in another order")
+    return differing

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The statement that reads a range of a capture's events in SQLite, and what becomes of its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_changefeed.core.feed import Column
+from airflow_changefeed.sources.arrow import byte_strings, whole_numbers
+from airflow_changefeed.sources.captured import (
+    ADDED,
+    DELETED,
+    RESET,
+    SNAPSHOT,
+    UPDATED,
+    EventColumns,
+    captured_batch,
+    captured_schema,
+)
+from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture
+from airflow_changefeed.sources.sqlite.feed.arrow import ARROW, RangeQuery, qualified
+from airflow_changefeed.sources.sqlite.feed.names import quote
+from airflow_changefeed.sources.sqlite.feed.types import storage_of
+
+#: Kinds as the table has them, by number; an update without an old row has one of its own.
+_KINDS = {ADDED: ADDED, UPDATED: UPDATED, "n": UPDATED, DELETED: DELETED, SNAPSHOT: SNAPSHOT, RESET: RESET}
+_HAS_OLD = np.array([kind in (UPDATED, DELETED) for kind in _KINDS])
+_HAS_NEW = np.array([kind not in (DELETED, RESET) for kind in _KINDS])
+#: What is read of an event before its images. Texts are never null, as ADBC takes the type of a column from
+#: its first values.
+_EVENT = (
+    (Column("table", "integer"), "e.changefeed_table"),
+    (Column("kind", "integer"), "instr('{kinds}', e.changefeed_op) - 1"),
+    (Column("tid", "integer"), "f.changefeed_tid"),
+    (Column("sequence", "integer"), "f.changefeed_sequence"),
+    (Column("at", "integer"), "e.changefeed_at"),
+    (Column("session variables", "text"), "coalesce(c.session, '')"),
+    (Column("trace context", "text"), "coalesce(c.trace, '')"),
+)
+
+
+@dataclass(frozen=True)
+class CaptureQuery(RangeQuery):
+    """Reads events; a row holds what is known of the event, then its old, then its new row."""
+
+    @property
+    def capture(self) -> StoredCapture:
+        """The capture."""
+        if self.tables.capture is None:
+            raise TypeError(f"feed {self.tables.info.name!r} is no capture")
+        return self.tables.capture
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """What is read, in the order of the statement."""
+        images = [
+            Column(f"{image}.{one.name}", one.type) for image in ("old", "new") for one in self.capture.fields
+        ]
+        return (*(column for column, _ in _EVENT), *images)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of the stream of events."""
+        image = [pa.field(one.name, ARROW[storage_of(one)]) for one in self.capture.fields]
+        return captured_schema(self.capture.shape, image)
+
+    @property
+    def parameters(self) -> tuple[Any, ...]:
+        """The statement's parameters."""
+        return (self.capture.name, *super().parameters)
+
+    @property
+    def sql(self) -> str:
+        """The statement; rows in ascending ULID. An event that is gone is missing, whatever is asked for."""
+        tables = self.tables
+        kinds = "".join(_KINDS)
+        values = [value.replace("{kinds}", kinds) for _, value in _EVENT]
+        values += [
+            f"e.{quote(f'{image}_{one.name}')}" for image in ("old", "new") for one in self.capture.fields
+        ]
+        cases = ["when e.changefeed_event is null then -1", *self.misfits(values, skip=len(_EVENT))]
+        names = ", ".join(f"{value} as c{number}" for number, value in enumerate(values))
+        return (
+            f"select f.ulid as u, case {' '.join(cases)} else 0 end as x, {names} from {tables.feed} f "
+            f"left join {tables.table} e on e.changefeed_event = f.changefeed_event "
+            'left join "changefeed.context" c on c.capture = ? and c.tid = f.changefeed_tid '
+            f"where {qualified(tables.shard_condition, 'f')} and f.ulid > ? and f.ulid <= ? order by f.ulid"
+        )
+
+    def batch(self, ulids: np.ndarray, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+        """Put a batch together from the columns of the statement."""
+        table, kind, tid, sequence, at, session, trace, *images = columns
+        numbers = whole_numbers(kind)
+        width = len(self.capture.fields)
+        events = EventColumns(
+            ulids=ulids,
+            tables=table,
+            kinds=byte_strings(list(_KINDS.values()), pa.string()).take(kind),
+            tids=tid,
+            sequences=sequence if self.capture.spec.with_sequence else None,
+            captured_ms=at,
+            session=_or_null(session),
+            trace=_or_null(trace),
+            old=images[:width],
+            has_old=_HAS_OLD[numbers],
+            new=images[width:],
+            has_new=_HAS_NEW[numbers],
+        )
+        return captured_batch(self.schema, events, [one.name for one in self.capture.tables])
+
+
+def _or_null(texts: pa.Array) -> pa.Array:
+    return pc.if_else(pc.equal(texts, byte_strings([""], pa.string())[0]), None, texts)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recording the rows that captured tables have now, as events of one transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from airflow_changefeed.core.capture import Operation
+from airflow_changefeed.exceptions import FeedSetupError
+from airflow_changefeed.sources.sqlite.capture.plan import shard_sql
+from airflow_changefeed.sources.sqlite.capture.transaction import event_numbers, next_number, number_range
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables, quote
+from airflow_changefeed.sources.sqlite.feed.types import shard_check
+
+#: Of an event, as readers know them.
+_SNAPSHOT, _RESET = "r", "t"
+
+
+def record_rows(
+    connection: sqlite3.Connection,
+    tables: FeedTables,
+    numbers: Sequence[int],
+    at_ms: int,
+    *,
+    with_reset: bool,
+) -> None:
+    """
+    Record all rows of tables, in the present transaction.
+
+    :param numbers: of the tables in the capture.
+    :param with_reset: whether what was recorded of them before does not hold any more; each shard that has
+        events, or rows, is told.
+    """
+    capture = tables.capture
+    if capture is None:
+        raise FeedSetupError(f"feed {tables.info.name!r} is no capture", feed=tables.info.name)
+    before = event_numbers(connection).get(capture.name, 0)
+    for number in numbers:
+        table, shard = capture.tables[number], shard_sql(capture.spec.tables[number].shard)
+        if with_reset:
+            connection.execute(
+                f"insert into {tables.table} "
+                "(changefeed_table, changefeed_shard, changefeed_op, changefeed_at) "
+                f"select ?, id, '{_RESET}', ? from ({_shards(tables, table.name, shard)}) order by id",
+                (number, at_ms),
+            )
+        columns = table.columns_for(Operation.INSERT, Operation.UPDATE)
+        fields = "".join(f", {quote('new_' + table.fields[name])}" for name in columns)
+        values = "".join(f", {quote(name)}" for name in columns)
+        connection.execute(
+            f"insert into {tables.table} "
+            f"(changefeed_table, changefeed_shard, changefeed_op, changefeed_at{fields}) "
+            f"select ?, {shard}, '{_SNAPSHOT}', ?{values} from {quote(table.name)}",
+            (number, at_ms),
+        )
+    _check_shards(connection, tables, before)
+    connection.execute(
+        f"insert into {tables.outbox} (order_sequence, shard_id, time_hint) "
+        "select changefeed_event, changefeed_shard, changefeed_at "
+        f"from {tables.table} where changefeed_event > ? order by changefeed_event",
+        (before,),
+    )
+    last = event_numbers(connection).get(capture.name, 0)
+    if last > before:
+        number_range(connection, capture.name, before + 1, last, next_number(connection))
+
+
+def _shards(tables: FeedTables, table: str, shard: str) -> str:
+    """Return SQL that gives the shards which may hold events of a table, or get some of its rows."""
+    if not shard.startswith("("):
+        return f"select {shard} as id"
+    return (
+        f"select shard_id as id from {tables.state} union select id from ({tables.waiting_shards}) "
+        f"union select {shard} from {quote(table)}"
+    )
+
+
+def _check_shards(connection: sqlite3.Connection, tables: FeedTables, before: int) -> None:
+    kind = tables.info.shard_key_type
+    (wrong,) = connection.execute(
+        f"select count(*) from {tables.table} "
+        f"where changefeed_event > ? and not ({shard_check(kind, 'changefeed_shard')})",
+        (before,),
+    ).fetchone()
+    if wrong:
+        raise FeedSetupError(
+            f"capture {tables.info.name!r}: the shard of {wrong} rows is no {kind}, so they cannot be "
+            "recorded: correct their keys",
+            feed=tables.info.name,
+        )

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Consumers of events, in SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+
+from airflow_changefeed.core.consumer import ConsumerInfo, ConsumerSpec
+from airflow_changefeed.core.feed import Shard, check_shard
+from airflow_changefeed.core.times import from_milliseconds
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import ConsumerNotFoundError, ConsumerSetupError
+from airflow_changefeed.sources.base_versions import check_version, consumer_text
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.consumers.cursor_rows import cursor_rows, end_consumers, first_version
+from airflow_changefeed.sources.sqlite.consumers.cursors import SqliteCursors
+from airflow_changefeed.sources.sqlite.consumers.session import SqliteConsumerSession
+from airflow_changefeed.sources.sqlite.feed.names import CONSUMER_TABLES, columns_of, load_feed, present
+from airflow_changefeed.sources.sqlite.feed.reader import check_beyond
+from airflow_changefeed.sources.sqlite.install.setup import install
+
+_TABLES = (
+    "consumer_settings.table",
+    "lease_waiter.table",
+    "dead_letter.table",
+    "invocation.table",
+    "invocation.index",
+)
+#: Column of the cursor rows that a file gets with its first consumer of events.
+LEASE_SINCE = "lease_since_ms integer"
+_SETTINGS = "consumer, feed, settings, begin_ulid, created_at_ms, created_by, resource_version"
+
+
+class SqliteConsumers(SqliteCursors):
+    """The part of the source that keeps consumers of events."""
+
+    database: SqliteDatabase
+
+    def create_consumer(
+        self, spec: ConsumerSpec, *, begin: Ulid, starts: Mapping[Shard, Ulid], by: str
+    ) -> ConsumerInfo:
+        """See :class:`~airflow_changefeed.sources.base_consumers.ConsumerStore`."""
+        consumer, feed = spec.consumer, spec.feed
+        with self.database.connect() as connection, self.database.write(connection):
+            tables = load_feed(connection, feed)
+            _install(connection)
+            known = {info.spec.consumer: info for info in consumer_infos(connection, feed)}
+            if consumer in known:
+                return _same(known[consumer], spec)
+            if cursor_rows(connection, feed, consumer):
+                raise ConsumerSetupError(
+                    f"consumer {consumer!r} of feed {feed!r} is that of an export: take another name",
+                    consumer=consumer,
+                    feed=feed,
+                )
+            for shard, after in starts.items():
+                check_shard(shard, tables.info.shard_key_type)
+                check_beyond(connection, tables, shard, after)
+                self.insert_cursor(connection, consumer, feed, shard, after, by)
+            self.remembered(connection, consumer, feed, {}, None)
+            connection.execute(
+                'insert into "changefeed.consumer_settings" '
+                "(consumer, feed, settings, begin_ulid, created_at_ms, created_by, resource_version) "
+                "values (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(consumer, feed, spec.to_json(), begin.bytes, self.database.now_ms(), by),
+                    first_version(connection, feed, consumer),
+                ),
+            )
+            return load_consumer(connection, consumer, feed)
+
+    def change_consumer(self, spec: ConsumerSpec, *, resource_version: int, by: str) -> ConsumerInfo:
+        """See the protocol."""
+        consumer, feed = spec.consumer, spec.feed
+        with self.database.connect() as connection, self.database.write(connection):
+            info = load_consumer(connection, consumer, feed)
+            _check_settings(info, resource_version)
+            if spec != info.spec:
+                connection.execute(
+                    'update "changefeed.consumer_settings" set settings = ?, '
+                    "resource_version = resource_version + 1 where feed = ? and consumer = ?",
+                    (spec.to_json(), feed, consumer),
+                )
+            return load_consumer(connection, consumer, feed)
+
+    def drop_consumer(self, consumer: str, feed: str, *, resource_version: int | None = None) -> None:
+        """See the protocol of cursors."""
+        with self.database.connect() as connection, self.database.write(connection):
+            load_feed(connection, feed)
+            infos = {info.spec.consumer: info for info in consumer_infos(connection, feed)}
+            if consumer in infos:
+                _check_settings(infos[consumer], resource_version)
+            else:
+                rows = cursor_rows(connection, feed, consumer)
+                version = sum(row.resource_version for row in rows)
+                what = f"consumer {consumer!r} of feed {feed!r}"
+                check_version(what, resource_version, version, consumer_text(None, rows))
+            end_consumers(connection, feed, consumer)
+            for name in ("consumer", *present(connection, CONSUMER_TABLES)):
+                connection.execute(
+                    f'delete from "changefeed.{name}" where feed = ? and consumer = ?', (feed, consumer)
+                )
+
+    def consumers(self, feed: str | None = None) -> list[ConsumerInfo]:
+        """See the protocol."""
+        with self.database.connect() as connection:
+            if feed is not None:
+                load_feed(connection, feed)
+            return consumer_infos(connection, feed)
+
+    def consumer(self, consumer: str, feed: str) -> ConsumerInfo:
+        """See the protocol."""
+        with self.database.connect() as connection:
+            return load_consumer(connection, consumer, feed)
+
+    def open_session(self, consumer: str, feed: str) -> SqliteConsumerSession:
+        """See the protocol."""
+        with self.database.connect() as connection:
+            load_consumer(connection, consumer, feed)
+        return SqliteConsumerSession(self.database, consumer, feed)
+
+
+def _install(connection: sqlite3.Connection) -> None:
+    install(connection, _TABLES)
+    if "lease_since_ms" not in {column.name for column, _ in columns_of(connection, "changefeed.consumer")}:
+        connection.execute(f'alter table "changefeed.consumer" add column {LEASE_SINCE}')
+
+
+def _check_settings(info: ConsumerInfo, expected: int | None) -> None:
+    what = f"consumer {info.spec.consumer!r} of feed {info.spec.feed!r}"
+    check_version(what, expected, info.resource_version, consumer_text(info.spec, ()))
+
+
+def _same(info: ConsumerInfo, spec: ConsumerSpec) -> ConsumerInfo:
+    if info.spec != spec:
+        raise ConsumerSetupError(
+            f"consumer {spec.consumer!r} of feed {spec.feed!r} exists with other settings: "
+            f"{info.spec.to_json()}, not {spec.to_json()}. Drop it first, or take another name",
+            consumer=spec.consumer,
+            feed=spec.feed,
+            present=info.spec,
+        )
+    return info
+
+
+def consumer_infos(connection: sqlite3.Connection, feed: str | None) -> list[ConsumerInfo]:
+    """Return the consumers of events of a feed or of all; none where nobody ever made one."""
+    if not present(connection, ("consumer_settings",)):
+        return []
+    rows = connection.execute(
+        f'select {_SETTINGS} from "changefeed.consumer_settings" where ?1 is null or feed = ?1 '
+        "order by feed, consumer",
+        (feed,),
+    )
+    return [
+        ConsumerInfo(
+            ConsumerSpec.from_json(consumer, feed, settings),
+            Ulid.of_bytes(begin),
+            from_milliseconds(created_at),
+            created_by,
+            version,
+        )
+        for consumer, feed, settings, begin, created_at, created_by, version in rows
+    ]
+
+
+def load_consumer(connection: sqlite3.Connection, consumer: str, feed: str) -> ConsumerInfo:
+    """
+    Return a consumer of events.
+
+    :raises FeedNotFoundError: no such feed; terminal.
+    :raises ConsumerNotFoundError: the feed has none of that name; terminal.
+    """
+    load_feed(connection, feed)
+    known = {info.spec.consumer: info for info in consumer_infos(connection, feed)}
+    if consumer not in known:
+        raise ConsumerNotFoundError(
+            f"feed {feed!r} has no consumer {consumer!r}; it has: {', '.join(sorted(known)) or 'none'}. "
+            "Create it first",
+            consumer=consumer,
+            feed=feed,
+        )
+    return known[consumer]

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of cursors in SQLite: how they are read, and whose they are to change."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
+from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.times import format_time, from_milliseconds
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.unit import range_from
+from airflow_changefeed.exceptions import (
+    InvalidArgumentError,
+    LeaseHeldError,
+    LeaseLostError,
+    ShardNotFoundError,
+)
+from airflow_changefeed.sources.base_versions import stale_cursor
+from airflow_changefeed.sources.sqlite.feed.names import present
+from airflow_changefeed.sql import load_sql
+
+ROW_COLUMNS = (
+    "consumer, feed, shard, start_ulid, ulid, ahead, ack, resource_version, moved_at_ms, moved_by, "
+    "lease_token, lease_holder, lease_expires_ms"
+)
+#: Seconds of a year: the longest a lease may last.
+MAX_LEASE = 366 * 86_400
+
+
+def check_lease_seconds(seconds: float) -> None:
+    """Raise InvalidArgumentError for a time that no lease can last."""
+    if not 0 < seconds <= MAX_LEASE:
+        raise InvalidArgumentError(f"a lease must last 0 (exclusive) to {MAX_LEASE} seconds, not {seconds}")
+
+
+def draw_token(connection: sqlite3.Connection) -> int:
+    """Draw a lease token: higher than every one drawn in this database before."""
+    (token,) = connection.execute('insert into "changefeed.lease" default values returning token').fetchone()
+    connection.execute('delete from "changefeed.lease"')
+    return int(token)
+
+
+def cursor_rows(connection: sqlite3.Connection, feed: str, consumer: str | None) -> list[CursorRow]:
+    """Return the rows of a feed's consumer, or of all of them."""
+    rows = connection.execute(
+        f'select {ROW_COLUMNS} from "changefeed.consumer" where feed = ?1 and (?2 is null or consumer = ?2) '
+        "order by consumer, shard",
+        (feed, consumer),
+    )
+    return [read_row(*row) for row in rows]
+
+
+def first_version(connection: sqlite3.Connection, feed: str, consumer: str) -> int:
+    """Return the version at which a consumer, or its row, begins: above those of earlier ones of its name."""
+    if not present(connection, ("dropped_consumer",)):
+        return 1
+    (last,) = connection.execute(
+        'select coalesce(max(resource_version), 0) from "changefeed.dropped_consumer" '
+        "where feed = ? and consumer = ?",
+        (feed, consumer),
+    ).fetchone()
+    return int(last) + 1
+
+
+def end_consumers(connection: sqlite3.Connection, feed: str, consumer: str | None = None) -> None:
+    """
+    Keep the highest versions of a consumer that is about to be dropped.
+
+    :param consumer: None for all of the feed.
+    """
+    for table in ("consumer", *present(connection, ("consumer_settings",))):
+        (any_row,) = connection.execute(
+            f'select exists(select 1 from "changefeed.{table}" '
+            "where feed = ?1 and (?2 is null or consumer = ?2))",
+            (feed, consumer),
+        ).fetchone()
+        if not any_row:
+            continue
+        connection.execute(load_sql("sqlite/install/dropped_consumer.table.sql"))
+        connection.execute(
+            'insert into "changefeed.dropped_consumer" (feed, consumer, resource_version) '
+            f'select feed, consumer, max(resource_version) from "changefeed.{table}" '
+            "where feed = ?1 and (?2 is null or consumer = ?2) group by feed, consumer "
+            "on conflict (feed, consumer) do update "
+            "set resource_version = max(resource_version, excluded.resource_version)",
+            (feed, consumer),
+        )
+
+
+def read_row(*values: Any) -> CursorRow:
+    """Return a row of the table, as ``ROW_COLUMNS`` has it."""
+    consumer, feed, shard, start, upto, ahead, ack, version, moved_at, moved_by, token, holder, expires = (
+        values
+    )
+    pieces: tuple[UlidRange, ...] = tuple(range_from(piece) for piece in json.loads(ahead))
+    return CursorRow(
+        consumer=consumer,
+        feed=feed,
+        shard=parse_shard(shard),
+        frontier=Frontier(Ulid.of_bytes(start), Ulid.of_bytes(upto), pieces),
+        resource_version=version,
+        moved_at=from_milliseconds(moved_at),
+        moved_by=moved_by,
+        lease_token=token,
+        lease_holder=holder,
+        lease_expires=from_milliseconds(expires) if expires is not None else None,
+        ack=Ulid.of_bytes(ack),
+    )
+
+
+def known_row(rows: Mapping[Shard, CursorRow], consumer: str, feed: str, shard: Shard) -> CursorRow:
+    """Return a shard's row of those of a consumer, or raise ShardNotFoundError."""
+    if shard not in rows:
+        raise ShardNotFoundError(
+            f"consumer {consumer!r} has no cursor for shard {shard_text(shard)} of feed {feed!r}; begin it "
+            "first (begin_consumer)",
+            consumer=consumer,
+            feed=feed,
+            shard=shard,
+        )
+    return rows[shard]
+
+
+def check_version(row: CursorRow, expected: int) -> None:
+    """Raise StaleVersionError when a row was changed since its reader saw it."""
+    if row.resource_version != expected:
+        raise stale_cursor(row, expected)
+
+
+def check_lease(row: CursorRow, token: int, now: datetime) -> None:
+    """Raise LeaseLostError where a row is not the mover's any more."""
+    if row.lease_token != token or row.lease_expires is None or row.lease_expires <= now:
+        raise LeaseLostError(
+            f"lease {token} on consumer {row.consumer!r}, feed {row.feed!r}, shard {shard_text(row.shard)} "
+            f"is lost (newest grant {row.lease_token}, held by {row.lease_holder!r}): nothing was written. "
+            "Take the lease again",
+            row=row,
+            lease_token=token,
+        )
+
+
+def check_free(row: CursorRow, holder: str, now: datetime) -> None:
+    """Raise LeaseHeldError where a row is somebody else's, who has not run out."""
+    if row.lease_holder in (None, holder) or row.lease_expires is None or row.lease_expires <= now:
+        return
+    raise LeaseHeldError(
+        f"consumer {row.consumer!r}, feed {row.feed!r}, shard {shard_text(row.shard)} is leased to "
+        f"{row.lease_holder!r} until {format_time(row.lease_expires)}: retry then",
+        row=row,
+        holder=row.lease_holder,
+        expires=row.lease_expires,
+    )

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The cursor rows of consumers, in SQLite: compare-and-set under a lease.
+
+Hasura's resourceVersion; ADR 0004.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+
+from airflow_changefeed.core.cursor import CursorChange, CursorRow, check_consumer
+from airflow_changefeed.core.feed import Shard, check_shard, shard_text
+from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.times import from_milliseconds
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.unit import range_to
+from airflow_changefeed.exceptions import ConsumerSetupError, InvalidArgumentError
+from airflow_changefeed.sources.base_cursors import CursorMove
+from airflow_changefeed.sources.base_versions import stale_lease
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.consumers.cursor_history import changes_of, remember
+from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
+    check_free,
+    check_lease,
+    check_lease_seconds,
+    check_version,
+    cursor_rows,
+    draw_token,
+    first_version,
+    known_row,
+)
+from airflow_changefeed.sources.sqlite.feed.names import load_feed, present
+from airflow_changefeed.sources.sqlite.feed.reader import check_beyond, check_purged
+
+_WHERE = "where feed = ? and consumer = ? and shard = ?"
+
+
+class SqliteCursors:
+    """The part of the source that keeps cursors."""
+
+    database: SqliteDatabase
+
+    def cursors(self, feed: str, consumer: str | None = None) -> list[CursorRow]:
+        """See :class:`~airflow_changefeed.sources.base.CursorStore`, also for all that follows."""
+        with self.database.connect() as connection:
+            load_feed(connection, feed)
+            return cursor_rows(connection, feed, consumer)
+
+    def begin_consumer(
+        self, consumer: str, feed: str, starts: Mapping[Shard, Ulid], *, by: str, why: str | None = None
+    ) -> list[CursorRow]:
+        """See the protocol."""
+        check_consumer(consumer)
+        with self.database.connect() as connection, self.database.write(connection):
+            tables = load_feed(connection, feed)
+            _check_of_export(connection, feed, consumer)
+            known = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
+            for shard, after in starts.items():
+                check_shard(shard, tables.info.shard_key_type)
+                # One that begins in the future would pass over all that comes until then.
+                check_beyond(connection, tables, shard, after)
+                row = known.get(shard)
+                if row is None:
+                    self.insert_cursor(connection, consumer, feed, shard, after, by)
+                elif (frontier := row.frontier.begin_at(after)) != row.frontier:
+                    self._update(connection, row, frontier, min(row.ack, after), by)
+            return self.remembered(connection, consumer, feed, known, why)
+
+    def remembered(
+        self,
+        connection: sqlite3.Connection,
+        consumer: str,
+        feed: str,
+        before: Mapping[Shard, CursorRow],
+        why: str | None,
+    ) -> list[CursorRow]:
+        """Write what was changed into the history, and return all rows as they are now."""
+        rows = cursor_rows(connection, feed, consumer)
+        remember(connection, before, rows, why)
+        return rows
+
+    def insert_cursor(
+        self, connection: sqlite3.Connection, consumer: str, feed: str, shard: Shard, after: Ulid, by: str
+    ) -> None:
+        """Make the row of a shard that a consumer begins."""
+        connection.execute(
+            'insert into "changefeed.consumer" '
+            "(consumer, feed, shard, start_ulid, ulid, ack, moved_at_ms, moved_by, resource_version) "
+            "values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                consumer,
+                feed,
+                shard_text(shard),
+                after.bytes,
+                after.bytes,
+                after.bytes,
+                self.database.now_ms(),
+                by,
+                first_version(connection, feed, consumer),
+            ),
+        )
+
+    def _update(
+        self, connection: sqlite3.Connection, row: CursorRow, frontier: Frontier, ack: Ulid, by: str
+    ) -> None:
+        ahead = json.dumps([range_to(piece) for piece in frontier.ahead])
+        connection.execute(
+            'update "changefeed.consumer" set start_ulid = ?, ulid = ?, ahead = ?, ack = ?, '
+            f"resource_version = resource_version + 1, moved_at_ms = ?, moved_by = ? {_WHERE}",
+            (
+                frontier.start.bytes,
+                frontier.upto.bytes,
+                ahead,
+                ack.bytes,
+                self.database.now_ms(),
+                by,
+                row.feed,
+                row.consumer,
+                shard_text(row.shard),
+            ),
+        )
+
+    def take_lease(
+        self, consumer: str, feed: str, shards: Sequence[Shard], *, holder: str, seconds: float
+    ) -> dict[Shard, int]:
+        """See the protocol."""
+        check_lease_seconds(seconds)
+        with self.database.connect() as connection, self.database.write(connection):
+            load_feed(connection, feed)
+            known = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
+            now_ms = self.database.now_ms()
+            for shard in shards:
+                check_free(known_row(known, consumer, feed, shard), holder, from_milliseconds(now_ms))
+            token = draw_token(connection)
+            connection.executemany(
+                'update "changefeed.consumer" set lease_token = ?, lease_holder = ?, lease_expires_ms = ? '
+                f"{_WHERE}",
+                [
+                    (token, holder, now_ms + int(seconds * 1000), feed, consumer, shard_text(shard))
+                    for shard in shards
+                ],
+            )
+            return dict.fromkeys(shards, token)
+
+    def release_lease(self, consumer: str, feed: str, tokens: Mapping[Shard, int]) -> None:
+        """See the protocol."""
+        with self.database.connect() as connection, self.database.write(connection):
+            connection.executemany(
+                'update "changefeed.consumer" set lease_holder = null, lease_expires_ms = null '
+                f"{_WHERE} and lease_token = ?",
+                [(feed, consumer, shard_text(shard), token) for shard, token in tokens.items()],
+            )
+
+    def move_cursors(
+        self, consumer: str, feed: str, moves: Sequence[CursorMove], *, by: str, why: str | None = None
+    ) -> list[CursorRow]:
+        """See the protocol."""
+        if len({move.shard for move in moves}) < len(moves):
+            raise InvalidArgumentError(
+                f"consumer {consumer!r}, feed {feed!r}: two moves of one shard; give one"
+            )
+        with self.database.connect() as connection, self.database.write(connection):
+            tables = load_feed(connection, feed)
+            known = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
+            now = self.database.now()
+            for move in moves:
+                row = known_row(known, consumer, feed, move.shard)
+                # The lease first: who lost it may try again, whatever the new holder has moved meanwhile.
+                check_lease(row, move.lease_token, now)
+                check_version(row, move.expected_version)
+                furthest = move.frontier.ahead[-1].upto if move.frontier.ahead else move.frontier.upto
+                check_beyond(connection, tables, move.shard, max(furthest, move.ack or Ulid.MIN))
+                if move.is_rewind:
+                    upto = move.frontier.upto
+                    check_purged(connection, tables, move.shard, min(upto, move.ack or upto))
+                self._update(connection, row, move.frontier, _ack(row, move), by)
+            return self.remembered(connection, consumer, feed, known, why)
+
+    def history(
+        self, feed: str, consumer: str, *, shard: Shard | None = None, limit: int = 100
+    ) -> list[CursorChange]:
+        """See the protocol."""
+        with self.database.connect() as connection:
+            load_feed(connection, feed)
+            return changes_of(connection, feed, consumer, shard, limit)
+
+    def revoke_lease(self, consumer: str, feed: str, shard: Shard, *, lease_token: int) -> None:
+        """See the protocol."""
+        with self.database.connect() as connection, self.database.write(connection):
+            load_feed(connection, feed)
+            known = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
+            row = known_row(known, consumer, feed, shard)
+            if row.lease_token != lease_token or row.lease_holder is None:
+                raise stale_lease(row, lease_token)
+            connection.execute(
+                f'update "changefeed.consumer" set lease_holder = null, lease_expires_ms = null {_WHERE}',
+                (feed, consumer, shard_text(shard)),
+            )
+
+
+def _ack(row: CursorRow, move: CursorMove) -> Ulid:
+    """Return where the ack stands after a move."""
+    if move.is_rewind:
+        return move.ack if move.ack is not None else min(row.ack, move.frontier.upto)
+    return row.ack if move.ack is None else max(row.ack, move.ack)
+
+
+def _check_of_export(connection: sqlite3.Connection, feed: str, consumer: str) -> None:
+    if (
+        present(connection, ("consumer_settings",))
+        and connection.execute(
+            'select 1 from "changefeed.consumer_settings" where feed = ? and consumer = ?', (feed, consumer)
+        ).fetchone()
+    ):
+        raise ConsumerSetupError(
+            f"consumer {consumer!r} of feed {feed!r} is one of events, which has settings: an export needs a "
+            "name of its own. Nothing was changed",
+            consumer=consumer,
+            feed=feed,
+        )

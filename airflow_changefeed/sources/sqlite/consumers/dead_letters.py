@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dead letters and the log of invocations, in SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import datetime
+from typing import Any
+
+from airflow_changefeed.core.consumer import (
+    MAX_REASON,
+    Attempt,
+    DeadLetter,
+    Invocation,
+    LetterState,
+    Outcome,
+    Parked,
+)
+from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
+from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import DeadLetterError
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.feed.names import load_feed, present
+
+_LETTER = (
+    "number, consumer, feed, shard, ulid, state, attempts, reason, parked_at_ms, parked_by, settled_at_ms, "
+    "settled_by, note"
+)
+_INVOCATION = (
+    "number, consumer, feed, shard, first_ulid, last_ulid, events, attempt, started_at_ms, outcome, error, "
+    "ended_at_ms, holder, lease_token"
+)
+
+
+class SqliteLetters:
+    """The part of the source that keeps what consumers could not do, and what they tried."""
+
+    database: SqliteDatabase
+
+    def dead_letters(
+        self, feed: str | None = None, consumer: str | None = None, *, is_open: bool = True
+    ) -> list[DeadLetter]:
+        """See :class:`~airflow_changefeed.sources.base_consumers.ConsumerStore`."""
+        with self.database.connect() as connection:
+            if feed is not None:
+                load_feed(connection, feed)
+            if not present(connection, ("dead_letter",)):
+                return []
+            rows = connection.execute(
+                f'select {_LETTER} from "changefeed.dead_letter" where (?1 is null or feed = ?1) '
+                "and (?2 is null or consumer = ?2) and (?3 = 0 or state in ('parked', 'retry')) "
+                "order by number",
+                (feed, consumer, int(is_open)),
+            )
+            return [_letter(*row) for row in rows]
+
+    def settle_letter(
+        self, number: int, state: LetterState, *, by: str, note: str | None = None
+    ) -> DeadLetter:
+        """See the protocol."""
+        with self.database.connect() as connection, self.database.write(connection):
+            letter = open_letter(connection, number)
+            if state.is_open:
+                connection.execute(
+                    'update "changefeed.dead_letter" set state = ? where number = ?', (state.value, number)
+                )
+            else:
+                settle(connection, letter, state, self.database.now_ms(), by=by, note=note)
+            return _load(connection, number)
+
+    def park_again(self, number: int, parked: Parked) -> DeadLetter:
+        """See the protocol."""
+        with self.database.connect() as connection, self.database.write(connection):
+            open_letter(connection, number)
+            # The log, which they are counted by, may have been purged meanwhile.
+            connection.execute(
+                "update \"changefeed.dead_letter\" set state = 'parked', attempts = max(?, attempts + 1), "
+                "reason = ? where number = ?",
+                (parked.attempts, parked.reason[:MAX_REASON], number),
+            )
+            return _load(connection, number)
+
+    def invocations(
+        self, feed: str, consumer: str, *, shard: Shard | None = None, limit: int = 100
+    ) -> list[Invocation]:
+        """See the protocol."""
+        with self.database.connect() as connection:
+            load_feed(connection, feed)
+            if not present(connection, ("invocation",)):
+                return []
+            rows = connection.execute(
+                f'select {_INVOCATION} from "changefeed.invocation" where feed = ?1 and consumer = ?2 '
+                "and (?3 is null or shard = ?3) order by number desc limit ?4",
+                (feed, consumer, None if shard is None else shard_text(shard), limit),
+            )
+            return [_invocation(*row) for row in rows]
+
+    def purge_invocations(self, feed: str, consumer: str, *, before: datetime) -> int:
+        """See the protocol."""
+        with self.database.connect() as connection, self.database.write(connection):
+            load_feed(connection, feed)
+            if not present(connection, ("invocation",)):
+                return 0
+            return connection.execute(
+                'delete from "changefeed.invocation" where feed = ? and consumer = ? and ended_at_ms < ?',
+                (feed, consumer, to_milliseconds(before)),
+            ).rowcount
+
+
+def park(
+    connection: sqlite3.Connection, place: tuple[str, str, Shard], parked: Parked, now_ms: int, *, by: str
+) -> None:
+    """
+    Make an event a dead letter; one that was settled, and comes again after a cursor was set back, is open
+    again.
+
+    :param place: consumer, feed and shard.
+    """
+    consumer, feed, shard = place
+    connection.execute(
+        'insert into "changefeed.dead_letter" '
+        "(consumer, feed, shard, ulid, state, attempts, reason, parked_at_ms, parked_by) "
+        "values (?, ?, ?, ?, 'parked', ?, ?, ?, ?) on conflict (feed, consumer, shard, ulid) do update set "
+        "state = 'parked', attempts = excluded.attempts, reason = excluded.reason, "
+        "parked_at_ms = excluded.parked_at_ms, parked_by = excluded.parked_by, settled_at_ms = null, "
+        "settled_by = null, note = null",
+        (
+            consumer,
+            feed,
+            shard_text(shard),
+            parked.ulid.bytes,
+            parked.attempts,
+            parked.reason[:MAX_REASON],
+            now_ms,
+            by,
+        ),
+    )
+
+
+def settle(
+    connection: sqlite3.Connection,
+    letter: DeadLetter,
+    state: LetterState,
+    now_ms: int,
+    *,
+    by: str,
+    note: str | None = None,
+) -> None:
+    """Close a dead letter, and let its consumer's ack go on to the next open one or the cursor."""
+    connection.execute(
+        'update "changefeed.dead_letter" set state = ?, settled_at_ms = ?, settled_by = ?, note = ? '
+        "where number = ?",
+        (state.value, now_ms, by, note and note[:MAX_REASON], letter.number),
+    )
+    where = "feed = ? and consumer = ? and shard = ?"
+    place = (letter.feed, letter.consumer, shard_text(letter.shard))
+    row = connection.execute(f'select ulid from "changefeed.consumer" where {where}', place).fetchone()
+    if row is not None:
+        ack = ack_of(connection, (letter.consumer, letter.feed, letter.shard), Ulid.of_bytes(row[0]))
+        connection.execute(
+            f'update "changefeed.consumer" set ack = max(ack, ?) where {where}', (ack.bytes, *place)
+        )
+
+
+def open_letter(connection: sqlite3.Connection, number: int) -> DeadLetter:
+    """
+    Return a letter that is open.
+
+    :raises DeadLetterError: there is none, or it was settled.
+    """
+    letter = _load(connection, number)
+    if not letter.state.is_open:
+        raise DeadLetterError(
+            f"dead letter {number} is {letter.state.value} already, by {letter.settled_by!r}: nothing was "
+            "changed",
+            number=number,
+            letter=letter,
+        )
+    return letter
+
+
+def ack_of(connection: sqlite3.Connection, place: tuple[str, str, Shard], cursor: Ulid) -> Ulid:
+    """Return up to where a consumer needs nothing any more: below its first open letter, or its cursor."""
+    consumer, feed, shard = place
+    (first,) = connection.execute(
+        'select min(ulid) from "changefeed.dead_letter" where feed = ? and consumer = ? and shard = ? '
+        "and state in ('parked', 'retry')",
+        (feed, consumer, shard_text(shard)),
+    ).fetchone()
+    return cursor if first is None else min(cursor, Ulid.of_bytes(first).previous())
+
+
+def log_attempt(
+    connection: sqlite3.Connection,
+    place: tuple[str, str, Shard],
+    attempt: Attempt,
+    ended_ms: int,
+    *,
+    holder: str,
+    token: int,
+) -> None:
+    """Write an attempt into the log."""
+    consumer, feed, shard = place
+    connection.execute(
+        'insert into "changefeed.invocation" (consumer, feed, shard, first_ulid, last_ulid, events, attempt, '
+        "started_at_ms, ended_at_ms, outcome, error, holder, lease_token) "
+        "values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            consumer,
+            feed,
+            shard_text(shard),
+            attempt.first.bytes,
+            attempt.last.bytes,
+            attempt.events,
+            attempt.number,
+            to_milliseconds(attempt.started_at),
+            ended_ms,
+            attempt.outcome.value,
+            attempt.error and attempt.error[:MAX_REASON],
+            holder,
+            token,
+        ),
+    )
+
+
+def _load(connection: sqlite3.Connection, number: int) -> DeadLetter:
+    row = None
+    if present(connection, ("dead_letter",)):
+        row = connection.execute(
+            f'select {_LETTER} from "changefeed.dead_letter" where number = ?', (number,)
+        ).fetchone()
+    if row is None:
+        raise DeadLetterError(
+            f"there is no dead letter {number}: see airflow changefeed dead-letters list", number=number
+        )
+    return _letter(*row)
+
+
+def _letter(*values: Any) -> DeadLetter:
+    number, consumer, feed, shard, ulid, state, attempts, reason, parked_at, parked_by, *settled = values
+    settled_at, settled_by, note = settled
+    return DeadLetter(
+        number=number,
+        consumer=consumer,
+        feed=feed,
+        shard=parse_shard(shard),
+        ulid=Ulid.of_bytes(ulid),
+        state=LetterState(state),
+        attempts=attempts,
+        reason=reason,
+        parked_at=from_milliseconds(parked_at),
+        parked_by=parked_by,
+        settled_at=None if settled_at is None else from_milliseconds(settled_at),
+        settled_by=settled_by,
+        note=note,
+    )
+
+
+def _invocation(*values: Any) -> Invocation:
+    number, consumer, feed, shard, first, last, events, attempt, started_at, outcome, error, *rest = values
+    ended_at, holder, token = rest
+    return Invocation(
+        number=number,
+        consumer=consumer,
+        feed=feed,
+        shard=parse_shard(shard),
+        attempt=Attempt(
+            first=Ulid.of_bytes(first),
+            last=Ulid.of_bytes(last),
+            events=events,
+            number=attempt,
+            started_at=from_milliseconds(started_at),
+            outcome=Outcome(outcome),
+            error=error,
+        ),
+        ended_at=from_milliseconds(ended_at),
+        holder=holder,
+        lease_token=token,
+    )

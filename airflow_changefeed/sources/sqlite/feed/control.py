@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Drain, seal and purge, in SQLite.
+
+``begin immediate`` admits one writer at a time, so an outbox row is committed before the next one gets its
+``order_sequence``: the order of the outbox is the order of commits, and a drain sees no half of a
+transaction.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter, deque
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow_changefeed.core.capture import CaptureGap
+from airflow_changefeed.core.feed import Seal, Shard
+from airflow_changefeed.core.times import format_time, from_milliseconds, to_milliseconds
+from airflow_changefeed.core.ulid import ShardClock, Ulid
+from airflow_changefeed.exceptions import FutureTimeError, InvalidArgumentError, NotYetError
+from airflow_changefeed.sources.base import Purged
+from airflow_changefeed.sources.sqlite.capture.drain import move_captured, purge_captured
+from airflow_changefeed.sources.sqlite.capture.gaps import gap_error
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, present
+from airflow_changefeed.sources.sqlite.feed.reader import shard_bounds
+
+#: Rows ordered in one transaction: long enough to be quick, short enough that writers wait for milliseconds.
+DRAIN_ROWS = 10_000
+#: Shards likewise: each costs as much as some ten rows.
+DRAIN_SHARDS = 500
+_SOON = timedelta(minutes=1)
+# An outbox of an older version took text that is no time: it gets the shard's clock, as an old hint does.
+HINT_MS = (
+    "case typeof(time_hint) when 'integer' then time_hint "
+    "else coalesce(cast(round((julianday(time_hint) - 2440587.5) * 86400000) as integer), 0) end"
+)
+
+
+class SqliteControl:
+    """The part of the source that moves feeds on."""
+
+    database: SqliteDatabase
+
+    def drain(self, feed: str) -> dict[Shard, int]:
+        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
+        with self.database.connect() as connection:
+            tables = load_feed(connection, feed)
+            if tables.capture is not None:
+                return self._drain_captured(connection, tables)
+            drained: Counter[Shard] = Counter()
+            waiting = deque(tables.from_sql(value) for value in waiting_shards(connection, tables))
+            while waiting:
+                drained.update(self.drain_page(connection, feed, waiting))
+            return dict(drained)
+
+    def drain_page(self, connection: sqlite3.Connection, feed: str, waiting: deque[Shard]) -> Counter[Shard]:
+        """
+        Order rows of the first shards in one transaction: a commit for each would cost more than its rows.
+
+        :param waiting: shards to drain, at least one; those whose outbox was empty then are taken from it.
+            With what came to them since, busy writers could hold a drain for ever.
+        :return: rows of each shard.
+        """
+        moved: Counter[Shard] = Counter()
+        room = DRAIN_ROWS
+        with self.database.write(connection):
+            tables = load_feed(connection, feed)
+            while waiting and room and len(moved) < DRAIN_SHARDS:
+                shard = waiting[0]
+                if rows := self._move(connection, tables, shard, room):
+                    moved[shard] = rows
+                    room -= rows
+                if room:
+                    waiting.popleft()
+        return moved
+
+    def _drain_captured(self, connection: sqlite3.Connection, tables: FeedTables) -> dict[Shard, int]:
+        """Order the events of a capture, all shards side by side."""
+        drained: Counter[Any] = Counter()
+        # Not which shards wait: they have no index, so that would be a look at all that waits for each page.
+        while connection.execute(f"select exists (select 1 from {tables.outbox})").fetchone()[0]:
+            with self.database.write(connection):
+                moved = self._move_captured(connection, load_feed(connection, tables.info.name), DRAIN_ROWS)
+            drained.update(moved)
+            if moved.total() < DRAIN_ROWS:
+                break
+        return {tables.from_sql(value): rows for value, rows in sorted(drained.items())}
+
+    def _move_captured(self, connection: sqlite3.Connection, tables: FeedTables, limit: int) -> Counter[Any]:
+        return move_captured(
+            connection, tables, lambda value: self.load_clock(connection, tables, value), limit
+        )
+
+    def drain_some(self, connection: sqlite3.Connection, tables: FeedTables, shard: Shard, rows: int) -> int:
+        """
+        Order rows of a shard's outbox in a transaction of their own.
+
+        :param rows: at least; fewer only when the outbox has no more.
+        :return: how many; 0 without taking the lock when none wait.
+        """
+        if tables.is_serialized or not _waits(connection, tables, shard):
+            return 0
+        with self.database.write(connection):
+            # Again, as the feed may have been sealed, or emptied by another reader, before this one had the
+            # lock.
+            return self._move(
+                connection, load_feed(connection, tables.info.name), shard, max(rows, DRAIN_ROWS)
+            )
+
+    def _move(self, connection: sqlite3.Connection, tables: FeedTables, shard: Shard, limit: int) -> int:
+        """Move rows from outbox to feed, in order, under the write lock."""
+        if tables.capture is not None:
+            return self._move_captured(connection, tables, limit).total()
+        value = tables.to_sql(shard)
+        keys = ", ".join(tables.keys)
+        rows = connection.execute(
+            f"select order_sequence, {HINT_MS}, {keys} from {tables.outbox} "
+            "where shard_id = ? order by order_sequence limit ?",
+            (value, limit),
+        ).fetchall()
+        if not rows:
+            return 0
+        clock = self.load_clock(connection, tables, value)
+        marks = ", ".join("?" * (2 + len(tables.keys)))
+        connection.executemany(
+            f"insert into {tables.feed} (shard_id, ulid, {keys}) values ({marks})",
+            [(value, clock.give(row[1]).to_bytes(16, "big"), *row[2:]) for row in rows],
+        )
+        connection.execute(
+            f"delete from {tables.outbox} where shard_id = ? and order_sequence <= ?", (value, rows[-1][0])
+        )
+        self.store_clock(connection, tables, value, clock)
+        return len(rows)
+
+    def load_clock(self, connection: sqlite3.Connection, tables: FeedTables, value: Any) -> ShardClock:
+        """Return a shard's clock; one first used now starts at the feed's floor (ADR 0001, R7)."""
+        row = connection.execute(
+            f"select time_ms, ulid from {tables.state} where shard_id = ?", (value,)
+        ).fetchone()
+        time_ms, last = row or (0, bytes(16))
+        return ShardClock(
+            ms=max(time_ms, tables.floor_ms),
+            last=int.from_bytes(last, "big"),
+            now_ms=self.database.now_ms(),
+            tolerance_ms=tables.tolerance_ms,
+        )
+
+    def store_clock(
+        self, connection: sqlite3.Connection, tables: FeedTables, value: Any, clock: ShardClock
+    ) -> None:
+        """Write a shard's clock back, in the transaction that gave its ULIDs."""
+        connection.execute(
+            f"insert into {tables.state} (shard_id, time_ms, ulid) values (?1, ?2, ?3) "
+            "on conflict (shard_id) do update set time_ms = excluded.time_ms, ulid = excluded.ulid",
+            (value, clock.ms, clock.last.to_bytes(16, "big")),
+        )
+
+    def seal(self, feed: str, until: datetime) -> dict[Shard, Seal]:
+        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
+        until_ms = to_milliseconds(until)
+        self._check_past(feed, until, until_ms)
+        # Most of the outbox before the lock that all writers wait for.
+        self.drain(feed)
+        with self.database.connect() as connection:
+            if load_feed(connection, feed).floor_ms < until_ms:
+                self._seal(connection, feed, until_ms)
+            return _seals(connection, load_feed(connection, feed), until_ms)
+
+    def _seal(self, connection: sqlite3.Connection, feed: str, until_ms: int) -> None:
+        with self.database.write(connection):
+            tables = load_feed(connection, feed)
+            open_gaps = self.find_gaps(connection, tables)
+            if not open_gaps:
+                for value in waiting_shards(connection, tables):
+                    while self._move(connection, tables, tables.from_sql(value), DRAIN_ROWS):
+                        pass
+                self.raise_clocks(connection, tables, until_ms)
+        if open_gaps:
+            # After the transaction, which keeps what was found.
+            raise gap_error(feed, open_gaps)
+
+    def find_gaps(self, connection: sqlite3.Connection, tables: FeedTables) -> list[CaptureGap]:
+        """Look for changes that a capture has not seen; the part of the source that captures does it."""
+        raise AttributeError("find_gaps belongs to the part of the source that captures")
+
+    def raise_clocks(self, connection: sqlite3.Connection, tables: FeedTables, until_ms: int) -> None:
+        """Raise the clock of each shard, and the floor of those to come, under the write lock."""
+        connection.execute(f"update {tables.state} set time_ms = max(time_ms, ?)", (until_ms,))
+        connection.execute(
+            'update "changefeed.registry" set floor_ms = max(floor_ms, ?) where feed = ?',
+            (until_ms, tables.info.name),
+        )
+
+    def _check_past(self, feed: str, until: datetime, until_ms: int) -> None:
+        now_ms = self.database.now_ms()
+        if until_ms <= now_ms:
+            return
+        now = from_milliseconds(now_ms)
+        message = (
+            f"feed {feed!r} cannot be sealed until {format_time(until)}: the database's clock says "
+            f"{format_time(now)}. Seal when that time has come"
+        )
+        error = NotYetError if until_ms - now_ms < _SOON // timedelta(milliseconds=1) else FutureTimeError
+        raise error(message, feed=feed, until=until, now=now)
+
+    def purge(
+        self, feed: str, before: datetime, *, batch_rows: int = 10_000, dry_run: bool = False
+    ) -> list[Purged]:
+        """
+        See :class:`~airflow_changefeed.sources.base.FeedControl`.
+
+        A feed of serialized writers keeps its events in the user's own table: the purge only says that those
+        are no longer promised, and the user may delete them.
+        """
+        if not 1 <= batch_rows <= 1_000_000:
+            raise InvalidArgumentError(f"batch_rows must be 1 to 1000000, not {batch_rows}")
+        wanted = Ulid.floor(before).previous()
+        with self.database.connect() as connection:
+            tables = load_feed(connection, feed)
+            shards = [row[0] for row in connection.execute(f"select shard_id from {tables.state} order by 1")]
+            return [self._purge(connection, tables, value, wanted, batch_rows, dry_run) for value in shards]
+
+    def _purge(
+        self,
+        connection: sqlite3.Connection,
+        tables: FeedTables,
+        value: Any,
+        wanted: Ulid,
+        batch: int,
+        dry_run: bool,
+    ) -> Purged:
+        shard = tables.from_sql(value)
+        with self.database.snapshot(connection) if dry_run else self.database.write(connection):
+            bound = _purge_bound(connection, load_feed(connection, tables.info.name), shard, wanted)
+            if dry_run:
+                return Purged(shard, _count_upto(connection, tables, value, bound), bound)
+            # Stored before rows go, so that no reader takes a half-empty range for a whole one (R12).
+            connection.execute(
+                f"update {tables.state} set purged_upto = ? where shard_id = ? and purged_upto < ?",
+                (bound.bytes, value, bound.bytes),
+            )
+        return Purged(shard, self._delete_upto(connection, tables, value, bound, batch), bound)
+
+    def _delete_upto(
+        self, connection: sqlite3.Connection, tables: FeedTables, value: Any, bound: Ulid, batch: int
+    ) -> int:
+        if tables.is_serialized:
+            return 0
+        removed = 0
+        while True:
+            with self.database.write(connection):
+                if tables.capture is not None:
+                    purge_captured(connection, tables, value, bound.bytes, batch)
+                rows = connection.execute(
+                    f"delete from {tables.feed} where shard_id = ?1 and ulid <= coalesce(("
+                    f"select ulid from {tables.feed} where shard_id = ?1 and ulid <= ?2 order by ulid "
+                    "limit 1 offset ?3), ?2)",
+                    (value, bound.bytes, batch - 1),
+                ).rowcount
+            removed += rows
+            if rows < batch:
+                return removed
+
+    def next_attempt(self, feed: str, *, above: int = 0) -> int:
+        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
+        with self.database.connect() as connection, self.database.write(connection):
+            load_feed(connection, feed)
+            row = connection.execute(
+                'update "changefeed.registry" set attempt = max(attempt, ?) + 1 where feed = ? '
+                "returning attempt",
+                (above, feed),
+            ).fetchone()
+            return int(row[0])
+
+
+def _waits(connection: sqlite3.Connection, tables: FeedTables, shard: Shard) -> bool:
+    (found,) = connection.execute(
+        f"select exists (select 1 from {tables.outbox} where shard_id = ?)", (tables.to_sql(shard),)
+    ).fetchone()
+    return bool(found)
+
+
+def waiting_shards(connection: sqlite3.Connection, tables: FeedTables) -> list[Any]:
+    """Return the shards that have rows in the outbox, as SQLite holds them."""
+    rows: Iterable[tuple[Any]] = connection.execute(tables.waiting_shards)
+    return [value for (value,) in rows]
+
+
+def _seals(connection: sqlite3.Connection, tables: FeedTables, until_ms: int) -> dict[Shard, Seal]:
+    until = from_milliseconds(max(until_ms, tables.floor_ms))
+    seals = {}
+    for (value,) in connection.execute(f"select shard_id from {tables.state} order by 1").fetchall():
+        row = connection.execute(
+            f"select max({tables.ulid}) from {tables.feed} "
+            f"where {tables.shard_condition} and {tables.ulid} < ?",
+            (value, Ulid.floor(until).bytes),
+        ).fetchone()
+        shard = tables.from_sql(value)
+        seals[shard] = Seal(shard, until, Ulid.of_bytes(row[0]) if row[0] is not None else None)
+    return seals
+
+
+def _purge_bound(connection: sqlite3.Connection, tables: FeedTables, shard: Shard, wanted: Ulid) -> Ulid:
+    """Return up to where a purge may go: what was asked, what is sealed, what every consumer acknowledged."""
+    purged, _ = shard_bounds(connection, tables, shard)
+    # A consumer without a row for this shard has not yet seen it, and needs all of it; one of events all from
+    # where its later shards begin.
+    consumers = 'select distinct consumer, zeroblob(16) as begin from "changefeed.consumer" where feed = ?1'
+    if present(connection, ("consumer_settings",)):
+        settings = 'from "changefeed.consumer_settings" where feed = ?1'
+        consumers = (
+            f"{consumers} and consumer not in (select consumer {settings}) "
+            f"union all select consumer, begin_ulid {settings}"
+        )
+    acks = connection.execute(
+        "select coalesce(min(ack), x'ffffffffffffffffffffffffffffffff') from (select coalesce(("
+        'select ack from "changefeed.consumer" c where c.feed = ?1 and c.consumer = k.consumer '
+        f"and c.shard = ?2), k.begin) as ack from ({consumers}) k)",
+        (tables.info.name, str(shard)),
+    ).fetchone()
+    sealed = Ulid.floor_milliseconds(tables.floor_ms).previous()
+    return max(purged, min(wanted, sealed, Ulid.of_bytes(acks[0])))
+
+
+def _count_upto(connection: sqlite3.Connection, tables: FeedTables, value: Any, bound: Ulid) -> int:
+    if tables.is_serialized:
+        return 0
+    sql = f"select count(*) from {tables.feed} where shard_id = ? and ulid <= ?"
+    return int(connection.execute(sql, (value, bound.bytes)).fetchone()[0])

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inserting events of the past straight into a feed, in SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from airflow_changefeed.core.feed import Shard, StaleMark, shard_text
+from airflow_changefeed.core.times import format_time, from_milliseconds, to_milliseconds
+from airflow_changefeed.core.ulid import Ulid, random_80_bits
+from airflow_changefeed.exceptions import HistoryError
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed
+from airflow_changefeed.sources.sqlite.feed.reader import shard_bounds, stale_mark
+
+
+class SqliteHistory:
+    """The part of the source that inserts history."""
+
+    database: SqliteDatabase
+
+    def insert_history(
+        self, feed: str, shard: Shard, events: Sequence[tuple[datetime, tuple[Any, ...]]], *, reason: str
+    ) -> StaleMark:
+        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
+        timed = [(to_milliseconds(time), tuple(key)) for time, key in events]
+        with self.database.connect() as connection, self.database.write(connection):
+            tables = load_feed(connection, feed)
+            problems = _problems(connection, tables, shard, timed)
+            if problems:
+                raise HistoryError(
+                    f"feed {feed!r} shard {shard_text(shard)} takes no such history: {'; '.join(problems)}",
+                    feed=feed,
+                    shard=shard,
+                    problems=problems,
+                )
+            given = _insert(connection, tables, shard, timed)
+            return self._mark(connection, feed, shard, given, reason)
+
+    def _mark(
+        self, connection: sqlite3.Connection, feed: str, shard: Shard, given: list[Ulid], reason: str
+    ) -> StaleMark:
+        values = (
+            feed,
+            shard_text(shard),
+            min(given).previous().bytes,
+            max(given).bytes,
+            self.database.now_ms(),
+            reason,
+        )
+        row = connection.execute(
+            'insert into "changefeed.stale" (feed, shard, after_ulid, upto_ulid, at_ms, reason) '
+            "values (?, ?, ?, ?, ?, ?) returning number, shard, after_ulid, upto_ulid, at_ms, reason",
+            values,
+        ).fetchone()
+        return stale_mark(*row)
+
+
+def _insert(
+    connection: sqlite3.Connection, tables: FeedTables, shard: Shard, timed: list[tuple[int, tuple[Any, ...]]]
+) -> list[Ulid]:
+    value = tables.to_sql(shard)
+    keys = ", ".join(tables.keys)
+    marks = ", ".join("?" * (2 + len(tables.keys)))
+    given = []
+    for ms, key in timed:
+        ulid = _after_those_of(connection, tables, value, ms)
+        connection.execute(
+            f"insert into {tables.feed} (shard_id, ulid, {keys}) values ({marks})", (value, ulid.bytes, *key)
+        )
+        given.append(ulid)
+    # A shard that history is the first to use must be known, with its clock at the feed's floor (R7).
+    connection.execute(
+        f"insert into {tables.state} (shard_id, time_ms, ulid) values (?, ?, zeroblob(16)) "
+        "on conflict do nothing",
+        (value, tables.floor_ms),
+    )
+    return given
+
+
+def _after_those_of(connection: sqlite3.Connection, tables: FeedTables, value: Any, ms: int) -> Ulid:
+    """Return a ULID of a time, above all that the feed has of that time."""
+    low, high = Ulid.floor_milliseconds(ms), Ulid.floor_milliseconds(ms + 1)
+    (last,) = connection.execute(
+        f"select max(ulid) from {tables.feed} where shard_id = ? and ulid >= ? and ulid < ?",
+        (value, low.bytes, high.bytes),
+    ).fetchone()
+    return Ulid.of_bytes(last).next() if last is not None else Ulid.of_int(int(low) | random_80_bits())
+
+
+def _problems(
+    connection: sqlite3.Connection, tables: FeedTables, shard: Shard, timed: list[tuple[int, tuple[Any, ...]]]
+) -> list[str]:
+    """Say all that is wrong with history, before anything is written."""
+    if tables.is_serialized:
+        return ["its writers keep the ULID in their own table: write the rows there with ULIDs of their time"]
+    if tables.capture is not None:
+        return ["its events are what the triggers of the capture recorded, and nothing else"]
+    if not timed:
+        return ["there are no events"]
+    tables.to_sql(shard)
+    purged, _ = shard_bounds(connection, tables, shard)
+    problems = []
+    late = [ms for ms, _ in timed if ms >= tables.floor_ms]
+    if late:
+        sealed = format_time(from_milliseconds(tables.floor_ms)) if tables.floor_ms else "never"
+        problems.append(
+            f"{format_time(from_milliseconds(max(late)))} is not below the seal ({sealed}), so readers at "
+            "the head would miss it: put it into the outbox, or seal first"
+        )
+    if any(Ulid.floor_milliseconds(ms) <= purged for ms, _ in timed):
+        problems.append(f"events up to {purged} are purged")
+    problems += _key_problems(connection, tables, [key for _, key in timed])
+    return problems
+
+
+def _key_problems(
+    connection: sqlite3.Connection, tables: FeedTables, keys: list[tuple[Any, ...]]
+) -> list[str]:
+    if any(len(key) != len(tables.keys) for key in keys):
+        return [f"each key needs {len(tables.keys)} values ({', '.join(tables.keys)})"]
+    names = ", ".join(tables.keys)
+    marks = ", ".join("?" * len(tables.keys))
+    connection.execute(f"create temp table history as select {names} from {tables.table} where false")
+    try:
+        try:
+            connection.executemany(f"insert into temp.history values ({marks})", keys)
+        except (OverflowError, sqlite3.Error) as error:
+            return [f"a key holds a value that SQLite cannot store ({error})"]
+        same = " and ".join(f"h.{key} = t.{key}" for key in tables.keys)
+        problems = []
+        # Compared as they are stored: the column's type may make one value of '1' and 1.
+        (different,) = connection.execute(
+            "select count(*) from (select distinct * from temp.history)"
+        ).fetchone()
+        if different < len(keys):
+            problems.append("a key occurs twice")
+        for found, place in ((tables.feed, "the feed"), (tables.outbox, "the outbox")):
+            (rows,) = connection.execute(
+                f"select count(*) from temp.history h join {found} t on {same}"
+            ).fetchone()
+            if rows:
+                problems.append(f"{rows} of the keys are in {place} already")
+        (there,) = connection.execute(
+            f"select count(*) from temp.history h join {tables.table} t on {same}"
+        ).fetchone()
+        if there < len(keys):
+            problems.append(
+                f"{len(keys) - there} of the keys have no row in {tables.info.name!r}: insert the rows first"
+            )
+        return problems
+    finally:
+        connection.execute("drop table temp.history")

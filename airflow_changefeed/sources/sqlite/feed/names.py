@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A feed as the SQLite statements see it: quoted names, key lists and the registry's row."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+
+from airflow_changefeed.core.feed import (
+    Column,
+    FeedInfo,
+    FeedKind,
+    Shard,
+    check_shard,
+    parse_shard,
+    shard_text,
+)
+from airflow_changefeed.core.times import from_milliseconds
+from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
+from airflow_changefeed.sources.near import no_feed
+from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, load_captures
+
+#: What a file has of its consumers beside cursors; one of an older version has none of it.
+CONSUMER_TABLES = ("consumer_settings", "lease_waiter", "dead_letter", "invocation", "cursor_history")
+_SHARD_COLUMNS = ("shard", "shard_id")
+_ONLY_SHARD = "0 = ?"
+_TERMS = 100
+
+
+def quote(name: str) -> str:
+    """Quote an identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Quote a text value, for definitions, where there are no parameters."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def present(connection: sqlite3.Connection, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of our tables that the file has; without the prefix of their names."""
+    marks = ", ".join("?" * len(names))
+    found = {
+        name
+        for (name,) in connection.execute(
+            f"select name from sqlite_master where type = 'table' and name in ({marks})",
+            [f"changefeed.{name}" for name in names],
+        )
+    }
+    return tuple(name for name in names if f"changefeed.{name}" in found)
+
+
+@dataclass(frozen=True)
+class FeedTables:
+    """
+    A feed and the names of its objects, quoted.
+
+    :param floor_ms: sealed until this time, for all shards; 0 before the first seal.
+    :param tolerance_ms: how far in the future a hint may lie.
+    :param capture: whose events these are; None where a user writes them.
+    :param fingerprint: of the columns at the resource version; None where it was never written down.
+    """
+
+    info: FeedInfo
+    floor_ms: int
+    tolerance_ms: int
+    capture: StoredCapture | None = None
+    fingerprint: str | None = None
+
+    @property
+    def table(self) -> str:
+        """The event table."""
+        return quote(self.info.name)
+
+    @property
+    def outbox(self) -> str:
+        """The table of rows not yet ordered."""
+        return quote(f"changefeed.outbox:{self.info.name}")
+
+    @property
+    def outbox_shard(self) -> str:
+        """The outbox's index."""
+        return quote(f"changefeed.outbox_shard:{self.info.name}")
+
+    @property
+    def ulid_index(self) -> str:
+        """The index on the event table of serialized writers."""
+        return quote(f"changefeed.ulid:{self.info.name}")
+
+    @property
+    def state(self) -> str:
+        """The table of the shards' clocks."""
+        return quote(f"changefeed.state:{self.info.name}")
+
+    @property
+    def feed(self) -> str:
+        """The ordered log: our own table, or the event table of serialized writers."""
+        return self.table if self.is_serialized else self.feed_table
+
+    @property
+    def feed_table(self) -> str:
+        """Our own table of the ordered log."""
+        return quote(f"changefeed.feed:{self.info.name}")
+
+    @property
+    def is_serialized(self) -> bool:
+        """Whether writers take their ULIDs before they write."""
+        return self.info.kind is FeedKind.SERIALIZED
+
+    @property
+    def keys(self) -> list[str]:
+        """The key columns, quoted."""
+        return [quote(column.name) for column in self.info.key_columns]
+
+    @cached_property
+    def ulid(self) -> str:
+        """The column that holds the ULID in :attr:`feed`, quoted."""
+        return quote(self._own("ulid") or "ulid") if self.is_serialized else "ulid"
+
+    @property
+    def waiting_shards(self) -> str:
+        """
+        SQL that gives the shards which have rows in the outbox, ascending.
+
+        The recursion jumps from one to the next, so that its cost grows with shards, not with rows.
+        """
+        if self.is_serialized:
+            return "select null where false"
+        if self.capture is not None:
+            # Its outbox has no index, which all of its writers would pay for.
+            return f"select distinct shard_id as id from {self.outbox} order by 1"
+        lowest = f"select min(shard_id) from {self.outbox}"
+        return (
+            f"with recursive w(id) as ({lowest} union all select ({lowest} where shard_id > w.id) from w "
+            "where w.id is not null) select id from w where id is not null"
+        )
+
+    @cached_property
+    def shard_condition(self) -> str:
+        """SQL that picks a shard's rows of :attr:`feed`, with one parameter."""
+        if not self.is_serialized:
+            return "shard_id = ?"
+        column = self._own(*_SHARD_COLUMNS)
+        return f"{quote(column)} = ?" if column else _ONLY_SHARD
+
+    def _own(self, *names: str) -> str | None:
+        return next((column.name for column in self.info.columns if column.name.lower() in names), None)
+
+    def to_sql(self, shard: Shard) -> int | str:
+        """
+        Return a shard as SQLite holds it: UUIDs as lower-case text.
+
+        :raises InvalidArgumentError: the shard does not fit the feed's shard key type.
+        """
+        check_shard(shard, self.info.shard_key_type)
+        if self.shard_condition == _ONLY_SHARD and shard != 0:
+            raise InvalidArgumentError(
+                f"feed {self.info.name!r} keeps no shards apart, as its table has no column shard or "
+                f"shard_id: use shard 0, not {shard_text(shard)}",
+                feed=self.info.name,
+                shard=shard,
+            )
+        return shard_text(shard) if isinstance(shard, uuid.UUID) else shard
+
+    def from_sql(self, value: int | str) -> Shard:
+        """Return a shard from what SQLite holds."""
+        return parse_shard(value)
+
+
+def any_of(terms: Sequence[str]) -> str:
+    """Return SQL that is true where a term is, in groups: SQLite nests expressions no deeper than 1,000."""
+    groups = [" or ".join(terms[at : at + _TERMS]) for at in range(0, len(terms), _TERMS)]
+    return " or ".join(f"({group})" for group in groups) if len(groups) > 1 else groups[0]
+
+
+def columns_of(connection: sqlite3.Connection, table: str) -> list[tuple[Column, int]]:
+    """Return a table's columns with their place in the primary key, 0 for none; empty if no such table."""
+    rows = connection.execute(
+        "select name, type, pk from pragma_table_xinfo(?) where hidden <> 1 order by cid", (table,)
+    )
+    return [(Column(name, declared), place) for name, declared, place in rows]
+
+
+def load_feeds(connection: sqlite3.Connection, feed: str | None = None) -> list[FeedTables]:
+    """Return one feed or all, by name; none where changefeed was never installed."""
+    installed = present(connection, ("registry", "feed_version"))
+    if "registry" not in installed:
+        return []
+    version, join = "1, null", ""
+    if "feed_version" in installed:
+        version = "coalesce(v.resource_version, 1), v.fingerprint"
+        join = 'left join "changefeed.feed_version" as v on v.feed = r.feed'
+    rows = connection.execute(
+        f"select r.feed, kind, shard_key_type, floor_ms, tolerance_ms, {version} "
+        f'from "changefeed.registry" as r {join} where ?1 is null or r.feed = ?1 order by r.feed',
+        (feed,),
+    ).fetchall()
+    captures = {capture.name: capture for capture in load_captures(connection, feed)}
+    return [_tables(connection, captures.get(row[0]), *row) for row in rows]
+
+
+def _tables(
+    connection: sqlite3.Connection,
+    capture: StoredCapture | None,
+    feed: str,
+    kind: str,
+    shard_key_type: str,
+    floor_ms: int,
+    tolerance_ms: int,
+    version: int,
+    fingerprint: str | None,
+) -> FeedTables:
+    columns = columns_of(connection, feed)
+    keys = tuple(column for column, place in sorted(columns, key=lambda pair: pair[1]) if place)
+    sealed = from_milliseconds(floor_ms) if floor_ms else None
+    info = FeedInfo(
+        feed,
+        FeedKind(kind),
+        shard_key_type,
+        keys,
+        tuple(column for column, _ in columns),
+        sealed,
+        version,
+        timedelta(milliseconds=tolerance_ms),
+    )
+    return FeedTables(info, floor_ms, tolerance_ms, capture, fingerprint)
+
+
+def load_feed(connection: sqlite3.Connection, feed: str, *, is_whole: bool = True) -> FeedTables:
+    """
+    Return one feed.
+
+    :param is_whole: False also takes a feed whose event table is gone, to drop it.
+    :raises FeedNotFoundError: there is none of that name; names those that there are.
+    :raises FeedSetupError: the feed's event table was dropped or renamed.
+    """
+    found = load_feeds(connection, feed)
+    if found and is_whole and not found[0].keys:
+        raise FeedSetupError(
+            f"feed {feed!r} has lost its event table, which was dropped or renamed: bring it back under its "
+            "name, or drop the feed",
+            feed=feed,
+        )
+    if found:
+        return found[0]
+    known = [tables.info.name for tables in load_feeds(connection)]
+    raise no_feed(feed, known, users_tables(connection))
+
+
+def users_tables(connection: sqlite3.Connection) -> list[str]:
+    """Return the names of the tables that are neither ours nor SQLite's."""
+    rows = connection.execute(
+        "select name from sqlite_master where type = 'table' and lower(name) not like 'changefeed.%' "
+        "and lower(name) not like 'sqlite\\_%' escape '\\' order by name"
+    )
+    return [name for (name,) in rows]

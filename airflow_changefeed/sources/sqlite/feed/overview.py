@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Feeds at one glance, in SQLite: a few statements for each feed, however many shards it has."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+
+from airflow_changefeed.core.consumer import ConsumerInfo
+from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
+from airflow_changefeed.core.overview import COUNTED, FeedOverview, ShardOverview, Standing
+from airflow_changefeed.core.times import from_milliseconds
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.consumers.control import consumer_infos
+from airflow_changefeed.sources.sqlite.consumers.cursor_rows import ROW_COLUMNS, read_row
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, load_feeds
+from airflow_changefeed.sources.sqlite.install.versions import look_beneath
+
+MAX_SHARDS = 100_000
+_WAITING, _SHARDS, _DEPTHS, _PAGE = (
+    f'"changefeed.{name}"' for name in ("waiting", "shards", "depths", "page")
+)
+
+
+class SqliteOverview:
+    """The part of the source that shows all at once."""
+
+    database: SqliteDatabase
+
+    def overview(
+        self, feeds: Sequence[str] | None = None, *, first_shard: int = 0, shards: int = 1_000
+    ) -> list[FeedOverview]:
+        """See :class:`~airflow_changefeed.sources.base.FeedReader`."""
+        problems = []
+        if first_shard < 0:
+            problems.append(f"first_shard must be 0 or more, not {first_shard}")
+        if not 0 <= shards <= MAX_SHARDS:
+            problems.append(f"shards must be 0 to {MAX_SHARDS}, not {shards}")
+        InvalidArgumentError.collect("overview", problems)
+        with self.database.connect() as connection:
+            for feed in [None] if feeds is None else feeds:
+                look_beneath(self.database, connection, feed)
+            with self.database.snapshot(connection):
+                found = (
+                    load_feeds(connection)
+                    if feeds is None
+                    else [load_feed(connection, feed, is_whole=False) for feed in feeds]
+                )
+                consumers: dict[str, list[ConsumerInfo]] = {}
+                for info in consumer_infos(connection, None):
+                    consumers.setdefault(info.spec.feed, []).append(info)
+                return [
+                    _overview(
+                        connection, tables, tuple(consumers.get(tables.info.name, ())), first_shard, shards
+                    )
+                    for tables in found
+                ]
+
+
+def _overview(
+    connection: sqlite3.Connection,
+    tables: FeedTables,
+    consumers: tuple[ConsumerInfo, ...],
+    first_shard: int,
+    shards: int,
+) -> FeedOverview:
+    if not tables.keys:
+        # Its event table was dropped or renamed, and with it the events of serialized writers.
+        return FeedOverview(tables.info, (), 0, consumers)
+    (count,) = connection.execute(f"with {_known(tables)} select count(*) from {_SHARDS}").fetchone()
+    found = _statuses(connection, tables, first_shard, shards)
+    standings = _standings(connection, tables, [status.shard for status, _ in found])
+    return FeedOverview(
+        tables.info,
+        tuple(
+            ShardOverview(status, waiting, tuple(standings.get(status.shard, ())))
+            for status, waiting in found
+        ),
+        count,
+        consumers,
+    )
+
+
+def _known(tables: FeedTables) -> str:
+    """
+    Return SQL of the shards that were ever written, with their clocks and whether rows wait.
+
+    What it names itself is named as no event table can be: it would stand before one of that name.
+    """
+    return (
+        f"{_WAITING}(id) as ({tables.waiting_shards}), "
+        f"{_SHARDS}(id, time_ms, purged_upto, waits) as (select shard_id, time_ms, purged_upto, "
+        f"shard_id in (select id from {_WAITING}) from {tables.state} union all select id, 0, zeroblob(16), "
+        f"1 from {_WAITING} where id not in (select shard_id from {tables.state}))"
+    )
+
+
+def _statuses(
+    connection: sqlite3.Connection, tables: FeedTables, first_shard: int, shards: int
+) -> list[tuple[ShardStatus, int]]:
+    """Return the states of the shards of a page, and how many rows wait in each."""
+    more, waiting = "", "0"
+    if tables.capture is not None:
+        # Its outbox has no index, so all of its shards are counted at once.
+        more = f", {_DEPTHS}(id, n) as (select shard_id, count(*) from {tables.outbox} group by 1)"
+        waiting = f"coalesce((select n from {_DEPTHS} as d where d.id = p.id), 0)"
+    elif not tables.is_serialized:
+        waiting = f"(select count(*) from (select 1 from {tables.outbox} where shard_id = p.id limit ?3))"
+    rows = connection.execute(
+        f"with {_known(tables)}{more}, {_PAGE} as (select * from {_SHARDS} order by id limit ?2 offset ?1) "
+        "select id, time_ms, purged_upto, waits, "
+        f"(select max({tables.ulid}) from {tables.feed} where {_of(tables, 'p.id')}), min({waiting}, ?3) "
+        f"from {_PAGE} as p order by id",
+        (first_shard, shards, COUNTED),
+    )
+    floor_ms = tables.floor_ms
+    return [
+        (
+            ShardStatus(
+                shard=tables.from_sql(value),
+                clock=from_milliseconds(max(time_ms, floor_ms)),
+                head=None if head is None else Ulid.of_bytes(head),
+                sealed_until=tables.info.sealed_until,
+                purged_upto=Ulid.of_bytes(purged),
+                has_outbox=bool(waits),
+            ),
+            count,
+        )
+        for value, time_ms, purged, waits, head, count in rows
+    ]
+
+
+def _standings(
+    connection: sqlite3.Connection, tables: FeedTables, shards: Sequence[Shard]
+) -> dict[Shard, list[Standing]]:
+    """Return where all consumers stand in the shards of a page, and how many events lie beyond."""
+    columns = ", ".join(f"c.{name}" for name in ROW_COLUMNS.split(", "))
+    shard = "c.shard" if tables.info.shard_key_type == "uniqueidentifier" else "cast(c.shard as integer)"
+    rows = connection.execute(
+        f"select {columns}, (select count(*) from (select 1 from {tables.feed} as e "
+        f"where {_of(tables, shard)} and e.{tables.ulid} > c.ulid limit ?3)) "
+        'from "changefeed.consumer" as c '
+        "where c.feed = ?2 and c.shard in (select value from json_each(?1)) order by c.consumer",
+        (json.dumps(list(map(shard_text, shards))), tables.info.name, COUNTED),
+    )
+    found: dict[Shard, list[Standing]] = {}
+    for *values, behind in rows:
+        row = read_row(*values)
+        found.setdefault(row.shard, []).append(Standing(row, behind))
+    return found
+
+
+def _of(tables: FeedTables, shard: str) -> str:
+    """Return SQL that picks the events of a shard."""
+    return tables.shard_condition.replace("?", shard)

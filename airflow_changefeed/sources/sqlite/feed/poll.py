@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Looks at feeds in SQLite: one connection, and one select for each feed, also for whether there is such a feed.
+
+A select names its tables, and those of serialized writers have columns of their user's choice. So a feed is
+taken for one with an outbox until it turns out to be another; what it is then, later looks of this process
+know, and each of them sees whether it still is so.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_changefeed.core.feed import FeedInfo, FeedKind, Shard
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.sources.polls import FeedLook
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed
+
+#: Feeds that are not what a first look takes them for, by file and name, with their tables' definitions.
+_LEARNED: dict[tuple[str, str], tuple[FeedTables, str]] = {}
+
+#: A row of a look: the event table's definition, then shard, head, whether rows wait, consumer and cursor.
+Row = tuple[str | None, Any, bytes | None, int, str | None, bytes | None]
+
+
+def look(database: SqliteDatabase, wanted: Mapping[str, Sequence[str]]) -> dict[str, FeedLook | Exception]:
+    """
+    Look at feeds, each for its consumers.
+
+    :return: for each feed what was found; or FeedNotFoundError, FeedSetupError where its event table was
+        dropped or renamed, or another error.
+    """
+    found: dict[str, FeedLook | Exception] = {}
+    at = database.now()
+    with database.connect() as connection:
+        for feed, consumers in wanted.items():
+            try:
+                tables, rows = _look(connection, database, feed, consumers)
+                found[feed] = FeedLook(at, *_read(tables, rows))
+            except Exception as error:
+                if isinstance(error, sqlite3.Error) and "no such" not in str(error):
+                    raise  # of the file, not of the feed
+                found[feed] = error
+    return found
+
+
+def _look(
+    connection: sqlite3.Connection, database: SqliteDatabase, feed: str, consumers: Sequence[str]
+) -> tuple[FeedTables, list[Row]]:
+    tables, definition = _LEARNED.get((database.path, feed), (_with_outbox(feed), None))
+    rows = _try(connection, tables, consumers)
+    if not rows or rows[0][0] is None or definition not in (None, rows[0][0]):
+        with database.snapshot(connection):
+            tables = load_feed(connection, feed)
+            rows = _rows(connection, tables, consumers)
+        if tables.is_serialized or tables.capture is not None:
+            _LEARNED[database.path, feed] = (tables, rows[0][0] or "")
+        else:
+            _LEARNED.pop((database.path, feed), None)
+    elif tables.capture is None and "changefeed_event" in rows[0][0]:
+        # Of its outbox all shards are found at once, from the next look on.
+        _LEARNED[database.path, feed] = (load_feed(connection, feed), rows[0][0])
+    return tables, rows
+
+
+def _read(
+    tables: FeedTables, rows: Sequence[Row]
+) -> tuple[list[tuple[Shard, Ulid | None, bool]], dict[str, dict[Shard, Ulid]]]:
+    """Return the shards, and the cursors of each consumer; a shard has a row for each of its cursors."""
+    shards: dict[Shard, tuple[Shard, Ulid | None, bool]] = {}
+    cursors: dict[str, dict[Shard, Ulid]] = {}
+    for _, value, head, waits, consumer, cursor in rows:
+        if value is None:
+            continue
+        shard = tables.from_sql(value)
+        shards.setdefault(shard, (shard, _ulid(head), bool(waits)))
+        if consumer is not None and cursor is not None:
+            cursors.setdefault(consumer, {})[shard] = Ulid.of_bytes(cursor)
+    return list(shards.values()), cursors
+
+
+def _with_outbox(feed: str) -> FeedTables:
+    """Return the tables of a feed with an outbox, of which all is known but what a look does not need."""
+    return FeedTables(FeedInfo(feed, FeedKind.OUTBOX, "int", (), ()), 0, 0)
+
+
+def _try(connection: sqlite3.Connection, tables: FeedTables, consumers: Sequence[str]) -> list[Row]:
+    """Return the rows of a look; none where the feed has not these tables."""
+    try:
+        return _rows(connection, tables, consumers)
+    except sqlite3.OperationalError as error:
+        if "no such" not in str(error):
+            raise
+        return []
+
+
+def _rows(connection: sqlite3.Connection, tables: FeedTables, consumers: Sequence[str]) -> list[Row]:
+    values = {
+        "feed": tables.info.name,
+        "kind": tables.info.kind.value,
+        "consumers": json.dumps(list(consumers)),
+    }
+    return connection.execute(look_sql(tables), values).fetchall()
+
+
+def look_sql(tables: FeedTables) -> str:
+    """
+    Return the select, which gives one row at least where there is such a feed, and none where not.
+
+    What it names itself is named as no event table can be: it would stand before one of that name.
+    """
+    waiting, known = '"changefeed.waiting"', '"changefeed.known"'
+    condition = tables.shard_condition.replace("?", f"{known}.id")
+    return f"""
+        with {waiting}(id) as ({tables.waiting_shards}),
+        {known}(id, waits) as (
+            select s.shard_id, s.shard_id in (select id from {waiting}) from {tables.state} as s
+            union all
+            select id, 1 from {waiting} where id not in (select shard_id from {tables.state})
+        )
+        select
+            (select sql from sqlite_master where type = 'table' and name = :feed collate nocase),
+            {known}.id,
+            (select max({tables.ulid}) from {tables.feed} where {condition}),
+            {known}.waits,
+            c.consumer,
+            c.ulid
+        from "changefeed.registry" as r
+        left join {known}
+        left join "changefeed.consumer" as c
+            on c.feed = r.feed and c.consumer in (select value from json_each(:consumers))
+            and c.shard = cast({known}.id as text)
+        where r.feed = :feed and r.kind = :kind
+        order by {known}.id
+    """
+
+
+def _ulid(value: bytes | None) -> Ulid | None:
+    return None if value is None else Ulid.of_bytes(value)

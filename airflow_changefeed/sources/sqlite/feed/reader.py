@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading feeds in SQLite."""
+
+from __future__ import annotations
+
+import shlex
+import sqlite3
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from airflow_changefeed.core.cursor import check_consumer
+from airflow_changefeed.core.feed import (
+    Event,
+    FeedInfo,
+    Page,
+    Shard,
+    ShardStatus,
+    StaleMark,
+    parse_shard,
+    shard_text,
+)
+from airflow_changefeed.core.times import from_milliseconds
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.exceptions import (
+    ColumnTypeError,
+    CursorBeyondFeedError,
+    InvalidArgumentError,
+    PurgedError,
+)
+from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Ask, Capabilities, Peek, RangePart
+from airflow_changefeed.sources.polls import answer, only
+from airflow_changefeed.sources.sqlite.capture.repair import first_unexportable
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, load_feeds
+from airflow_changefeed.sources.sqlite.feed.poll import look
+from airflow_changefeed.sources.sqlite.install.versions import look_beneath
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_changefeed.sources.sqlite.feed.arrow import RangeQuery
+
+MAX_PARTS = 10_000
+MAX_BATCH_ROWS = 1_000_000
+ON_MISSING = ("fail", "keys_only")
+
+
+class SqliteReader:
+    """
+    The part of the source that reads.
+
+    Of all its methods only :meth:`read_feed` writes, when it drains, and those that give resource versions,
+    when they note that columns changed.
+    """
+
+    database: SqliteDatabase
+    bulk_reader: str
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See :class:`~airflow_changefeed.sources.base.FeedReader`, also for all that follows."""
+        return Capabilities(
+            parallel_writers=False, needs_install=False, set_triggers=False, transaction_ids=False
+        )
+
+    def now(self) -> datetime:
+        """See the protocol."""
+        return self.database.now()
+
+    def feeds(self) -> list[FeedInfo]:
+        """See the protocol."""
+        with self.database.connect() as connection:
+            look_beneath(self.database, connection)
+            return [tables.info for tables in load_feeds(connection)]
+
+    def feed(self, feed: str) -> FeedInfo:
+        """See the protocol."""
+        with self.database.connect() as connection:
+            look_beneath(self.database, connection, feed)
+            return load_feed(connection, feed).info
+
+    def shards(self, feed: str) -> list[ShardStatus]:
+        """See the protocol."""
+        with self.database.connect() as connection, self.database.snapshot(connection):
+            tables = load_feed(connection, feed)
+            return [_status(connection, tables, *row) for row in _known_shards(connection, tables)]
+
+    def peek(self, feed: str, consumer: str) -> Peek:
+        """See the protocol."""
+        check_consumer(consumer)
+        return only(self.peek_many([(feed, consumer)]))
+
+    def peek_many(self, asks: Sequence[Ask]) -> list[Peek | Exception]:
+        """See the protocol."""
+        return answer(asks, lambda wanted: look(self.database, wanted))
+
+    def read_feed(self, feed: str, shard: Shard, after: Ulid, page_size: int = 1000) -> Page:
+        """See the protocol."""
+        if not 1 <= page_size <= MAX_PAGE_SIZE:
+            raise InvalidArgumentError(f"page_size must be 1 to {MAX_PAGE_SIZE} rows, not {page_size}")
+        with self.database.connect() as connection:
+            tables = load_feed(connection, feed)
+            # The feed first: most reads find something there and take no lock.
+            while not (events := self._page(connection, tables, shard, after, page_size)):
+                if not self.drain_some(connection, tables, shard, page_size):
+                    # Once more, as another reader may have emptied the outbox since the look at the feed.
+                    events = self._page(connection, tables, shard, after, page_size)
+                    break
+            return Page(shard, tuple(events))
+
+    def drain_some(self, connection: sqlite3.Connection, tables: FeedTables, shard: Shard, rows: int) -> int:
+        """Order some rows of a shard's outbox; the part of the source that controls does it."""
+        raise AttributeError("drain_some belongs to the part of the source that controls")
+
+    def _page(
+        self, connection: sqlite3.Connection, tables: FeedTables, shard: Shard, after: Ulid, page_size: int
+    ) -> list[Event]:
+        value = tables.to_sql(shard)
+        keys = ", ".join(tables.keys)
+        with self.database.snapshot(connection):
+            _check_cursor(connection, tables, shard, after)
+            rows = connection.execute(
+                f"select {tables.ulid}, {keys} from {tables.feed} "
+                f"where {tables.shard_condition} and {tables.ulid} > ? order by {tables.ulid} limit ?",
+                (value, after.bytes, page_size),
+            )
+            return [Event(Ulid.of_bytes(row[0]), tuple(row[1:])) for row in rows]
+
+    def count(self, feed: str, shard: Shard, ranges: Sequence[UlidRange]) -> list[int]:
+        """See the protocol."""
+        with self.database.connect() as connection, self.database.snapshot(connection):
+            return _count(connection, load_feed(connection, feed), shard, ranges)
+
+    def split(
+        self, feed: str, shard: Shard, range_: UlidRange, parts: int, *, rows: int | None = None
+    ) -> list[RangePart]:
+        """See the protocol."""
+        if not 1 <= parts <= MAX_PARTS:
+            raise InvalidArgumentError(f"parts must be 1 to {MAX_PARTS}, not {parts}")
+        with self.database.connect() as connection, self.database.snapshot(connection):
+            tables = load_feed(connection, feed)
+            check_purged(connection, tables, shard, range_.after)
+            if rows is None:
+                (rows,) = _count(connection, tables, shard, [range_])
+            if not rows:
+                return []
+            size = -(-rows // parts)
+            # One pass in all: each step walks on from the last border.
+            step = (
+                f"select {tables.ulid} from {tables.feed} where {_in_range(tables)} "
+                f"order by {tables.ulid} limit 1 offset ?"
+            )
+            value, upto, ends = tables.to_sql(shard), range_.upto.bytes, [range_.after]
+            for _ in range(-(-rows // size) - 1):
+                border = connection.execute(step, (value, ends[-1].bytes, upto, size - 1)).fetchone()
+                if border is None:  # fewer than somebody has counted
+                    break
+                ends.append(Ulid.of_bytes(border[0]))
+        # The last part ends where the range does, though its last event may stand before.
+        ends.append(range_.upto)
+        last = len(ends) - 2
+        return [
+            RangePart(UlidRange(start, end), size if number < last else rows - size * last)
+            for number, (start, end) in enumerate(pairwise(ends))
+        ]
+
+    def schema(self, feed: str) -> pa.Schema:
+        """See the protocol."""
+        with self.database.connect() as connection:
+            return _range_query(load_feed(connection, feed), 0, UlidRange(Ulid.MIN, Ulid.MIN)).schema
+
+    def stream(
+        self,
+        feed: str,
+        shard: Shard,
+        range_: UlidRange,
+        *,
+        batch_rows: int = 65_536,
+        on_missing: str = "fail",
+    ) -> Iterator[pa.RecordBatch]:
+        """See the protocol."""
+        _check_stream_options(batch_rows, on_missing)
+        if range_.is_empty:
+            return
+        try:
+            yield from self._stream(feed, shard, range_, batch_rows, on_missing)
+        except ColumnTypeError as error:
+            raise self._recorded(feed, shard, range_, error) from None
+
+    def _recorded(
+        self, feed: str, shard: Shard, range_: UlidRange, error: ColumnTypeError
+    ) -> ColumnTypeError:
+        """Return the error that names what a capture recorded: to correct its table does not correct that."""
+        with self.database.connect() as connection, self.database.snapshot(connection):
+            tables = load_feed(connection, feed)
+            value = None if tables.capture is None else first_unexportable(connection, tables, shard, range_)
+        if value is None:
+            return error
+        # The value itself is not repeated: it may be anything.
+        return ColumnTypeError(
+            f"feed {feed!r} shard {shard_text(shard)}: column {value.column!r} of table {value.table!r}, "
+            f"declared {value.declared or 'without type'!r}, cannot be exported unchanged as "
+            f"{value.expected}: the {value.image} row of event {value.ulid} holds another class "
+            f"({value.found}). It is recorded in {feed!r}, in the row where changefeed_event = "
+            f"{value.event}. Correct the rows of {value.table!r} that have such values, then replace what is "
+            f"recorded: airflow changefeed capture repair {shlex.quote(feed)} --conn-id ...",
+            feed=feed,
+            shard=shard,
+            column=f"{value.image}.{value.column}",
+            event=value.event,
+            ulid=str(value.ulid),
+        )
+
+    def _stream(
+        self, feed: str, shard: Shard, range_: UlidRange, batch_rows: int, on_missing: str
+    ) -> Iterator[pa.RecordBatch]:
+        from airflow_changefeed.sources.sqlite.feed import arrow
+
+        if self.bulk_reader == "adbc":
+            from airflow_changefeed.sources.sqlite.feed.adbc import stream_adbc
+
+            # Closed before ADBC opens the file, and opened again after it (ADR 0003).
+            with self.database.connect() as connection, self.database.snapshot(connection):
+                query = self._query(connection, feed, shard, range_, on_missing)
+                rows = arrow.bounded_rows(connection, query, batch_rows)
+            yield from stream_adbc(self.database.path, query, rows, self.database.lock_timeout)
+            # The check and the read were two connections: a purge in between would have left rows out (R12).
+            with self.database.connect() as connection, self.database.snapshot(connection):
+                self._query(connection, feed, shard, range_, on_missing)
+            return
+        with self.database.connect() as connection, self.database.snapshot(connection):
+            query = self._query(connection, feed, shard, range_, on_missing)
+            rows = arrow.bounded_rows(connection, query, batch_rows)
+            yield from arrow.stream_sqlite3(connection, query, rows)
+
+    def _query(
+        self, connection: sqlite3.Connection, feed: str, shard: Shard, range_: UlidRange, on_missing: str
+    ) -> RangeQuery:
+        tables = load_feed(connection, feed)
+        check_purged(connection, tables, shard, range_.after)
+        return _range_query(tables, shard, range_, on_missing, cuts_fractions=self.bulk_reader != "adbc")
+
+    def stale_marks(self, feed: str) -> list[StaleMark]:
+        """See the protocol."""
+        with self.database.connect() as connection:
+            load_feed(connection, feed)
+            rows = connection.execute(
+                'select number, shard, after_ulid, upto_ulid, at_ms, reason from "changefeed.stale" '
+                "where feed = ? order by number",
+                (feed,),
+            ).fetchall()
+        return [stale_mark(*row) for row in rows]
+
+
+def _check_stream_options(batch_rows: int, on_missing: str) -> None:
+    problems = []
+    if not 1 <= batch_rows <= MAX_BATCH_ROWS:
+        problems.append(f"batch_rows must be 1 to {MAX_BATCH_ROWS}, not {batch_rows}")
+    if on_missing not in ON_MISSING:
+        problems.append(f"on_missing must be one of {', '.join(ON_MISSING)}, not {on_missing!r}")
+    InvalidArgumentError.collect("stream", problems)
+
+
+def stale_mark(number: int, shard: str, after: bytes, upto: bytes, at_ms: int, reason: str) -> StaleMark:
+    """Return the mark of a row of ``changefeed.stale``."""
+    range_ = UlidRange(Ulid.of_bytes(after), Ulid.of_bytes(upto))
+    return StaleMark(number, parse_shard(shard), range_, from_milliseconds(at_ms), reason)
+
+
+def _in_range(tables: FeedTables) -> str:
+    return f"{tables.shard_condition} and {tables.ulid} > ? and {tables.ulid} <= ?"
+
+
+def _count(
+    connection: sqlite3.Connection, tables: FeedTables, shard: Shard, ranges: Sequence[UlidRange]
+) -> list[int]:
+    for range_ in ranges[:1]:
+        check_purged(connection, tables, shard, range_.after)
+    sql = f"select count(*) from {tables.feed} where {_in_range(tables)}"
+    value = tables.to_sql(shard)
+    return [
+        int(connection.execute(sql, (value, range_.after.bytes, range_.upto.bytes)).fetchone()[0])
+        for range_ in ranges
+    ]
+
+
+def _known_shards(connection: sqlite3.Connection, tables: FeedTables) -> list[tuple[Any, int, bytes, int]]:
+    """Return shard, clock, ``purged_upto`` and whether rows wait, of each shard that was ever written."""
+    return connection.execute(
+        f"with waiting(id) as ({tables.waiting_shards}) "
+        "select shard_id, max(time_ms, ?1), purged_upto, shard_id in (select id from waiting) "
+        f"from {tables.state} union all select id, ?1, zeroblob(16), 1 from waiting "
+        f"where id not in (select shard_id from {tables.state}) "
+        "order by 1",
+        (tables.floor_ms,),
+    ).fetchall()
+
+
+def _head(connection: sqlite3.Connection, tables: FeedTables, value: Any) -> Ulid | None:
+    row = connection.execute(
+        f"select {tables.ulid} from {tables.feed} where {tables.shard_condition} "
+        f"order by {tables.ulid} desc limit 1",
+        (value,),
+    ).fetchone()
+    return Ulid.of_bytes(row[0]) if row else None
+
+
+def _status(
+    connection: sqlite3.Connection, tables: FeedTables, value: Any, time_ms: int, purged: bytes, waits: int
+) -> ShardStatus:
+    return ShardStatus(
+        shard=tables.from_sql(value),
+        clock=from_milliseconds(time_ms),
+        head=_head(connection, tables, value),
+        sealed_until=from_milliseconds(tables.floor_ms) if tables.floor_ms else None,
+        purged_upto=Ulid.of_bytes(purged),
+        has_outbox=bool(waits),
+    )
+
+
+def shard_bounds(connection: sqlite3.Connection, tables: FeedTables, shard: Shard) -> tuple[Ulid, Ulid]:
+    """
+    Return ``purged_upto`` and the highest place a cursor may have.
+
+    No ULID at or below it will be given any more.
+    """
+    row = connection.execute(
+        f"select time_ms, ulid, purged_upto from {tables.state} where shard_id = ?", (tables.to_sql(shard),)
+    ).fetchone()
+    time_ms, last, purged = row or (0, bytes(16), bytes(16))
+    clock = Ulid.floor_milliseconds(max(time_ms, tables.floor_ms)).previous()
+    return Ulid.of_bytes(purged), max(clock, Ulid.of_bytes(last))
+
+
+def check_purged(connection: sqlite3.Connection, tables: FeedTables, shard: Shard, after: Ulid) -> None:
+    """Raise PurgedError when events after a place were purged (ADR 0001, R12)."""
+    purged, _ = shard_bounds(connection, tables, shard)
+    if after < purged:
+        name = tables.info.name
+        raise PurgedError(
+            f"feed {name!r} shard {shard_text(shard)}: events up to {purged} are purged, so nothing can be "
+            f"read after {after}. Start at {purged}, or read the export of that time",
+            feed=name,
+            shard=shard,
+            after=after,
+            purged_upto=purged,
+        )
+
+
+def _check_cursor(connection: sqlite3.Connection, tables: FeedTables, shard: Shard, after: Ulid) -> None:
+    check_purged(connection, tables, shard, after)
+    check_beyond(connection, tables, shard, after)
+
+
+def check_beyond(connection: sqlite3.Connection, tables: FeedTables, shard: Shard, ulid: Ulid) -> None:
+    """Raise CursorBeyondFeedError for a cursor that the shard's clock has not reached."""
+    _, highest = shard_bounds(connection, tables, shard)
+    if ulid > highest:
+        name = tables.info.name
+        raise CursorBeyondFeedError(
+            f"feed {name!r} shard {shard_text(shard)}: cursor {ulid} lies beyond the shard's clock, whose "
+            f"highest place is {highest}. The cursor is another feed's, or the database was restored to an "
+            "earlier state: choose a cursor the feed has reached",
+            feed=name,
+            shard=shard,
+            cursor=ulid,
+            highest=highest,
+        )
+
+
+def _range_query(
+    tables: FeedTables,
+    shard: Shard,
+    range_: UlidRange,
+    on_missing: str = "fail",
+    *,
+    cuts_fractions: bool = True,
+) -> RangeQuery:
+    """Return the statement that reads a range of a feed, a capture's or another's."""
+    if tables.capture is None:
+        from airflow_changefeed.sources.sqlite.feed.arrow import RangeQuery as Query
+    else:
+        from airflow_changefeed.sources.sqlite.capture.query import CaptureQuery as Query
+
+    return Query(tables, shard, range_, on_missing, cuts_fractions)

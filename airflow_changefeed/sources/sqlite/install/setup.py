@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Setting feeds up and dropping them, in SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import timedelta
+
+from airflow_changefeed import __version__
+from airflow_changefeed.core.feed import SHARD_KEY_TYPES, Column, FeedInfo, FeedKind
+from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
+from airflow_changefeed.sources.base import RESERVED_PREFIX, Installed
+from airflow_changefeed.sources.near import no_table
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.consumers.cursor_rows import end_consumers
+from airflow_changefeed.sources.sqlite.feed.names import (
+    CONSUMER_TABLES,
+    FeedTables,
+    columns_of,
+    load_feed,
+    load_feeds,
+    present,
+    quote,
+    users_tables,
+)
+from airflow_changefeed.sources.sqlite.feed.types import Storage, shard_check, storage_of
+from airflow_changefeed.sources.sqlite.install.identity import make_identity
+from airflow_changefeed.sources.sqlite.install.versions import (
+    begin_version,
+    bump_version,
+    check_absent,
+    check_feed,
+    end_version,
+    note_changes,
+)
+from airflow_changefeed.sql import fill, load_sql
+
+INSTALL = ("registry.table", "consumer.table", "stale.table", "lease.table")
+_OUTBOX_ONLY = ("feed.table", "outbox.table", "outbox_shard.index")
+#: Of which a capture has a form of its own.
+_OF_CAPTURES = ("feed.table", "state.table", "outbox.table")
+#: Well within the 48 bits of milliseconds of a ULID.
+_MAX_TOLERANCE = timedelta(days=36_500)
+#: SQLite's limit of columns in a result, less the three that a stream puts before them.
+_MAX_COLUMNS = 1_997
+_RESERVED_KEYS = {"ulid", "shard_id", "time_hint", "order_sequence"}
+
+
+class SqliteSetup:
+    """The part of the source that creates and drops its objects."""
+
+    database: SqliteDatabase
+
+    def set_up_feed(
+        self,
+        table: str,
+        *,
+        kind: FeedKind = FeedKind.OUTBOX,
+        shard_key_type: str = "int",
+        time_tolerance: timedelta = timedelta(hours=1),
+        resource_version: int | None = None,
+    ) -> FeedInfo:
+        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
+        problems = []
+        if shard_key_type not in SHARD_KEY_TYPES:
+            problems.append(
+                f"shard_key_type must be one of {', '.join(SHARD_KEY_TYPES)}, not {shard_key_type!r}"
+            )
+        if not timedelta(0) <= time_tolerance <= _MAX_TOLERANCE:
+            problems.append(f"time_tolerance must be 0 to {_MAX_TOLERANCE.days} days, not {time_tolerance}")
+        InvalidArgumentError.collect(f"feed {table!r}", problems)
+        kind = FeedKind(kind)
+        tolerance_ms = time_tolerance // timedelta(milliseconds=1)
+        with self.database.connect(wal=True) as connection:
+            note_changes(self.database, connection, table)
+            with self.database.write(connection):
+                install(connection, INSTALL)
+                make_identity(connection)
+                known = load_feeds(connection, table)
+                for tables in known:
+                    check_feed(connection, tables, resource_version)
+                if not known:
+                    check_absent(f"feed {table!r}", resource_version)
+                _check_same(known, kind, shard_key_type)
+                columns = _check_table(connection, table, kind)
+                tables = register(connection, table, kind, shard_key_type, tolerance_ms)
+                create(connection, tables, columns)
+                _check_keys(connection, tables)
+                if not known:
+                    begin_version(connection, tables)
+                elif known[0].tolerance_ms != tolerance_ms:
+                    bump_version(connection, table)
+                return load_feed(connection, table).info
+
+    def version(self) -> str:
+        """See :class:`~airflow_changefeed.sources.base.FeedControl`; the file holds no code of ours."""
+        with self.database.connect() as connection:
+            # Else a file that is no database would pass.
+            connection.execute("select count(*) from sqlite_master")
+        return __version__
+
+    def install(self, *, sequence_cache: int | None = None, force: bool = False) -> Installed:
+        """See :class:`~airflow_changefeed.sources.base.FeedControl`; ``set_up_feed`` makes all there is."""
+        version = self.version()
+        return Installed(version, version)
+
+    def drop_feed(self, feed: str, *, resource_version: int | None = None) -> None:
+        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
+        with self.database.connect() as connection:
+            note_changes(self.database, connection, feed)
+            with self.database.write(connection):
+                tables = load_feed(connection, feed, is_whole=False)
+                check_feed(connection, tables, resource_version)
+                self._drop(connection, tables)
+
+    def _drop(self, connection: sqlite3.Connection, tables: FeedTables) -> None:
+        for table in (tables.outbox, tables.feed_table, tables.state):
+            connection.execute(f"drop table if exists {table}")
+        # The one object of ours that lies on the user's table.
+        connection.execute(f"drop index if exists {tables.ulid_index}")
+        feed = tables.info.name
+        end_consumers(connection, feed)
+        for registry in ("registry", "consumer", "stale", *present(connection, CONSUMER_TABLES)):
+            connection.execute(f'delete from "changefeed.{registry}" where feed = ?', (feed,))
+        end_version(connection, feed)
+        if tables.capture is not None:
+            self.drop_recorded(connection, tables)
+
+    def drop_recorded(self, connection: sqlite3.Connection, tables: FeedTables) -> None:
+        """Drop what a capture has beside its feed; the part of the source that captures does it."""
+        raise AttributeError("drop_recorded belongs to the part of the source that captures")
+
+
+def install(connection: sqlite3.Connection, names: tuple[str, ...]) -> None:
+    """Make the tables that a file has once, where they are not there yet."""
+    for name in names:
+        connection.execute(load_sql(f"sqlite/install/{name}.sql"))
+
+
+def register(
+    connection: sqlite3.Connection, feed: str, kind: FeedKind, shard_key_type: str, tolerance_ms: int
+) -> FeedTables:
+    """Enter a feed into the registry, or its tolerance where it is there already."""
+    connection.execute(
+        'insert into "changefeed.registry" (feed, kind, shard_key_type, tolerance_ms) '
+        "values (?, ?, ?, ?) on conflict (feed) do update set tolerance_ms = excluded.tolerance_ms",
+        (feed, kind.value, shard_key_type, tolerance_ms),
+    )
+    return load_feed(connection, feed)
+
+
+def _check_same(found: list[FeedTables], kind: FeedKind, shard_key_type: str) -> None:
+    for tables in found:
+        info = tables.info
+        if tables.capture is not None:
+            raise FeedSetupError(
+                f"{info.name!r} is a capture, whose feed enable_capture sets up", feed=info.name
+            )
+        if (info.kind, info.shard_key_type) != (kind, shard_key_type):
+            raise FeedSetupError(
+                f"feed {info.name!r} exists already, as {info.kind.value} with {info.shard_key_type} shards; "
+                f"drop it first if it should become {kind.value} with {shard_key_type} shards",
+                feed=info.name,
+            )
+
+
+def _check_table(connection: sqlite3.Connection, table: str, kind: FeedKind) -> list[Column]:
+    """Return the key columns, or raise for all that keeps the table from being a feed."""
+    is_table = connection.execute(
+        "select 1 from sqlite_master where type = 'table' and name = ?", (table,)
+    ).fetchone()
+    if not is_table:
+        raise FeedSetupError(f"{_file(connection)}: {no_table(table, users_tables(connection))}", feed=table)
+    columns = columns_of(connection, table)
+    keys = [column for column, place in sorted(columns, key=lambda pair: pair[1]) if place]
+    problems = []
+    if not keys:
+        problems.append("it has no primary key, so its events cannot be told apart: give it one")
+    if len(columns) > _MAX_COLUMNS:
+        problems.append(f"it has {len(columns)} columns, and a feed reads at most {_MAX_COLUMNS} at once")
+    if kind is FeedKind.OUTBOX:
+        problems += [
+            f"key column {column.name!r} has a name that the feed itself uses: rename it"
+            for column in keys
+            if column.name.lower() in _RESERVED_KEYS
+        ]
+    elif not any(
+        column.name.lower() == "ulid" and storage_of(column) is Storage.BLOB for column, _ in columns
+    ):
+        problems.append(
+            "serialized writers keep the ULID in a blob column named ulid, which it lacks: add it"
+        )
+    for column, _ in columns:
+        if column.name.lower().startswith(RESERVED_PREFIX):
+            problems.append(
+                f"column {column.name!r} begins with {RESERVED_PREFIX!r}, which is ours: rename it"
+            )
+    if problems:
+        raise FeedSetupError(
+            f"table {table!r} cannot become a feed: {'; '.join(problems)}", feed=table, problems=problems
+        )
+    return keys
+
+
+def _check_keys(connection: sqlite3.Connection, tables: FeedTables) -> None:
+    """Raise when the feed's own tables were made for another primary key of the event table."""
+    if tables.is_serialized:
+        return
+    ours = [column for column, _ in columns_of(connection, f"changefeed.feed:{tables.info.name}")]
+    before = [column.name for column in ours if column.name not in ("shard_id", "ulid")]
+    now = [column.name for column in tables.info.key_columns]
+    if before != now:
+        raise FeedSetupError(
+            f"feed {tables.info.name!r} was made for the primary key ({', '.join(before)}), and its table's "
+            f"is now ({', '.join(now)}): drop the feed first, which forgets its order, or give the table its "
+            "key back",
+            feed=tables.info.name,
+        )
+
+
+def _file(connection: sqlite3.Connection) -> str:
+    return str(connection.execute("pragma database_list").fetchone()[2])
+
+
+def create(connection: sqlite3.Connection, tables: FeedTables, keys: list[Column]) -> None:
+    """Make the objects of a feed that are not there yet."""
+    shard_key_type = tables.info.shard_key_type
+    is_number = shard_key_type != "uniqueidentifier"
+    tokens = {
+        "state": tables.state,
+        "feed": tables.feed_table,
+        "outbox": tables.outbox,
+        "outbox_shard": tables.outbox_shard,
+        "key_definitions": ",\n    ".join(f"{quote(key.name)} {key.type} not null" for key in keys),
+        "shard_type": "integer" if is_number else "text",
+        "shard_default": "0" if is_number else "null",
+        "shard_check": shard_check(shard_key_type, "shard_id"),
+    }
+    connection.execute(fill(load_sql(f"sqlite/{_folder(tables, 'state.table')}/state.table.sql"), tokens))
+    if not tables.is_serialized:
+        for name in _OUTBOX_ONLY if tables.capture is None else _OF_CAPTURES:
+            connection.execute(fill(load_sql(f"sqlite/{_folder(tables, name)}/{name}.sql"), tokens))
+    else:
+        condition = tables.shard_condition.partition(" = ")[0]
+        shard = f"{condition}, " if condition != "0" else ""
+        connection.execute(
+            f"create unique index if not exists {tables.ulid_index} on {tables.table} ({shard}{tables.ulid})"
+        )
+
+
+def _folder(tables: FeedTables, name: str) -> str:
+    return "capture" if tables.capture is not None and name in _OF_CAPTURES else "feed"

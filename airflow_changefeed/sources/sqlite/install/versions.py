@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The resource versions of feeds and captures, in SQLite.
+
+They are kept beside a fingerprint of the columns of the event table (of a capture: of its tables), so that a
+change beneath is a new version as soon as somebody reads or would write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+
+from airflow_changefeed.sources.base_versions import NOTHING, capture_text, check_version, feed_text
+from airflow_changefeed.sources.sqlite.capture.drift import drift_of
+from airflow_changefeed.sources.sqlite.capture.gaps import gaps
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feeds
+from airflow_changefeed.sql import load_sql
+
+#: Of a feed that was dropped; no columns have it.
+_DROPPED = ""
+
+
+def look_beneath(database: SqliteDatabase, connection: sqlite3.Connection, feed: str | None = None) -> None:
+    """
+    Note for a reader what changed beneath feeds; it waits for nobody, and passes over what it cannot write.
+
+    The version that it then reads is an old one, so that a write which names it is refused.
+
+    :param feed: None for all.
+    """
+    if not _changed(connection, feed):
+        return
+    connection.execute("pragma busy_timeout = 0")
+    try:
+        note_changes(database, connection, feed)
+    except sqlite3.OperationalError:
+        pass
+    finally:
+        connection.execute(f"pragma busy_timeout = {int(database.lock_timeout * 1000)}")
+
+
+def note_changes(database: SqliteDatabase, connection: sqlite3.Connection, feed: str | None = None) -> None:
+    """
+    Note for a writer what changed beneath feeds, in a transaction of its own: it stays where the write is
+    refused.
+
+    :param feed: None for all.
+    """
+    if not _changed(connection, feed):
+        return
+    with database.write(connection):
+        for tables in _changed(connection, feed):
+            # A feed of an older version of this package has no row yet.
+            _store(connection, tables.info.name, _fingerprint(connection, tables))
+
+
+def begin_version(connection: sqlite3.Connection, tables: FeedTables) -> None:
+    """Give a feed that was just made its first version: above those of earlier ones of its name."""
+    _store(connection, tables.info.name, _fingerprint(connection, tables))
+
+
+def end_version(connection: sqlite3.Connection, feed: str) -> None:
+    """Keep the version of a feed that is dropped."""
+    _store(connection, feed, _DROPPED)
+
+
+def bump_version(connection: sqlite3.Connection, feed: str) -> None:
+    """Give a feed the next version; what changed beneath it was noted before."""
+    connection.execute(
+        'update "changefeed.feed_version" set resource_version = resource_version + 1 where feed = ?', (feed,)
+    )
+
+
+def check_feed(connection: sqlite3.Connection, tables: FeedTables, expected: int | None) -> None:
+    """Raise StaleVersionError where a feed, or its capture, is not at the version that a write names."""
+    # Another may have changed the columns since changes were noted, before the lock of this write.
+    is_changed = tables.fingerprint is not None and tables.fingerprint != _fingerprint(connection, tables)
+    version = tables.info.resource_version + is_changed
+    if expected in (None, version):
+        return
+    capture = tables.capture
+    what, present = "feed", feed_text(tables.info)
+    if capture is not None:
+        what, present = (
+            "capture",
+            capture_text(
+                [table.name for table in capture.tables],
+                drift_of(connection, capture),
+                gaps(connection, capture.name, is_open=True),
+                is_enabled=capture.is_enabled,
+            ),
+        )
+    check_version(f"{what} {tables.info.name!r}", expected, version, present)
+
+
+def check_absent(what: str, expected: int | None) -> None:
+    """Raise StaleVersionError where a write names the version of what is not there."""
+    check_version(what, expected, 0, NOTHING)
+
+
+def _changed(connection: sqlite3.Connection, feed: str | None) -> list[FeedTables]:
+    return [
+        tables
+        for tables in load_feeds(connection, feed)
+        if tables.fingerprint != _fingerprint(connection, tables)
+    ]
+
+
+def _fingerprint(connection: sqlite3.Connection, tables: FeedTables) -> str:
+    """Return a hash of names, types, nullability, keys and order of the columns."""
+    names = [tables.info.name]
+    if tables.capture is not None:
+        names = [table.name for table in tables.capture.tables]
+    columns = connection.execute(
+        'select t.key, c.name, c.type, c."notnull", c.pk from json_each(?) as t '
+        "join pragma_table_xinfo(t.value) as c where c.hidden <> 1 order by t.key, c.cid",
+        (json.dumps(names),),
+    ).fetchall()
+    return hashlib.sha256(json.dumps(columns).encode()).hexdigest()
+
+
+def _store(connection: sqlite3.Connection, feed: str, fingerprint: str) -> None:
+    connection.execute(load_sql("sqlite/install/feed_version.table.sql"))
+    connection.execute(
+        'insert into "changefeed.feed_version" (feed, resource_version, fingerprint) values (?, 1, ?) '
+        "on conflict (feed) do update set resource_version = resource_version + 1, "
+        "fingerprint = excluded.fingerprint",
+        (feed, fingerprint),
+    )

@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The few things an export asks of a file system, on local disks and, through fsspec, on object stores.
+
+Local: a folder appears, moves and vanishes by one rename. Elsewhere a move is a copy and a delete of each
+file, and
+what :class:`airflow_changefeed.output.store.ExportStore` promises is less (docs/adr/0002-output-layout.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import re
+import shutil
+import stat
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, BinaryIO, Protocol
+
+from airflow_changefeed.exceptions import OutputNotWritableError
+from airflow_changefeed.storage.credentials import made
+from airflow_changefeed.storage.errors import answering, check_path, secrets_of
+from airflow_changefeed.storage.objects import OpenUpload, Receipt
+from airflow_changefeed.storage.remote import RemoteFiles
+
+__all__ = ["Files", "LocalFiles", "RemoteFiles", "open_files", "unfinished", "writing"]
+
+#: The folder of an output for what is not data; readers of Parquet skip names that begin with "_".
+CONTROL = "_changefeed"
+_TRIES = 100
+_HADOOPS = {"wasb": "abfs", "wasbs": "abfss"}
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}")
+
+
+class Files(Protocol):
+    """
+    A file system below the root of an output; paths are its own, without protocol.
+
+    ``url`` gives them back with scheme and authority as the user wrote them for the root: Spark may know the
+    storage by that name only, as ``s3a://`` or an account in ``abfs://``.
+    """
+
+    root: str
+    #: Whether a folder with all its files moves at once.
+    moves_folders: bool
+    #: Whether files are sent to their place unseen, and appear when they are completed.
+    has_uploads: bool
+
+    def url(self, path: str) -> str:
+        """Return a path as Spark and other readers name it."""
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder, sorted; none when there is no such folder."""
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the bytes of all files below a folder, by path relative to it."""
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file or folder."""
+
+    def size(self, path: str) -> int | None:
+        """Return a file's bytes; None when there is no such file."""
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file's content; None when there is no such file."""
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a whole file at once: readers see all of it, or what was there before."""
+
+    def writer(self, path: str) -> contextlib.AbstractContextManager[Any]:
+        """Open a new file for writing bytes."""
+
+    def complete(self, path: str, receipt: Receipt, size: int) -> bool:
+        """Let an uploaded file appear; False when it was taken away. Harmless to repeat."""
+
+    def uploads(self, folder: str) -> list[OpenUpload]:
+        """Return the uploads below a folder that are under way, or were left by the dead."""
+
+    def abort(self, path: str, upload_id: str) -> None:
+        """Remove what an upload has sent, so that it can never be completed."""
+
+    def reader(self, path: str) -> BinaryIO:
+        """Open a file for reading bytes at random places; FileNotFoundError when there is none."""
+
+    def move(self, source: str, target: str) -> bool:
+        """Move a file or folder to where nothing is; False when there is nothing to move."""
+
+    def swap_in(self, source: str, target: str) -> bool | None:
+        """Move a folder to where none with content is; False if there is one, None without a source."""
+
+    def remove(self, path: str) -> None:
+        """Remove a folder with all in it; harmless when there is none."""
+
+    def remove_file(self, path: str) -> None:
+        """Remove a file; harmless when there is none."""
+
+    def sweep(self) -> None:
+        """Remove what a killed :meth:`remove` has left."""
+
+    def prune(self, folder: str, upto: str) -> None:
+        """Remove a folder if it is empty, then its parents up to but not ``upto``."""
+
+    def check_writable(self) -> None:
+        """
+        Check without a trace whether the root can be written.
+
+        :raises OutputNotWritableError: it cannot.
+        """
+
+
+def open_files(path: str, storage_options: Mapping[str, Any] | None = None) -> Files:
+    """
+    Open the file system of an output.
+
+    :param path: local path or fsspec URL.
+    :param storage_options: for fsspec; may hold secrets, and what
+        :func:`~airflow_changefeed.storage.credentials.made` makes credentials of.
+    :raises OutputNotWritableError: no such protocol, its package is not installed, or the path holds a
+        secret.
+    :raises TransientError: the file system could not be reached.
+    """
+    from fsspec.core import url_to_fs
+    from fsspec.implementations.local import LocalFileSystem
+
+    check_path(path)
+    _check_spelling(path)
+    secrets = tuple(secrets_of(storage_options or {}))
+    with answering(path, secrets, ours=()):
+        system, root = url_to_fs(_known(path), **made(storage_options or {}))
+    if isinstance(system, LocalFileSystem):
+        return LocalFiles(root, path if path.startswith("file:") else None)
+    return RemoteFiles(system, root, secrets, url=path)
+
+
+def _check_spelling(path: str) -> None:
+    """Refuse what would silently be a folder of the process's own, such as ``s3:/lake``."""
+    if not path.strip():
+        raise OutputNotWritableError("the output path is empty: give a folder, or a URL as s3://lake/feeds")
+    scheme, separator, rest = path.partition(":")
+    is_known = "://" in path or scheme == "file" or len(scheme) == 1
+    if separator and scheme.isalnum() and not is_known:
+        meant = f"{scheme}://{rest.lstrip('/')}"
+        raise OutputNotWritableError(
+            f"output path {path!r} is neither a URL nor an absolute path: did you mean {meant!r}?",
+            path=path,
+        )
+
+
+def _known(path: str) -> str:
+    """Return a path by a scheme that fsspec knows: Hadoop's older one of Azure's blobs is none."""
+    scheme, separator, rest = path.partition("://")
+    return f"{_HADOOPS.get(scheme, scheme)}{separator}{rest}"
+
+
+def unfinished(name: str) -> str | None:
+    """Return the name under which a temporary file was to appear; None for the name of something else."""
+    match = _TEMPORARY.fullmatch(name)
+    return match[1] if match else None
+
+
+@contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Turn the operating system's refusal to write into our error."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as problem:
+        raise OutputNotWritableError(
+            f"output path {path} cannot be written: {problem.strerror or problem}; give the export its own "
+            "writable folder with space left",
+            path=path,
+        ) from problem
+
+
+def _never_there(path: str) -> OutputNotWritableError:
+    """Return the error for a file whose folder is not there, however often it is made."""
+    there = _deepest(os.path.dirname(path))
+    return OutputNotWritableError(
+        f"{path} cannot be made: {there} takes no folder, or loses it again. Is the path right, and is what "
+        "belongs there mounted?",
+        path=path,
+    )
+
+
+def _deepest(path: str) -> str:
+    """Return the deepest part of a path that is there."""
+    while not os.path.lexists(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _make_folder(path: str) -> None:
+    """Make a folder with its parents; not found where somebody prunes it at this moment."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except FileExistsError:
+        # What makedirs found there may be gone by the time that it looks whether it is a folder.
+        if not stat.S_ISDIR(os.stat(path).st_mode):
+            raise
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+
+
+class LocalFiles:
+    """
+    Files on a disk that this machine mounts.
+
+    :param root: absolute path.
+    :param url: the root as the user wrote it; None for the path alone.
+    """
+
+    moves_folders = True
+    has_uploads = False
+
+    def __init__(self, root: str, url: str | None = None) -> None:
+        self.root = root.rstrip("/") or "/"
+        self._url = (self.root if url is None else url).rstrip("/")
+
+    def url(self, path: str) -> str:
+        """Return a path as Spark and other readers name it."""
+        return self._url + path.removeprefix(self.root.rstrip("/"))
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder, sorted; none when there is no such folder."""
+        try:
+            return sorted(os.listdir(folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the bytes of all files below a folder, by path relative to it."""
+        found: dict[str, int] = {}
+        for where, _, names in os.walk(folder):
+            for name in names:
+                path = f"{where}/{name}"
+                # A file may vanish while we look: another attempt is being cleaned up.
+                with contextlib.suppress(FileNotFoundError):
+                    found[os.path.relpath(path, folder)] = os.stat(path).st_size
+        return found
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file or folder."""
+        return os.path.exists(path)
+
+    def size(self, path: str) -> int | None:
+        """Return a file's bytes; None when there is no such file."""
+        return os.path.getsize(path) if os.path.isfile(path) else None
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file's content; None when there is no such file."""
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a whole file at once: readers see all of it, or what was there before."""
+        folder, name = os.path.split(path)
+        for _ in range(_TRIES):
+            temporary = f"{folder}/.{name}.{uuid.uuid4().hex[:8]}"
+            with writing(path):
+                try:
+                    with self._create(temporary) as file:
+                        file.write(content)
+                    # Not found: a newer attempt took it for a leftover; let it find the whole file.
+                    with contextlib.suppress(FileNotFoundError):
+                        os.replace(temporary, path)
+                        return
+                finally:
+                    with contextlib.suppress(OSError):
+                        os.unlink(temporary)
+        raise OutputNotWritableError(f"{path} cannot be written: it is removed again and again", path=path)
+
+    @staticmethod
+    def _create(path: str) -> BinaryIO:
+        for _ in range(_TRIES):
+            # Not found: somebody pruned the empty folder just made.
+            with contextlib.suppress(FileNotFoundError):
+                _make_folder(os.path.dirname(path))
+                return open(path, "wb")
+        raise _never_there(path)
+
+    @contextmanager
+    def writer(self, path: str) -> Iterator[Any]:
+        """Open a new file for writing bytes."""
+        with writing(path), self._create(path) as file:
+            yield file
+
+    def complete(self, path: str, receipt: Receipt, size: int) -> bool:
+        """Refuse: files are renamed to their place, as :attr:`has_uploads` says."""
+        raise io.UnsupportedOperation(f"{path} is on a disk, where nothing is uploaded")
+
+    def uploads(self, folder: str) -> list[OpenUpload]:
+        """Return none."""
+        return []
+
+    def abort(self, path: str, upload_id: str) -> None:
+        """Nothing to do: there are no uploads."""
+
+    def reader(self, path: str) -> BinaryIO:
+        """Open a file for reading bytes at random places; FileNotFoundError when there is none."""
+        return open(path, "rb")
+
+    def move(self, source: str, target: str) -> bool:
+        """Move a file or folder to where nothing is; False when there is nothing to move."""
+        with writing(target):
+            for _ in range(_TRIES):
+                if not os.path.exists(source):
+                    return False
+                # Not found: the source is gone meanwhile, or somebody pruned the target's empty parent.
+                with contextlib.suppress(FileNotFoundError):
+                    _make_folder(os.path.dirname(target))
+                    os.rename(source, target)
+                    return True
+        raise _never_there(target)
+
+    def swap_in(self, source: str, target: str) -> bool | None:
+        """Move a folder to where none with content is; False if there is one, None without a source."""
+        try:
+            return self.move(source, target) or None
+        except OutputNotWritableError as problem:
+            cause = problem.__cause__
+            # rename(2) replaces an empty folder only: of two attempts at a unit one gets its place.
+            if isinstance(cause, OSError) and cause.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                return False
+            raise
+
+    def remove(self, path: str) -> None:
+        """Remove a folder with all in it; harmless when there is none."""
+        if not os.path.isdir(path):
+            self.remove_file(path)
+            return
+        with writing(path):
+            # Gone for its owner, who may still write to it, at once; then piece by piece.
+            condemned = f"{self._trash}/{uuid.uuid4().hex}"
+            if self.move(path, condemned):
+                shutil.rmtree(condemned, ignore_errors=True)
+                self.prune(self._trash, self.root)
+
+    def remove_file(self, path: str) -> None:
+        """Remove a file; harmless when there is none."""
+        with writing(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.unlink(path)
+
+    @property
+    def _trash(self) -> str:
+        return f"{self.root}/{CONTROL}/removed"
+
+    def sweep(self) -> None:
+        """Remove what a killed :meth:`remove` has left."""
+        for name in self.names(self._trash):
+            shutil.rmtree(f"{self._trash}/{name}", ignore_errors=True)
+        self.prune(self._trash, self.root)
+
+    def prune(self, folder: str, upto: str) -> None:
+        """Remove a folder if it is empty, then its parents up to but not ``upto``."""
+        while folder.startswith(f"{upto}/"):
+            try:
+                os.rmdir(folder)
+            except FileNotFoundError:
+                pass
+            except OSError:
+                return
+            folder = os.path.dirname(folder)
+
+    def check_writable(self) -> None:
+        """Check without a trace whether the root can be written."""
+        there = _deepest(self.root)
+        if not os.path.isdir(there) or not os.access(there, os.W_OK | os.X_OK):
+            why = "is not writable" if os.path.isdir(there) else "is no folder"
+            raise OutputNotWritableError(
+                f"output path {self.root} cannot be written: {there} {why}; give the export its own writable "
+                "folder",
+                path=self.root,
+            )
+        if there != self.root:
+            # Some say that they can be written and take nothing, such as /proc, or where disks are mounted.
+            trial = f"{there}/.changefeed-{uuid.uuid4().hex[:8]}"
+            try:
+                os.mkdir(trial)
+                os.rmdir(trial)
+            except OSError as problem:
+                raise OutputNotWritableError(
+                    f"output path {self.root} cannot be made: {there} takes no folder "
+                    f"({problem.strerror}). Is the path right, and is what belongs there mounted?",
+                    path=self.root,
+                ) from problem

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of an output on an object store, or on whatever else fsspec knows."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import posixpath
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, BinaryIO, cast
+
+from airflow_changefeed.exceptions import ChangefeedError, TransientError
+from airflow_changefeed.storage.errors import answering
+from airflow_changefeed.storage.objects import COPY_SECONDS, OpenUpload, Receipt, open_objects
+
+
+class _Sink:
+    """A remote file that is being written: its errors are told from those of who writes."""
+
+    def __init__(self, file: Any, answering_: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+        self._file = file
+        self._answering = answering_
+
+    def write(self, content: Any) -> Any:
+        """Write bytes."""
+        with self._answering():
+            return self._file.write(content)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+class _Source:
+    """A remote file that is being read: its errors are told from those of its content."""
+
+    def __init__(self, file: Any, answering_: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+        self._file = file
+        self._answering = answering_
+
+    def read(self, *size: int) -> Any:
+        """Read bytes."""
+        with self._answering():
+            return self._file.read(*size)
+
+    def seek(self, *place: int) -> Any:
+        """Go to a place."""
+        with self._answering():
+            return self._file.seek(*place)
+
+    def __enter__(self) -> _Source:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+class RemoteFiles:
+    """
+    Files of an object store, or of any other file system that fsspec knows: nothing but single files is
+    atomic.
+
+    :param url: the root as the user wrote it; None for fsspec's own way.
+    """
+
+    moves_folders = False
+
+    def __init__(
+        self, system: Any, root: str, secrets: Sequence[str] = (), *, url: str | None = None
+    ) -> None:
+        self.system = system
+        self.root = root.rstrip("/")
+        self.objects = open_objects(system)
+        self.has_uploads = self.objects.has_uploads
+        self._secrets = secrets
+        self._url = url
+
+    def _answering(self, path: str) -> contextlib.AbstractContextManager[None]:
+        return answering(path, self._secrets)
+
+    def _writing(self, path: str) -> contextlib.AbstractContextManager[None]:
+        """The same, where a missing file is one nobody expects: the bucket."""
+        return answering(path, self._secrets, ours=(ChangefeedError,))
+
+    @contextmanager
+    def _sending(self, path: str) -> Iterator[None]:
+        """The same, where what is missing is the upload that was begun."""
+        try:
+            with self._answering(path):
+                yield
+        except FileNotFoundError:
+            raise TransientError(
+                f"the upload to {path} was aborted by a newer attempt, or by the bucket's lifecycle rule for "
+                "uploads; retry",
+                path=path,
+            ) from None
+
+    def url(self, path: str) -> str:
+        """Return a path as Spark and other readers name it."""
+        if self._url is None:
+            return str(self.system.unstrip_protocol(path))
+        return self._url.rstrip("/") + path.removeprefix(self.root)
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder, sorted; none when there is no such folder."""
+        with self._answering(folder), contextlib.suppress(FileNotFoundError):
+            return sorted(set(self.objects.names(folder)))
+        return []
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the bytes of all files below a folder, by path relative to it."""
+        with self._answering(folder), contextlib.suppress(FileNotFoundError):
+            return self.objects.sizes(folder)
+        return {}
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file or folder."""
+        return self.size(path) is not None or bool(self.names(path))
+
+    def size(self, path: str) -> int | None:
+        """Return a file's bytes; None when there is no such file."""
+        with self._answering(path):
+            return self.objects.size(path)
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file's content; None when there is no such file."""
+        with self._answering(path):
+            try:
+                return self.objects.read(path)
+            except (FileNotFoundError, IsADirectoryError):
+                return None
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a whole file at once: readers see all of it, or what was there before."""
+        with self._writing(path):
+            self.objects.write(path, content)
+
+    @contextmanager
+    def writer(self, path: str) -> Iterator[Any]:
+        """Open a new file for writing bytes; with uploads, one that nobody sees before it is completed."""
+        with self._writing(path):
+            file: Any = self.objects.open(path)
+        sending = self._sending if self.has_uploads else self._writing
+        try:
+            yield _Sink(file, lambda: sending(path))
+        except BaseException:
+            # The source's error, or our own; it says more than what the close may add.
+            with contextlib.suppress(Exception):
+                getattr(file, "abandon", file.close)()
+            raise
+        with sending(path):
+            file.close()
+
+    def complete(self, path: str, receipt: Receipt, size: int) -> bool:
+        """Let an uploaded file appear; False when it was taken away. Harmless to repeat."""
+        with self._answering(path):
+            try:
+                self.objects.complete(path, receipt)
+                return True
+            except FileNotFoundError:
+                pass
+            # Completed already, before a crash; or aborted by a newer attempt. Not asked within the except:
+            # an outage here would be judged by the 404 before it.
+            return self.objects.size(path) == size
+
+    def uploads(self, folder: str) -> list[OpenUpload]:
+        """
+        Return the uploads below a folder that are under way, or were left by the dead.
+
+        :raises OutputNotWritableError: the right to list them is missing.
+        """
+        with self._answering(folder), contextlib.suppress(FileNotFoundError):
+            return self.objects.uploads(folder)
+        return []
+
+    def abort(self, path: str, upload_id: str) -> None:
+        """Remove what an upload has sent, so that it can never be completed."""
+        with self._answering(path):
+            self.objects.abort(path, upload_id)
+
+    def reader(self, path: str) -> BinaryIO:
+        """Open a file for reading bytes at random places; FileNotFoundError when there is none."""
+        with self._answering(path):
+            self.system.invalidate_cache()
+            file = self.system.open(path, "rb")
+        return cast(BinaryIO, _Source(file, lambda: self._answering(path)))
+
+    def move(self, source: str, target: str) -> bool:
+        """
+        Move a file, or the files of a folder; False when there is nothing to move.
+
+        A file that vanishes meanwhile was moved, or removed, by another exporter.
+        """
+        below = {f"/{name}": size for name, size in self.sizes(source).items()}
+        if not below and (own := self.size(source)) is not None:
+            below = {"": own}
+        moved = [end for end, each in below.items() if self._copy(f"{source}{end}", f"{target}{end}", each)]
+        # Only now: a reader that looks at both places always finds one.
+        for end in moved:
+            self.remove_file(f"{source}{end}")
+        return bool(moved)
+
+    def _copy(self, source: str, target: str, size: int) -> bool:
+        with self._answering(target):
+            try:
+                self.objects.copy(source, target)
+            except FileNotFoundError:
+                return False
+        until = time.monotonic() + COPY_SECONDS
+        pause = 0.05
+        while (copied := self.size(target)) != size:
+            # Gone, source and copy: a newer attempt has removed both.
+            if copied is None and self.size(source) is None:
+                return False
+            if time.monotonic() > until:
+                raise TransientError(
+                    f"the copy of {source} to {target} has {copied or 0} of {size} bytes after "
+                    f"{COPY_SECONDS:.0f} seconds; the source is untouched, retry"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, 5.0)
+        return True
+
+    def swap_in(self, source: str, target: str) -> bool | None:
+        """Refuse: an object store has no exclusive rename, as :attr:`moves_folders` says."""
+        raise io.UnsupportedOperation(
+            f"no folder can be renamed to {target}: {source} lies on an object store"
+        )
+
+    def remove(self, path: str) -> None:
+        """Remove a folder with all in it; harmless when there is none."""
+        for name in self.sizes(path):
+            self.remove_file(f"{path}/{name}")
+        with self._answering(path):
+            self.objects.drop(path)
+
+    def remove_file(self, path: str) -> None:
+        """Remove a file; harmless when there is none."""
+        with self._answering(path):
+            self.objects.delete(path)
+
+    def sweep(self) -> None:
+        """Nothing to do: a remove that was killed is repeated under the same names."""
+
+    def prune(self, folder: str, upto: str) -> None:
+        """Remove a folder if it is empty, where the store has folders at all."""
+        with self._answering(folder):
+            while folder.startswith(f"{upto}/") and self.objects.prune(folder):
+                folder = posixpath.dirname(folder)
+
+    def check_writable(self) -> None:
+        """An object store tells only when it is written to: claiming the output does that."""

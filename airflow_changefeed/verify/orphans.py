@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds what no manifest names: units whose manifest is gone, leftovers, and files that are not ours."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterator
+
+from airflow_changefeed.core import documents
+from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.ulid import UlidRange
+from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.exceptions import (
+    InvalidArgumentError,
+    ManifestError,
+    OutputNotWritableError,
+    UnsupportedVersionError,
+)
+from airflow_changefeed.output import claims
+from airflow_changefeed.output.layout import ManifestName, parse_unit, placed_attempt, token_text
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.storage.files import unfinished
+from airflow_changefeed.verify.findings import Finding, FindingKind
+
+_SHARD, _DATE, _UNIT = "changefeed_shard=", "changefeed_date=", "changefeed_unit="
+
+
+def claim(store: ExportStore, database: str = "") -> Iterator[Finding]:
+    """
+    Find what is wrong with the document that says whose output this is.
+
+    :param database: identity of the feed's; empty where it is not known.
+    """
+    path = store.layout.claim
+    content = store.files.read(path)
+    if content is None:
+        message = f"{path} is missing: nothing says whose export this is; the next export writes it again"
+        yield Finding(FindingKind.MISSING_CLAIM, None, path, message)
+        return
+    try:
+        document = documents.load(
+            content.decode(errors="replace"),
+            claims.KIND,
+            claims.SCHEMA_VERSION,
+            where=path,
+            error=ManifestError,
+        )
+    except UnsupportedVersionError as problem:
+        yield Finding(FindingKind.NEWER_CLAIM, None, path, problem.message)
+    except ManifestError as problem:
+        yield Finding(FindingKind.DAMAGED_CLAIM, None, path, problem.message)
+    else:
+        if document.get("feed") != store.feed:
+            message = f"{path} claims the output for feed {document.get('feed')!r}, not for {store.feed!r}"
+            yield Finding(FindingKind.FOREIGN_CLAIM, None, path, message)
+        elif database and document.get("database", database) != database:
+            message = f"{path} claims the output for database {document['database']}, not for {database}"
+            yield Finding(FindingKind.FOREIGN_CLAIM, None, path, message)
+
+
+def data_shards(store: ExportStore) -> list[Shard]:
+    """Return the shards that have data, whether or not a manifest speaks of it."""
+    found = (_shard(name) for name in store.files.names(store.layout.data))
+    return [shard for shard in found if shard is not None]
+
+
+def _shard(name: str) -> Shard | None:
+    if not name.startswith(_SHARD):
+        return None
+    try:
+        shard = parse_shard(name.removeprefix(_SHARD))
+    except InvalidArgumentError:
+        return None
+    return shard if f"{_SHARD}{shard_text(shard)}" == name else None
+
+
+def orphans(
+    store: ExportStore, shard: Shard, wanted: UlidRange, known: Collection[ExportUnit]
+) -> list[tuple[ExportUnit, Finding]]:
+    """
+    Find a shard's placed units that no manifest speaks of.
+
+    :param wanted: only units that overlap it.
+    :param known: units that have a manifest.
+    """
+    folder = f"{store.layout.data}/{_SHARD}{shard_text(shard)}"
+    dates = [name for name in store.files.names(folder) if name.startswith(_DATE)]
+    first = f"{_DATE}{wanted.after.next().time.date().isoformat()}"
+    last = f"{_DATE}{wanted.upto.time.date().isoformat()}"
+    # A unit that reaches in from outside lies in the nearest folder, as manifests do.
+    begin, end = bisect_left(dates, first), bisect_right(dates, last)
+    found = []
+    for date in dates[max(begin - 1, 0) : end + 1]:
+        for name in store.files.names(f"{folder}/{date}"):
+            unit = parse_unit(shard, name.removeprefix(_UNIT)) if name.startswith(_UNIT) else None
+            if unit is None or f"{_DATE}{unit.date}" != date or unit in known:
+                continue
+            if unit.range.overlaps(wanted) and not store.attempts_of(unit):
+                found += [(unit, _orphan(store, unit, attempt)) for attempt in _with_files(store, unit)]
+    return found
+
+
+def _with_files(store: ExportStore, unit: ExportUnit) -> list[int]:
+    """Return the tokens of placed attempts that have files; a folder alone is no data."""
+    folders = {name.partition("/")[0] for name in store.files.sizes(store.layout.unit(unit))}
+    return sorted(token for folder in folders if (token := placed_attempt(folder)) is not None)
+
+
+def _orphan(store: ExportStore, unit: ExportUnit, attempt: int) -> Finding:
+    placed = store.layout.placed(unit, attempt)
+    # Between the place and the manifest there is a driver, or there was one that was killed.
+    if store.files.exists(store.layout.attempt(attempt)):
+        message = f"{placed} of {unit} was placed by an attempt that runs, or died before its manifest"
+        return Finding(FindingKind.LEFTOVER, unit, placed, message)
+    path = store.layout.manifest(unit, attempt)
+    message = f"{path} of {unit} is missing, and its data is there: export the unit again"
+    return Finding(FindingKind.MISSING_MANIFEST, unit, path, message)
+
+
+def beside(store: ExportStore, unit: ExportUnit, attempt: int, named: Collection[str]) -> Iterator[Finding]:
+    """
+    Find files in a unit's folder beside those that its manifest names.
+
+    :param named: the files' names.
+    """
+    folder = store.layout.unit(unit)
+    ours = {f"changefeed_attempt={attempt}/{name}" for name in named}
+    for name in sorted(set(store.files.sizes(folder)) - ours):
+        message = f"{folder}/{name} is named by no manifest; plain Parquet readers read it"
+        yield Finding(FindingKind.UNREFERENCED_FILE, unit, f"{folder}/{name}", message)
+
+
+def strangers(store: ExportStore, units: dict[ExportUnit, int], orphaned: set[ExportUnit]) -> list[Finding]:
+    """
+    Find what belongs to no unit of the whole output: data, manifests and attempts.
+
+    :param units: all units that have manifests, with their highest tokens.
+    :param orphaned: placed units that have none.
+    """
+    folders = {store.layout.unit(unit) for unit in units}
+    folders |= {store.layout.placed(unit, token) for unit in orphaned for token in _with_files(store, unit)}
+    return [*_data(store, folders), *_control(store, units), *_uploads(store)]
+
+
+def _uploads(store: ExportStore) -> Iterator[Finding]:
+    try:
+        uploads = list(store.uploads())
+    except OutputNotWritableError as problem:
+        message = f"could not look for uploads that were left: {problem.message}"
+        yield Finding(FindingKind.LEFTOVER, None, store.layout.data, message)
+        return
+    for _, attempt, upload in uploads:
+        message = (
+            f"an upload to {upload.path}, begun {format_time(upload.begun)}, is of attempt {attempt}, which "
+            "runs, or died"
+        )
+        yield Finding(FindingKind.LEFTOVER, None, upload.path, message)
+
+
+def _data(store: ExportStore, folders: set[str]) -> Iterator[Finding]:
+    data = store.layout.data
+    for name in sorted(store.files.sizes(data)):
+        path, parts = f"{data}/{name}", name.split("/")
+        if any(f"{data}/{'/'.join(parts[:depth])}" in folders for depth in (3, 4)):
+            continue
+        if any(part.startswith(("_", ".")) for part in parts):
+            message = f"{path} belongs to no complete unit; readers skip it"
+            yield Finding(FindingKind.LEFTOVER, None, path, message)
+        else:
+            message = f"{path} belongs to no complete unit; plain Parquet readers read it"
+            yield Finding(FindingKind.FOREIGN_FILE, None, path, message)
+
+
+def _control(store: ExportStore, units: dict[ExportUnit, int]) -> Iterator[Finding]:
+    control = store.layout.control
+    # What a manifest still names beside its place was found with its unit; the rest is of attempts that run
+    # or died.
+    current = {f"{token_text(attempt)}/shard={unit.shard}/{unit.name}/" for unit, attempt in units.items()}
+    for name in sorted(store.files.sizes(control)):
+        path = f"{control}/{name}"
+        kind, _, rest = name.partition("/")
+        if kind == "manifests":
+            yield from _manifest(path, rest)
+        elif kind == "attempts" and rest:
+            if not any(rest.startswith(prefix) for prefix in current):
+                message = f"{path} is of an attempt that runs, or died"
+                yield Finding(FindingKind.LEFTOVER, None, path, message)
+        elif unfinished(name) == "feed.json":
+            message = f"{path} is a claim that is being written, or whose writer was killed"
+            yield Finding(FindingKind.LEFTOVER, None, path, message)
+        elif path != store.layout.claim:
+            yield Finding(FindingKind.FOREIGN_FILE, None, path, f"{path} is not of an export")
+
+
+def _manifest(path: str, name: str) -> Iterator[Finding]:
+    """Find a file among the manifests that is none, or not in its place, where no reader looks for it."""
+    folder, _, last = name.rpartition("/")
+    whole = unfinished(last)
+    parsed = ManifestName.parse(whole or last)
+    shard = _shard(f"changefeed_{folder.partition('/')[0]}")
+    unit = parse_unit(shard, parsed.unit) if parsed and shard is not None else None
+    if unit is None or folder != f"shard={shard_text(unit.shard)}/date={unit.date}":
+        yield Finding(FindingKind.FOREIGN_FILE, None, path, f"{path} is no manifest of a unit")
+    elif whole is not None:
+        message = f"{path} is a manifest that is being written, or whose writer was killed"
+        yield Finding(FindingKind.LEFTOVER, None, path, message)
