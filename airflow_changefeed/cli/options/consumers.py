@@ -61,7 +61,7 @@ def leases_command() -> ActionCommand:
     """Return the command that shows who consumes what."""
     return action(
         "leases",
-        "consumer.leases",
+        "consumers.leases",
         "Show who holds the shards of consumers, since when, and who waits",
         "Changes nothing. A lease that ran out is still its holder's until somebody else asks for it.",
         *conn_id(),
@@ -102,7 +102,7 @@ def consume_command() -> ActionCommand:
 def _create() -> ActionCommand:
     return action(
         "create",
-        "consumer.create",
+        "consumers.create",
         "Make a consumer of a feed's events",
         "Harmless to repeat with the same settings, which leaves it where it stands. From then on no purge "
         "passes it: drop it when nobody needs it any more.",
@@ -139,7 +139,7 @@ def _settings(attempts_: str = "", poison: str = "", log: str = "") -> tuple[Arg
 def _alter() -> ActionCommand:
     return action(
         "alter",
-        "consumer.alter",
+        "consumers.alter",
         "Give a consumer other settings",
         "Shows both and asks first; settings that are not named stay. A process that runs goes on with what "
         "it began with until it is started again. Ends with status 1 when the answer was no.",
@@ -157,7 +157,7 @@ def _revoke() -> ActionCommand:
 
     return action(
         "revoke",
-        "consumer.revoke",
+        "consumers.revoke",
         "Take a shard away from the process that holds it, for a consumer of events or an export's",
         "Shows the holder and asks first. Nothing that it does under its lease is written any more. Ends "
         "with status 1 when the answer was no.",
@@ -178,7 +178,7 @@ def _revoke() -> ActionCommand:
 def _list() -> ActionCommand:
     return action(
         "list",
-        "consumer.list_consumers",
+        "consumers.list_consumers",
         "Show the consumers of events and their settings",
         "Changes nothing. Where they stand is shown by the command status, who runs them by leases.",
         *conn_id(),
@@ -190,7 +190,7 @@ def _list() -> ActionCommand:
 def _drop() -> ActionCommand:
     return action(
         "drop",
-        "consumer.drop",
+        "consumers.drop",
         "Forget a consumer, with its cursors, dead letters and log",
         "Shows where it stands and asks first; frees what it held back from purging. Whoever consumes for it "
         "can write nothing any more. Ends with status 1 when the answer was no.",
@@ -205,7 +205,7 @@ def _drop() -> ActionCommand:
 def _log() -> ActionCommand:
     return action(
         "log",
-        "consumer.log",
+        "consumers.log",
         "Show what a consumer tried, newest first: which events, by whom, how it ended",
         "Changes nothing.",
         _name(),

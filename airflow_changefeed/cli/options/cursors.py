@@ -36,7 +36,7 @@ def cursor_commands() -> GroupCommand:
 def _show() -> ActionCommand:
     return action(
         "show",
-        "cursor.show_cursors",
+        "cursors.show_cursors",
         "Show where a consumer stands, what holds it, and whether its Variable says the same",
         "Changes nothing. Where the Variable was edited it shows both values and the commands for it.",
         *_consumer(),
@@ -48,7 +48,7 @@ def _show() -> ActionCommand:
 def _set() -> ActionCommand:
     return action(
         "set",
-        "cursor.set_cursors",
+        "cursors.set_cursors",
         "Move cursors to a ULID, a time, the first or the last event",
         "Shows what would come again or be skipped and asks first. Refused if a cursor was changed since it "
         "was shown. Ends with status 1 when the answer was no.",
@@ -69,7 +69,7 @@ def _set() -> ActionCommand:
 def _reset() -> ActionCommand:
     return action(
         "reset",
-        "cursor.reset_cursors",
+        "cursors.reset_cursors",
         "Move cursors back to where the consumer began, or to before a change of the history",
         "Asks and refuses as set does.",
         *_consumer(),
@@ -83,7 +83,7 @@ def _reset() -> ActionCommand:
 def _history() -> ActionCommand:
     return action(
         "history",
-        "cursor.history",
+        "cursors.history",
         "Show who changed a consumer's cursors, when, from where to where, and why; newest first",
         "Changes nothing. reset --change goes back.",
         *_consumer(),
@@ -96,7 +96,7 @@ def _history() -> ActionCommand:
 def _adopt() -> ActionCommand:
     return action(
         "adopt",
-        "cursor.adopt",
+        "cursors.adopt",
         "Take over what a person wrote into the Variable: its ULIDs become the cursors",
         "Shows what that means and asks first. Refuses what the feed has not reached, and what is purged.",
         *_consumer(),
@@ -108,7 +108,7 @@ def _adopt() -> ActionCommand:
 def _publish() -> ActionCommand:
     return action(
         "publish",
-        "cursor.publish",
+        "cursors.publish",
         "Overwrite the Variable with what the database says",
         "Whatever a person wrote into it is gone.",
         *_consumer(),
@@ -119,7 +119,7 @@ def _publish() -> ActionCommand:
 def _rebuild() -> ActionCommand:
     return action(
         "rebuild",
-        "cursor.rebuild",
+        "cursors.rebuild",
         "Make lost cursors again from the manifests of the consumer's export, and publish them",
         "Cursors that are there, and have moved, stay.",
         *_consumer(),

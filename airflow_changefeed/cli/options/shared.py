@@ -17,7 +17,7 @@ def action(name: str, function: str, help_: str, more: str, *args: Arg) -> Actio
     """
     Describe a command.
 
-    :param function: below ``airflow_changefeed.cli.changefeed_``.
+    :param function: below ``airflow_changefeed.cli.commands``.
     :param more: what its own help says besides ``help_``.
     """
     from airflow.cli.cli_config import ActionCommand, lazy_load_command
@@ -26,7 +26,7 @@ def action(name: str, function: str, help_: str, more: str, *args: Arg) -> Actio
         name=name,
         help=help_,
         description=f"{help_}. {more}",
-        func=lazy_load_command(f"airflow_changefeed.cli.changefeed_{function}"),
+        func=lazy_load_command(f"airflow_changefeed.cli.commands.{function}"),
         args=args,
     )
 
