@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.core.plan import ExportOptions
     from airflow_changefeed.core.ulid import Ulid
     from airflow_changefeed.core.window import Window
-    from airflow_changefeed.export.completed import ToldExport
+    from airflow_changefeed.export.completed import CompletedExport
     from airflow_changefeed.hooks.changefeed import ChangefeedHook
     from airflow_changefeed.hooks.changefeed_context import window_params
     from airflow_changefeed.operators.changefeed import ChangefeedVerifyOperator
@@ -53,7 +53,7 @@ _MODULES = {
     "ExportOptions": "core.plan",
     "KeyChange": "core.capture",
     "TableCapture": "core.capture",
-    "ToldExport": "export.completed",
+    "CompletedExport": "export.completed",
     "Ulid": "core.ulid",
     "Window": "core.window",
     "changefeed_asset": "assets.changefeed",
@@ -77,12 +77,12 @@ __all__ = [
     "ChangefeedSensor",
     "ChangefeedToParquetOperator",
     "ChangefeedVerifyOperator",
+    "CompletedExport",
     "Consumer",
     "ConsumerSpec",
     "ExportOptions",
     "KeyChange",
     "TableCapture",
-    "ToldExport",
     "Ulid",
     "Window",
     "__version__",

@@ -15,7 +15,7 @@ Every error of airflow_changefeed, in one tree.
     │   ├── PermissionDeniedError     the login may not do this
     │   ├── FeedSetupError            a table cannot become a feed, or is one of another kind
     │   ├── CaptureNotFoundError      the database has no such capture
-    │   ├── CaptureGapError           changes passed a capture unseen, and nobody settled it yet
+    │   ├── CaptureGapError           changes passed a capture unseen, and nobody resolved it yet
     │   ├── ConsumerNotFoundError     the feed has no such consumer
     │   ├── ConsumerSetupError        a consumer that exists with other settings
     │   ├── ConsumerUseError          calls of a consumer in an order that means nothing
@@ -34,7 +34,7 @@ Every error of airflow_changefeed, in one tree.
     │   ├── CursorError
     │   │   ├── CursorFormatError     a Variable that is not a cursor
     │   │   ├── CursorEditedError     a Variable that differs from the database's row
-    │   │   ├── CursorBeyondFeedError a cursor ahead of the shard's clock
+    │   │   ├── CursorBeyondFeedError a cursor ahead of the shard's high-water time
     │   │   └── StaleVersionError     the resource version named is not the present one
     │   ├── OutputError
     │   │   ├── OutputNotWritableError
@@ -50,7 +50,7 @@ Every error of airflow_changefeed, in one tree.
         ├── NotSealedError            a range that reaches beyond what is sealed
         ├── NotExportedError          a time until which not all units are complete
         ├── LeaseHeldError            another process holds the shard's lease
-        ├── LeaseLostError            the lease token is no longer the newest
+        ├── LeaseLostError            the fencing token is no longer the newest
         ├── StoppedError              asked to stop before all was consumed
         ├── SupersededError           a newer attempt at the same export unit counts
         ├── SchemaChangedError        the table's columns changed while it was read
@@ -147,7 +147,7 @@ class CaptureNotFoundError(TerminalError):
 
 
 class CaptureGapError(TerminalError):
-    """Changes of a captured table passed unseen, or may have; a person must settle it."""
+    """Changes of a captured table passed unseen, or may have; a person must resolve it."""
 
 
 class ConsumerNotFoundError(TerminalError):
@@ -223,7 +223,7 @@ class CursorEditedError(CursorError):
 
 
 class CursorBeyondFeedError(CursorError):
-    """A cursor lies beyond the shard's clock: the database was restored, or the cursor belongs elsewhere."""
+    """A cursor is beyond its shard's high-water time: a restored database, or a cursor of another feed."""
 
 
 class StaleVersionError(CursorError):

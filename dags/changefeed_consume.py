@@ -5,7 +5,7 @@
 `count_flights` is called for each event, in the transaction that consumes it: what it writes by its
 connection is committed together with the consumption, or not at all. A run consumes what lies before the end
 of its window; what a handler fails at ten times is parked as a dead letter, and the run fails until somebody
-has settled it (`airflow changefeed dead-letters list`).
+has resolved it (`airflow changefeed dead-letters list`).
 
 * Another process of the same consumer, a second run or `airflow changefeed consume airports`, shares the work
   by shard; no event is handled by two.

@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
-from airflow_changefeed import ToldExport, changefeed_asset
+from airflow_changefeed import CompletedExport, changefeed_asset
 
 EXPORT = changefeed_asset(
     os.environ.get("CHANGEFEED_FEED", "nyc.Flight"),
@@ -37,7 +37,7 @@ with DAG(
         """Count the rows of the windows that this run was triggered by; of none, in a run by hand."""
         counted = []
         for event in triggering_asset_events.get(EXPORT, ()):
-            for told in ToldExport.from_extra(event.extra).each():
+            for told in CompletedExport.from_extra(event.extra).each():
                 rows = sum(batch.num_rows for batch in told.batches(columns=["changefeed_ulid"]))
                 counted.append({"window": str(told.window or "batch"), "told": told.rows, "rows": rows})
         return counted

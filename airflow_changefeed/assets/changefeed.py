@@ -15,7 +15,7 @@ from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.output.layout import Layout
 
 if TYPE_CHECKING:
-    from airflow_changefeed.export.completed import ToldExport
+    from airflow_changefeed.export.completed import CompletedExport
 
 #: Name of the alias through which exports tell their windows: a DAG scheduled on it hears all exports.
 ALIAS = "changefeed"
@@ -52,7 +52,7 @@ def export_alias() -> AssetAlias:
     return AssetAlias(ALIAS)
 
 
-def tell(context: Mapping[str, Any], outlets: Sequence[Any], told: ToldExport | None) -> None:
+def emit(context: Mapping[str, Any], outlets: Sequence[Any], completed: CompletedExport | None) -> None:
     """
     Make an asset event of what an export has committed; Airflow records it when the task succeeds.
 
@@ -64,10 +64,10 @@ def tell(context: Mapping[str, Any], outlets: Sequence[Any], told: ToldExport | 
         extra; ours goes into that one.
     :param told: None for nothing.
     """
-    if told is None:
+    if completed is None:
         return
-    asset, events = changefeed_asset(told.feed, told.path), context["outlet_events"]
+    asset, events = changefeed_asset(completed.feed, completed.path), context["outlet_events"]
     if asset in outlets:
-        events[asset].extra.update(told.to_extra())
+        events[asset].extra.update(completed.to_extra())
     else:
-        events[export_alias()].add(asset, extra=told.to_extra())
+        events[export_alias()].add(asset, extra=completed.to_extra())

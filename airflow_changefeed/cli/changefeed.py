@@ -19,7 +19,7 @@ from airflow_changefeed.cli.options.consumers import (
 )
 from airflow_changefeed.cli.options.cursors import cursor_commands
 from airflow_changefeed.cli.options.shared import action, conn_id, option, seen, shown
-from airflow_changefeed.cli.options.values import count, length, place, seconds, shard, time
+from airflow_changefeed.cli.options.values import count, length, position, seconds, shard, time
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, Arg, CLICommand, GroupCommand
@@ -172,7 +172,7 @@ def _read() -> ActionCommand:
         option(
             "--after",
             help="ULID to go on from, exclusive, or time to begin with (default: the start of the feed)",
-            type=place,
+            type=position,
         ),
         option("--limit", help="Events to show (default: 100)", type=count, default=100),
         option("--drain", help="Order what waits in the outbox when the feed runs out", action="store_true"),
@@ -283,7 +283,9 @@ def _doctor() -> ActionCommand:
             choices=("readers", "operators"),
             default="operators",
         ),
-        _limit("--clock-ahead", 10, "minutes that a shard's clock may be ahead of the database's"),
+        _limit(
+            "--high-water-ahead", 10, "minutes that a shard's high-water time may be ahead of the database's"
+        ),
         _limit("--outbox-age", 6, "hours that a row may wait in the outbox"),
         _limit("--open-transaction", 60, "minutes that a transaction may be open"),
         _limit("--idle-consumer", 168, "hours that a consumer may hold back retention without moving"),

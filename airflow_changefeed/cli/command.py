@@ -50,7 +50,7 @@ def command(run: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
             # What a server says may have no name of ours; a traceback would end with the status of a finding.
             if not isinstance(problem, (ChangefeedError, OSError)) and not is_driver_error(problem):
                 raise
-            tell(with_conn_id(f"{type(problem).__name__}: {problem}", args))
+            echo(with_conn_id(f"{type(problem).__name__}: {problem}", args))
             raise SystemExit(FAILED) from None
 
     return wrapped
@@ -61,7 +61,7 @@ def with_conn_id(text: str, args: Namespace) -> str:
     return text.replace(CONN_ID, f"--conn-id {shlex.quote(getattr(args, 'conn_id', None) or '...')}")
 
 
-def tell(message: str | Exception) -> None:
+def echo(message: str | Exception) -> None:
     """Write for people, to standard error: standard output is for results alone."""
     if isinstance(message, Exception):
         message = f"{type(message).__name__}: {message}"
@@ -94,10 +94,10 @@ def ask(question: str, otherwise: str) -> None:
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline()
     if not answer:
-        tell(f"\nNobody is there to answer: give --yes. {otherwise}")
+        echo(f"\nNobody is there to answer: give --yes. {otherwise}")
         raise SystemExit(FAILED)
     if answer.strip().lower() not in ("y", "yes"):
-        tell(otherwise)
+        echo(otherwise)
         raise SystemExit(DECLINED)
 
 
@@ -162,7 +162,7 @@ def _text(value: Any) -> str:
 def _plain(rows: Sequence[dict[str, str]]) -> str:
     """Return columns with spaces between; texts stay as they are, also those that look like numbers."""
     lines = [list(rows[0]), *(list(row.values()) for row in rows)]
-    widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+    widths = [max(len(line[position]) for line in lines) for position in range(len(lines[0]))]
     return "\n".join(
         "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
         for line in lines

@@ -38,11 +38,13 @@ def create_consumer(
     :raises CursorBeyondFeedError: the ULID lies beyond the clocks of all shards; terminal.
     :raises InvalidArgumentError: a text that is none of these, or settings that are wrong; terminal.
     """
-    place = parse_beginning(start) if isinstance(start, str) and not isinstance(start, Beginning) else start
+    position = (
+        parse_beginning(start) if isinstance(start, str) and not isinstance(start, Beginning) else start
+    )
     try:
         known = source.consumer(spec.consumer, spec.feed)
     except ConsumerNotFoundError:
-        begin, starts = resolve(source, spec.feed, place)
+        begin, starts = resolve(source, spec.feed, position)
     else:
         begin, starts = known.begin, {}
     return source.create_consumer(spec, begin=begin, starts=starts, by=by)
@@ -109,5 +111,5 @@ def _check_beyond(feed: str, statuses: list[ShardStatus], after: Ulid) -> None:
 
 def _highest(status: ShardStatus) -> Ulid:
     """Return the highest place that a cursor may have in a shard."""
-    clock = Ulid.floor(status.clock).previous()
+    clock = Ulid.floor(status.high_water).previous()
     return max(clock, status.head or Ulid.MIN, status.purged_upto)

@@ -84,10 +84,10 @@ class Consumer(Receiver):
     def _take(self, what: str, events: int | None) -> None:
         got = self._checked(what, events)[:events]
         self._work.mark(got, self._got_under)
-        if got[0].letter is None:
+        if got[0].dead_letter is None:
             self._intake.reader(got[0].shard).take(len(got))
         else:
-            self._letters_taken.append(self._intake.letters.popleft())
+            self._dead_letters_taken.append(self._intake.dead_letters.popleft())
         self._got = self._got[len(got) :]
 
     def _checked(self, what: str, events: int | None) -> list[FeedEvent]:
@@ -151,8 +151,8 @@ class Consumer(Receiver):
             self._put_back(shards, error)
             raise
         for shard in shards:
-            self._intake.reader(shard).settle()
-        self._letters_taken = []
+            self._intake.reader(shard).resolve()
+        self._dead_letters_taken = []
 
     def roll_back(self, error: BaseException | None = None) -> None:
         """
@@ -171,8 +171,8 @@ class Consumer(Receiver):
         self._got = []
         for reader in self._intake.readers:
             reader.put_back()
-        self._intake.put_back(self._letters_taken)
-        self._letters_taken = []
+        self._intake.put_back(self._dead_letters_taken)
+        self._dead_letters_taken = []
         if isinstance(error, SourceUnavailableError):
             # Whether the commit was made is not known; where the cursor stands says it.
             self._work.close()
@@ -180,8 +180,8 @@ class Consumer(Receiver):
         elif isinstance(error, (LeaseLostError, StaleVersionError)):
             self._intake.forget(shards)
         elif isinstance(error, DeadLetterError):
-            # Somebody settled one meanwhile; those that are still to be tried again are read again.
-            self._intake.letters.clear()
+            # Somebody resolved one meanwhile; those that are still to be tried again are read again.
+            self._intake.dead_letters.clear()
 
     @contextmanager
     def transaction(self, *, attempt: Attempt | None = None) -> Iterator[Any]:
@@ -223,13 +223,13 @@ class Consumer(Receiver):
         :raises LeaseLostError: the shard is another one's now; nothing was written; transient.
         """
         got = list(self._checked("park", None))
-        if got[0].letter is not None:
+        if got[0].dead_letter is not None:
             if attempt is not None:
                 self.log(got[0].shard, attempt, self.token(got[0].shard))
-            self._intake.letters.popleft()
+            self._intake.dead_letters.popleft()
             self._got = []
-            with suppress(DeadLetterError):  # settled meanwhile
-                self._source.park_again(got[0].letter, Parked(got[0].id, attempts, reason))
+            with suppress(DeadLetterError):  # resolved meanwhile
+                self._source.park_again(got[0].dead_letter, Parked(got[0].id, attempts, reason))
             return
         self._work.begin()
         for event in got:
@@ -247,5 +247,5 @@ class Consumer(Receiver):
         self._work.log(shard, attempt, token)
 
     def token(self, shard: Shard) -> int:
-        """Return the lease token of a shard that it holds."""
-        return self._intake.holding.rows[shard].lease_token
+        """Return the fencing token of a shard that it holds."""
+        return self._intake.holding.rows[shard].fencing_token

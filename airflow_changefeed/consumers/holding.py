@@ -54,7 +54,7 @@ class Holding:
     """
     The shards that this process holds for a consumer.
 
-    :param rows: their cursor rows as they were last seen, with their lease tokens.
+    :param rows: their cursor rows as they were last seen, with their fencing tokens.
     :param clock: seconds; says only when to ask the database again.
     """
 
@@ -79,9 +79,9 @@ class Holding:
         return self._clock() - self._renewed_at >= self.renew_every
 
     def has(self, shard: Shard, token: int) -> bool:
-        """Whether a shard is still held under a lease token, and not anew."""
+        """Whether a shard is still held under a fencing token, and not anew."""
         row = self.rows.get(shard)
-        return row is not None and row.lease_token == token
+        return row is not None and row.fencing_token == token
 
     def missing(self, known: Iterable[Shard]) -> list[Shard]:
         """
@@ -170,12 +170,12 @@ class Holding:
         return gone
 
     def tokens(self) -> dict[Shard, int]:
-        """Return the lease tokens."""
-        return {shard: row.lease_token for shard, row in self.rows.items()}
+        """Return the fencing tokens."""
+        return {shard: row.fencing_token for shard, row in self.rows.items()}
 
     def moved(self, row: CursorRow, token: int) -> None:
         """Note a row as it is after a step."""
-        self.rows[row.shard] = row if row.lease_token == token else replace(row, lease_token=token)
+        self.rows[row.shard] = row if row.fencing_token == token else replace(row, fencing_token=token)
 
     def held_elsewhere(self, seconds: float) -> LeaseHeldError:
         """Return the error of one who waited in vain."""

@@ -12,7 +12,7 @@ from airflow_changefeed.consumers.events.event import FeedEvent, events_of
 from airflow_changefeed.consumers.holding import Holding, Wanted
 from airflow_changefeed.consumers.pace import Pace
 from airflow_changefeed.consumers.reading import LARGEST_PAGE, ShardReader, pages
-from airflow_changefeed.core.consumer import LetterState
+from airflow_changefeed.core.consumer import DeadLetterState
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import ChangefeedError
@@ -41,7 +41,7 @@ class Intake:
         self._columns = columns
         self._pace = pace
         self.holding = Holding(source, wanted, pace.clock)
-        self.letters: deque[FeedEvent] = deque()
+        self.dead_letters: deque[FeedEvent] = deque()
         self.below: Ulid | None = None
         self._readers: dict[Shard, ShardReader] = {}
         self._known: tuple[Shard, ...] = ()
@@ -91,7 +91,7 @@ class Intake:
 
     def _see_shards(self) -> None:
         if self._wanted.shards is None:
-            self._known = self._source.peek(self._wanted.feed, self._wanted.consumer).shards
+            self._known = self._source.poll(self._wanted.feed, self._wanted.consumer).shards
         else:
             self._known = self._wanted.shards
 
@@ -106,7 +106,7 @@ class Intake:
                 )
                 self._readers[shard].below = self.below
             if granted:
-                self._load_letters()
+                self._load_dead_letters()
         return bool(self.holding.rows)
 
     def tend(self, busy: Collection[Shard]) -> None:
@@ -120,7 +120,7 @@ class Intake:
         renewal, lost = self.holding.renew()
         self.forget(lost)
         if renewal.has_retries:
-            self._load_letters()
+            self._load_dead_letters()
         if share := self.holding.to_share(renewal, busy):
             self.forget(share, is_given=True)
         elif self.holding.may_ask_again() and (not renewal.waiting or self._was_waiting):
@@ -136,26 +136,30 @@ class Intake:
         self.holding.forget(gone)
         for shard in gone:
             self._readers.pop(shard, None)
-        self.letters = deque(letter for letter in self.letters if letter.shard not in gone)
+        self.dead_letters = deque(
+            dead_letter for dead_letter in self.dead_letters if dead_letter.shard not in gone
+        )
 
-    def _load_letters(self) -> None:
+    def _load_dead_letters(self) -> None:
         """Read the events of the dead letters that are to be tried again."""
         wanted = self._wanted
-        known = {letter.letter for letter in self.letters}
-        for letter in self._source.dead_letters(wanted.feed, wanted.consumer):
-            is_ours = letter.shard in self.holding.rows and letter.number not in known
-            if letter.state is LetterState.RETRY and is_ours:
-                range_ = UlidRange(letter.ulid.previous(), letter.ulid)
+        known = {dead_letter.dead_letter for dead_letter in self.dead_letters}
+        for dead_letter in self._source.dead_letters(wanted.feed, wanted.consumer):
+            is_ours = dead_letter.shard in self.holding.rows and dead_letter.number not in known
+            if dead_letter.state is DeadLetterState.RETRY and is_ours:
+                range_ = UlidRange(dead_letter.ulid.previous(), dead_letter.ulid)
                 for page in pages(
-                    self._source, wanted.feed, letter.shard, range_, self._columns, 1, letter.number
+                    self._source, wanted.feed, dead_letter.shard, range_, self._columns, 1, dead_letter.number
                 ):
-                    self.letters.extend(events_of(page))
+                    self.dead_letters.extend(events_of(page))
 
-    def put_back(self, letters: Sequence[FeedEvent]) -> None:
+    def put_back(self, dead_letters: Sequence[FeedEvent]) -> None:
         """Bring back dead letters that were not consumed, of shards that are held, and not read again."""
-        known = {letter.letter for letter in self.letters}
-        held = [one for one in letters if one.shard in self.holding.rows and one.letter not in known]
-        self.letters.extendleft(reversed(held))
+        known = {dead_letter.dead_letter for dead_letter in self.dead_letters}
+        held = [
+            one for one in dead_letters if one.shard in self.holding.rows and one.dead_letter not in known
+        ]
+        self.dead_letters.extendleft(reversed(held))
 
     def reader(self, shard: Shard) -> ShardReader:
         """Return what reads a shard that is held."""
@@ -178,8 +182,8 @@ class Intake:
         return self._read_ahead() or (self._look(may_drain, events) and self._read_ahead()) or None
 
     def _read_ahead(self) -> FeedEvent | None:
-        if self.letters:
-            return self.letters[0]
+        if self.dead_letters:
+            return self.dead_letters[0]
         for shard in self._in_turn():
             event = self._readers[shard].first()
             if event is not None:
@@ -198,18 +202,18 @@ class Intake:
         if not self.holding.rows and may_drain:
             self._see_shards()
             self.ask()
-        found = self._source.peek(self._wanted.feed, self._wanted.consumer)
+        found = self._source.poll(self._wanted.feed, self._wanted.consumer)
         if self._wanted.shards is None and set(found.shards) - set(self._known) and may_drain:
             self._known = found.shards
             self.ask()
         is_any = False
         for shard, reader in list(self._readers.items()):
-            news = found.news.get(shard)
-            if news is None:
+            new_events = found.new_events.get(shard)
+            if new_events is None:
                 continue
             if self._may_stop_early:
-                reader.head = news.head
-            if news.has_outbox or (news.head is not None and news.head > reader.after):
+                reader.head = new_events.head
+            if new_events.has_outbox or (new_events.head is not None and new_events.head > reader.after):
                 # Each page costs some questions, and a consumer that is behind wants many.
                 ahead = min(_BATCHES_AHEAD * events, LARGEST_PAGE) // len(self._readers)
                 is_any = reader.fill(may_drain=may_drain, events=ahead) or is_any

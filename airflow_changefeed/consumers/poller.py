@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError
-from airflow_changefeed.sources.base import FeedSource, News, Peek
+from airflow_changefeed.sources.base import FeedSource, FeedStatus, NewEvents
 
 #: Seconds between two looks.
 POLL_INTERVAL = 1.0
@@ -60,7 +60,7 @@ class Poller:
         self._changed = threading.Condition()
         self._watches: set[Watch] = set()
         self._waiting: dict[_Waiter, None] = {}
-        self._next_look = clock()
+        self._next_poll = clock()
         self._thread: threading.Thread | None = None
 
     @classmethod
@@ -124,7 +124,7 @@ class Poller:
                 if seconds is not None and seconds <= 0:
                     for one in self._waiting:
                         one.watch.is_new = False
-                    self._next_look = self._clock() + self._interval
+                    self._next_poll = self._clock() + self._interval
                     return list(self._waiting)
                 self._pause(self._changed, seconds)
             self._thread = None
@@ -136,13 +136,13 @@ class Poller:
             return None
         if any(one.watch.is_new for one in self._waiting):
             return 0
-        return self._next_look - self._clock()
+        return self._next_poll - self._clock()
 
     def _look(self, waiters: list[_Waiter]) -> None:
         asks = list(dict.fromkeys((one.watch.feed, one.watch.consumer) for one in waiters))
-        answers: dict[tuple[str, str | None], Peek | Exception]
+        answers: dict[tuple[str, str | None], FeedStatus | Exception]
         try:
-            answers = dict(zip(asks, self._source.peek_many(asks), strict=True))
+            answers = dict(zip(asks, self._source.poll_many(asks), strict=True))
         except Exception as error:
             answers = dict.fromkeys(asks, error)
         for one in waiters:
@@ -178,7 +178,7 @@ class Watch:
         """Watch no more; who waits still gets no news."""
         self._poller._leave(self)
 
-    def wait(self, after: Mapping[Shard, Ulid], timeout: float | None = None) -> dict[Shard, News]:
+    def wait(self, after: Mapping[Shard, Ulid], timeout: float | None = None) -> dict[Shard, NewEvents]:
         """
         Wait until there are events beyond cursors, in the feed or waiting in the outbox.
 
@@ -201,7 +201,7 @@ class Watch:
 
     async def wait_async(
         self, after: Mapping[Shard, Ulid], timeout: float | None = None
-    ) -> dict[Shard, News]:
+    ) -> dict[Shard, NewEvents]:
         """Wait without holding up the loop; see :meth:`wait`."""
         waiter = self._poller._enter(self, after)
         shown = asyncio.wrap_future(waiter.future)
@@ -221,35 +221,35 @@ class _Waiter:
 
     watch: Watch
     after: Mapping[Shard, Ulid]
-    future: Future[dict[Shard, News]] = field(default_factory=Future)
+    future: Future[dict[Shard, NewEvents]] = field(default_factory=Future)
 
-    def take(self, found: Peek | Exception) -> bool:
+    def take(self, found: FeedStatus | Exception) -> bool:
         """Take what a look found, and say whether that ends the wait."""
         if isinstance(found, Exception):
             with suppress(InvalidStateError):
                 self.future.set_exception(_own(found))
             return True
-        news = self._news(found)
-        if news:
-            self.finish(news)
-        return bool(news)
+        new_events = self._news(found)
+        if new_events:
+            self.finish(new_events)
+        return bool(new_events)
 
-    def finish(self, news: dict[Shard, News]) -> None:
+    def finish(self, new_events: dict[Shard, NewEvents]) -> None:
         """End the wait; whoever waited may have gone."""
         with suppress(InvalidStateError):
-            self.future.set_result(news)
+            self.future.set_result(new_events)
 
-    def _news(self, found: Peek) -> dict[Shard, News]:
-        news = {}
+    def _news(self, found: FeedStatus) -> dict[Shard, NewEvents]:
+        new_events = {}
         for shard in found.shards:
             if self.watch.shards is not None and shard not in self.watch.shards:
                 continue
             head = found.heads.get(shard)
             is_beyond = head is not None and head > self.after.get(shard, Ulid.MIN)
-            has_outbox = shard in found.news and found.news[shard].has_outbox
+            has_outbox = shard in found.new_events and found.new_events[shard].has_outbox
             if is_beyond or has_outbox:
-                news[shard] = News(shard, head if is_beyond else None, has_outbox)
-        return news
+                new_events[shard] = NewEvents(shard, head if is_beyond else None, has_outbox)
+        return new_events
 
 
 def _own(error: Exception) -> Exception:

@@ -67,7 +67,7 @@ class ShardReader:
         :param events: that are wanted; a page is larger for many.
         :return: False when there was none: the shard is at its head.
         :raises PurgedError: the consumer's cursor lies below what was purged; terminal.
-        :raises CursorBeyondFeedError: it lies beyond the shard's clock; terminal.
+        :raises CursorBeyondFeedError: it lies beyond the shard's high-water time; terminal.
         """
         size = max(self._page_size, min(events, LARGEST_PAGE))
         upto = self.head
@@ -129,7 +129,7 @@ class ShardReader:
         for _ in range(events):
             self._taken.append(self._ahead.popleft())
 
-    def settle(self) -> None:
+    def resolve(self) -> None:
         """What was taken was consumed."""
         self._taken.clear()
 
@@ -146,7 +146,7 @@ def pages(
     range_: UlidRange,
     columns: EventColumns,
     page_size: int,
-    letter: int | None = None,
+    dead_letter: int | None = None,
 ) -> Iterator[EventPage]:
     """
     Read the events of a range.
@@ -157,4 +157,4 @@ def pages(
 
     for batch in source.stream(feed, shard, range_, batch_rows=page_size):
         if batch.num_rows:
-            yield EventPage(feed, shard, columns, batch, letter=letter)
+            yield EventPage(feed, shard, columns, batch, dead_letter=dead_letter)

@@ -63,7 +63,7 @@ class Receiver:
         self._got: list[FeedEvent] = []
         #: Token of the lease under which they were got.
         self._got_under = 0
-        self._letters_taken: list[FeedEvent] = []
+        self._dead_letters_taken: list[FeedEvent] = []
         self._is_lost = False
         self._is_registered = False
 
@@ -109,7 +109,7 @@ class Receiver:
     def leave(self) -> None:
         """Roll back what is open, and give all shards back."""
         self._is_registered = False
-        self._got, self._letters_taken = [], []
+        self._got, self._dead_letters_taken = [], []
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.close()
@@ -179,20 +179,20 @@ class Receiver:
                 return []
             self._is_lost = False
             # Kept while more is waited for.
-            self._got, self._got_under = [first], self._intake.holding.rows[first.shard].lease_token
-            got = [first] if first.letter is not None else self._collect(first.shard, batch)
+            self._got, self._got_under = [first], self._intake.holding.rows[first.shard].fencing_token
+            got = [first] if first.dead_letter is not None else self._collect(first.shard, batch)
             if self._got:
                 self._got = got
                 return list(got)
             # Its shard went meanwhile, and nobody was given it; there may be others.
             self._is_lost = False
 
-    def _wait_for(self, look: Callable[[], Answer | None], timeout: float | None) -> Answer | None:
+    def _wait_for(self, poll: Callable[[], Answer | None], timeout: float | None) -> Answer | None:
         """Look until there is something, or the time is over."""
         begun = self.pace.clock()
         while True:
             self._tend()
-            found = look()
+            found = poll()
             if found is not None:
                 return found
             left = self._poll_interval if timeout is None else timeout - (self.pace.clock() - begun)

@@ -36,7 +36,7 @@ class _Mark:
     shard: Shard
     upto: Ulid
     token: int
-    letter: int | None = None
+    dead_letter: int | None = None
     parked: Parked | None = None
 
 
@@ -110,9 +110,9 @@ class Work:
         """
         last = events[-1]
         before = self._marks[-1] if self._marks else None
-        if last.letter is not None:
-            self._marks.append(_Mark(last.shard, last.id, token, letter=last.letter))
-        elif before and (before.shard, before.token) == (last.shard, token) and before.letter is None:
+        if last.dead_letter is not None:
+            self._marks.append(_Mark(last.shard, last.id, token, dead_letter=last.dead_letter))
+        elif before and (before.shard, before.token) == (last.shard, token) and before.dead_letter is None:
             before.upto = last.id
         else:
             self._marks.append(_Mark(last.shard, last.id, token))
@@ -152,17 +152,17 @@ class Work:
 
     def _step(self, mark: _Mark, rows: dict[Shard, CursorRow], attempt: Attempt | None) -> Consumption:
         row = rows.get(mark.shard) or self._holding.rows.get(mark.shard)
-        if row is None or row.lease_token != mark.token:
+        if row is None or row.fencing_token != mark.token:
             raise self._lost(mark.shard)
         return Consumption(
             shard=mark.shard,
             upto=max(mark.upto, row.ulid),
             expected_version=row.resource_version,
-            lease_token=row.lease_token,
+            fencing_token=row.fencing_token,
             seconds=self._holding.wanted.seconds,
             attempt=attempt,
             parked=mark.parked,
-            letter=mark.letter,
+            dead_letter=mark.dead_letter,
         )
 
     def _lost(self, shard: Shard) -> LeaseLostError:

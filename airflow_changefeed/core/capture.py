@@ -162,8 +162,8 @@ class CapturedTable:
         about its type, or where the column was renamed since.
     :param is_whole: whether the events tell all rows the table ever had: it was empty when the capture was
         enabled, or its rows were recorded then, and all operations are captured.
-    :param gaps: where changes passed unseen, settled or not: until when the feed was sealed then, and when it
-        was found. What the events tell between both is not sure, nor later but behind a reset.
+    :param gaps: where changes passed unseen, resolved or not: until when the feed was sealed then, and when
+        it was found. What the events tell between both is not sure, nor later but behind a reset.
     """
 
     key_columns: tuple[str, ...]
@@ -246,7 +246,7 @@ class CaptureGap:
     :param reason: what was found.
     :param after: until when the feed was sealed when it was found, or when the capture was disabled, if that
         was before: the changes are later; None before the first seal.
-    :param settled_at: when a person settled it; None while it is open.
+    :param resolved_at: when a person resolved it; None while it is open.
     """
 
     number: int
@@ -255,8 +255,8 @@ class CaptureGap:
     reason: str
     found_at: datetime
     after: datetime | None
-    settled_at: datetime | None = None
-    settled_by: str | None = None
+    resolved_at: datetime | None = None
+    resolved_by: str | None = None
     note: str | None = None
 
 

@@ -45,7 +45,7 @@ class OnPoison(str, Enum):
     PARK = "park"
 
 
-class LetterState(str, Enum):
+class DeadLetterState(str, Enum):
     """
     What became of a dead letter.
 
@@ -61,7 +61,7 @@ class LetterState(str, Enum):
     @property
     def is_open(self) -> bool:
         """Whether the event is still to be consumed."""
-        return self in (LetterState.PARKED, LetterState.RETRY)
+        return self in (DeadLetterState.PARKED, DeadLetterState.RETRY)
 
 
 class Outcome(str, Enum):
@@ -243,7 +243,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Invocation:
-    """An entry of the log: an attempt, and who made it under which lease token."""
+    """An entry of the log: an attempt, and who made it under which fencing token."""
 
     number: int
     consumer: str
@@ -252,7 +252,7 @@ class Invocation:
     attempt: Attempt
     ended_at: datetime
     holder: str
-    lease_token: int
+    fencing_token: int
 
 
 @dataclass(frozen=True)
@@ -269,9 +269,9 @@ class Consumption:
     """
     A step of a consumer in a shard, made in one transaction with its work, or not at all.
 
-    :param upto: inclusive; the new cursor. The present one where only a dead letter is settled.
+    :param upto: inclusive; the new cursor. The present one where only a dead letter is resolved.
     :param expected_version: resource version of the cursor row as it was last seen.
-    :param lease_token: the consumer's grant; refused unless it is the newest, run out or not.
+    :param fencing_token: the consumer's grant; refused unless it is the newest, run out or not.
     :param seconds: for which the lease is prolonged, from now.
     :param attempt: for the log; None writes nothing there.
     :param parked: an event that is left behind as a dead letter.
@@ -281,11 +281,11 @@ class Consumption:
     shard: Shard
     upto: Ulid
     expected_version: int
-    lease_token: int
+    fencing_token: int
     seconds: float
     attempt: Attempt | None = None
     parked: Parked | None = None
-    letter: int | None = None
+    dead_letter: int | None = None
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ class DeadLetter:
     and no purge passes it.
 
     :param number: its name for people.
-    :param settled_at, settled_by, note: when, by whom and why it was done or dropped; None before.
+    :param resolved_at, resolved_by, note: when, by whom and why it was done or dropped; None before.
     """
 
     number: int
@@ -303,11 +303,11 @@ class DeadLetter:
     feed: str
     shard: Shard
     ulid: Ulid
-    state: LetterState
+    state: DeadLetterState
     attempts: int
     reason: str
     parked_at: datetime
     parked_by: str
-    settled_at: datetime | None = field(default=None)
-    settled_by: str | None = None
+    resolved_at: datetime | None = field(default=None)
+    resolved_by: str | None = None
     note: str | None = None

@@ -49,7 +49,7 @@ class CursorRow:
     The database's row for a consumer, feed and shard; it arbitrates (ADR 0004).
 
     :param frontier: start, cursor and what is complete ahead of it.
-    :param lease_token: of the newest grant; 0 before the first one.
+    :param fencing_token: of the newest grant; 0 before the first one.
     :param lease_holder: who holds the lease, None when nobody does.
     :param lease_expires: by the database's clock, None when nobody holds it.
     :param ack: inclusive; what the consumer no longer needs. Purge never passes the lowest one.
@@ -62,7 +62,7 @@ class CursorRow:
     resource_version: int
     moved_at: datetime
     moved_by: str
-    lease_token: int = 0
+    fencing_token: int = 0
     lease_holder: str | None = None
     lease_expires: datetime | None = None
     ack: Ulid = field(default=Ulid.MIN)

@@ -28,7 +28,7 @@ _ERROR, _WARNING, _NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 class FaultKind(Enum):
     """What can be wrong; see docs/how-to/doctor.md. Its code is for programs and stays as it is."""
 
-    NOT_LOOKED_AT = ("not-looked-at", _NOTE)
+    NOT_CHECKED = ("not-looked-at", _NOTE)
     # The installation and the objects of a feed.
     NOT_INSTALLED = ("not-installed", _ERROR)
     OBJECT_MISSING = ("object-missing", _ERROR)
@@ -47,7 +47,7 @@ class FaultKind(Enum):
     NOT_WAL = ("not-wal", _WARNING)
     NOT_WRITABLE = ("not-writable", _ERROR)
     # What goes through a feed.
-    CLOCK_AHEAD = ("clock-ahead", _ERROR)
+    HIGH_WATER_AHEAD = ("high-water-ahead", _ERROR)
     OUTBOX_NOT_DRAINED = ("outbox-not-drained", _WARNING)
     OUTBOX_HANGS = ("outbox-hangs", _ERROR)
     OPEN_TRANSACTION = ("open-transaction", _WARNING)
@@ -128,7 +128,7 @@ class Limits:
     """
     From when on something is a fault.
 
-    :param clock_ahead: of a shard's clock before the database's.
+    :param high_water_ahead: of a shard's high-water time before the database's.
     :param outbox_age: of the first committed row in the outbox, by its ``time_hint``.
     :param open_transaction: for which a transaction that writes has been open.
     :param idle_consumer: since a consumer that holds back retention, or a lease, has moved.
@@ -136,7 +136,7 @@ class Limits:
     :raises InvalidArgumentError: a time that is not positive, or another role.
     """
 
-    clock_ahead: timedelta = timedelta(minutes=10)
+    high_water_ahead: timedelta = timedelta(minutes=10)
     outbox_age: timedelta = timedelta(hours=6)
     open_transaction: timedelta = timedelta(hours=1)
     idle_consumer: timedelta = timedelta(days=7)
@@ -160,13 +160,13 @@ class Examination:
 
     :param faults: errors first.
     :param facts: of the server and installation, for people.
-    :param looked_at: what was looked at, for people: what has no fault here is not well otherwise.
+    :param checked: what was looked at, for people: what has no fault here is not well otherwise.
     :param left_out: what was not, and who looks at it.
     """
 
     faults: tuple[Fault, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
-    looked_at: tuple[str, ...] = ()
+    checked: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
     @classmethod
@@ -174,19 +174,19 @@ class Examination:
         cls,
         faults: Sequence[Fault],
         facts: Mapping[str, str],
-        looked_at: Sequence[str] = (),
+        checked: Sequence[str] = (),
         left_out: Sequence[str] = (),
     ) -> Examination:
         """Return faults in the order of their severity; what one cause has hidden is told together."""
         hidden: dict[tuple[str, str], list[str]] = {}
         for fault in faults:
-            if fault.kind is FaultKind.NOT_LOOKED_AT:
+            if fault.kind is FaultKind.NOT_CHECKED:
                 hidden.setdefault((fault.what, fault.remedy), []).append(fault.where)
-        told = [fault for fault in faults if fault.kind is not FaultKind.NOT_LOOKED_AT]
-        told += [not_looked_at("; ".join(places), *cause) for cause, places in hidden.items()]
+        told = [fault for fault in faults if fault.kind is not FaultKind.NOT_CHECKED]
+        told += [not_checked("; ".join(places), *cause) for cause, places in hidden.items()]
         order = list(Severity)
         ordered = tuple(sorted(told, key=lambda fault: order.index(fault.severity)))
-        return cls(ordered, dict(facts), tuple(looked_at), tuple(left_out))
+        return cls(ordered, dict(facts), tuple(checked), tuple(left_out))
 
     @property
     def is_clean(self) -> bool:
@@ -203,6 +203,6 @@ class Examination:
         return f"{counts}{''.join(f'; {name}: {value}' for name, value in self.facts.items())}"
 
 
-def not_looked_at(where: str, what: str, remedy: str) -> Fault:
+def not_checked(where: str, what: str, remedy: str) -> Fault:
     """Return the fault for a check that could not be made."""
-    return Fault(FaultKind.NOT_LOOKED_AT, where, what, remedy)
+    return Fault(FaultKind.NOT_CHECKED, where, what, remedy)

@@ -84,7 +84,7 @@ class ShardStatus:
     """
     The state of a shard.
 
-    :param clock: no ULID below ``floor(clock)`` will be given; UTC.
+    :param high_water: no ULID below ``floor(high_water)`` will be given; UTC.
     :param head: last event in the feed, None when there is none (or all are purged).
     :param sealed_until: the highest time sealed, None before the first seal.
     :param purged_upto: inclusive; events up to it may be gone. ``Ulid.MIN`` when nothing was purged.
@@ -92,7 +92,7 @@ class ShardStatus:
     """
 
     shard: Shard
-    clock: datetime
+    high_water: datetime
     head: Ulid | None
     sealed_until: datetime | None
     purged_upto: Ulid

@@ -14,7 +14,7 @@ COUNTED = 10_000
 
 
 @dataclass(frozen=True)
-class Standing:
+class ConsumerPosition:
     """
     Where a consumer stands in a shard.
 
@@ -35,7 +35,7 @@ class ShardOverview:
 
     status: ShardStatus
     waiting: int
-    consumers: tuple[Standing, ...]
+    consumers: tuple[ConsumerPosition, ...]
 
     @property
     def shard(self) -> Shard:

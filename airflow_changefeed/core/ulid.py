@@ -154,12 +154,12 @@ def random_80_bits() -> int:
 
 
 @dataclass
-class ShardClock:
+class HighWater:
     """
     Gives a shard's ULIDs in order: each above the last, at the running maximum of the hints
     (ADR 0001, R3).
 
-    :param ms: the shard's clock, milliseconds since 1970 UTC; no ULID below it will be given.
+    :param ms: the shard's high-water time, milliseconds since 1970 UTC; no ULID below it will be given.
     :param last: the last ULID given, or ``Ulid.MIN``, as a number.
     :param now_ms: the database's present time.
     :param tolerance_ms: how far a hint may lie in the future; one beyond takes the present time instead,
@@ -177,7 +177,7 @@ class ShardClock:
         """
         Give ``count`` consecutive ULIDs.
 
-        :param hint_ms: the time the event would like to have; one in the past takes the shard's clock.
+        :param hint_ms: the time the event asks for; one in the past becomes the shard's high-water time.
         :return: the first of them, as a number.
         """
         if hint_ms > self.now_ms + self.tolerance_ms:

@@ -211,7 +211,7 @@ def _read(text: str, key: str, consumer: str, feed: str, rows: Sequence[CursorRo
         return CursorDocument.from_json(text, key=key)
     except CursorFormatError as problem:
         there = some(f"shard {shard_text(row.shard)} {_of_row(row)}" for row in rows) or "nothing"
-        _, publish = settle_commands(consumer, feed)
+        _, publish = recovery_commands(consumer, feed)
         rebuild = f"{shell('cursor rebuild', consumer, feed)} --path ..."
         act = f"Overwrite it with that: {publish}" if rows else f"Delete it{_OF_ROWS}: {rebuild}"
         raise CursorFormatError(
@@ -232,14 +232,14 @@ def shell(command: str, consumer: str, feed: str, *words: str) -> str:
     return f"airflow changefeed {command} {shlex.join((consumer, '--feed', feed, *words))} {CONN_ID}"
 
 
-def settle_commands(consumer: str, feed: str) -> tuple[str, str]:
-    """Return the two commands that settle an edited Variable: adopt what it says, and publish the rows."""
+def recovery_commands(consumer: str, feed: str) -> tuple[str, str]:
+    """Return the two commands that resolve an edited Variable: adopt what it says, and publish the rows."""
     return shell("cursor adopt", consumer, feed), shell("cursor publish", consumer, feed)
 
 
 def remedy(consumer: str, feed: str) -> str:
-    """Say what settles an edited Variable."""
-    adopt, publish = settle_commands(consumer, feed)
+    """Say what resolves an edited Variable."""
+    adopt, publish = recovery_commands(consumer, feed)
     return (
         f"Take over what the Variable says: {adopt}; or overwrite it with what the database says: {publish}"
     )

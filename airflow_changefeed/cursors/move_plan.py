@@ -105,13 +105,13 @@ def plan_moves(
     :return: a move for each cursor that does not stand there already.
     :raises ConsumerNotFoundError: the feed has no such consumer; terminal.
     :raises ShardNotFoundError: the consumer has no cursor for a shard; terminal.
-    :raises CursorBeyondFeedError: a ULID beyond a shard's clock; terminal.
+    :raises CursorBeyondFeedError: a ULID beyond a shard's high-water time; terminal.
     :raises FutureTimeError: a time in the future of the database's clock; terminal.
     :raises PurgedError: events behind the place are purged; terminal.
     :raises InvalidArgumentError: all cursors stand there already; terminal.
     """
     seen = _see(source, consumer, feed, shards)
-    place = to
+    position = to
     if isinstance(to, datetime):
         if to.tzinfo is not None and to > (now := source.now()):
             raise FutureTimeError(
@@ -119,14 +119,14 @@ def plan_moves(
                 f"{format_time(now)}. Give latest, which is now",
                 feed=feed,
             )
-        place = Ulid.floor(floor_to_millisecond(to)).previous()
+        position = Ulid.floor(floor_to_millisecond(to)).previous()
 
     def target(row: CursorRow, status: ShardStatus | None) -> Ulid:
-        if place is Beginning.EARLIEST:
+        if position is Beginning.EARLIEST:
             return _purged(status)
-        if isinstance(place, Ulid):
+        if isinstance(position, Ulid):
             # All that a slower clock will give comes after that time; a ULID is meant as it is.
-            return place if place is to else min(place, highest(status))
+            return position if position is to else min(position, highest(status))
         return highest(status)
 
     return _plan(source, consumer, feed, seen, target)
@@ -202,7 +202,7 @@ def highest(status: ShardStatus | None) -> Ulid:
     """
     if status is None:
         return Ulid.MIN
-    return max(status.head or Ulid.MIN, Ulid.floor(status.clock).previous(), status.purged_upto)
+    return max(status.head or Ulid.MIN, Ulid.floor(status.high_water).previous(), status.purged_upto)
 
 
 def known_rows(source: FeedSource, consumer: str, feed: str) -> list[CursorRow]:
@@ -264,9 +264,9 @@ def _plan(
     _check_beyond(consumer, feed, wanted)
     _check_purged(consumer, feed, wanted)
     moves = [
-        _planned(source, feed, row, place, _purged(status))
-        for row, status, place in wanted
-        if place != row.ulid
+        _planned(source, feed, row, position, _purged(status))
+        for row, status, position in wanted
+        if position != row.ulid
     ]
     if not moves:
         raise InvalidArgumentError(
@@ -301,13 +301,18 @@ def _passed(row: CursorRow, target: Ulid) -> list[UlidRange]:
 def _check_beyond(
     consumer: str, feed: str, wanted: Sequence[tuple[CursorRow, ShardStatus | None, Ulid]]
 ) -> None:
-    beyond = [(row.shard, place, highest(status)) for row, status, place in wanted if place > highest(status)]
+    beyond = [
+        (row.shard, position, highest(status))
+        for row, status, position in wanted
+        if position > highest(status)
+    ]
     if beyond:
-        places = some(f"{shard_text(shard)} ({top}, {format_time(top.time)})" for shard, _, top in beyond)
+        positions = some(f"{shard_text(shard)} ({top}, {format_time(top.time)})" for shard, _, top in beyond)
         raise CursorBeyondFeedError(
-            f"feed {feed!r}: cursor {beyond[0][1]} for consumer {consumer!r} lies beyond the highest place "
-            f"of shard {places}. It is of another shard or feed, or the database was restored to an earlier "
-            "state. Nothing was changed: choose a place that the feed has reached, or latest",
+            f"feed {feed!r}: cursor {beyond[0][1]} for consumer {consumer!r} is beyond the highest "
+            f"position of shard {positions}. It belongs to another shard or feed, or the database was "
+            "restored to an earlier state. Nothing was changed; choose a position that the feed has reached, "
+            "or latest",
             consumer=consumer,
             feed=feed,
             shards=[shard_text(shard) for shard, *_ in beyond],
@@ -318,7 +323,11 @@ def _check_beyond(
 def _check_purged(
     consumer: str, feed: str, wanted: Sequence[tuple[CursorRow, ShardStatus | None, Ulid]]
 ) -> None:
-    purged = [(row.shard, place, _purged(status)) for row, status, place in wanted if place < _purged(status)]
+    purged = [
+        (row.shard, position, _purged(status))
+        for row, status, position in wanted
+        if position < _purged(status)
+    ]
     if purged:
         raise PurgedError(
             f"feed {feed!r}: consumer {consumer!r} cannot go on behind {purged[0][1]}, as events are purged "

@@ -150,8 +150,8 @@ def _expected(
 def _kept(source: FeedSource, consumer: str, feed: str) -> dict[Shard, Ulid]:
     """Return up to where dead letters let a consumer of events need nothing any more."""
     first: dict[Shard, Ulid] = {}
-    for letter in source.dead_letters(feed, consumer):
-        first[letter.shard] = min(letter.ulid, first.get(letter.shard, Ulid.MAX))
+    for dead_letter in source.dead_letters(feed, consumer):
+        first[dead_letter.shard] = min(dead_letter.ulid, first.get(dead_letter.shard, Ulid.MAX))
     return {shard: ulid.previous() for shard, ulid in first.items()}
 
 
@@ -162,7 +162,7 @@ def _held(
     now = source.now()
     for row in source.cursors(feed, consumer):
         if row.shard in shards and row.lease_expires is not None and row.lease_expires > now:
-            words = ("--shard", shard_text(row.shard), "--lease-token", str(row.lease_token))
+            words = ("--shard", shard_text(row.shard), "--fencing-token", str(row.fencing_token))
             return LeaseHeldError(
                 f"consumer {consumer!r}, feed {feed!r}, shard {shard_text(row.shard)} is held by "
                 f"{row.lease_holder!r} until {format_time(row.lease_expires)}: nothing was moved. Stop it, "

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_changefeed.core.feed import Shard, check_known_shards, shard_text
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.sources.base import FeedReader, News, Peek
+from airflow_changefeed.sources.base import FeedReader, FeedStatus, NewEvents
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Watch:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class PollResult:
     """
     What a look at a feed found.
 
@@ -38,34 +38,34 @@ class Outlook:
     :param has_ended: whether the window asked about is over, by the database's clock; False without a window.
     """
 
-    news: dict[Shard, News]
+    new_events: dict[Shard, NewEvents]
     after: dict[Shard, Ulid]
     has_ended: bool
 
     @property
     def is_ready(self) -> bool:
         """Whether there is something to export: news, or a window that nothing can come into any more."""
-        return bool(self.news) or self.has_ended
+        return bool(self.new_events) or self.has_ended
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Return the news as JSON values: shard to ``after``, ``head`` (None: in the outbox), ``outbox``."""
         return {
             shard_text(shard): {
                 "after": str(self.after.get(shard, Ulid.MIN)),
-                "head": str(news.head) if news.head is not None else None,
-                "outbox": news.has_outbox,
+                "head": str(new_events.head) if new_events.head is not None else None,
+                "outbox": new_events.has_outbox,
             }
-            for shard, news in sorted(self.news.items(), key=lambda item: shard_text(item[0]))
+            for shard, new_events in sorted(self.new_events.items(), key=lambda item: shard_text(item[0]))
         }
 
 
-def look(
+def poll(
     source: FeedReader,
     feed: str,
     consumer: str,
     shards: Sequence[Shard] | None = None,
     window_end: datetime | None = None,
-) -> Outlook:
+) -> PollResult:
     """
     Look for news without writing: one statement for all shards, at a cost that does not grow with the feed.
 
@@ -74,13 +74,13 @@ def look(
     :raises FeedNotFoundError: the database has no such feed; terminal.
     :raises ShardNotFoundError: a shard that never had an event was named, and its window has ended; terminal.
     """
-    (found,) = look_for_all(source, [Watch(feed, consumer, shards, window_end)])
+    (found,) = poll_many(source, [Watch(feed, consumer, shards, window_end)])
     if isinstance(found, Exception):
         raise found
     return found
 
 
-def look_for_all(source: FeedReader, watches: Sequence[Watch]) -> list[Outlook | Exception]:
+def poll_many(source: FeedReader, watches: Sequence[Watch]) -> list[PollResult | Exception]:
     """
     Look for the news of many by one question, as :func:`look` does for one.
 
@@ -95,23 +95,23 @@ def look_for_all(source: FeedReader, watches: Sequence[Watch]) -> list[Outlook |
             known[feed] = [status.shard for status in source.shards(feed)]
         return known[feed]
 
-    peeks = source.peek_many([(watch.feed, watch.consumer) for watch in watches])
-    return [_outlook(watch, found, shards_of) for watch, found in zip(watches, peeks, strict=True)]
+    statuses = source.poll_many([(watch.feed, watch.consumer) for watch in watches])
+    return [_poll_result(watch, found, shards_of) for watch, found in zip(watches, statuses, strict=True)]
 
 
-def _outlook(
-    watch: Watch, found: Peek | Exception, shards_of: Callable[[str], list[Shard]]
-) -> Outlook | Exception:
+def _poll_result(
+    watch: Watch, found: FeedStatus | Exception, shards_of: Callable[[str], list[Shard]]
+) -> PollResult | Exception:
     if isinstance(found, Exception):
         return found
-    news, shards = found.news, watch.shards
+    new_events, shards = found.new_events, watch.shards
     has_ended = watch.window_end is not None and found.at >= watch.window_end
     if shards is not None:
-        news = {shard: one for shard, one in news.items() if shard in shards}
-        if has_ended and not news and not set(shards) <= set(found.shards):
+        new_events = {shard: one for shard, one in new_events.items() if shard in shards}
+        if has_ended and not new_events and not set(shards) <= set(found.shards):
             try:
                 # Asked again, as a peek passes over shards that somebody holds locked.
                 check_known_shards(watch.feed, shards, shards_of(watch.feed), "wait for")
             except Exception as error:
                 return error
-    return Outlook(news, found.after, has_ended)
+    return PollResult(new_events, found.after, has_ended)

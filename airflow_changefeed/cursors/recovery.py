@@ -83,7 +83,7 @@ def adopt(
     :param versions: resource versions of the rows as the person saw them; None takes them however they are.
     :raises StaleVersionError: a row was changed since; nothing was moved; terminal.
     :raises CursorFormatError: the Variable is missing, or is no cursor of this consumer and feed; terminal.
-    :raises CursorBeyondFeedError: a ULID lies beyond the shard's clock; nothing was changed; terminal.
+    :raises CursorBeyondFeedError: a ULID is beyond the shard's high-water time; nothing changed; terminal.
     :raises PurgedError: a ULID lies below what was purged, so that events would be missed; terminal.
     """
     document = _document(source, variables, consumer, feed)
@@ -145,7 +145,8 @@ def rebuild(
     :param store: the export. Only units that this consumer exported count.
     :raises CursorError: the export holds no unit of this consumer; terminal.
     :raises ForeignOutputError: it is the export of another database's feed; terminal.
-    :raises CursorBeyondFeedError: a unit lies beyond the shard's clock: another database's export; terminal.
+    :raises CursorBeyondFeedError: a unit is beyond the shard's high-water time, so it is another
+        database's; terminal.
     """
     pieces: dict[Shard, list[UlidRange]] = {}
     database = source.identity().id
@@ -208,11 +209,12 @@ def _check_reachable(source: FeedSource, consumer: str, feed: str, wanted: Mappi
         status = states.get(shard)
         if status is None or cursor.ulid > _highest(status):
             raise CursorBeyondFeedError(
-                f"feed {feed!r} shard {shard_text(shard)}: cursor {cursor.ulid} in the Variable lies beyond "
-                "the shard's clock "
-                f"({status.clock.isoformat() if status else 'the feed has no such shard'}): it is of another "
-                "feed, or the database was restored to an earlier state. Nothing was changed: write a cursor "
-                f"that the feed has reached, or publish: {shell('cursor publish', consumer, feed)}",
+                f"feed {feed!r} shard {shard_text(shard)}: cursor {cursor.ulid} in the Variable is beyond "
+                "the shard's high-water time "
+                f"({status.high_water.isoformat() if status else 'the feed has no such shard'}). It "
+                "belongs to another feed, or the database was restored to an earlier state. Nothing was "
+                "changed; write a cursor that the feed has reached, or publish: "
+                f"{shell('cursor publish', consumer, feed)}",
                 feed=feed,
                 shard=shard,
                 cursor=cursor.ulid,
@@ -231,4 +233,4 @@ def _check_reachable(source: FeedSource, consumer: str, feed: str, wanted: Mappi
 
 def _highest(status: ShardStatus) -> Ulid:
     """Return the highest place at which a consumer of a shard may stand."""
-    return max(status.head or Ulid.MIN, Ulid.floor(status.clock).previous(), status.purged_upto)
+    return max(status.head or Ulid.MIN, Ulid.floor(status.high_water).previous(), status.purged_upto)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with shards' clocks and consumers' rows; told by what any source says of them."""
+"""What is wrong with shards' high-water times and consumers' rows; told by what any source says of them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LONGEST_EMIT_TIMEOUT = timedelta(days=1)
 #: Characters of a letter's reason that are told.
 _REASON = 200
 _NEVER_BACK = (
-    "Find the writer whose time_hint, or whose clock, is ahead, and correct it. A shard's clock never goes "
-    "back, so its events get that time until it has come: wait, let the writers use another shard, or drop "
-    "the feed and set it up again, which forgets its order"
+    "Find the writer whose time_hint, or whose clock, is ahead, and correct it. A shard's high-water time "
+    "never goes back, so its events get that time until it has come: wait, let the writers use another "
+    "shard, or drop the feed and set it up again, which forgets its order"
 )
 
 
 @dataclass(frozen=True)
-class Sight:
+class FeedState:
     """
     What a source says of a feed.
 
@@ -46,17 +46,17 @@ class Sight:
     shards: Sequence[ShardStatus] = ()
     rows: Sequence[CursorRow] = ()
     consumers: Mapping[str, ConsumerInfo] = field(default_factory=dict)
-    letters: Sequence[DeadLetter] = ()
+    dead_letters: Sequence[DeadLetter] = ()
 
 
-def cursor_faults(sight: Sight, limits: Limits) -> list[Fault]:
+def cursor_faults(state: FeedState, limits: Limits) -> list[Fault]:
     """Find what is wrong with a feed's clocks, cursors and leases."""
     return [
-        *_clocks(sight, limits),
-        *_places(sight),
-        *_idle(sight, limits),
-        *_letters(sight),
-        *(fault for row in sight.rows for fault in _lease(sight, row, limits)),
+        *_clocks(state, limits),
+        *_places(state),
+        *_idle(state, limits),
+        *_letters(state),
+        *(fault for row in state.rows for fault in _lease(state, row, limits)),
     ]
 
 
@@ -79,31 +79,32 @@ def missing_window(gap: Gap, where: str) -> Fault:
     )
 
 
-def _clocks(sight: Sight, limits: Limits) -> Iterator[Fault]:
-    for status in sight.shards:
-        if status.clock - sight.now > limits.clock_ahead:
+def _clocks(state: FeedState, limits: Limits) -> Iterator[Fault]:
+    for status in state.shards:
+        if status.high_water - state.now > limits.high_water_ahead:
             yield Fault(
-                FaultKind.CLOCK_AHEAD,
-                _shard(sight.feed, status.shard),
-                f"its clock is at {format_time(status.clock)}, the database's at {format_time(sight.now)}",
+                FaultKind.HIGH_WATER_AHEAD,
+                _shard(state.feed, status.shard),
+                f"its high-water time is {format_time(status.high_water)}, "
+                f"the database's clock {format_time(state.now)}",
                 _NEVER_BACK,
             )
 
 
-def _places(sight: Sight) -> Iterator[Fault]:
+def _places(state: FeedState) -> Iterator[Fault]:
     """Find cursors that lie where no cursor can go on."""
-    known = {status.shard: status for status in sight.shards}
+    known = {status.shard: status for status in state.shards}
     # A shard that never had an event is sealed as the others are.
-    sealed = max((status.sealed_until or EPOCH for status in sight.shards), default=EPOCH)
-    for row in sight.rows:
+    sealed = max((status.sealed_until or EPOCH for status in state.shards), default=EPOCH)
+    for row in state.rows:
         status = known.get(row.shard)
-        clock = status.clock if status is not None else sealed
-        if row.ulid.ms > to_milliseconds(clock):
+        high_water = status.high_water if status is not None else sealed
+        if row.ulid.ms > to_milliseconds(high_water):
             yield Fault(
                 FaultKind.CURSOR_BEYOND_FEED,
                 _subject(row),
-                f"its cursor {row.ulid} ({format_time(row.ulid.time)}) lies beyond the shard's clock "
-                f"({format_time(clock)})",
+                f"its cursor {row.ulid} ({format_time(row.ulid.time)}) is beyond the shard's high-water "
+                f"time ({format_time(high_water)})",
                 "The database was restored to an earlier state, or the cursor belongs to another one: see "
                 "'The database was restored to an earlier state' in docs/how-to/recover.md",
             )
@@ -117,28 +118,28 @@ def _places(sight: Sight) -> Iterator[Fault]:
             )
 
 
-def _idle(sight: Sight, limits: Limits) -> Iterator[Fault]:
+def _idle(state: FeedState, limits: Limits) -> Iterator[Fault]:
     """Find consumers that keep events from being purged, and have not moved for long."""
-    for consumer in dict.fromkeys([*(row.consumer for row in sight.rows), *sight.consumers]):
-        own = {row.shard: row for row in sight.rows if row.consumer == consumer}
-        of_events = sight.consumers.get(consumer)
+    for consumer in dict.fromkeys([*(row.consumer for row in state.rows), *state.consumers]):
+        own = {row.shard: row for row in state.rows if row.consumer == consumer}
+        of_events = state.consumers.get(consumer)
         # Without a row the consumer has not yet seen the shard, and needs all of it.
         begin = of_events.begin if of_events is not None else Ulid.MIN
         made = [of_events.created_at] if of_events is not None else []
         last = max([*made, *(row.moved_at for row in own.values())])
         held = []
-        for status in sight.shards:
+        for status in state.shards:
             row = own.get(status.shard)
             ack, moved = (row.ack, row.moved_at) if row is not None else (begin, last)
             if row is not None and of_events is not None:
                 # What only its dead letters hold back is told with them.
                 ack = row.ulid
-            if status.head is not None and status.head > ack and sight.now - moved > limits.idle_consumer:
+            if status.head is not None and status.head > ack and state.now - moved > limits.idle_consumer:
                 held.append(f"shard {shard_text(status.shard)} from {format_time(ack.time)} on")
         if held:
             yield Fault(
                 FaultKind.CONSUMER_IDLE,
-                f"feed {sight.feed}, consumer {consumer}",
+                f"feed {state.feed}, consumer {consumer}",
                 f"it has not moved since {format_time(last)} and keeps events from being purged: "
                 f"{', '.join(held)}",
                 "Run it again; or, if nobody needs it any more, drop it (drop_consumer), which frees what it "
@@ -146,14 +147,14 @@ def _idle(sight: Sight, limits: Limits) -> Iterator[Fault]:
             )
 
 
-def _letters(sight: Sight) -> Iterator[Fault]:
-    """Find events that consumers parked, and that nobody has settled."""
-    for consumer in dict.fromkeys(letter.consumer for letter in sight.letters):
-        own = [letter for letter in sight.letters if letter.consumer == consumer]
-        first = min(own, key=lambda letter: letter.ulid)
+def _letters(state: FeedState) -> Iterator[Fault]:
+    """Find events that consumers parked, and that nobody has resolved."""
+    for consumer in dict.fromkeys(dead_letter.consumer for dead_letter in state.dead_letters):
+        own = [dead_letter for dead_letter in state.dead_letters if dead_letter.consumer == consumer]
+        first = min(own, key=lambda dead_letter: dead_letter.ulid)
         yield Fault(
             FaultKind.DEAD_LETTER,
-            f"feed {sight.feed}, consumer {consumer}",
+            f"feed {state.feed}, consumer {consumer}",
             f"{len(own)} dead letters are open, the first of {format_time(first.ulid.time)} in shard "
             f"{shard_text(first.shard)} ({first.reason[:_REASON]}): their events are not consumed, and in "
             "their shards all from there on is kept from being purged",
@@ -161,14 +162,14 @@ def _letters(sight: Sight) -> Iterator[Fault]:
         )
 
 
-def _lease(sight: Sight, row: CursorRow, limits: Limits) -> Iterator[Fault]:
+def _lease(state: FeedState, row: CursorRow, limits: Limits) -> Iterator[Fault]:
     if row.lease_holder is None or row.lease_expires is None:
         return
-    now, longest = sight.now, LONG_LEASE
+    now, longest = state.now, LONG_LEASE
     is_still = now - row.moved_at > limits.idle_consumer
-    if row.consumer in sight.consumers:
+    if row.consumer in state.consumers:
         # One that waits for events keeps its lease, and moves when there is something to consume.
-        heads = {status.shard: status.head for status in sight.shards}
+        heads = {status.shard: status.head for status in state.shards}
         is_still = is_still and (heads.get(row.shard) or Ulid.MIN) > row.ulid
         longest = LONGEST_EMIT_TIMEOUT
     if row.lease_expires <= now:
@@ -186,7 +187,7 @@ def _lease(sight: Sight, row: CursorRow, limits: Limits) -> Iterator[Fault]:
             f"{row.lease_holder} holds the lease until {format_time(row.lease_expires)}; the cursor, which "
             f"nobody else may move, was moved at {format_time(row.moved_at)} last",
             "End that process; then wait, or take its lease away: "
-            f"{_command('consumer revoke', row, '--lease-token', str(row.lease_token))}",
+            f"{_command('consumer revoke', row, '--fencing-token', str(row.fencing_token))}",
         )
 
 

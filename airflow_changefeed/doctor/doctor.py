@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from airflow_changefeed.core.consumer import ConsumerInfo
 from airflow_changefeed.core.cursor import CursorRow
-from airflow_changefeed.core.fault import Examination, Fault, FaultKind, Limits, Severity, not_looked_at
+from airflow_changefeed.core.fault import Examination, Fault, FaultKind, Limits, Severity, not_checked
 from airflow_changefeed.core.feed import ShardStatus, StaleMark
-from airflow_changefeed.doctor.cursors import Sight, cursor_faults, hole_faults
+from airflow_changefeed.doctor.cursors import FeedState, cursor_faults, hole_faults
 from airflow_changefeed.doctor.output import output_faults
 from airflow_changefeed.doctor.variables import VariableLister, unknown_feeds, variable_faults
 from airflow_changefeed.exceptions import (
@@ -70,9 +70,9 @@ def examine(
     if variables is not None and feed is None and consumer is None:
         others = partial(unknown_feeds, source, variables, feeds)
         faults += _try(faults, "Variables of other feeds", others) or []
-    looked_at, left_out = _scope(feeds if feed is None else [feed], variables, open_store)
+    checked, left_out = _scope(feeds if feed is None else [feed], variables, open_store)
     facts = _try(faults, "which database it is", partial(_identity_facts, source))
-    return Examination.of(faults, {**inspection.facts, **(facts or {})}, looked_at, left_out)
+    return Examination.of(faults, {**inspection.facts, **(facts or {})}, checked, left_out)
 
 
 def _identity_facts(source: FeedSource) -> dict[str, str]:
@@ -93,19 +93,19 @@ def _scope(
     feeds: Sequence[str], variables: VariableLister | None, open_store: Callable[[str], ExportStore] | None
 ) -> tuple[list[str], list[str]]:
     """Say what is looked at, and what is not: no fault there would say nothing."""
-    looked_at = ["installation and rights", f"feeds {', '.join(feeds) or '(none)'}", "consumers and cursors"]
+    checked = ["installation and rights", f"feeds {', '.join(feeds) or '(none)'}", "consumers and cursors"]
     left_out = []
     if variables is None:
         left_out.append("Airflow's Variables")
     else:
-        looked_at.append("Airflow's Variables")
+        checked.append("Airflow's Variables")
     if open_store is None:
         left_out.append("the export (name it with --path)")
     else:
-        looked_at.append("the export's manifests, and names and sizes of its data files")
+        checked.append("the export's manifests, and names and sizes of its data files")
         left_out.append("what is in data files (airflow changefeed verify reads them)")
     left_out.append("values that cannot be exported unchanged (an export names them)")
-    return looked_at, left_out
+    return checked, left_out
 
 
 def _examine_feed(
@@ -122,9 +122,11 @@ def _examine_feed(
     rows = _try(faults, f"cursors of feed {feed}", lambda: source.cursors(feed, consumer)) or []
     marks = _try(faults, f"stale marks of feed {feed}", lambda: source.stale_marks(feed)) or []
     events = _try(faults, f"consumers of feed {feed}", lambda: _of_events(source, feed, consumer)) or {}
-    letters = _try(faults, f"dead letters of feed {feed}", lambda: source.dead_letters(feed, consumer)) or []
-    sight = Sight(feed, source.now(), statuses, rows, events, letters)
-    faults += cursor_faults(sight, limits)
+    dead_letters = (
+        _try(faults, f"dead letters of feed {feed}", lambda: source.dead_letters(feed, consumer)) or []
+    )
+    state = FeedState(feed, source.now(), statuses, rows, events, dead_letters)
+    faults += cursor_faults(state, limits)
     holes = hole_faults(rows)
     faults += [fault for _, fault in holes]
     if variables is not None:
@@ -138,7 +140,7 @@ def _examine_feed(
         faults += _try(faults, f"the export of feed {feed}", export) or []
     elif marks:
         what = f"whether windows with inserted history ({len(marks)} marks) were exported again"
-        faults.append(not_looked_at(f"feed {feed}", what, "Name the export with --path"))
+        faults.append(not_checked(f"feed {feed}", what, "Name the export with --path"))
     return [*(row.consumer for row in rows), *events]
 
 
@@ -178,5 +180,5 @@ def _try(faults: list[Fault], what: str, look: Callable[[], Answer]) -> Answer |
         if isinstance(problem, SourceUnavailableError) and not what.startswith("Variables"):
             raise
         text = " ".join(f"{type(problem).__name__}: {problem}".split())
-        faults.append(not_looked_at(what, text, _OTHERWISE))
+        faults.append(not_checked(what, text, _OTHERWISE))
         return None

@@ -17,8 +17,8 @@ from airflow_changefeed.core.cursor import (
     variable_prefix,
 )
 from airflow_changefeed.core.fault import Fault, FaultKind
-from airflow_changefeed.cursors.cursors import VariableStore, compare, settle_commands, shell
-from airflow_changefeed.cursors.cursors import remedy as settling
+from airflow_changefeed.cursors.cursors import VariableStore, compare, recovery_commands, shell
+from airflow_changefeed.cursors.cursors import remedy as resolving
 from airflow_changefeed.exceptions import (
     CursorEditedError,
     CursorFormatError,
@@ -137,7 +137,7 @@ def _said(text: str | None) -> tuple[str, str]:
 def _variable(source: FeedSource, variables: VariableLister, feed: str, consumer: str) -> Fault | None:
     key = variable_key(source.identity().id, consumer, feed)
     where = f"Variable {key}"
-    _, publish = settle_commands(consumer, feed)
+    _, publish = recovery_commands(consumer, feed)
     try:
         _, is_current = compare(source, variables, consumer, feed)
     except CursorEditedError as problem:
@@ -167,7 +167,7 @@ def _edited(
     key = problem.facts["key"]
     if source.cursors(feed, consumer):
         what = "; ".join(problem.facts["problems"])
-        remedy = f"Nothing moves until you decide. {settling(consumer, feed)}"
+        remedy = f"Nothing moves until you decide. {resolving(consumer, feed)}"
         return Fault(FaultKind.VARIABLE_EDITED, f"Variable {key}", what, remedy)
     shards = CursorDocument.from_json(variables.get(key) or "", key=key).shards
     return Fault(

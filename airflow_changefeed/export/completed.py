@@ -33,7 +33,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True)
-class ToldExport:
+class CompletedExport:
     """
     What one export has completed: a window, several windows in a row, or a batch.
 
@@ -72,7 +72,7 @@ class ToldExport:
         }
 
     @classmethod
-    def from_extra(cls, extra: Mapping[str, Any] | None) -> ToldExport:
+    def from_extra(cls, extra: Mapping[str, Any] | None) -> CompletedExport:
         """
         Read what :meth:`to_extra` wrote.
 
@@ -97,7 +97,7 @@ class ToldExport:
                 "another task or a person made the event; pass it over, or export the window again"
             ) from None
 
-    def each(self) -> list[ToldExport]:
+    def each(self) -> list[CompletedExport]:
         """Return what is told window by window; as it is where there is no window, or more than 100."""
         if not self.windows:
             return [self]
@@ -173,24 +173,24 @@ def _files_of(store: ExportStore, shard: Shard, range_: UlidRange) -> list[UnitF
     """Return the files of the units that make up a range; they may be newer than those that were told."""
     start, end = range_.after.next().time, range_.upto.time + _MILLISECOND
     found: list[UnitFile] = []
-    place = range_.after
+    position = range_.after
     for manifest, files in units_and_files(store, start, end, [shard]):
-        if manifest.unit.range.after == place and manifest.unit.range.upto <= range_.upto:
+        if manifest.unit.range.after == position and manifest.unit.range.upto <= range_.upto:
             found += files
-            place = manifest.unit.range.upto
-    if place != range_.upto:
+            position = manifest.unit.range.upto
+    if position != range_.upto:
         raise ManifestError(
             f"shard {shard_text(shard)} of feed {store.feed!r} was told as complete from "
             f"{format_time(start)} to {format_time(end)}, but has no unit below {store.path} that begins "
-            f"after {place} any more: export it again",
+            f"after {position} any more: export it again",
             feed=store.feed,
         )
     return found
 
 
-def told_export(
+def completed_export(
     plan: Plan, store: ExportStore, result: ExportResult, earlier: Sequence[Manifest] = ()
-) -> ToldExport | None:
+) -> CompletedExport | None:
     """
     Return what a committed plan has to tell.
 
@@ -211,7 +211,7 @@ def told_export(
         if planned.unit.window is not None:
             rows[planned.unit.window] = rows.get(planned.unit.window, 0) + planned.rows
     windows = sorted(rows.items())
-    return ToldExport(
+    return CompletedExport(
         feed=plan.feed,
         path=plan.path,
         window=Window(windows[0][0].start, windows[-1][0].end) if windows else None,

@@ -116,7 +116,7 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
     :raises OutputNotWritableError: the path cannot be written.
     :raises OutputError: the output holds units that overlap the planned ones in part: it was cut in another
         way.
-    :raises CursorBeyondFeedError: the consumer's cursor lies beyond a shard's clock.
+    :raises CursorBeyondFeedError: the consumer's cursor lies beyond a shard's high-water time.
     :raises SealLostError: the output reaches beyond what the feed is sealed until.
     """
     request.check()
@@ -251,12 +251,12 @@ def _batches(
 
 
 def _check_cursor(cursor: Ulid, status: ShardStatus, request: ExportRequest) -> None:
-    clock = from_milliseconds(Ulid.floor(status.clock).ms + 1)
-    if cursor >= Ulid.floor(clock):
+    high_water = from_milliseconds(Ulid.floor(status.high_water).ms + 1)
+    if cursor >= Ulid.floor(high_water):
         raise CursorBeyondFeedError(
-            f"consumer {request.consumer!r} stands at {cursor} in shard {shard_text(status.shard)} of feed "
-            f"{request.feed!r}, beyond the shard's clock {status.clock}: the database was restored, or the "
-            "cursor belongs elsewhere. Compare both, then set the cursor anew",
+            f"consumer {request.consumer!r} is at {cursor} in shard {shard_text(status.shard)} of feed "
+            f"{request.feed!r}, beyond the shard's high-water time {status.high_water}. The database was "
+            "restored, or the cursor belongs to another feed; compare both, then set the cursor",
             feed=request.feed,
             shard=status.shard,
             cursor=cursor,

@@ -42,18 +42,20 @@ def run_attempt(store: ExportStore, plan: Plan, write: Callable[[], Written]) ->
         end(store, plan, committed=committed)
 
 
-def run_here(source: FeedReader, store: ExportStore, plan: Plan, tell: Callable[[str], None]) -> ExportResult:
+def run_here(
+    source: FeedReader, store: ExportStore, plan: Plan, report: Callable[[str], None]
+) -> ExportResult:
     """
     Run a plan in this process, as one task that writes part after part; for plans that are not worth a Spark.
 
     :param source: open, and left so. Not one that reads SQLite by ADBC: the process has it open elsewhere,
         too (ADR 0003).
-    :param tell: takes one line of progress; may be called from another thread.
+    :param report: takes one line of progress; may be called from another thread.
     :raises ChangefeedError: as :func:`run_attempt`.
     """
 
     def write() -> Written:
-        with ProgressWatch(store.files, plan, tell):
+        with ProgressWatch(store.files, plan, report):
             facts = write_parts(
                 source,
                 store.files,

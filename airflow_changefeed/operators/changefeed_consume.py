@@ -192,15 +192,15 @@ class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
         self, source: FeedSource, shards: Sequence[Shard] | None, below: Ulid, end: datetime
     ) -> None:
         """Fail unless every event below the window's end is consumed: others hold shards, or parked some."""
-        letters = [
-            letter
-            for letter in source.dead_letters(self.feed, self.consumer)
-            if letter.ulid < below and (shards is None or letter.shard in shards)
+        dead_letters = [
+            dead_letter
+            for dead_letter in source.dead_letters(self.feed, self.consumer)
+            if dead_letter.ulid < below and (shards is None or dead_letter.shard in shards)
         ]
-        if letters:
-            numbers = " ".join(str(letter.number) for letter in letters[:20])
+        if dead_letters:
+            numbers = " ".join(str(dead_letter.number) for dead_letter in dead_letters[:20])
             raise PoisonError(
-                f"consumer {self.consumer!r} of feed {self.feed!r}: {len(letters)} events before "
+                f"consumer {self.consumer!r} of feed {self.feed!r}: {len(dead_letters)} events before "
                 f"{format_time(end)} are dead letters, so what was consumed until then is not complete. See "
                 f"airflow changefeed dead-letters list; retry or drop {numbers}, then clear this task",
                 consumer=self.consumer,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_changefeed.fold.states import State
+    from airflow_changefeed.folding.states import State
 
 #: Name of the Spark job, where neither the task nor ``default_args`` gives one.
 JOB_NAME = "changefeed-fold"
@@ -105,8 +105,8 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
 
     def _fold(self, context: Context) -> State:
         from airflow_changefeed.export.job_connection import JobConnection
-        from airflow_changefeed.fold.states import new_attempt
-        from airflow_changefeed.fold.task import FoldTask
+        from airflow_changefeed.folding.states import new_attempt
+        from airflow_changefeed.folding.task import FoldTask
 
         check_arguments(self, self._problems())
         at, run = self._time(context), run_name(context)
@@ -137,7 +137,7 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
         """Run the job, and return what it says of itself: spark-submit only knows that it failed."""
         from airflow.sdk.exceptions import AirflowException
 
-        from airflow_changefeed.fold.task import FoldResult
+        from airflow_changefeed.folding.task import FoldResult
 
         failure: Exception | None = None
         try:

@@ -200,7 +200,7 @@ class _Commit:
         else:
             with ThreadPoolExecutor(_REMOTE_THREADS) as pool:
                 found = list(pool.map(self._try, numbers))
-        manifests = self._look_again([manifest for manifest in found if manifest is not None])
+        manifests = self._check_again([manifest for manifest in found if manifest is not None])
         units = [manifest.unit for manifest in manifests]
         self._store.clean(units, self._plan.attempt)
         _withdraw_overlapping(self._store, units, self._plan.attempt)
@@ -242,7 +242,7 @@ class _Commit:
         store.write(manifest)
         return manifest
 
-    def _look_again(self, manifests: Sequence[Manifest]) -> list[Manifest]:
+    def _check_again(self, manifests: Sequence[Manifest]) -> list[Manifest]:
         """
         Return the manifests that count; withdraw from the other units.
 
@@ -250,7 +250,7 @@ class _Commit:
         stays.
         """
         attempts = self._store.attempts_of_all(manifest.unit for manifest in manifests)
-        others = self._others.look_again([manifest.unit for manifest in manifests])
+        others = self._others.check_again([manifest.unit for manifest in manifests])
         counting = []
         for manifest in manifests:
             try:
@@ -317,7 +317,7 @@ class _Others:
         harmless |= {unit.name for unit in others if unit not in found}
         return found
 
-    def look_again(self, units: Sequence[ExportUnit]) -> dict[Shard, dict[ExportUnit, int]]:
+    def check_again(self, units: Sequence[ExportUnit]) -> dict[Shard, dict[ExportUnit, int]]:
         """Return those that overlap units of ours now."""
         return {shard: self._look(shard, wanted) for shard, wanted in _by_shard(units).items()}
 

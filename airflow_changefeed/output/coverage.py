@@ -173,20 +173,20 @@ def _bounds(interval: Interval, units: Sequence[ExportUnit]) -> UlidRange:
 
 def uncovered(wanted: UlidRange, ranges: Iterable[UlidRange]) -> list[UlidRange]:
     """Return the pieces of a range that no other covers, ascending."""
-    found, place = [], wanted.after
+    found, position = [], wanted.after
     for each in sorted(ranges):
-        if place < min(each.after, wanted.upto):
-            found.append(UlidRange(place, min(each.after, wanted.upto)))
-        place = max(place, each.upto)
-    return [*found, UlidRange(place, wanted.upto)] if place < wanted.upto else found
+        if position < min(each.after, wanted.upto):
+            found.append(UlidRange(position, min(each.after, wanted.upto)))
+        position = max(position, each.upto)
+    return [*found, UlidRange(position, wanted.upto)] if position < wanted.upto else found
 
 
-def _began_before(store: ExportStore, shard: Shard, place: Ulid) -> bool:
+def _began_before(store: ExportStore, shard: Shard, position: Ulid) -> bool:
     """Whether a shard has a unit that begins before a place; its dates sort as its units do."""
     folder = store.layout.shard_manifests(shard)
     for date in store.files.names(folder):
         parsed = [ManifestName.parse(name) for name in store.files.names(f"{folder}/{date}")]
         units = [unit for name in parsed if name and (unit := parse_unit(shard, name.unit))]
         if units:
-            return any(unit.range.after < place for unit in units)
+            return any(unit.range.after < position for unit in units)
     return False

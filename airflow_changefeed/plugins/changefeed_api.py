@@ -145,7 +145,7 @@ async def waiters(conn_id: ConnId, feed: str) -> Row:
 
 @router.get("/troubles")
 async def troubles(user: GetUserDep, conn_id: ConnId, feed: str) -> Row:
-    """Return what waits for a person to settle it: gaps of a capture, and events that consumers parked."""
+    """Return what waits for a person to resolve it: gaps of a capture, and events that consumers parked."""
     return await ask_source(conn_id, lambda source: troubles_of(source, feed, _allows(user, source)))
 
 
@@ -232,10 +232,10 @@ async def revoked(
     feed: str,
     consumer: str,
     shard: str,
-    lease_token: Annotated[int | None, Body(embed=True)] = None,
+    fencing_token: Annotated[int | None, Body(embed=True)] = None,
 ) -> Row:
     """Take a lease away from its holder, if it is the one that the user saw."""
-    token = _named(lease_token, "lease_token")
+    token = _named(fencing_token, "fencing_token")
     return await ask_source(conn_id, lambda source: revoke(source, consumer, feed, parse_shard(shard), token))
 
 

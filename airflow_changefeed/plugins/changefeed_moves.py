@@ -98,6 +98,6 @@ def revoke(source: FeedSource, consumer: str, feed: str, shard: Shard, token: in
     """
     source.feed(feed)
     known_rows(source, consumer, feed)
-    source.revoke_lease(consumer, feed, shard, lease_token=token)
+    source.revoke_lease(consumer, feed, shard, fencing_token=token)
     now = source.now()
     return {"cursors": [cursor_row(row, now) for row in source.cursors(feed, consumer) if row.shard == shard]}

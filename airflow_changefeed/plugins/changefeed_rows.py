@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_changefeed.core.cursor import CursorChange, CursorRow
 from airflow_changefeed.core.feed import shard_text
-from airflow_changefeed.core.overview import COUNTED, FeedOverview, ShardOverview, Standing
+from airflow_changefeed.core.overview import COUNTED, ConsumerPosition, FeedOverview, ShardOverview
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors.move_plan import PlannedMove
@@ -44,28 +44,28 @@ def feed_row(found: FeedOverview, may_change: MayChange, now: datetime) -> Row:
 
 def _consumers(found: FeedOverview) -> list[str]:
     named = {info.spec.consumer for info in found.consumers}
-    return sorted(named | {standing.row.consumer for one in found.shards for standing in one.consumers})
+    return sorted(named | {position.row.consumer for one in found.shards for position in one.consumers})
 
 
 def consumer_row(name: str, found: FeedOverview, may_change: MayChange, now: datetime) -> Row:
     """Return a consumer, and what its cursors in the shards that were looked at sum up to."""
     settings = next((info for info in found.consumers if info.spec.consumer == name), None)
     own = [
-        (one, standing) for one in found.shards for standing in one.consumers if standing.row.consumer == name
+        (one, position) for one in found.shards for position in one.consumers if position.row.consumer == name
     ]
-    lags = [lag(standing.row.ulid, one.status.head) for one, standing in own]
+    lags = [lag(position.row.ulid, one.status.head) for one, position in own]
     return {
         "consumer": name,
         "is_of_events": settings is not None,
         "resource_version": settings.resource_version
         if settings
-        else sum(standing.row.resource_version for _, standing in own),
+        else sum(position.row.resource_version for _, position in own),
         "cursors": len(own),
-        "behind": sum(standing.behind for _, standing in own),
-        "behind_or_more": any(standing.behind >= COUNTED for _, standing in own),
+        "behind": sum(position.behind for _, position in own),
+        "behind_or_more": any(position.behind >= COUNTED for _, position in own),
         # None: it stands at the start of a shard that has events.
         "lag_seconds": None if None in lags else max((seconds for seconds in lags if seconds), default=0.0),
-        "held": sum(_is_held(standing.row, now) for _, standing in own),
+        "held": sum(_is_held(position.row, now) for _, position in own),
         "may_change": may_change(name, found.info.name),
     }
 
@@ -75,22 +75,22 @@ def shard_row(found: ShardOverview, now: datetime) -> Row:
     status = found.status
     return {
         "shard": shard_text(status.shard),
-        "clock": time(status.clock),
+        "high_water": time(status.high_water),
         "head": place(status.head),
         "sealed_until": time(status.sealed_until),
         "purged_upto": place(status.purged_upto),
         "waiting": found.waiting,
         "waiting_or_more": found.waiting >= COUNTED,
-        "cursors": [_standing_row(standing, status.head, now) for standing in found.consumers],
+        "cursors": [_position_row(position, status.head, now) for position in found.consumers],
     }
 
 
-def _standing_row(standing: Standing, head: Ulid | None, now: datetime) -> Row:
+def _position_row(position: ConsumerPosition, head: Ulid | None, now: datetime) -> Row:
     return {
-        **cursor_row(standing.row, now),
-        "behind": standing.behind,
-        "behind_or_more": standing.behind >= COUNTED,
-        "lag_seconds": lag(standing.row.ulid, head),
+        **cursor_row(position.row, now),
+        "behind": position.behind,
+        "behind_or_more": position.behind >= COUNTED,
+        "lag_seconds": lag(position.row.ulid, head),
     }
 
 
@@ -106,7 +106,7 @@ def cursor_row(row: CursorRow, now: datetime) -> Row:
         "moved_by": row.moved_by,
         "ahead": len(row.frontier.ahead),
         "lease_holder": row.lease_holder,
-        "lease_token": row.lease_token,
+        "fencing_token": row.fencing_token,
         "lease_expires": time(expires),
         "lease_is_held": _is_held(row, now),
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a feed waits for a person to settle: gaps of its capture, and events that its consumers parked."""
+"""What a feed waits for a person to resolve: gaps of its capture, and events that its consumers parked."""
 
 from __future__ import annotations
 
@@ -34,27 +34,29 @@ def troubles_of(source: FeedSource, feed: str, may_change: MayChange) -> Row:
     by_consumer = groupby(
         sorted(source.dead_letters(feed), key=attrgetter("consumer", "number")), key=attrgetter("consumer")
     )
-    letters = {consumer: list(found) for consumer, found in by_consumer}
+    dead_letters = {consumer: list(found) for consumer, found in by_consumer}
     return {
         "gaps": {
             "count": len(gaps),
             "first": [_gap_row(gap) for gap in gaps[:_SHOWN]],
-            "command": f"airflow changefeed {shlex.join(('capture', 'settle', feed))} {CONN_ID}",
+            "command": f"airflow changefeed {shlex.join(('capture', 'resolve', feed))} {CONN_ID}",
         },
-        "letters": {
+        "dead_letters": {
             consumer: {
                 "count": len(found),
-                "first": [_letter_row(one, is_told=may_change(consumer, feed)) for one in found[:_SHOWN]],
+                "first": [
+                    _dead_letter_row(one, is_told=may_change(consumer, feed)) for one in found[:_SHOWN]
+                ],
                 "command": shell("dead-letters list --consumer", consumer, feed),
             }
-            for consumer, found in letters.items()
+            for consumer, found in dead_letters.items()
         },
     }
 
 
 def _open_gaps(source: FeedSource, feed: str) -> list[CaptureGap]:
     try:
-        return [gap for gap in source.capture_gaps(feed) if gap.settled_at is None]
+        return [gap for gap in source.capture_gaps(feed) if gap.resolved_at is None]
     except CaptureNotFoundError:
         return []
 
@@ -69,13 +71,13 @@ def _gap_row(gap: CaptureGap) -> Row:
     }
 
 
-def _letter_row(letter: DeadLetter, *, is_told: bool) -> Row:
+def _dead_letter_row(dead_letter: DeadLetter, *, is_told: bool) -> Row:
     return {
-        "number": letter.number,
-        "shard": shard_text(letter.shard),
-        "event": place(letter.ulid),
-        "state": letter.state.value,
-        "attempts": letter.attempts,
-        "parked_at": time(letter.parked_at),
-        "reason": without_secrets(letter.reason)[:_REASON] if is_told else None,
+        "number": dead_letter.number,
+        "shard": shard_text(dead_letter.shard),
+        "event": place(dead_letter.ulid),
+        "state": dead_letter.state.value,
+        "attempts": dead_letter.attempts,
+        "parked_at": time(dead_letter.parked_at),
+        "reason": without_secrets(dead_letter.reason)[:_REASON] if is_told else None,
     }

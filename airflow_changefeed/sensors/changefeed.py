@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from airflow_changefeed.core.feed import Shard
     from airflow_changefeed.core.window import Window
-    from airflow_changefeed.cursors.new_events import Outlook
+    from airflow_changefeed.cursors.new_events import PollResult
     from airflow_changefeed.triggers.changefeed import ChangefeedTrigger
 
 
@@ -56,8 +56,9 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
     :param window_start: inclusive, ISO 8601 with a zone; default the run's ``params``, then its data
         interval. (templated)
     :param window_end: exclusive, likewise; by the database's clock. (templated)
-    :param skip_without_news: skip what follows when the window has ended without news. A skipped window stays
-        unexported and so holds the cursor of a windowed export: use it before exports of batches only.
+    :param skip_without_new_events: skip what follows when the window has ended without new events. A skipped
+        window stays unexported and so holds the cursor of a windowed export: use it before exports of
+        batches only.
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
     :param deferrable: after a first look in the task, wait in the triggerer, where waiting takes no worker;
         ``mode`` then counts no more. Default: Airflow's option ``[operators] default_deferrable``.
@@ -74,7 +75,7 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
         changefeed_conn_id: str = ChangefeedHook.default_conn_name,
         window_start: datetime | str | None = None,
         window_end: datetime | str | None = None,
-        skip_without_news: bool = False,
+        skip_without_new_events: bool = False,
         lock_timeout: float | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
@@ -86,7 +87,7 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
         self.changefeed_conn_id = changefeed_conn_id
         self.window_start = window_start
         self.window_end = window_end
-        self.skip_without_news = skip_without_news
+        self.skip_without_new_events = skip_without_new_events
         self.lock_timeout = lock_timeout
         self.deferrable = deferrable
         check_arguments(self, self._problems())
@@ -105,7 +106,7 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once; when deferrable and there is nothing yet, leave the waiting to the triggerer."""
         try:
-            answer = self._look_once(context)
+            answer = self._poll_once(context)
         except TransientError as error:
             if not (self.deferrable and self.silent_fail):
                 raise
@@ -122,13 +123,13 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
 
         try:
             with airflow_errors():
-                news, has_ended = read_event(event)
+                new_events, has_ended = read_event(event)
         except TransientError as error:
             if self.never_fail:
                 raise AirflowSkipException("Skipping due to never_fail is set to True.") from error
             raise
-        self._answer(news, has_ended)
-        return news
+        self._answer(new_events, has_ended)
+        return new_events
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """
@@ -142,42 +143,45 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
         except (AirflowSensorTimeout, AirflowSkipException) as error:
             # Of soft_fail and never_fail a skip is made, from the timeout.
             if isinstance(error, AirflowSensorTimeout) or isinstance(error.__cause__, AirflowSensorTimeout):
-                answer = self._look_at_last(context)
+                answer = self._check_last(context)
                 if answer:
                     return answer.xcom_value
             raise
 
-    def _look_once(self, context: Context) -> PokeReturnValue:
+    def _poll_once(self, context: Context) -> PokeReturnValue:
         with airflow_errors():
-            outlook = self._look(context)
-        return self._answer(outlook.to_dict(), outlook.has_ended)
+            poll_result = self._look(context)
+        return self._answer(poll_result.to_dict(), poll_result.has_ended)
 
-    def _look_at_last(self, context: Context) -> PokeReturnValue | None:
+    def _check_last(self, context: Context) -> PokeReturnValue | None:
         try:
-            return self._look_once(context)
+            return self._poll_once(context)
         except (AirflowFailException, TransientError):
             self.log.warning("The last look before the timeout failed", exc_info=True)
             return None
 
-    def _look(self, context: Context) -> Outlook:
-        from airflow_changefeed.cursors.new_events import look
+    def _look(self, context: Context) -> PollResult:
+        from airflow_changefeed.cursors.new_events import poll
 
         check_arguments(self, self._problems())
         window = self._window(context)
         source = ChangefeedHook(self.changefeed_conn_id, lock_timeout=self.lock_timeout).source()
-        return look(
+        return poll(
             source, self.feed, self.consumer, parse_shards(self.shards), window.end if window else None
         )
 
     def _window(self, context: Context) -> Window | None:
         return run_window(context, self.window_start, self.window_end)
 
-    def _answer(self, news: dict[str, Any], has_ended: bool) -> PokeReturnValue:
-        if has_ended and not news and self.skip_without_news:
+    def _answer(self, new_events: dict[str, Any], has_ended: bool) -> PokeReturnValue:
+        if has_ended and not new_events and self.skip_without_new_events:
             raise AirflowSkipException(f"the window has ended without news in feed {self.feed!r}")
-        if news:
+        if new_events:
             self.log.info(
-                "Feed %s has news for consumer %s in shards %s", self.feed, self.consumer, ", ".join(news)
+                "Feed %s has news for consumer %s in shards %s",
+                self.feed,
+                self.consumer,
+                ", ".join(new_events),
             )
         else:
             self.log.info(
@@ -186,7 +190,7 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
                 self.consumer,
                 ", and the window has ended" if has_ended else " yet",
             )
-        return PokeReturnValue(is_done=bool(news) or has_ended, xcom_value=news)
+        return PokeReturnValue(is_done=bool(new_events) or has_ended, xcom_value=new_events)
 
     def _leave(self, context: Context) -> NoReturn:
         self.defer(

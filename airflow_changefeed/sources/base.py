@@ -65,7 +65,7 @@ class Capabilities:
 
 
 @dataclass(frozen=True)
-class News:
+class NewEvents:
     """
     A shard has events beyond a cursor.
 
@@ -81,11 +81,11 @@ class News:
 #: A feed, and whose cursors count in a look at it; None for nobody's, where every event is news.
 Ask = tuple[str, str | None]
 #: Of a shard that ever had an event: last event in the feed, whether rows wait in the outbox, and cursor.
-ShardSight = tuple[Shard, Ulid | None, bool, Ulid | None]
+PolledShard = tuple[Shard, Ulid | None, bool, Ulid | None]
 
 
 @dataclass(frozen=True)
-class Peek:
+class FeedStatus:
     """
     What one look at a feed found.
 
@@ -99,20 +99,20 @@ class Peek:
     at: datetime
     shards: tuple[Shard, ...]
     after: dict[Shard, Ulid]
-    news: dict[Shard, News]
+    new_events: dict[Shard, NewEvents]
     heads: dict[Shard, Ulid]
 
     @classmethod
-    def of(cls, at: datetime, found: Sequence[ShardSight]) -> Peek:
+    def of(cls, at: datetime, found: Sequence[PolledShard]) -> FeedStatus:
         """Return what was found of each shard that ever had an event."""
         after = {shard: cursor for shard, _, _, cursor in found if cursor is not None}
-        news = {}
+        new_events = {}
         for shard, head, has_outbox, cursor in found:
             is_beyond = head is not None and head > (cursor or Ulid.MIN)
             if is_beyond or has_outbox:
-                news[shard] = News(shard, head if is_beyond else None, has_outbox)
+                new_events[shard] = NewEvents(shard, head if is_beyond else None, has_outbox)
         heads = {shard: head for shard, head, _, _ in found if head is not None}
-        return cls(at, tuple(shard for shard, *_ in found), after, news, heads)
+        return cls(at, tuple(shard for shard, *_ in found), after, new_events, heads)
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class FeedReader(Protocol):
     def shards(self, feed: str) -> list[ShardStatus]:
         """Return the state of each shard that ever had an event, also if its rows are all in the outbox."""
 
-    def peek(self, feed: str, consumer: str) -> Peek:
+    def poll(self, feed: str, consumer: str) -> FeedStatus:
         """
         Look for a consumer's news without writing, in one statement whose cost does not grow with the feed.
 
@@ -188,7 +188,7 @@ class FeedReader(Protocol):
         :raises InvalidArgumentError: no consumer can have that name; terminal.
         """
 
-    def peek_many(self, asks: Sequence[Ask]) -> list[Peek | Exception]:
+    def poll_many(self, asks: Sequence[Ask]) -> list[FeedStatus | Exception]:
         """
         Look for the news of many, as :meth:`peek` does for one: in one question however many they are.
 
@@ -207,7 +207,7 @@ class FeedReader(Protocol):
         :param page_size: rows, 1 to 100_000.
         :return: events in ascending ULID; an empty page means the shard is at its head, a short one does not.
         :raises PurgedError: the cursor lies below what was purged; terminal.
-        :raises CursorBeyondFeedError: the cursor lies beyond the shard's clock; terminal.
+        :raises CursorBeyondFeedError: the cursor lies beyond the shard's high-water time; terminal.
         :raises LockTimeoutError: somebody holds the shard longer than the lock timeout; transient.
         """
 

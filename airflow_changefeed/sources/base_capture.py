@@ -26,7 +26,7 @@ class CaptureControl(Protocol):
     - ``name``: of the table, as the capture's spec has it. ``type``: ``add``, ``upd``, ``del``, or ``reset``,
       after which the table's rows are those that follow as ``add`` with ``is_snapshot``.
     - ``is_snapshot``: whether the row was there before, and was recorded when the capture was enabled or
-      settled.
+      resolved.
     - ``tid``: of the transaction; null where it is not known. It groups neighbours and comes again some day.
     - ``sequence``: counts the shard's events from 1 without a gap; only where the capture is with sequence.
     - ``epoch``: seconds since 1970 when the statement ran. ``captured_at``: the same, in milliseconds, UTC.
@@ -36,7 +36,7 @@ class CaptureControl(Protocol):
     The schema's metadata has the capture's :class:`~airflow_changefeed.core.capture.CaptureShape`.
 
     A capture has the resource version of its feed. It grows with each change: enabling, disabling,
-    refreshing, settling, an upgrade, and a change of the columns of a captured table beneath it. Whoever
+    refreshing, resolving, an upgrade, and a change of the columns of a captured table beneath it. Whoever
     names the version that was seen is refused where it is not the present one any more (StaleVersionError,
     which tells the present one; nothing was changed; terminal); None takes the capture however it is.
     """
@@ -92,7 +92,7 @@ class CaptureControl(Protocol):
         ``seal`` raises CaptureGapError (terminal) while there is one.
         """
 
-    def settle_capture(
+    def resolve_capture(
         self, name: str, *, note: str, by: str, resync: bool = False, resource_version: int | None = None
     ) -> CaptureInfo:
         """

@@ -13,10 +13,10 @@ from airflow_changefeed.core.consumer import (
     ConsumerSpec,
     Consumption,
     DeadLetter,
+    DeadLetterState,
     Grant,
     Invocation,
     LeaseInfo,
-    LetterState,
     Parked,
     Renewal,
 )
@@ -68,7 +68,7 @@ class ConsumerSession(Protocol):
 
         Of a consumer that was dropped nothing is written.
 
-        :param steps: of which only shard, lease token and attempt count.
+        :param steps: of which only shard, fencing token and attempt count.
         """
 
     def close(self) -> None:
@@ -159,8 +159,8 @@ class ConsumerStore(Protocol):
     ) -> list[DeadLetter]:
         """Return dead letters by number: those that are open, or all."""
 
-    def settle_letter(
-        self, number: int, state: LetterState, *, by: str, note: str | None = None
+    def resolve_dead_letter(
+        self, number: int, state: DeadLetterState, *, by: str, note: str | None = None
     ) -> DeadLetter:
         """
         Let a dead letter be tried again (``RETRY``), be parked again, or be done without (``DROPPED``).

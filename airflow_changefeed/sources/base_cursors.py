@@ -20,7 +20,7 @@ class CursorMove:
 
     :param frontier: the row's new frontier.
     :param expected_version: the resource version that was seen.
-    :param lease_token: the mover's grant; an older one is refused.
+    :param fencing_token: the mover's grant; an older one is refused.
     :param ack: inclusive; what the consumer no longer needs. None leaves it; it never goes back.
     :param is_rewind: a person's move, which may go back: the ack then stands where ``ack`` says, also below
         where it was, so that no purge takes what the consumer is to see again. Refused below what was purged.
@@ -29,7 +29,7 @@ class CursorMove:
     shard: Shard
     frontier: Frontier
     expected_version: int
-    lease_token: int
+    fencing_token: int
     ack: Ulid | None = None
     is_rewind: bool = False
 
@@ -58,7 +58,7 @@ class CursorStore(Protocol):
         Take the lease of all shards or of none.
 
         :param seconds: until it runs out, by the database's clock.
-        :return: a lease token for each shard, higher than every one granted before.
+        :return: a fencing token for each shard, higher than every one granted before.
         :raises LeaseHeldError: somebody else holds one that has not run out; transient.
         """
 
@@ -77,8 +77,8 @@ class CursorStore(Protocol):
             moves on as it does.
         :return: all rows of the consumer and feed, after the change.
         :raises StaleVersionError: a row was changed since it was read; carries the present row; terminal.
-        :raises LeaseLostError: a lease token is not the newest, or ran out; transient.
-        :raises CursorBeyondFeedError: a frontier lies beyond the shard's clock; terminal.
+        :raises LeaseLostError: a fencing token is not the newest, or ran out; transient.
+        :raises CursorBeyondFeedError: a frontier lies beyond the shard's high-water time; terminal.
         :raises PurgedError: a rewind goes below what was purged; terminal.
         """
 
@@ -94,11 +94,11 @@ class CursorStore(Protocol):
         :param shard: None for all.
         """
 
-    def revoke_lease(self, consumer: str, feed: str, shard: Shard, *, lease_token: int) -> None:
+    def revoke_lease(self, consumer: str, feed: str, shard: Shard, *, fencing_token: int) -> None:
         """
         Take a lease away from its holder: nothing it does under it is written any more.
 
-        :param lease_token: of the grant that was seen.
+        :param fencing_token: of the grant that was seen.
         :raises StaleVersionError: another grant is the newest, or nobody holds it any more; nothing was
             changed; terminal.
         :raises ShardNotFoundError: the consumer has no cursor for that shard; terminal.

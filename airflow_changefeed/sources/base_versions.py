@@ -56,11 +56,11 @@ def stale_lease(row: CursorRow, token: int) -> StaleVersionError:
     """Return the error of who would take away a lease that is not there any more."""
     held = f"held by {row.lease_holder!r}" if row.lease_holder is not None else "held by nobody any more"
     return StaleVersionError(
-        f"lease {token} on consumer {row.consumer!r}, feed {row.feed!r}, shard {shard_text(row.shard)} is "
-        f"not the one that is held: the newest grant is {row.lease_token}, {held}. Nothing was changed. Read "
-        "it again and decide anew",
+        f"lease {token} on consumer {row.consumer!r}, feed {row.feed!r}, shard {shard_text(row.shard)} was "
+        f"lost: the newest grant is {row.fencing_token}, {held}. Nothing was changed; read the cursor again "
+        "and decide again",
         expected_version=token,
-        present_version=row.lease_token,
+        present_version=row.fencing_token,
         present=held,
         row=row,
     )

@@ -11,11 +11,11 @@ from airflow_changefeed.core.cursor import check_consumer
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.sources.base import Ask, Peek
+from airflow_changefeed.sources.base import Ask, FeedStatus
 
 
 @dataclass(frozen=True)
-class FeedLook:
+class FeedPoll:
     """
     What one look at a feed found for several consumers.
 
@@ -28,17 +28,17 @@ class FeedLook:
     shards: Sequence[tuple[Shard, Ulid | None, bool]]
     cursors: Mapping[str, Mapping[Shard, Ulid]]
 
-    def peek(self, consumer: str | None) -> Peek:
+    def poll(self, consumer: str | None) -> FeedStatus:
         """Return what it means for one of them."""
         after = self.cursors.get(consumer, {}) if consumer is not None else {}
-        return Peek.of(self.at, [(*shard, after.get(shard[0])) for shard in self.shards])
+        return FeedStatus.of(self.at, [(*shard, after.get(shard[0])) for shard in self.shards])
 
 
 #: Looks at feeds, each with the consumers whose cursors are wanted, and answers for each feed.
-Look = Callable[[Mapping[str, Sequence[str]]], Mapping[str, FeedLook | Exception]]
+PollFeeds = Callable[[Mapping[str, Sequence[str]]], Mapping[str, FeedPoll | Exception]]
 
 
-def answer(asks: Sequence[Ask], look: Look) -> list[Peek | Exception]:
+def answer(asks: Sequence[Ask], poll: PollFeeds) -> list[FeedStatus | Exception]:
     """
     Answer all who ask, from one look at each feed.
 
@@ -56,18 +56,18 @@ def answer(asks: Sequence[Ask], look: Look) -> list[Peek | Exception]:
             refused[consumer] = error
         else:
             wanted.setdefault(feed, {})[consumer] = None
-    looks = look({feed: list(consumers) for feed, consumers in wanted.items()}) if wanted else {}
+    polls = poll({feed: list(consumers) for feed, consumers in wanted.items()}) if wanted else {}
 
-    def one(feed: str, consumer: str | None) -> Peek | Exception:
+    def one(feed: str, consumer: str | None) -> FeedStatus | Exception:
         if consumer in refused:
             return refused[consumer]
-        found = looks[feed]
-        return found if isinstance(found, Exception) else found.peek(consumer)
+        found = polls[feed]
+        return found if isinstance(found, Exception) else found.poll(consumer)
 
     return [one(feed, consumer) for feed, consumer in asks]
 
 
-def only(answers: Sequence[Peek | Exception]) -> Peek:
+def only(answers: Sequence[FeedStatus | Exception]) -> FeedStatus:
     """Return the one answer, or raise it."""
     (found,) = answers
     if isinstance(found, Exception):

@@ -55,7 +55,7 @@ class ChangefeedDataSource(DataSource):
     """
     Feeds for ``spark.read.format("changefeed")``; the options are in docs/how-to/read-a-feed-with-spark.md.
 
-    What is read is settled by ``load()``: the same frame gives the same events each time it is computed.
+    What is read is resolved by ``load()``: the same frame gives the same events each time it is computed.
     """
 
     _ranges: tuple[ShardRange, ...] | None = None
@@ -78,7 +78,7 @@ class ChangefeedDataSource(DataSource):
 
     def schema(self) -> StructType:
         """
-        Return the columns as Spark reads them of an export, and settle what is read.
+        Return the columns as Spark reads them of an export, and resolve what is read.
 
         :raises InvalidArgumentError: options are wrong; all are named, before any I/O.
         :raises ChangefeedError: as :func:`~airflow_changefeed.spark.ranges.resolve` and the source's

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_changefeed.core.feed import Shard, parse_shard
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.export.result import ErrorFacts
-from airflow_changefeed.fold.inputs import NEW, OLD
-from airflow_changefeed.fold.plan import SETTLE, FoldSource, find_fold
+from airflow_changefeed.folding.inputs import NEW, OLD
+from airflow_changefeed.folding.plan import RESOLVE, FoldSource, find_fold
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import ULID_COLUMN
 from airflow_changefeed.spark.fold_events import CAPTURED_AT, SHARD, CapturedEvents, ddl
@@ -38,7 +38,7 @@ _BROKEN_CHAIN = (
 )
 _NULL_KEY = (
     "has null in a key column, and rows without a key cannot be told apart. Declare the key columns "
-    f"`not null`, and {SETTLE}"
+    f"`not null`, and {RESOLVE}"
 )
 _MOVED_SHARD = (
     "is the first of a key whose events are in several shards, which have no order between them: the shard's "
@@ -182,7 +182,7 @@ def _refuse_lost_keys(events: CapturedEvents) -> None:
     if row["rows"]:
         raise source.refusal(
             f"{row['rows']} updates changed a key without saying the old one, the first of them event "
-            f"{row['first']}: enable the capture with key_change='delete_insert', and {SETTLE}",
+            f"{row['first']}: enable the capture with key_change='delete_insert', and {RESOLVE}",
             ulid=row["first"],
         )
 

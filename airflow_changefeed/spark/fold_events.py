@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.fold.inputs import NEW, OLD
-from airflow_changefeed.fold.plan import FoldedFiles, FoldSource
+from airflow_changefeed.folding.inputs import NEW, OLD
+from airflow_changefeed.folding.plan import FoldedFiles, FoldSource
 from airflow_changefeed.output.read import UnitFile
 from airflow_changefeed.sources.base import ULID_COLUMN
 from airflow_changefeed.spark.read import spark_paths, spark_type, union

@@ -18,9 +18,9 @@ from airflow_changefeed.core.times import format_time
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.progress import size_text
 from airflow_changefeed.export.result import ErrorFacts
-from airflow_changefeed.fold.plan import find_fold
-from airflow_changefeed.fold.states import State, StateStore
-from airflow_changefeed.fold.task import FoldResult, FoldTask
+from airflow_changefeed.folding.plan import find_fold
+from airflow_changefeed.folding.states import State, StateStore
+from airflow_changefeed.folding.task import FoldResult, FoldTask
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.fold import fold_source
 from airflow_changefeed.spark.job import job_arguments, read_handed, say, session
@@ -41,20 +41,20 @@ def run_fold(
     spark: Callable[[], SparkSession],
     task: FoldTask,
     connection: JobConnection,
-    tell: Callable[[str], None] = say,
+    report: Callable[[str], None] = say,
 ) -> State:
     """
     Fold, write the state, and let it count.
 
     :param spark: makes or gives the session; not called for what is refused by manifests.
-    :param tell: takes one line of progress.
+    :param report: takes one line of progress.
     :raises ChangefeedError: ours, also when it was raised in a task.
     """
     options = connection.storage_options
     source = find_fold(ExportStore(task.path, task.feed, options), task.at, task.table)
     output = StateStore(task.output, task.feed, source.table, options, database=source.store.database())
     output.claim()
-    tell(
+    report(
         f"changefeed fold: table {source.table} of feed {task.feed} at {format_time(source.at)}: "
         f"{sum(file.facts.rows for group in source.groups for file in group.files)} events"
     )

@@ -42,16 +42,16 @@ def run_plan(
     store: ExportStore,
     plan: Plan,
     connection: JobConnection,
-    tell: Callable[[str], None] = say,
+    report: Callable[[str], None] = say,
 ) -> ExportResult:
     """
     Run a plan: write, commit, and leave nothing behind but what counts and ``result.json``.
 
     :param spark: makes or gives the session; not called for a plan without rows.
-    :param tell: takes one line of progress.
+    :param report: takes one line of progress.
     :raises ChangefeedError: ours, also when it was raised in a task.
     """
-    return run_attempt(store, plan, lambda: _write(spark(), store, plan, connection, tell))
+    return run_attempt(store, plan, lambda: _write(spark(), store, plan, connection, report))
 
 
 def _write(
@@ -59,7 +59,7 @@ def _write(
     store: ExportStore,
     plan: Plan,
     connection: JobConnection,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> Written:
     """Let Spark's tasks write all parts, and return what they wrote."""
     cores = int(spark.sparkContext.defaultParallelism)
@@ -67,12 +67,12 @@ def _write(
     write = WriteParts(
         plan.feed, plan.path, plan.attempt, plan.options, connection, tuple(tasks), plan.database
     )
-    tell(
+    report(
         f"changefeed job: feed {plan.feed}, attempt {plan.attempt}: {plan.rows} rows in {len(plan.units)} "
         f"units, {len(tasks)} tasks on {cores} cores"
     )
     numbers = spark.range(0, len(tasks), 1, len(tasks))
-    with ProgressWatch(store.files, plan, tell):
+    with ProgressWatch(store.files, plan, report):
         rows = numbers.mapInArrow(write, FACTS_SCHEMA).collect()
     return gather((json.loads(row["facts"]) for row in rows), plan.feed, len(tasks))
 

@@ -380,10 +380,10 @@ class LocalFiles:
             )
         if there != self.root:
             # Some say that they can be written and take nothing, such as /proc, or where disks are mounted.
-            trial = f"{there}/.changefeed-{uuid.uuid4().hex[:8]}"
+            handler_attempt = f"{there}/.changefeed-{uuid.uuid4().hex[:8]}"
             try:
-                os.mkdir(trial)
-                os.rmdir(trial)
+                os.mkdir(handler_attempt)
+                os.rmdir(handler_attempt)
             except OSError as problem:
                 raise OutputNotWritableError(
                     f"output path {self.root} cannot be made: {there} takes no folder "

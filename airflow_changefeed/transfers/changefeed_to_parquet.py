@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.assets.changefeed import export_alias, tell
+from airflow_changefeed.assets.changefeed import emit, export_alias
 from airflow_changefeed.exceptions import ChangefeedError, InvalidWindowError, TransientError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_context import (
@@ -70,7 +70,7 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
 
     The result (XCom) is ``{"feed", "attempt", "units", "rows", "bytes", "windows", "manifests", "cursors"}``;
     ``windows`` is empty for a batch. What was committed is told in an event of the asset
-    ``changefeed_asset(feed, path)``, see :class:`~airflow_changefeed.export.completed.ToldExport`.
+    ``changefeed_asset(feed, path)``, see :class:`~airflow_changefeed.export.completed.CompletedExport`.
 
     :param feed: name of the feed, the table's. (templated)
     :param path: root of the output, a local path or an fsspec URL that worker and executors reach.
@@ -178,7 +178,7 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
     def _export(self, context: Context) -> dict[str, Any]:
         from airflow_changefeed.cursors import cursors
         from airflow_changefeed.export.batch import batch_leases, batches_of_earlier_tries
-        from airflow_changefeed.export.completed import told_export
+        from airflow_changefeed.export.completed import completed_export
         from airflow_changefeed.export.job_connection import JobConnection
         from airflow_changefeed.export.planner import make_plan
         from airflow_changefeed.export.summary import summary, waiting
@@ -214,7 +214,7 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
             )
         for line in waiting(rows):
             self.log.warning(line)
-        tell(context, self.outlets, told_export(plan, store, result, earlier))
+        emit(context, self.outlets, completed_export(plan, store, result, earlier))
         shards = {*done, *(manifest.unit.shard for manifest in earlier)}
         return summary(plan, store, result, windows, {row.shard: row for row in rows if row.shard in shards})
 

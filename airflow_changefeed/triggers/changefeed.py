@@ -18,7 +18,7 @@ from airflow_changefeed.exceptions import (
     TerminalError,
     TransientError,
 )
-from airflow_changefeed.triggers.changefeed_looks import Found, Sharing, Watcher, Watchers, looks
+from airflow_changefeed.triggers.changefeed_polls import Found, Sharing, Watcher, Watchers, polls
 
 #: Looks that may fail in a row before the task is failed, for Airflow to retry it.
 MOST_FAILURES = 10
@@ -97,7 +97,7 @@ class ChangefeedTrigger(BaseEventTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look until there is something, or until looking has become pointless: alone, as ``dags test``."""
         watchers = Watchers()
-        async with aclosing(self._looks(watchers)) as stream:
+        async with aclosing(self._polls(watchers)) as stream:
             yield await self._event(watchers, stream)
 
     def shared_stream_key(self) -> Hashable:
@@ -111,7 +111,7 @@ class ChangefeedTrigger(BaseEventTrigger):
         # opened, ends with it.
         clear_contextvars()
         one = cls(**kwargs)
-        async with aclosing(one._looks(Sharing(one.shared_stream_key()))) as stream:
+        async with aclosing(one._polls(Sharing(one.shared_stream_key()))) as stream:
             async for found in stream:
                 yield found
 
@@ -119,7 +119,7 @@ class ChangefeedTrigger(BaseEventTrigger):
         """Wait among those who share for what concerns this one."""
         yield await self._event(Sharing(self.shared_stream_key()), shared_stream)
 
-    def pause(self, looks: int) -> float:
+    def pause(self, polls: int) -> float:
         """
         Return the seconds until the next look.
 
@@ -127,11 +127,11 @@ class ChangefeedTrigger(BaseEventTrigger):
         """
         if not self.exponential_backoff:
             return self.poke_interval
-        seconds = max(self.poke_interval, 1.0) * 2.0 ** min(looks, _MOST_DOUBLINGS)
+        seconds = max(self.poke_interval, 1.0) * 2.0 ** min(polls, _MOST_DOUBLINGS)
         return seconds if self.max_wait is None else min(seconds, self.max_wait)
 
-    def _looks(self, watchers: Watchers | Sharing) -> AsyncGenerator[Found, None]:
-        return looks(watchers, self.changefeed_conn_id, self.lock_timeout, self.pause(0))
+    def _polls(self, watchers: Watchers | Sharing) -> AsyncGenerator[Found, None]:
+        return polls(watchers, self.changefeed_conn_id, self.lock_timeout, self.pause(0))
 
     async def _event(self, watchers: Watchers | Sharing, stream: AsyncIterator[Found]) -> TriggerEvent:
         watcher = Watcher(self.feed, self.consumer, self.shards, self.window_end)
@@ -147,14 +147,18 @@ class ChangefeedTrigger(BaseEventTrigger):
         async for found in stream:
             if watcher not in found:
                 continue
-            outlook = found[watcher]
-            if isinstance(outlook, Exception):
+            poll_result = found[watcher]
+            if isinstance(poll_result, Exception):
                 failures += 1
-                if self._is_final(outlook, failures):
-                    return _failed(outlook)
-                self._tell(outlook, failures)
-            elif outlook.is_ready:
-                return {"status": "ready", "news": outlook.to_dict(), "has_ended": outlook.has_ended}
+                if self._is_final(poll_result, failures):
+                    return _failed(poll_result)
+                self._tell(poll_result, failures)
+            elif poll_result.is_ready:
+                return {
+                    "status": "ready",
+                    "new_events": poll_result.to_dict(),
+                    "has_ended": poll_result.has_ended,
+                }
             else:
                 failures = 0
             watcher.skips = self._skips(number)
@@ -162,9 +166,9 @@ class ChangefeedTrigger(BaseEventTrigger):
         # Airflow ends a stream that its looks have left with an error; ours never leave.
         raise TransientError(f"looks at feed {self.feed!r} have ended: retry", feed=self.feed)
 
-    def _skips(self, looks: int) -> int:
+    def _skips(self, polls: int) -> int:
         """Return how many regular looks pass in a pause before the one that ends it."""
-        interval, pause = self.pause(0), self.pause(looks)
+        interval, pause = self.pause(0), self.pause(polls)
         return max(int(pause / interval) - 1, 0) if interval else 0
 
     def _is_final(self, error: Exception, failures: int) -> bool:
@@ -190,8 +194,10 @@ def read_event(event: object) -> tuple[dict[str, Any], bool]:
     :raises InvalidArgumentError: no event of that trigger; terminal.
     """
     match event:
-        case {"status": "ready", "news": dict(news), "has_ended": bool(has_ended)} if news or has_ended:
-            return news, has_ended
+        case {"status": "ready", "new_events": dict(new_events), "has_ended": bool(has_ended)} if (
+            new_events or has_ended
+        ):
+            return new_events, has_ended
         case {"status": "failed", "error": str(name), "message": str(message)}:
             raise _error(name, message)
     raise InvalidArgumentError(

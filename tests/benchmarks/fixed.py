@@ -11,7 +11,7 @@ from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.benchmarks import orders
 from tests.benchmarks.figures import Chapter, Figure, Target, figure_of
-from tests.benchmarks.looks import look_figures
+from tests.benchmarks.polls import poll_figures
 from tests.benchmarks.watch import Reading, watch
 from tests.system.airflow_settings import AirflowSettings
 
@@ -97,7 +97,7 @@ def _looks(folder: Path) -> list[Figure]:
         if not database.exists():
             orders.load(database, rows)
         feeds.append((SqliteFeedSource(str(database)), orders.FEED, rows))
-    return look_figures(feeds)
+    return poll_figures(feeds)
 
 
 def _parses(folder: Path) -> tuple[Figure, Figure]:

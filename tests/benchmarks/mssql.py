@@ -22,10 +22,10 @@ import pyarrow.parquet as pq
 from airflow_changefeed.export.planner import PART_ROWS
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from tests.benchmarks.figures import Chapter, Figure, Target, figure_of
-from tests.benchmarks.looks import look_figures
 from tests.benchmarks.mssql_child import SOURCE_VARIABLE
 from tests.benchmarks.mssql_orders import described, feed_name, load
 from tests.benchmarks.orders import SHARD, month
+from tests.benchmarks.polls import poll_figures
 from tests.benchmarks.watch import Reading, watch
 from tests.integration.contract.engines import MSSQL_VARIABLE
 from tests.integration.mssql.line import line_to
@@ -54,7 +54,7 @@ def run(folder: Path) -> Chapter:
     exports = _exports(folder)
     with closing(MssqlFeedSource(**described())) as source:
         split = Figure(f"split a range into {_parts(LARGE)}", LARGE, _split(source))
-        looks = look_figures([(source, feed_name(rows), rows) for rows in (SMALL, LARGE)])
+        looks = poll_figures([(source, feed_name(rows), rows) for rows in (SMALL, LARGE)])
     return Chapter(TITLE, [*loads, *exports.values(), split, *looks], _targets(exports, split, looks))
 
 
@@ -110,15 +110,15 @@ def _split(source: MssqlFeedSource) -> float:
 
 def _messages() -> int:
     """Return how many messages go to the server for one look."""
-    from airflow_changefeed.cursors.new_events import look
+    from airflow_changefeed.cursors.new_events import poll
 
     description = described()
     with line_to((description["host"], description["port"] or 1433)) as line:
         near: dict[str, Any] = {**description, "host": "127.0.0.1", "port": line.port}
         with closing(MssqlFeedSource(**near)) as source:
-            look(source, feed_name(LARGE), "reader")
+            poll(source, feed_name(LARGE), "reader")
             line.requests()
-            look(source, feed_name(LARGE), "reader")
+            poll(source, feed_name(LARGE), "reader")
             return line.requests()
 
 

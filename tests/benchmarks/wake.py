@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from airflow_changefeed.cursors.new_events import Watch, look, look_for_all
+from airflow_changefeed.cursors.new_events import Watch, poll, poll_many
 from airflow_changefeed.sources.base import FeedSource
 from tests.benchmarks.figures import Chapter, Figure, Target
 from tests.integration.contract.bench import set_up
@@ -33,9 +33,9 @@ def run(folder: Path) -> Chapter:
             watches = [
                 Watch(f"wake.Feed{number}", consumer) for consumer in _consumers() for number in range(FEEDS)
             ]
-            together = _median(partial(look_for_all, source, watches))
+            together = _median(partial(poll_many, source, watches))
             alone = _median(partial(_look_alone, source, watches[:FEEDS]))
-            asked = engine.asked(partial(look_for_all, watches=watches))
+            asked = engine.asked(partial(poll_many, watches=watches))
         figures += [
             Figure(f"{name}: one look for {WATCHERS:,} watchers of {FEEDS} feeds", 0, together),
             Figure(f"{name}: a look for each of {FEEDS} watchers, one of each feed", 0, alone),
@@ -52,7 +52,7 @@ def _consumers() -> list[str]:
 
 def _look_alone(source: FeedSource, watches: Sequence[Watch]) -> None:
     for watch in watches:
-        look(source, watch.feed, watch.consumer)
+        poll(source, watch.feed, watch.consumer)
 
 
 def _median(work: Callable[[], object]) -> float:

@@ -52,7 +52,7 @@ def no_clock_raise_in_seal() -> None:
     """Let a SQLite seal drain, and then promise what it does not hold."""
     from airflow_changefeed.sources.sqlite.feed.control import SqliteControl
 
-    SqliteControl.raise_clocks = lambda *_: None
+    SqliteControl.raise_high_water = lambda *_: None
 
 
 def no_floor_for_new_shards() -> None:
@@ -62,7 +62,7 @@ def no_floor_for_new_shards() -> None:
     def broken(self: Any, connection: Any, tables: Any, until_ms: int) -> None:
         connection.execute(f"update {tables.state} set time_ms = max(time_ms, ?)", (until_ms,))
 
-    SqliteControl.raise_clocks = broken
+    SqliteControl.raise_high_water = broken
 
 
 def manifest_before_data() -> None:
@@ -147,9 +147,9 @@ def no_fence_in_consume_events() -> None:
     _change_tsql(
         "consume_events",
         {
-            "if @token <> @lease_token or @holder is null or @lease_token is null": "if 1 = 0",
+            "if @token <> @fencing_token or @holder is null or @fencing_token is null": "if 1 = 0",
             "if @version <> @expected_version": "if 1 = 0",
-            "and lease_token = @lease_token and lease_holder is not null;": ";",
+            "and fencing_token = @fencing_token and lease_holder is not null;": ";",
         },
     )
 

@@ -209,7 +209,7 @@ def test_a_page_that_does_not_know_of_a_release_is_told_and_not_failed(person: O
     ben.choose("Reload")
     ben.wait("the button to be gone", lambda: ben.is_quiet() and not ben.all(f'[data-key="{key}"]'))
     row = place.cursor(1)
-    assert (row.lease_holder, row.lease_token) == (None, token)
+    assert (row.lease_holder, row.fencing_token) == (None, token)
 
 
 def test_a_page_that_does_not_know_of_a_move_loses_nothing_of_it(person: Open, place: Place) -> None:
@@ -306,22 +306,22 @@ def test_who_may_only_look_has_no_buttons_and_is_refused_by_the_server(person: O
     names = f"conn_id=flights&feed={FEED}&consumer={CONSUMER}&shard=0"
     move = {"to": "earliest", "resource_version": cursor(world).resource_version}
     assert vera.ask(f"api/move?{names}", move) == 403
-    assert vera.ask(f"api/revoke?{names}", {"lease_token": 1}) == 403
+    assert vera.ask(f"api/revoke?{names}", {"fencing_token": 1}) == 403
     assert vera.ask(f"api/backfill?dag_id={DAG_ID}&start={at(1)}&end={at(2)}") == 403
     body = {"dag_id": DAG_ID, "from_date": at(1), "to_date": at(2)}
     assert vera.ask("../api/v2/backfills", body) == 403
     assert world.source.cursors(FEED) == before
 
 
-def test_what_people_have_to_settle_is_told(person: Open) -> None:
-    """Why nothing is sealed, and what a consumer could not handle, each with the command that settles it."""
+def test_what_people_have_to_resolve_is_told(person: Open) -> None:
+    """Why nothing is sealed, and what a consumer could not handle, each with the command that resolves it."""
     ann = person("ann")
     ann.open()
     ann.press(f"feed {CAPTURE}")
     ann.see(f"Cursors of {MAILER}")
     text = ann.text()
     assert "1 open gap: changes passed the capture unseen, or may have." in text
-    assert f"airflow changefeed capture settle {CAPTURE} --conn-id ..." in text
+    assert f"airflow changefeed capture resolve {CAPTURE} --conn-id ..." in text
     assert "2 dead letters: events that the consumer parked." in text
     assert "the mail server knows no such address" in text
     ann.picture("troubles", f'article:has([data-key="feed {CAPTURE}"])')

@@ -230,8 +230,8 @@ def test_forty_deferred_sensors_wait_in_one_triggerer_and_survive_its_death(home
     )
     outcome = home.go_on()
     assert Counter(outcome["states"]) == {"success": SENSORS}
-    news = {"0": {"after": str(after), "head": None, "outbox": True}}
-    assert outcome["results"] == {str(index): news for index in range(SENSORS)}
+    new_events = {"0": {"after": str(after), "head": None, "outbox": True}}
+    assert outcome["results"] == {str(index): new_events for index in range(SENSORS)}
     log = home.log.read_text()
     assert log.count("Starting the triggerer") == 2
     # Airflow's own warning.

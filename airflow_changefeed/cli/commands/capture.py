@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.utils.platform import getuser
 
-from airflow_changefeed.cli.command import Row, command, open_feeds, seen_version, show, tell
+from airflow_changefeed.cli.command import Row, command, echo, open_feeds, seen_version, show
 from airflow_changefeed.core.capture import (
     TRACE_KEY,
     CaptureSpec,
@@ -60,11 +60,11 @@ def enable(args: Namespace) -> None:
         return
     with open_feeds(args.conn_id) as source:
         if source.capabilities.set_triggers:
-            tell(OUTPUT_WARNING.format(tables=", ".join(table.table for table in spec.tables)))
+            echo(OUTPUT_WARNING.format(tables=", ".join(table.table for table in spec.tables)))
         version = _seen_disabled(source, spec, args)
         info = source.enable_capture(spec, snapshot=args.snapshot, resource_version=version)
         show([capture_row(info)], args.output, _short)
-        tell(f"Capture {info.name} records changes; its events are the feed {info.name}")
+        echo(f"Capture {info.name} records changes; its events are the feed {info.name}")
         _warn_of_folds(spec, info)
 
 
@@ -94,7 +94,7 @@ def _warn_of_folds(spec: CaptureSpec, info: CaptureInfo | None = None) -> None:
             }
             why += [f"key columns are left out: {', '.join(sorted(lost))}"] if lost else []
         if why:
-            tell(_NO_FOLD.format(table=table.table, why="; ".join(why)))
+            echo(_NO_FOLD.format(table=table.table, why="; ".join(why)))
 
 
 def _seen_disabled(source: FeedSource, spec: CaptureSpec, args: Namespace) -> int | None:
@@ -178,7 +178,7 @@ def disable(args: Namespace) -> None:
             version = seen_version(args, present.resource_version, question, "Nothing was disabled")
         source.disable_capture(args.name, resource_version=version)
         show([capture_row(source.capture(args.name))], args.output, _short)
-        tell(f"Capture {args.name} records nothing any more; its feed stays, to be exported to its end")
+        echo(f"Capture {args.name} records nothing any more; its feed stays, to be exported to its end")
 
 
 @command
@@ -187,7 +187,7 @@ def list_captures(args: Namespace) -> None:
     with open_feeds(args.conn_id) as source:
         found = source.captures()
         show([capture_row(info) for info in found], args.output, _short)
-        tell(f"Captures: {len(found)}")
+        echo(f"Captures: {len(found)}")
 
 
 @command
@@ -200,7 +200,7 @@ def refresh(args: Namespace) -> None:
         without = tuple(args.without or ())
         info = source.refresh_capture(args.name, without=without, resource_version=version)
         show([capture_row(info)], args.output, _short)
-        tell(f"Capture {info.name} takes the present columns")
+        echo(f"Capture {info.name} takes the present columns")
 
 
 def _drift(info: CaptureInfo) -> str:
@@ -214,20 +214,20 @@ def check(args: Namespace) -> None:
         names = [info.name for info in source.captures()] if args.name is None else [args.name]
         found = [gap for name in names for gap in source.check_capture(name)]
         show([gap_row(gap) for gap in found], args.output, _open)
-        tell(f"Captures: {len(names)}; open gaps: {len(found)}")
+        echo(f"Captures: {len(names)}; open gaps: {len(found)}")
         if found:
-            tell("Their feeds are not sealed until you settle them: airflow changefeed capture settle")
+            echo("Their feeds are not sealed until you resolve them: airflow changefeed capture resolve")
             raise SystemExit(OPEN)
 
 
 @command
-def settle(args: Namespace) -> None:
+def resolve(args: Namespace) -> None:
     """Close the gaps that are open, or record all rows anew where there are none, after asking."""
     with open_feeds(args.conn_id) as source:
         before = source.capture(args.name)
         if not before.gaps and not args.resync and args.resource_version is None:
             show([capture_row(before)], args.output, _short)
-            tell(f"Capture {args.name} has no open gap: nothing was settled")
+            echo(f"Capture {args.name} has no open gap: nothing was resolved")
             return
         if args.resync and not before.is_enabled:
             raise InvalidArgumentError(
@@ -236,23 +236,23 @@ def settle(args: Namespace) -> None:
             )
         if args.resource_version is None and not args.yes:
             show([gap_row(gap) for gap in before.gaps], "table", _open, on_error=True)
-        question = _settling(before, resync=args.resync)
-        version = seen_version(args, before.resource_version, question, "Nothing was settled")
-        info = source.settle_capture(
+        question = _resolving(before, resync=args.resync)
+        version = seen_version(args, before.resource_version, question, "Nothing was resolved")
+        info = source.resolve_capture(
             args.name, note=args.note, by=getuser(), resync=args.resync, resource_version=version
         )
         show([capture_row(info)], args.output, _short)
-        tell(f"Settled {len(before.gaps)} gaps of capture {args.name}")
+        echo(f"Resolved {len(before.gaps)} gaps of capture {args.name}")
         if args.resync:
-            tell("The rows that there are now were recorded; folds are right from there on")
+            echo("The rows that there are now were recorded; folds are right from there on")
 
 
-def _settling(info: CaptureInfo, *, resync: bool) -> str:
-    """Return what settling a capture is about to do, as a question."""
+def _resolving(info: CaptureInfo, *, resync: bool) -> str:
+    """Return what resolving a capture is about to do, as a question."""
     if not info.gaps:
         return f"Capture {info.name} has no open gap. Record all rows of its tables anew?"
     more = ", and record all rows of their tables anew" if resync else ""
-    return f"Settle {len(info.gaps)} gaps of capture {info.name}{more}?"
+    return f"Resolve {len(info.gaps)} gaps of capture {info.name}{more}?"
 
 
 @command
@@ -262,7 +262,7 @@ def gaps(args: Namespace) -> None:
         names = [info.name for info in source.captures()] if args.name is None else [args.name]
         found = [gap for name in names for gap in source.capture_gaps(name)]
         show([gap_row(gap) for gap in found], args.output)
-        tell(f"Captures: {len(names)}; gaps: {len(found)}")
+        echo(f"Captures: {len(names)}; gaps: {len(found)}")
 
 
 def capture_row(info: CaptureInfo) -> Row:
@@ -288,8 +288,8 @@ def gap_row(gap: CaptureGap) -> Row:
         "reason": gap.reason,
         "found_at": format_time(gap.found_at),
         "after": _time(gap.after),
-        "settled_at": _time(gap.settled_at),
-        "settled_by": gap.settled_by,
+        "resolved_at": _time(gap.resolved_at),
+        "resolved_by": gap.resolved_by,
         "note": gap.note,
     }
 

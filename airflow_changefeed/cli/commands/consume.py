@@ -15,7 +15,7 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.cli.command import Row, command, open_feeds, tell
+from airflow_changefeed.cli.command import Row, command, echo, open_feeds
 from airflow_changefeed.exceptions import ConsumerNotFoundError, InvalidArgumentError, StoppedError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def consume(args: Namespace) -> None:
             events = _print_events(source, feed, args, stop)
         else:
             events = _run_handler(source, feed, args, stop)
-        tell(f"Consumed {events} events of feed {feed}")
+        echo(f"Consumed {events} events of feed {feed}")
         if args.at_head and stop.is_set():
             raise StoppedError("stopped before all events there are were consumed; the same command goes on")
 
@@ -102,7 +102,7 @@ def _run_handler(source: FeedSource, feed: str, args: Namespace, stop: threading
         stop=stop,
     )
     if done.parked:
-        tell(f"Parked {done.parked} events: see airflow changefeed dead-letters list --consumer {args.name}")
+        echo(f"Parked {done.parked} events: see airflow changefeed dead-letters list --consumer {args.name}")
     return done.events
 
 

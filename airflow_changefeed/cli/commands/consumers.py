@@ -13,10 +13,10 @@ from airflow_changefeed.cli.command import (
     Row,
     ask,
     command,
+    echo,
     open_feeds,
     seen_version,
     show,
-    tell,
     ulid_values,
 )
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, OnPoison, Outcome
@@ -43,7 +43,7 @@ def create(args: Namespace) -> None:
     with open_feeds(args.conn_id) as source:
         info = create_consumer(source, spec, args.start or Beginning.LATEST, by=getuser())
         show([consumer_row(info)], args.output)
-        tell(f"Consumer {args.name} of feed {args.feed} is there; no purge passes it until it is dropped")
+        echo(f"Consumer {args.name} of feed {args.feed} is there; no purge passes it until it is dropped")
 
 
 @command
@@ -58,7 +58,7 @@ def alter(args: Namespace) -> None:
         is_same = spec == info.spec
         if is_same and args.resource_version is None:
             show([consumer_row(info)], args.output)
-            tell(f"Consumer {args.name} of feed {args.feed} has these settings already: nothing was changed")
+            echo(f"Consumer {args.name} of feed {args.feed} has these settings already: nothing was changed")
             return
         question = (
             f"Change consumer {args.name} of feed {args.feed} from {info.spec.to_json()} to {spec.to_json()}?"
@@ -66,7 +66,7 @@ def alter(args: Namespace) -> None:
         version = seen_version(args, info.resource_version, question, "Nothing was changed")
         info = source.change_consumer(spec, resource_version=version, by=getuser())
         show([consumer_row(info)], args.output)
-        tell("Changed. A process that runs goes on with what it began with until it is started again")
+        echo("Changed. A process that runs goes on with what it began with until it is started again")
 
 
 def _given(args: Namespace) -> dict[str, Any]:
@@ -85,15 +85,15 @@ def _given(args: Namespace) -> dict[str, Any]:
 def revoke(args: Namespace) -> None:
     """Take a lease away from its holder, after asking."""
     with open_feeds(args.conn_id) as source:
-        token = args.lease_token
+        token = args.fencing_token
         if token is None:
             token = _seen_lease(source, args)
-        source.revoke_lease(args.name, args.feed, args.shard, lease_token=token)
+        source.revoke_lease(args.name, args.feed, args.shard, fencing_token=token)
         found = [
             one for one in source.leases(args.feed) if one.consumer == args.name and one.shard == args.shard
         ]
         show([lease_row(one) for one in found], args.output)
-        tell(f"Whoever held lease {token} writes nothing under it any more")
+        echo(f"Whoever held lease {token} writes nothing under it any more")
 
 
 def _seen_lease(source: FeedSource, args: Namespace) -> int:
@@ -115,11 +115,11 @@ def _seen_lease(source: FeedSource, args: Namespace) -> int:
     if not args.yes:
         until = None if row.lease_expires is None else format_time(row.lease_expires)
         ask(
-            f"Take shard {shard_text(args.shard)} away from {row.lease_holder} (lease token "
-            f"{row.lease_token}, until {until})?",
+            f"Take shard {shard_text(args.shard)} away from {row.lease_holder} (fencing token "
+            f"{row.fencing_token}, until {until})?",
             "Nothing was revoked",
         )
-    return row.lease_token
+    return row.fencing_token
 
 
 @command
@@ -128,7 +128,7 @@ def list_consumers(args: Namespace) -> None:
     with open_feeds(args.conn_id) as source:
         found = source.consumers(args.feed)
         show([consumer_row(info) for info in found], args.output)
-        tell(f"Consumers: {len(found)}")
+        echo(f"Consumers: {len(found)}")
 
 
 @command
@@ -136,15 +136,15 @@ def drop(args: Namespace) -> None:
     """Forget a consumer, after asking."""
     with open_feeds(args.conn_id) as source:
         info = source.consumer(args.name, args.feed)
-        letters = source.dead_letters(args.feed, args.name)
+        dead_letters = source.dead_letters(args.feed, args.name)
         if args.resource_version is None and not args.yes:
             show([_place_row(row) for row in source.cursors(args.feed, args.name)], "table", on_error=True)
-        also = f" and its {len(letters)} open dead letters" if letters else ""
+        also = f" and its {len(dead_letters)} open dead letters" if dead_letters else ""
         question = f"Drop consumer {args.name} of feed {args.feed}{also}?"
         version = seen_version(args, info.resource_version, question, "Nothing was dropped")
         source.drop_consumer(args.name, args.feed, resource_version=version)
         show([consumer_row(info)], args.output)
-        tell(f"Dropped consumer {args.name} of feed {args.feed}")
+        echo(f"Dropped consumer {args.name} of feed {args.feed}")
 
 
 @command
@@ -155,7 +155,7 @@ def log(args: Namespace) -> None:
         found = source.invocations(args.feed, args.name, limit=args.limit)
         chosen = [one for one in found if not args.failed or one.attempt.outcome is not Outcome.CONSUMED]
         show([invocation_row(one) for one in chosen], args.output)
-        tell(f"Attempts: {len(chosen)}")
+        echo(f"Attempts: {len(chosen)}")
 
 
 @command
@@ -167,7 +167,7 @@ def leases(args: Namespace) -> None:
             _check_known(source, args.consumer, args.feed)
         show([lease_row(one) for one in found], args.output)
         held = sum(one.holder is not None for one in found)
-        tell(f"Shards: {len(found)}; held: {held}")
+        echo(f"Shards: {len(found)}; held: {held}")
 
 
 def _check_known(source: FeedSource, consumer: str, feed: str | None) -> None:
@@ -212,7 +212,7 @@ def lease_row(lease: LeaseInfo) -> Row:
         "holder": lease.holder,
         "since": _time(lease.since),
         "expires": _time(lease.expires),
-        "lease_token": lease.token,
+        "fencing_token": lease.token,
         "waiters": [f"{waiter.name} since {format_time(waiter.since)}" for waiter in lease.waiters],
     }
 
@@ -231,7 +231,7 @@ def invocation_row(one: Invocation) -> Row:
         "started_at": format_time(one.attempt.started_at),
         "ended_at": format_time(one.ended_at),
         "holder": one.holder,
-        "lease_token": one.lease_token,
+        "fencing_token": one.fencing_token,
     }
 
 

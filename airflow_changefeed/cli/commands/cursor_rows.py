@@ -42,7 +42,7 @@ def cursor_row(row: CursorRow, behind: int | None, state: VariableState | None) 
         "missing": [_range(gap) for gap in row.frontier.missing()],
         "lease_holder": row.lease_holder,
         "lease_expires": None if row.lease_expires is None else format_time(row.lease_expires),
-        "lease_token": row.lease_token,
+        "fencing_token": row.fencing_token,
         "variable": None if state is None else state.kind.value,
     }
 

@@ -10,9 +10,9 @@ from airflow.utils.platform import getuser
 from airflow_changefeed.cli.command import (
     ask,
     command,
+    echo,
     open_feeds,
     show,
-    tell,
     ulid_values,
     with_conn_id,
 )
@@ -54,11 +54,11 @@ def show_cursors(args: Namespace) -> None:
             # First, as it says what to do where the database has lost its rows.
             state = variable_state(source, _variables(args), args.name, args.feed)
             if state.problem is not None:
-                tell(with_conn_id(f"{state.kind.value}: {state.problem}", args))
+                echo(with_conn_id(f"{state.kind.value}: {state.problem}", args))
         rows = _chosen(known_rows(source, args.name, args.feed), args.shard)
         behind = _behind(source, args.name, args.feed)
         show([cursor_row(row, behind.get(row.shard), state) for row in rows], args.output, short_cursor)
-        tell(_summary(rows, state))
+        echo(_summary(rows, state))
 
 
 def _chosen(rows: Sequence[CursorRow], shards: Sequence[Shard] | None) -> Sequence[CursorRow]:
@@ -143,7 +143,7 @@ def _move(source: FeedSource, args: Namespace, moves: Sequence[PlannedMove], wha
         args.output,
         short_move,
     )
-    tell(f"Moved {len(moves)} cursors. airflow changefeed cursor history shows how to go back")
+    echo(f"Moved {len(moves)} cursors. airflow changefeed cursor history shows how to go back")
 
 
 def named_versions(
@@ -183,7 +183,7 @@ def history(args: Namespace) -> None:
         known_rows(source, args.name, args.feed)
         found = source.history(args.feed, args.name, shard=args.shard, limit=args.limit)
         show([change_row(change) for change in found], args.output, short_change)
-        tell(f"Changes: {len(found)}; to before one: airflow changefeed cursor reset --change NUMBER")
+        echo(f"Changes: {len(found)}; to before one: airflow changefeed cursor reset --change NUMBER")
 
 
 @command
@@ -205,8 +205,8 @@ def adopt(args: Namespace) -> None:
             show([move_row(move) for move in moves], "table", short_move, on_error=True)
             ask(_question(args, moves), "Nothing was moved")
         rows = recovery.adopt(source, variables, args.name, args.feed, by=getuser(), versions=versions)
-        _show_settled(args, before, rows)
-        tell("The Variable's ULIDs are the cursors now")
+        _show_rows(args, before, rows)
+        echo("The Variable's ULIDs are the cursors now")
 
 
 @command
@@ -217,8 +217,8 @@ def publish(args: Namespace) -> None:
     with open_feeds(args.conn_id) as source:
         _check_of_export(source, args)
         rows = recovery.publish(source, _variables(args), args.name, args.feed)
-        _show_settled(args, rows, rows)
-        tell("The Variable says what the database says")
+        _show_rows(args, rows, rows)
+        echo("The Variable says what the database says")
 
 
 @command
@@ -233,8 +233,8 @@ def rebuild(args: Namespace) -> None:
         store = ExportStore(args.path, args.feed, storage_options(args.path, args.path_conn_id))
         before = source.cursors(args.feed, args.name)
         rows = recovery.rebuild(source, _variables(args), args.name, args.feed, store, by=getuser())
-        _show_settled(args, before, rows)
-        tell("Lost cursors were made again, and the Variable says what the database says")
+        _show_rows(args, before, rows)
+        echo("Lost cursors were made again, and the Variable says what the database says")
 
 
 def _check_of_export(source: FeedSource, args: Namespace) -> None:
@@ -253,7 +253,7 @@ def _variables(args: Namespace) -> VariableStore:
     return ChangefeedHook(args.conn_id).variables()
 
 
-def _show_settled(args: Namespace, before: Sequence[CursorRow], after: Sequence[CursorRow]) -> None:
+def _show_rows(args: Namespace, before: Sequence[CursorRow], after: Sequence[CursorRow]) -> None:
     was = {row.shard: row.ulid for row in before}
     rows = [
         {

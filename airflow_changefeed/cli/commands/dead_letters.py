@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from airflow.utils.platform import getuser
 
-from airflow_changefeed.cli.command import Row, ask, command, open_feeds, show, tell
-from airflow_changefeed.core.consumer import LetterState
+from airflow_changefeed.cli.command import Row, ask, command, echo, open_feeds, show
+from airflow_changefeed.core.consumer import DeadLetterState
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import DeadLetterError
@@ -22,73 +22,80 @@ if TYPE_CHECKING:
 
 
 @command
-def list_letters(args: Namespace) -> None:
+def list_dead_letters(args: Namespace) -> None:
     """Show dead letters."""
     with open_feeds(args.conn_id) as source:
         found = source.dead_letters(args.feed, args.consumer, is_open=not args.all)
-        show([letter_row(letter) for letter in found], args.output, _short)
-        tell(f"Dead letters: {len(found)}; open: {sum(letter.state.is_open for letter in found)}")
+        show([dead_letter_row(dead_letter) for dead_letter in found], args.output, _short)
+        echo(f"Dead letters: {len(found)}; open: {sum(dead_letter.state.is_open for dead_letter in found)}")
 
 
 @command
 def retry(args: Namespace) -> None:
     """Let consumers try again."""
     with open_feeds(args.conn_id) as source:
-        letters = _open(source, args.number)
-        found = [source.settle_letter(letter.number, LetterState.RETRY, by=getuser()) for letter in letters]
-        show([letter_row(letter) for letter in found], args.output, _short)
-        names = sorted({letter.consumer for letter in found})
-        tell(f"The next turn of {', '.join(names)} tries {len(found)} events again")
+        dead_letters = _open(source, args.number)
+        found = [
+            source.resolve_dead_letter(dead_letter.number, DeadLetterState.RETRY, by=getuser())
+            for dead_letter in dead_letters
+        ]
+        show([dead_letter_row(dead_letter) for dead_letter in found], args.output, _short)
+        names = sorted({dead_letter.consumer for dead_letter in found})
+        echo(f"The next turn of {', '.join(names)} tries {len(found)} events again")
 
 
 @command
 def drop(args: Namespace) -> None:
     """Do without events, after asking."""
     with open_feeds(args.conn_id) as source:
-        letters = _open(source, args.number)
+        dead_letters = _open(source, args.number)
         if not args.yes:
-            show([letter_row(letter) for letter in letters], "table", _short, on_error=True)
-            ask(f"Do without {len(letters)} events?", "Nothing was dropped")
+            show(
+                [dead_letter_row(dead_letter) for dead_letter in dead_letters], "table", _short, on_error=True
+            )
+            ask(f"Do without {len(dead_letters)} events?", "Nothing was dropped")
         found = [
-            source.settle_letter(letter.number, LetterState.DROPPED, by=getuser(), note=args.note)
-            for letter in letters
+            source.resolve_dead_letter(
+                dead_letter.number, DeadLetterState.DROPPED, by=getuser(), note=args.note
+            )
+            for dead_letter in dead_letters
         ]
-        show([letter_row(letter) for letter in found], args.output, _short)
-        tell(f"Dropped {len(found)} dead letters")
+        show([dead_letter_row(dead_letter) for dead_letter in found], args.output, _short)
+        echo(f"Dropped {len(found)} dead letters")
 
 
 def _open(source: FeedSource, numbers: Sequence[int]) -> list[DeadLetter]:
     """Return the letters, all of which are open: one that is not is told before any other is changed."""
-    letters = {letter.number: letter for letter in source.dead_letters(is_open=False)}
+    dead_letters = {dead_letter.number: dead_letter for dead_letter in source.dead_letters(is_open=False)}
     wanted = dict.fromkeys(numbers)
-    problems = [f"there is no dead letter {number}" for number in wanted if number not in letters]
+    problems = [f"there is no dead letter {number}" for number in wanted if number not in dead_letters]
     problems += [
-        f"dead letter {number} is {letters[number].state.value} already"
+        f"dead letter {number} is {dead_letters[number].state.value} already"
         for number in wanted
-        if number in letters and not letters[number].state.is_open
+        if number in dead_letters and not dead_letters[number].state.is_open
     ]
     if problems:
         raise DeadLetterError(f"{'; '.join(problems)}: nothing was changed", problems=problems)
-    return [letters[number] for number in wanted]
+    return [dead_letters[number] for number in wanted]
 
 
-def letter_row(letter: DeadLetter) -> Row:
+def dead_letter_row(dead_letter: DeadLetter) -> Row:
     """Return a dead letter as JSON has it."""
     return {
-        "number": letter.number,
-        "consumer": letter.consumer,
-        "feed": letter.feed,
-        "shard": shard_text(letter.shard),
-        "ulid": str(letter.ulid),
-        "time": format_time(letter.ulid.time),
-        "state": letter.state.value,
-        "attempts": letter.attempts,
-        "reason": letter.reason,
-        "parked_at": format_time(letter.parked_at),
-        "parked_by": letter.parked_by,
-        "settled_at": None if letter.settled_at is None else format_time(letter.settled_at),
-        "settled_by": letter.settled_by,
-        "note": letter.note,
+        "number": dead_letter.number,
+        "consumer": dead_letter.consumer,
+        "feed": dead_letter.feed,
+        "shard": shard_text(dead_letter.shard),
+        "ulid": str(dead_letter.ulid),
+        "time": format_time(dead_letter.ulid.time),
+        "state": dead_letter.state.value,
+        "attempts": dead_letter.attempts,
+        "reason": dead_letter.reason,
+        "parked_at": format_time(dead_letter.parked_at),
+        "parked_by": dead_letter.parked_by,
+        "resolved_at": None if dead_letter.resolved_at is None else format_time(dead_letter.resolved_at),
+        "resolved_by": dead_letter.resolved_by,
+        "note": dead_letter.note,
     }
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from airflow_changefeed.cli.command import (
     command,
+    echo,
     show,
-    tell,
     use_stored_connections,
     with_conn_id,
 )
@@ -30,9 +30,9 @@ def doctor(args: Namespace) -> None:
     found = _with_spark(_examine(args))
     rows = [fault.to_dict() for fault in found.faults]
     show([row | {"remedy": with_conn_id(row["remedy"], args)} for row in rows], args.output)
-    tell(f"{args.conn_id}: {found.summary}")
-    tell(f"Looked at: {'; '.join(found.looked_at)}")
-    tell(f"Not looked at: {'; '.join(found.left_out)}")
+    echo(f"{args.conn_id}: {found.summary}")
+    echo(f"Looked at: {'; '.join(found.checked)}")
+    echo(f"Not looked at: {'; '.join(found.left_out)}")
     if not found.is_clean:
         raise SystemExit(FAULTY)
 
@@ -44,7 +44,7 @@ def _examine(args: Namespace) -> Examination:
 
     use_stored_connections()
     limits = Limits(
-        clock_ahead=timedelta(minutes=args.clock_ahead),
+        high_water_ahead=timedelta(minutes=args.high_water_ahead),
         outbox_age=timedelta(hours=args.outbox_age),
         open_transaction=timedelta(minutes=args.open_transaction),
         idle_consumer=timedelta(hours=args.idle_consumer),
@@ -71,10 +71,10 @@ def _with_spark(found: Examination) -> Examination:
     from airflow_changefeed.exceptions import SparkEnvironmentError
     from airflow_changefeed.hooks.changefeed_spark import check_java, check_pyspark
 
-    faults, looked_at, left_out = list(found.faults), list(found.looked_at), list(found.left_out)
+    faults, checked, left_out = list(found.faults), list(found.checked), list(found.left_out)
     here = "this machine"
     try:
-        looked_at.append(f"on {here} Java {check_java(os.environ)}")
+        checked.append(f"on {here} Java {check_java(os.environ)}")
     except SparkEnvironmentError as problem:
         remedy = "Only where exports on Spark run: else leave it"
         faults.append(Fault(FaultKind.JAVA_MISSING, here, problem.message, remedy))
@@ -83,11 +83,11 @@ def _with_spark(found: Examination) -> Examination:
         if version is None:
             left_out.append(f"on {here} Spark's version (another Spark than pip's is used, or none)")
         else:
-            looked_at.append(f"on {here} pyspark and pyspark-client {version}")
+            checked.append(f"on {here} pyspark and pyspark-client {version}")
     except SparkEnvironmentError as problem:
         what, _, remedy = problem.message.partition(" Run: ")
         faults.append(Fault(FaultKind.SPARK_VERSIONS_DIFFER, here, what.rstrip("."), f"Run: {remedy}"))
-    return Examination.of(faults, found.facts, looked_at, left_out)
+    return Examination.of(faults, found.facts, checked, left_out)
 
 
 def _store(args: Namespace, feed: str) -> ExportStore:

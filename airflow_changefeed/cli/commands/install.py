@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.cli.command import ask, command, open_feeds, seen_version, show, tell
+from airflow_changefeed.cli.command import ask, command, echo, open_feeds, seen_version, show
 from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.exceptions import FeedNotFoundError
 
@@ -31,7 +31,7 @@ def sql(args: Namespace) -> None:
     else:
         # Line ends as they are: a Windows machine would make another text of it.
         Path(args.output_file).write_bytes(text.encode())
-        tell(f"Wrote the script of version {__version__} to {args.output_file}")
+        echo(f"Wrote the script of version {__version__} to {args.output_file}")
 
 
 @command
@@ -45,9 +45,9 @@ def install(args: Namespace) -> None:
         has_identity = source.capabilities.needs_install or feeds
         show([{**row, "database": source.identity().id if has_identity else None}], args.output)
         if source.capabilities.needs_install:
-            tell(f"{_sentence(done)}; feeds of this version: {len(feeds)}")
+            echo(f"{_sentence(done)}; feeds of this version: {len(feeds)}")
         else:
-            tell("This source needs no installation: setup-feed makes all there is")
+            echo("This source needs no installation: setup-feed makes all there is")
 
 
 @command
@@ -64,7 +64,7 @@ def renew_identity(args: Namespace) -> None:
             )
         after = source.renew_identity().id
         show([{"conn_id": args.conn_id, "before": before, "after": after}], args.output)
-        tell(f"This is database {after} now")
+        echo(f"This is database {after} now")
 
 
 def _sentence(done: Installed) -> str:
@@ -98,7 +98,7 @@ def setup_feed(args: Namespace) -> None:
         "resource_version": info.resource_version,
     }
     show([row], args.output)
-    tell(f"Feed {info.name} is set up")
+    echo(f"Feed {info.name} is set up")
 
 
 def _present(source: FeedSource, table: str) -> FeedInfo | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow.utils.platform import getuser
 
-from airflow_changefeed.cli.command import Row, ask, command, open_feeds, show, tell
+from airflow_changefeed.cli.command import Row, ask, command, echo, open_feeds, show
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.times import format_time
 
@@ -45,7 +45,7 @@ def remove_batches(args: Namespace) -> None:
         variables = ChangefeedHook(args.conn_id).variables()
         remove_batches(source, variables, store, batches, by=getuser())
     show(rows, args.output, _short)
-    tell(f"Batches taken out: {len(batches)}" + (". Run the windows of their time now" if batches else ""))
+    echo(f"Batches taken out: {len(batches)}" + (". Run the windows of their time now" if batches else ""))
 
 
 def _row(batch: Manifest) -> Row:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.cli.command import Row, ask, command, open_feeds, show, tell, ulid_values
+from airflow_changefeed.cli.command import Row, ask, command, echo, open_feeds, show, ulid_values
 from airflow_changefeed.core.feed import FeedKind, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
@@ -35,9 +35,9 @@ def purge(args: Namespace) -> None:
         rows = _rows(source, args, dry_run=args.dry_run)
         show(rows, args.output)
         verb = "Would remove" if args.dry_run else "Removed"
-        tell(f"{verb} {_total(rows)} events of feed {args.feed} before {format_time(args.before)}")
+        echo(f"{verb} {_total(rows)} events of feed {args.feed} before {format_time(args.before)}")
         if source.feed(args.feed).kind is FeedKind.SERIALIZED:
-            tell("Its writers keep the events in their own table: delete there what is no longer promised")
+            echo("Its writers keep the events in their own table: delete there what is no longer promised")
 
 
 def _rows(source: FeedSource, args: Namespace, *, dry_run: bool) -> list[Row]:
@@ -45,11 +45,11 @@ def _rows(source: FeedSource, args: Namespace, *, dry_run: bool) -> list[Row]:
     states = {state.shard: state for state in source.shards(args.feed)}
     cursors = source.cursors(args.feed)
     begins = {info.spec.consumer: info.begin for info in source.consumers(args.feed)}
-    letters = source.dead_letters(args.feed)
+    dead_letters = source.dead_letters(args.feed)
     wanted = Ulid.floor(args.before).previous()
     found = source.purge(args.feed, args.before, dry_run=dry_run)
     return [
-        _row(purged, held_back(purged, wanted, states.get(purged.shard), cursors, begins, letters))
+        _row(purged, held_back(purged, wanted, states.get(purged.shard), cursors, begins, dead_letters))
         for purged in found
     ]
 
@@ -69,7 +69,7 @@ def held_back(
     state: ShardStatus | None,
     cursors: Iterable[CursorRow],
     begins: Mapping[str, Ulid] = MappingProxyType({}),
-    letters: Iterable[DeadLetter] = (),
+    dead_letters: Iterable[DeadLetter] = (),
 ) -> list[str]:
     """
     Name all that keeps a purge from going as far as it was asked to; nothing where it does.
@@ -98,7 +98,7 @@ def held_back(
         elif ack == Ulid.MIN:
             reasons.append(f"consumer {consumer} has acknowledged nothing")
         elif ack < wanted:
-            parked = [one for one in letters if (one.consumer, one.shard) == (consumer, purged.shard)]
+            parked = [one for one in dead_letters if (one.consumer, one.shard) == (consumer, purged.shard)]
             first = min(parked, key=lambda one: one.ulid, default=None)
             is_parked = first is not None and first.ulid.previous() == ack
             why = f", as dead letter {first.number} is open" if first is not None and is_parked else ""

@@ -7,7 +7,7 @@ from datetime import date, datetime, time
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.cli.command import Row, command, open_feeds, show, tell
+from airflow_changefeed.cli.command import Row, command, echo, open_feeds, show
 from airflow_changefeed.core.feed import Shard, ShardStatus, check_shards, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
@@ -34,7 +34,7 @@ def read(args: Namespace) -> None:
         upto = Ulid.MAX if args.drain else state.head
         events = read_events(source, args.feed, args.shard, after, upto, args.limit)
         show([event_row(info, event) for event in events], args.output)
-        tell(_summary(args, state, events))
+        echo(_summary(args, state, events))
 
 
 def _state(source: FeedSource, feed: str, shard: Shard) -> ShardStatus:

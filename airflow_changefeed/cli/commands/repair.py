@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow.utils.platform import getuser
 
-from airflow_changefeed.cli.command import Row, command, open_feeds, seen_version, show, tell
+from airflow_changefeed.cli.command import Row, command, echo, open_feeds, seen_version, show
 from airflow_changefeed.core.capture import RepairWay
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import InvalidArgumentError
@@ -38,9 +38,9 @@ def repair(args: Namespace) -> None:
         if way is None:
             found = source.unexportable_values(args.name, **chosen)
             show([_unexportable(one) for one in found], args.output, _short_value)
-            tell(f"Values of capture {args.name} that no export can carry: {len(found)}")
+            echo(f"Values of capture {args.name} that no export can carry: {len(found)}")
             if found:
-                tell(_HOW_TO)
+                echo(_HOW_TO)
                 raise SystemExit(_FOUND)
             return
         if not args.note:
@@ -48,7 +48,7 @@ def repair(args: Namespace) -> None:
         chosen |= {"note": args.note, "by": getuser()}
         planned = source.repair_capture(args.name, way, value, dry_run=True, **chosen)
         if not planned:
-            tell(f"Capture {args.name} has no such value that no export can carry: nothing was repaired")
+            echo(f"Capture {args.name} has no such value that no export can carry: nothing was repaired")
             return
         if args.resource_version is None and not args.yes:
             show([repair_row(one) for one in planned], "table", _short_value, on_error=True)
@@ -56,7 +56,7 @@ def repair(args: Namespace) -> None:
         version = seen_version(args, version, question, "Nothing was repaired")
         done = source.repair_capture(args.name, way, value, resource_version=version, **chosen)
         show([repair_row(one) for one in done], args.output, _short_value)
-        tell(f"Repaired {len(done)} recorded values of capture {args.name}")
+        echo(f"Repaired {len(done)} recorded values of capture {args.name}")
 
 
 def _way(args: Namespace) -> tuple[RepairWay | None, str | None]:
@@ -75,7 +75,7 @@ def list_repairs(args: Namespace) -> None:
         names = [info.name for info in source.captures()] if args.name is None else [args.name]
         found = [one for name in names for one in source.capture_repairs(name)]
         show([repair_row(one) for one in found], args.output, _short_value)
-        tell(f"Captures: {len(names)}; repaired values: {len(found)}")
+        echo(f"Captures: {len(names)}; repaired values: {len(found)}")
 
 
 def _unexportable(value: UnexportableValue) -> Row:

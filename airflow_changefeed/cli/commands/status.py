@@ -11,9 +11,9 @@ from airflow_changefeed.cli.command import (
     FAILED,
     Row,
     command,
+    echo,
     open_feeds,
     show,
-    tell,
     ulid_values,
 )
 from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.sources.base import FeedSource
 
 _SHARD_VALUES = (
-    "clock",
+    "high_water",
     "sealed_until",
     "head",
     "head_time",
@@ -65,11 +65,11 @@ def status(args: Namespace) -> None:
             except ChangefeedError as error:
                 problems.append(error)
         show(rows, args.output, _short)
-        tell(f"Feeds: {len(infos)}; the database's clock says {format_time(source.now())}")
+        echo(f"Feeds: {len(infos)}; the database's clock says {format_time(source.now())}")
         if not infos and source.version() is None:
-            tell("Nothing is installed here, or this login must not see it: airflow changefeed install")
+            echo("Nothing is installed here, or this login must not see it: airflow changefeed install")
         for problem in problems:
-            tell(problem)
+            echo(problem)
         if problems:
             raise SystemExit(FAILED)
 
@@ -103,7 +103,7 @@ def _shard_values(state: ShardStatus | None) -> Row:
     if state is None:
         return dict.fromkeys(_SHARD_VALUES)
     return {
-        "clock": format_time(state.clock),
+        "high_water": format_time(state.high_water),
         "sealed_until": _time(state.sealed_until),
         **ulid_values("head", state.head),
         **ulid_values("purged_upto", _moved(state.purged_upto)),
@@ -159,7 +159,7 @@ def _short(row: Row) -> Row:
     return {
         "feed": row["feed"],
         "shard": row["shard"],
-        "clock": row["clock"],
+        "high_water": row["high_water"],
         "sealed until": row["sealed_until"],
         "head": row["head_time"],
         "outbox": row["has_outbox"],
@@ -186,4 +186,4 @@ def seal(args: Namespace) -> None:
             for seal in seals.values()
         ]
         show(rows, args.output)
-        tell(f"Feed {args.feed} is sealed until {format_time(until)}; shards with events so far: {len(rows)}")
+        echo(f"Feed {args.feed} is sealed until {format_time(until)}; shards with events so far: {len(rows)}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.cli.simple_table import AirflowConsole
 from rich.markup import escape
 
-from airflow_changefeed.cli.command import command, tell, use_stored_connections
+from airflow_changefeed.cli.command import command, echo, use_stored_connections
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -29,7 +29,7 @@ def verify(args: Namespace) -> None:
         if args.output == "table":
             rows = [{key: escape(str(value)) for key, value in row.items()} for row in rows]
         AirflowConsole().print_as(data=rows, output=args.output)
-    tell(f"Feed {report.feed} in {report.path}: {report.summary}")
+    echo(f"Feed {report.feed} in {report.path}: {report.summary}")
     if report.damage:
         raise SystemExit(DAMAGED)
 

@@ -32,7 +32,7 @@ def capture_commands() -> GroupCommand:
                 _list(),
                 _refresh(),
                 _check(),
-                _settle(),
+                _resolve(),
                 _gaps(),
                 _repair(),
                 _repairs(),
@@ -163,17 +163,17 @@ def _check() -> ActionCommand:
         "check",
         "capture.check",
         "Look whether changes passed unseen, as each seal does, and show the open gaps",
-        "Ends with status 1 when there is an open gap: its feed is not sealed until a person settles it.",
+        "Ends with status 1 when there is an open gap: its feed is not sealed until a person resolves it.",
         _name(nargs="?", of="one capture; all without it"),
         *conn_id(),
         *shown(),
     )
 
 
-def _settle() -> ActionCommand:
+def _resolve() -> ActionCommand:
     return action(
-        "settle",
-        "capture.settle",
+        "resolve",
+        "capture.resolve",
         "Close the open gaps of a capture, so that its feed is sealed again",
         "Shows them and asks first. Ends with status 1 when the answer was no.",
         _name(),
@@ -194,7 +194,7 @@ def _gaps() -> ActionCommand:
     return action(
         "gaps",
         "capture.gaps",
-        "Show all gaps there ever were, and how they were settled",
+        "Show all gaps there ever were, and how they were resolved",
         "Changes nothing, and looks for no new ones: check does.",
         _name(nargs="?", of="one capture; all without it"),
         *conn_id(),

@@ -52,8 +52,8 @@ def dead_letter_commands() -> GroupCommand:
 
     return GroupCommand(
         name="dead-letters",
-        help="Settle events that consumers failed at too often",
-        subcommands=(_list_letters(), _retry(), _drop_letter()),
+        help="Resolve events that consumers failed at too often",
+        subcommands=(_list_dead_letters(), _retry(), _drop_dead_letter()),
     )
 
 
@@ -166,7 +166,7 @@ def _revoke() -> ActionCommand:
         _feed(required=True),
         option("--shard", help="Shard, a whole number or a UUID", type=shard, required=True),
         option(
-            "--lease-token",
+            "--fencing-token",
             help="Of the lease as it was seen: refused if it is another by now, and nothing is asked",
             type=version,
         ),
@@ -217,16 +217,16 @@ def _log() -> ActionCommand:
     )
 
 
-def _list_letters() -> ActionCommand:
+def _list_dead_letters() -> ActionCommand:
     return action(
         "list",
-        "dead_letters.list_letters",
+        "dead_letters.list_dead_letters",
         "Show the events that consumers parked, and why",
         "Changes nothing.",
         *conn_id(),
         _feed(),
         option("--consumer", help="Name of one consumer; all without it"),
-        option("--all", help="Also those that are settled", action="store_true"),
+        option("--all", help="Also those that are resolved", action="store_true"),
         *shown(),
     )
 
@@ -243,7 +243,7 @@ def _retry() -> ActionCommand:
     )
 
 
-def _drop_letter() -> ActionCommand:
+def _drop_dead_letter() -> ActionCommand:
     from airflow.cli.cli_config import ARG_YES
 
     return action(

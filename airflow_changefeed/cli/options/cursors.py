@@ -28,7 +28,7 @@ def cursor_commands() -> GroupCommand:
 
     return GroupCommand(
         name="cursor",
-        help="See and move the cursors of consumers, and settle what differs",
+        help="See and move the cursors of consumers, and resolve what differs",
         subcommands=(_show(), _set(), _reset(), _history(), _adopt(), _publish(), _rebuild()),
     )
 

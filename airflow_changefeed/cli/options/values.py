@@ -40,7 +40,7 @@ def shard(text: str) -> Shard:
         raise ArgumentTypeError(problem.message) from None
 
 
-def place(text: str) -> Ulid:
+def position(text: str) -> Ulid:
     """Read where to begin: a ULID, exclusive, or a time, with whose events reading begins."""
     from airflow_changefeed.core.times import parse_time
     from airflow_changefeed.core.ulid import Ulid

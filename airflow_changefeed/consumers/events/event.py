@@ -33,14 +33,14 @@ class FeedEvent:
     Its page is read once, and its values are made when they are first asked for, a column at a time.
     """
 
-    __slots__ = ("_page", "_place")
+    __slots__ = ("_page", "_position")
 
     _page: EventPage
-    _place: int
+    _position: int
 
-    def __init__(self, page: EventPage, place: int) -> None:
+    def __init__(self, page: EventPage, position: int) -> None:
         object.__setattr__(self, "_page", page)
-        object.__setattr__(self, "_place", place)
+        object.__setattr__(self, "_position", position)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"an event cannot be changed: {name}")
@@ -54,7 +54,7 @@ class FeedEvent:
         return hash((self.feed, self.shard, self.id))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FeedEvent, (self._page, self._place)
+        return FeedEvent, (self._page, self._position)
 
     def __repr__(self) -> str:
         what = self.row if not self.is_captured else {"old": self.old, "new": self.new}
@@ -66,19 +66,19 @@ class FeedEvent:
         return self._page
 
     @property
-    def place(self) -> int:
+    def position(self) -> int:
         """The event's number in its page, from 0."""
-        return self._place
+        return self._position
 
     def _value(self, name: str) -> Any:
         """Return the event's value of a capture's column; None of a plain feed, which has no such column."""
         page = self._page
-        return page.values(name)[self._place] if page.columns.is_captured else None
+        return page.values(name)[self._position] if page.columns.is_captured else None
 
     @property
     def id(self) -> Ulid:
         """What names the event for ever: its ULID. It comes again with the same one until it is consumed."""
-        begin = self._place * _SIZE
+        begin = self._position * _SIZE
         return Ulid(self._page.ids[begin : begin + _SIZE])
 
     @property
@@ -97,9 +97,9 @@ class FeedEvent:
         return self.id.time
 
     @property
-    def letter(self) -> int | None:
+    def dead_letter(self) -> int | None:
         """Number of the dead letter that it is, when it was parked and is tried again; else None."""
-        return self.page.letter
+        return self.page.dead_letter
 
     @property
     def is_captured(self) -> bool:
@@ -109,7 +109,7 @@ class FeedEvent:
     @property
     def row(self) -> dict[str, Any] | None:
         """The event's row in its table; None for the event of a capture."""
-        return None if self.is_captured else self.page.rows()[self.place]
+        return None if self.is_captured else self.page.rows()[self.position]
 
     @property
     def name(self) -> str:
@@ -135,7 +135,7 @@ class FeedEvent:
 
     @property
     def is_snapshot(self) -> bool:
-        """Whether the row was there before, and was recorded when the capture was enabled or settled."""
+        """Whether the row was there before, and was recorded when the capture was enabled or resolved."""
         return bool(self._value("is_snapshot"))
 
     @property

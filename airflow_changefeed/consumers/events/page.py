@@ -108,13 +108,13 @@ class EventPage:
         columns: EventColumns,
         batch: pa.RecordBatch,
         *,
-        letter: int | None = None,
+        dead_letter: int | None = None,
     ) -> None:
         self.feed = feed
         self.shard = shard
         self.columns = columns
         self.batch = batch
-        self.letter = letter
+        self.dead_letter = dead_letter
         self.ids: bytes = ulid_values(batch.column(ULID_COLUMN))
         self._values: dict[str, list[Any]] = {}
         self._rows: list[dict[str, Any]] | None = None

@@ -37,4 +37,4 @@ def row_text(event: FeedEvent, columns: frozenset[str]) -> str:
 
 
 def _row(event: FeedEvent) -> pa.RecordBatch:
-    return event.page.batch.slice(event.place, 1)
+    return event.page.batch.slice(event.position, 1)

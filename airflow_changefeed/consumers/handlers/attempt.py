@@ -83,7 +83,7 @@ class Backoff:
         return whole * (1 - self.jitter() / 2)
 
 
-class Trial:
+class HandlerAttempt:
     """
     Attempts at events, one after the other.
 
@@ -172,8 +172,8 @@ class Trial:
         return error is self._raised or not isinstance(error, SourceUnavailableError)
 
     def _pass_over(self, events: list[FeedEvent], error: Exception) -> float:
-        """Raise what nobody here can do anything about; a letter may be settled while it waits its turn."""
-        if isinstance(error, DeadLetterError) and events[0].letter is not None:
+        """Raise what nobody here can do anything about; a letter may be resolved while it waits its turn."""
+        if isinstance(error, DeadLetterError) and events[0].dead_letter is not None:
             log.warning("%s; going on with what comes next", error)
             return 0.0
         raise error
@@ -210,13 +210,13 @@ class Trial:
             self._singles = len(events)
             return 0.0
         limit = self._consumer.info.spec.max_attempts
-        if events[0].letter is not None or (limit is not None and attempt.number >= limit):
+        if events[0].dead_letter is not None or (limit is not None and attempt.number >= limit):
             return self._poisoned(events, attempt.number, error)
         return self._backoff.seconds(attempt.number)
 
     def _poisoned(self, events: list[FeedEvent], attempts: int, error: Exception) -> float:
-        letter, spec = events[0].letter, self._consumer.info.spec
-        if letter is None and self.on_poison is OnPoison.STOP:
+        dead_letter, spec = events[0].dead_letter, self._consumer.info.spec
+        if dead_letter is None and self.on_poison is OnPoison.STOP:
             raise PoisonError(
                 f"consumer {spec.consumer!r} of feed {spec.feed!r} stopped: event {events[0].id} of shard "
                 f"{shard_text(events[0].shard)} failed {attempts} times, last with {reason(error)}. Nothing "

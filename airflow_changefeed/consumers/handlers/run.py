@@ -16,7 +16,7 @@ from typing import Any
 from airflow_changefeed.consumers.consumer import Consumer
 from airflow_changefeed.consumers.events.batch import ONE, Batch
 from airflow_changefeed.consumers.events.event import FeedEvent
-from airflow_changefeed.consumers.handlers.attempt import Backoff, Run, Trial
+from airflow_changefeed.consumers.handlers.attempt import Backoff, HandlerAttempt, Run
 from airflow_changefeed.consumers.handlers.failures import Attempts
 from airflow_changefeed.consumers.handlers.functions import Handler, check_timeout, load_handler
 from airflow_changefeed.consumers.pace import Pace
@@ -97,8 +97,8 @@ def run_consumer(
         consumer.end_below(below)
     try:
         loop = _Loop(source, consumer, function, batch, backoff or Backoff(), should_stop)
-        loop.trial.timeout = handler_timeout
-        loop.trial.on_poison = on_poison or consumer.info.spec.on_poison
+        loop.handler_attempt.timeout = handler_timeout
+        loop.handler_attempt.on_poison = on_poison or consumer.info.spec.on_poison
         loop.end_at(until)
         loop.register(at_head)
         return loop.run(at_head, max_events)
@@ -129,7 +129,7 @@ class _Loop:
         spec = consumer.info.spec
         self._attempts = Attempts(source, spec.feed, spec.consumer, self._clock)
         self.done = Run()
-        self.trial = Trial(consumer, function, self._attempts, batch, self.done, backoff)
+        self.handler_attempt = HandlerAttempt(consumer, function, self._attempts, batch, self.done, backoff)
 
     def end_at(self, until: datetime | None) -> None:
         """End at a time of the database's clock."""
@@ -170,7 +170,7 @@ class _Loop:
                         break
                     outages = 0
                     continue
-                wait = self.trial.attempt(events)
+                wait = self.handler_attempt.attempt(events)
                 outages = 0
             except TransientError as error:
                 # Of the database, or of the lease: not the event's fault.
@@ -187,7 +187,7 @@ class _Loop:
 
     def _next(self, timeout: float, left: int | None) -> list[FeedEvent]:
         self._purge_log()
-        batch = self.trial.next_batch()
+        batch = self.handler_attempt.next_batch()
         events = self._consumer.get_batch(batch, timeout)
         if left is not None and not batch.transaction:
             return events[:left]

@@ -121,7 +121,7 @@ export function revokeDialog(view, cursor, key) {
   const release = button("Release the lease", () => once(form, async () => {
     try {
       const names = view.names({ consumer: cursor.consumer, shard: cursor.shard });
-      await post("revoke", names, { lease_token: cursor.lease_token });
+      await post("revoke", names, { fencing_token: cursor.fencing_token });
       dialog.close();
       await reload();
     } catch (error) { redraw(answer, refused(error, `held by ${cursor.lease_holder}`, dialog, reload, OF_LEASE)); }

@@ -88,7 +88,7 @@ class FeedView {
 
   shards(found) {
     return table("Shards", ["Shard", "Head", "Clock", "Outbox", "Purged up to"], found.shards.map((shard) => [
-      shard.shard, place(shard.head, "no event"), when(shard.clock), counted(shard.waiting, shard.waiting_or_more),
+      shard.shard, place(shard.head, "no event"), when(shard.high_water), counted(shard.waiting, shard.waiting_or_more),
       place(shard.purged_upto, "nothing"),
     ]));
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What waits for a person to settle it at the command line: gaps of a capture, and events that consumers parked.
+// What waits for a person to resolve it at the command line: gaps of a capture, and events that consumers parked.
 
 import { h, number, place, problem, table, things, when } from "./parts.js";
 
@@ -10,11 +10,11 @@ const more = (found) => (found.count > found.first.length
 
 /** Why nothing is sealed any more; null where nothing is the matter. */
 export function gapsProblem(troubles) {
-  if (troubles.error) return problem(`Whether something waits to be settled is not known: ${troubles.error}`);
+  if (troubles.error) return problem(`Whether something waits to be resolved is not known: ${troubles.error}`);
   const found = troubles.gaps;
   if (!found.count) return null;
   return problem(
-    `${things(found.count, "open gap")}: changes passed the capture unseen, or may have. Nothing is sealed until somebody settles it:`,
+    `${things(found.count, "open gap")}: changes passed the capture unseen, or may have. Nothing is sealed until somebody resolves it:`,
     command(found),
     table("Open gaps", ["Gap", "Found", "Table", "Reason"], found.first.map((gap) => [
       number(gap.number), when(gap.found_at), gap.table, gap.reason])),
@@ -23,7 +23,7 @@ export function gapsProblem(troubles) {
 
 /** The events that a consumer parked; null where there are none. */
 export function lettersProblem(consumer, troubles) {
-  const found = troubles.letters?.[consumer];
+  const found = troubles.dead_letters?.[consumer];
   if (!found) return null;
   return problem(
     `${things(found.count, "dead letter")}: events that the consumer parked. Their windows count as incomplete for it until each is retried or dropped:`,

@@ -17,7 +17,7 @@ from airflow_changefeed.sources.mssql.connection.options import (
 )
 from airflow_changefeed.sources.mssql.connection.pool import MAX_LOCK_TIMEOUT, MssqlDatabase
 from airflow_changefeed.sources.mssql.consumers.control import MssqlConsumers
-from airflow_changefeed.sources.mssql.consumers.dead_letters import MssqlLetters
+from airflow_changefeed.sources.mssql.consumers.dead_letters import MssqlDeadLetters
 from airflow_changefeed.sources.mssql.doctor.inspect import MssqlInspect
 from airflow_changefeed.sources.mssql.feed.control import MssqlControl
 from airflow_changefeed.sources.mssql.feed.history import MssqlHistory
@@ -38,7 +38,7 @@ class MssqlFeedSource(
     MssqlSetup,
     MssqlCaptures,
     MssqlConsumers,
-    MssqlLetters,
+    MssqlDeadLetters,
     MssqlInspect,
 ):
     r"""

@@ -8,7 +8,7 @@ from typing import Any
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.sqlite.capture.control import SqliteCapture
 from airflow_changefeed.sources.sqlite.connection import MAX_LOCK_TIMEOUT, SqliteDatabase
-from airflow_changefeed.sources.sqlite.consumers.dead_letters import SqliteLetters
+from airflow_changefeed.sources.sqlite.consumers.dead_letters import SqliteDeadLetters
 from airflow_changefeed.sources.sqlite.consumers.leases import SqliteLeases
 from airflow_changefeed.sources.sqlite.doctor.inspect import SqliteInspect
 from airflow_changefeed.sources.sqlite.feed.control import SqliteControl
@@ -30,7 +30,7 @@ class SqliteFeedSource(
     SqliteHistory,
     SqliteSetup,
     SqliteLeases,
-    SqliteLetters,
+    SqliteDeadLetters,
     SqliteInspect,
 ):
     """

@@ -77,7 +77,7 @@ class CaptureBench:
         batches = self.source.stream(name or self.name, shard, UlidRange(after, Ulid.MAX))
         return [change_of(event, shard) for batch in batches for event in batch.to_pylist()]
 
-    def news(self, shard: Shard = 0, *, name: str = "") -> list[Shown]:
+    def new_events(self, shard: Shard = 0, *, name: str = "") -> list[Shown]:
         """Order what is committed, and return what this has not returned yet."""
         place = (name or self.name, shard)
         events = self.events(shard, after=self.seen.get(place, Ulid.MIN), name=name)
@@ -87,9 +87,9 @@ class CaptureBench:
 
     def changes_of(self, *statements: Statement, **options: Any) -> list[Shown]:
         """Commit statements in one transaction, and return the events that they gave."""
-        self.news()
+        self.new_events()
         self.run(*statements, **options)
-        return self.news()
+        return self.new_events()
 
 
 def change_of(event: Mapping[str, Any], shard: Shard) -> Change:

@@ -57,7 +57,7 @@ class FailOver:
     What happened.
 
     :param events: of each shard, as the feed has them.
-    :param handled: ULID, shard, lease token and holder of each piece of work, as committed.
+    :param handled: ULID, shard, fencing token and holder of each piece of work, as committed.
     :param cursors: where the consumer stands in each shard.
     :param waits: of each fault, its kind and the seconds until another worked on a shard of the holder's.
     """

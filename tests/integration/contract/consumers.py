@@ -72,7 +72,7 @@ class Stand:
     def step(self, row: CursorRow, number: int, **more: Any) -> Consumption:
         """Return the step to an event, under the lease that a row shows."""
         upto = self.ulid(number, row.shard)
-        return Consumption(row.shard, upto, row.resource_version, row.lease_token, 60, **more)
+        return Consumption(row.shard, upto, row.resource_version, row.fencing_token, 60, **more)
 
     def attempt(self, number: int, shard: Shard = 0, **more: Any) -> Attempt:
         """Return an attempt at one event."""

@@ -344,13 +344,13 @@ def _uninstall(session: Session, schema: str) -> None:
         "IF": "function",
         "TF": "function",
     }
-    for letters, kind in {**kinds, "SO": "sequence"}.items():
+    for dead_letters, kind in {**kinds, "SO": "sequence"}.items():
         sql = (
             "declare @schema sysname = ?, @type varchar(2) = ?; "
             "select name from sys.objects where schema_id = schema_id(@schema) and rtrim(type) = @type "
             "order by object_id desc"
         )
-        for (name,) in session.rows(sql, schema, letters):
+        for (name,) in session.rows(sql, schema, dead_letters):
             session.execute(f"drop {kind} {quote(schema)}.{quote(name)}")
 
 

@@ -154,7 +154,7 @@ def test_enabling_again_changes_nothing(engine: Engine) -> None:
     assert bench.enable(NAME) == before
     assert bench.source.captures() == [before]
     bench.run(f"{INSERT} (2, 'two')")
-    assert bench.news() == [("add", None, row(1, "one")), ("add", None, row(2, "two"))]
+    assert bench.new_events() == [("add", None, row(1, "one")), ("add", None, row(2, "two"))]
     bench.source.seal(bench.name, bench.source.now())
 
 
@@ -190,7 +190,7 @@ ASKED: dict[str, Callable[[Any, str], object]] = {
     "disable": lambda source, name: source.disable_capture(name),
     "refresh": lambda source, name: source.refresh_capture(name),
     "check": lambda source, name: source.check_capture(name),
-    "settle": lambda source, name: source.settle_capture(name, note="seen", by="test"),
+    "resolve": lambda source, name: source.resolve_capture(name, note="seen", by="test"),
     "gaps": lambda source, name: source.capture_gaps(name),
 }
 

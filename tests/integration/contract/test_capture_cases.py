@@ -267,7 +267,7 @@ def test_rows_that_go_with_their_parents_are_recorded(engine: Engine) -> None:
     bench = CaptureBench(engine, engine.source())
     bench.enable(AUTHOR.name, "shop.book", name="shop.library")
     bench.run(f"{INSERT} (1, 'one')", 'insert into "shop.book" (isbn, author) values (7, 1), (8, 1)')
-    bench.news()
+    bench.new_events()
     bench.run(DELETE)
     events = bench.events()[3:]
     others = {"id": None, "name": None}
@@ -288,4 +288,4 @@ def test_a_statement_that_fails_leaves_nothing(authors: CaptureBench) -> None:
         with pytest.raises(Exception, match=r"(?i)unique|duplicate|primary"):
             changer.execute(f"{INSERT} (3, 'three'), (1, 'again')")
         changer.rollback()
-    assert authors.news() == []
+    assert authors.new_events() == []

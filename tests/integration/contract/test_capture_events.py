@@ -27,7 +27,7 @@ def test_a_statement_outside_a_transaction_is_recorded(authors: CaptureBench) ->
     """Programs that know nothing of us and of transactions lose nothing."""
     with authors.changer() as changer:
         changer.execute(f"{UPDATE} name = 'x' where id = 1")
-    assert authors.news() == [("upd", ONE, row(1, "x"))]
+    assert authors.new_events() == [("upd", ONE, row(1, "x"))]
 
 
 def test_the_events_of_a_transaction_share_its_number(authors: CaptureBench) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes that pass a capture unseen stop its seals until a person has settled them; so do altered tables."""
+"""Changes that pass a capture unseen stop its seals until a person resolves them; so do altered tables."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _pass_unseen(bench: CaptureBench, what: str) -> None:
             changer.execute(statement)
 
 
-def test_changes_that_passed_unseen_stop_the_seal_until_they_are_settled(engine: Engine) -> None:
+def test_changes_that_passed_unseen_stop_the_seal_until_they_are_resolved(engine: Engine) -> None:
     """However they passed; reading goes on, and after a resync the events give the table's state again."""
     bench = _bench(engine)
     ways = _ways(engine)
@@ -65,7 +65,7 @@ def _check_way(bench: CaptureBench, what: str, number: int) -> None:
     assert name in caught.value.message, what
     assert not caught.value.transient
     gaps = source.check_capture(name)
-    assert [(gap.capture, gap.table, gap.settled_at) for gap in gaps] == [(name, NAME, None)] * len(gaps), (
+    assert [(gap.capture, gap.table, gap.resolved_at) for gap in gaps] == [(name, NAME, None)] * len(gaps), (
         what
     )
     assert gaps, what
@@ -73,19 +73,19 @@ def _check_way(bench: CaptureBench, what: str, number: int) -> None:
     bench.events()
     # The remedy of a trigger that is gone: what enabling makes is made again.
     bench.enable(NAME, guard_table=False)
-    source.settle_capture(name, note=f"seen {number}", by="test", resync=True)
+    source.resolve_capture(name, note=f"seen {number}", by="test", resync=True)
     assert source.check_capture(name) == [], what
     source.seal(name, after_now(source))
-    settled = source.capture_gaps(name)[-len(gaps) :]
-    assert all((gap.note, gap.settled_by) == (f"seen {number}", "test") for gap in settled)
-    assert all(gap.settled_at is not None for gap in settled)
+    resolved = source.capture_gaps(name)[-len(gaps) :]
+    assert all((gap.note, gap.resolved_by) == (f"seen {number}", "test") for gap in resolved)
+    assert all(gap.resolved_at is not None for gap in resolved)
     assert fold(bench.events(), {NAME: ("id",)}) == _table(bench), what
     bench.run('delete from "shop.author"', f"{INSERT} (1, 'one'), (2, 'two')", f"{INSERT} (3, '{number}')")
     source.seal(name, after_now(source))
     assert fold(bench.events(), {NAME: ("id",)}) == _table(bench), what
 
 
-def test_a_gap_that_is_settled_without_a_resync_leaves_the_events_alone(engine: Engine) -> None:
+def test_a_gap_that_is_resolved_without_a_resync_leaves_the_events_alone(engine: Engine) -> None:
     """Whoever needs no state, or has repaired it elsewhere, goes on."""
     bench = _bench(engine)
     before = bench.events()
@@ -93,7 +93,7 @@ def test_a_gap_that_is_settled_without_a_resync_leaves_the_events_alone(engine: 
     with pytest.raises(CaptureGapError):
         bench.source.seal(bench.name, after_now(bench.source))
     bench.enable(NAME, guard_table=False)
-    bench.source.settle_capture(bench.name, note="by hand", by="test")
+    bench.source.resolve_capture(bench.name, note="by hand", by="test")
     bench.source.seal(bench.name, after_now(bench.source))
     assert bench.events() == before
 
@@ -164,7 +164,7 @@ def test_a_capture_that_was_disabled_meanwhile_has_a_gap_if_anything_changed(eng
     bench.enable(NAME, guard_table=False)
     with pytest.raises(CaptureGapError, match=r"shop\.author_changes"):
         bench.source.seal(bench.name, after_now(bench.source))
-    bench.source.settle_capture(bench.name, note="seen", by="test", resync=True)
+    bench.source.resolve_capture(bench.name, note="seen", by="test", resync=True)
     bench.source.seal(bench.name, after_now(bench.source))
     assert fold(bench.events(), {NAME: ("id",)}) == _table(bench)
 
@@ -238,7 +238,7 @@ def test_an_altered_table_never_fails_its_writers_without_a_word(engine: Engine,
         assert any("name" in drift for drift in bench.source.capture(bench.name).drift)
         return
     bench.run('insert into "shop.author" (id) values (4)')
-    assert bench.news()[-1] == ("add", None, row(4, None))
+    assert bench.new_events()[-1] == ("add", None, row(4, None))
     assert (refused is None) == (what == "a column is added")
     assert refused is None or "shop.author" in refused or "name" in refused
     assert bool(bench.source.capture(bench.name).drift) == (refused is None)
@@ -298,7 +298,7 @@ def _is_there(bench: CaptureBench) -> bool:
     return True
 
 
-def test_a_gap_that_nobody_saw_is_not_settled(engine: Engine) -> None:
+def test_a_gap_that_nobody_saw_is_not_resolved(engine: Engine) -> None:
     """Each gap that is found is a new version, once; who saw the capture before is told of it."""
     bench = _bench(engine)
     source, name = bench.source, bench.name
@@ -310,7 +310,7 @@ def test_a_gap_that_nobody_saw_is_not_settled(engine: Engine) -> None:
     present = source.capture(name).resource_version
     assert present > seen
     with pytest.raises(StaleVersionError) as caught:
-        source.settle_capture(name, note="as before", by="user-1", resource_version=seen)
+        source.resolve_capture(name, note="as before", by="user-1", resource_version=seen)
     assert "open gaps" in caught.value.facts["present"]
     assert gap in source.capture(name).gaps
     assert source.capture(name).resource_version == present

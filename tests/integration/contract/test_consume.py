@@ -73,9 +73,9 @@ def test_nothing_is_written_under_a_lease_that_is_lost(stand: Stand, flaw: str) 
         expire(stand)
         assert stand.request(SECOND, 0).rows
     elif flaw == "made up":
-        step = replace(step, lease_token=row.lease_token + 1)
+        step = replace(step, fencing_token=row.fencing_token + 1)
     elif flaw == "given back":
-        stand.source.leave(ME, stand.feed, {0: row.lease_token}, holder=FIRST)
+        stand.source.leave(ME, stand.feed, {0: row.fencing_token}, holder=FIRST)
     else:
         step = replace(step, expected_version=row.resource_version + 1)
     before = stand.row()
@@ -137,7 +137,7 @@ def test_an_error_of_a_step_cannot_be_swallowed(stand: Stand) -> None:
     with stand.session() as session, refused(session, WorkTransactionError):
         stand.do(session, 0)
         with suppress(LeaseLostError):
-            session.consume(replace(stand.step(row, 0), lease_token=row.lease_token - 1))
+            session.consume(replace(stand.step(row, 0), fencing_token=row.fencing_token - 1))
     assert (stand.done(), stand.row()) == (set(), row)
 
 

@@ -62,10 +62,10 @@ def test_a_holder_whose_lease_was_taken_away_writes_nothing(stand: Stand) -> Non
     source = stand.source
     row = stand.request(FIRST, 0).rows[0]
     with pytest.raises(StaleVersionError) as caught:
-        source.revoke_lease(ME, stand.feed, 0, lease_token=row.lease_token + 1)
+        source.revoke_lease(ME, stand.feed, 0, fencing_token=row.fencing_token + 1)
     assert FIRST in caught.value.message
     assert stand.row() == row
-    source.revoke_lease(ME, stand.feed, 0, lease_token=row.lease_token)
+    source.revoke_lease(ME, stand.feed, 0, fencing_token=row.fencing_token)
     assert (stand.row().lease_holder, stand.row().lease_expires) == (None, None)
     with stand.session() as session:
         with refused(session, LeaseLostError):
@@ -73,16 +73,16 @@ def test_a_holder_whose_lease_was_taken_away_writes_nothing(stand: Stand) -> Non
             session.consume(stand.step(row, 0))
         assert stand.done() == set()
         with pytest.raises(StaleVersionError):
-            source.revoke_lease(ME, stand.feed, 0, lease_token=row.lease_token)
-        renewed = source.renew_leases(ME, stand.feed, {0: row.lease_token}, holder=FIRST, seconds=60)
+            source.revoke_lease(ME, stand.feed, 0, fencing_token=row.fencing_token)
+        renewed = source.renew_leases(ME, stand.feed, {0: row.fencing_token}, holder=FIRST, seconds=60)
         assert renewed.held == frozenset()
         new = stand.request(SECOND, 0).rows[0]
-        assert new.lease_token > row.lease_token
+        assert new.fencing_token > row.fencing_token
         with pytest.raises(StaleVersionError, match=SECOND):
-            source.revoke_lease(ME, stand.feed, 0, lease_token=row.lease_token)
+            source.revoke_lease(ME, stand.feed, 0, fencing_token=row.fencing_token)
         assert stand.take(session, stand.step(new, 0)).ulid == stand.ulid(0)
     with pytest.raises(ShardNotFoundError):
-        source.revoke_lease(ME, stand.feed, 5, lease_token=1)
+        source.revoke_lease(ME, stand.feed, 5, fencing_token=1)
 
 
 def test_no_version_comes_again_with_another_consumer_of_the_name(stand: Stand) -> None:

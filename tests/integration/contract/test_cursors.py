@@ -146,7 +146,7 @@ def test_a_lease_is_exclusive(ready: Bench) -> None:
         _lease(ready, holder="them")
     assert caught.value.transient
     row = _rows(ready)[0]
-    assert (row.lease_holder, row.lease_token) == ("me", tokens[0])
+    assert (row.lease_holder, row.fencing_token) == ("me", tokens[0])
     assert row.lease_expires is not None
     assert row.lease_expires > ready.source.now()
     ready.source.release_lease(ME, ready.feed, tokens)
@@ -159,7 +159,7 @@ def test_leases_of_several_shards_are_taken_together_or_not_at_all(ready: Bench)
     with pytest.raises(LeaseHeldError):
         _lease(ready, 0, 1, holder="them")
     row = _rows(ready)[0]
-    assert (row.lease_holder, row.lease_token) == (None, 0)
+    assert (row.lease_holder, row.fencing_token) == (None, 0)
     assert set(_lease(ready, 0, holder="them")) == {0}
 
 
@@ -345,7 +345,7 @@ def test_parallel_movers_lose_no_window(either: Bench) -> None:
     (row,) = source.cursors(either.feed, ME)
     assert (row.ulid, row.frontier.ahead) == (_hour(movers * hours), ())
     assert len(set(granted)) == movers * hours
-    assert row.lease_token == max(granted)
+    assert row.fencing_token == max(granted)
     assert row.resource_version == first.resource_version + movers * hours
 
 

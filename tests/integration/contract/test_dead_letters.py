@@ -7,7 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_changefeed.core.consumer import MAX_REASON, Consumption, DeadLetter, LetterState, Outcome, Parked
+from airflow_changefeed.core.consumer import (
+    MAX_REASON,
+    Consumption,
+    DeadLetter,
+    DeadLetterState,
+    Outcome,
+    Parked,
+)
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.exceptions import DeadLetterError, FeedNotFoundError
 from airflow_changefeed.sources.base_consumers import ConsumerSession
@@ -20,32 +27,37 @@ def _park(
     """Leave an event behind as a dead letter."""
     parked = Parked(stand.ulid(number, row.shard), 3, f"event {number} is bad")
     row = stand.take(session, stand.step(row, number, parked=parked))
-    (letter,) = (one for one in stand.source.dead_letters() if one.ulid == parked.ulid)
-    return row, letter
+    (dead_letter,) = (one for one in stand.source.dead_letters() if one.ulid == parked.ulid)
+    return row, dead_letter
 
 
 def test_an_event_that_is_parked_holds_back_the_ack(stand: Stand) -> None:
-    """The cursor goes on; the ack stays below the first open letter, and follows when that is settled."""
+    """The cursor goes on; the ack stays below the first open letter, and follows when that is resolved."""
     row = stand.request(FIRST).rows[0]
     with stand.session() as session:
         row, first = _park(stand, session, row, 0)
         assert (row.ulid, row.ack) == (stand.ulid(0), stand.ulid(0).previous())
         assert (first.consumer, first.feed, first.shard, first.ulid) == (ME, stand.feed, 0, stand.ulid(0))
-        assert (first.state, first.attempts, first.reason) == (LetterState.PARKED, 3, "event 0 is bad")
-        assert (first.parked_by, first.settled_at, first.settled_by, first.note) == (FIRST, None, None, None)
+        assert (first.state, first.attempts, first.reason) == (DeadLetterState.PARKED, 3, "event 0 is bad")
+        assert (first.parked_by, first.resolved_at, first.resolved_by, first.note) == (
+            FIRST,
+            None,
+            None,
+            None,
+        )
         row = stand.take(session, stand.step(row, 1))
         row, second = _park(stand, session, row, 2)
         assert (row.ulid, row.ack) == (stand.ulid(2), stand.ulid(0).previous())
         assert second.number > first.number
-        dropped = stand.source.settle_letter(
-            first.number, LetterState.DROPPED, by="a person", note="it is a test"
+        dropped = stand.source.resolve_dead_letter(
+            first.number, DeadLetterState.DROPPED, by="a person", note="it is a test"
         )
-        assert (dropped.state, dropped.settled_by, dropped.note) == (
-            LetterState.DROPPED,
+        assert (dropped.state, dropped.resolved_by, dropped.note) == (
+            DeadLetterState.DROPPED,
             "a person",
             "it is a test",
         )
-        assert dropped.settled_at is not None
+        assert dropped.resolved_at is not None
         assert stand.row() == replace(row, ack=stand.ulid(2).previous())
         assert stand.source.dead_letters(stand.feed, ME) == [second]
         assert stand.source.dead_letters(is_open=False) == [dropped, second]
@@ -53,40 +65,40 @@ def test_an_event_that_is_parked_holds_back_the_ack(stand: Stand) -> None:
         # The version is the same, so whoever consumes meanwhile is not disturbed.
         row = stand.take(session, stand.step(row, 2))
         assert row.ack == stand.ulid(2).previous()
-        stand.source.settle_letter(second.number, LetterState.DROPPED, by="a person")
+        stand.source.resolve_dead_letter(second.number, DeadLetterState.DROPPED, by="a person")
     assert stand.row().ack == stand.ulid(2)
 
 
 def test_a_letter_is_tried_again(stand: Stand) -> None:
-    """A failure parks it again, a success settles it, together with the work."""
+    """A failure parks it again, a success resolves it, together with the work."""
     row = stand.request(FIRST).rows[0]
-    tokens = {0: row.lease_token}
+    tokens = {0: row.fencing_token}
     with stand.session() as session:
-        row, letter = _park(stand, session, row, 0)
+        row, dead_letter = _park(stand, session, row, 0)
         assert not stand.source.renew_leases(ME, stand.feed, tokens, holder=FIRST, seconds=60).has_retries
-        retried = stand.source.settle_letter(letter.number, LetterState.RETRY, by="a person")
-        assert retried == replace(letter, state=LetterState.RETRY)
+        retried = stand.source.resolve_dead_letter(dead_letter.number, DeadLetterState.RETRY, by="a person")
+        assert retried == replace(dead_letter, state=DeadLetterState.RETRY)
         assert stand.source.renew_leases(ME, stand.feed, tokens, holder=FIRST, seconds=60).has_retries
-        again = stand.source.park_again(letter.number, Parked(letter.ulid, 4, "still bad"))
-        assert again == replace(letter, attempts=4, reason="still bad")
+        again = stand.source.park_again(dead_letter.number, Parked(dead_letter.ulid, 4, "still bad"))
+        assert again == replace(dead_letter, attempts=4, reason="still bad")
         # The log, by which tries are counted, was purged meanwhile.
-        again = stand.source.park_again(letter.number, Parked(letter.ulid, 1, "worse"))
-        assert again == replace(letter, attempts=5, reason="worse")
-        stand.source.settle_letter(letter.number, LetterState.RETRY, by="a person")
-        stand.source.settle_letter(letter.number, LetterState.PARKED, by="a person")
-        stand.source.settle_letter(letter.number, LetterState.RETRY, by="a person")
-        step = replace(stand.step(row, 0), letter=letter.number)
+        again = stand.source.park_again(dead_letter.number, Parked(dead_letter.ulid, 1, "worse"))
+        assert again == replace(dead_letter, attempts=5, reason="worse")
+        stand.source.resolve_dead_letter(dead_letter.number, DeadLetterState.RETRY, by="a person")
+        stand.source.resolve_dead_letter(dead_letter.number, DeadLetterState.PARKED, by="a person")
+        stand.source.resolve_dead_letter(dead_letter.number, DeadLetterState.RETRY, by="a person")
+        step = replace(stand.step(row, 0), dead_letter=dead_letter.number)
         with refused(session, ZeroDivisionError):
             stand.do(session, 0)
             session.consume(step)
             raise ZeroDivisionError
-        assert stand.source.dead_letters() == [replace(again, state=LetterState.RETRY)]
+        assert stand.source.dead_letters() == [replace(again, state=DeadLetterState.RETRY)]
         with session.transaction():
             stand.do(session, 0)
             row = session.consume(step)
     assert (row.ulid, row.ack, stand.done()) == (stand.ulid(0), stand.ulid(0), {0})
     (done,) = stand.source.dead_letters(is_open=False)
-    assert (done.state, done.settled_by) == (LetterState.DONE, FIRST)
+    assert (done.state, done.resolved_by) == (DeadLetterState.DONE, FIRST)
 
 
 def test_a_letter_that_is_to_be_tried_again_holds_the_ack_and_the_purge(stand: Stand) -> None:
@@ -96,18 +108,18 @@ def test_a_letter_that_is_to_be_tried_again_holds_the_ack_and_the_purge(stand: S
     with stand.session() as session:
         stand.take(session, stand.step(rows[1], 2))
         row, retried = _park(stand, session, rows[0], 0)
-        stand.source.settle_letter(retried.number, LetterState.RETRY, by="a person")
+        stand.source.resolve_dead_letter(retried.number, DeadLetterState.RETRY, by="a person")
         row, dropped = _park(stand, session, row, 1)
         row = stand.take(session, stand.step(row, 2))
         held = stand.ulid(0).previous()
         assert (row.ulid, row.ack) == (stand.ulid(2), held)
-        stand.source.settle_letter(dropped.number, LetterState.DROPPED, by="a person")
+        stand.source.resolve_dead_letter(dropped.number, DeadLetterState.DROPPED, by="a person")
         assert stand.row().ack == held
         purged = {one.shard: one.upto for one in stand.source.purge(stand.feed, stand.source.now())}
         assert purged == {0: held, 1: stand.ulid(2, 1)}
         stand.source.park_again(retried.number, Parked(retried.ulid, 4, "still bad"))
         assert stand.row().ack == held
-        stand.source.settle_letter(retried.number, LetterState.DROPPED, by="a person")
+        stand.source.resolve_dead_letter(retried.number, DeadLetterState.DROPPED, by="a person")
     assert stand.row().ack == stand.ulid(2)
 
 
@@ -115,17 +127,17 @@ def test_a_letter_that_is_closed_or_unknown_is_refused(stand: Stand) -> None:
     """By name; nothing is changed."""
     row = stand.request(FIRST).rows[0]
     with stand.session() as session:
-        row, letter = _park(stand, session, row, 0)
-        stand.source.settle_letter(letter.number, LetterState.DROPPED, by="a person")
+        row, dead_letter = _park(stand, session, row, 0)
+        stand.source.resolve_dead_letter(dead_letter.number, DeadLetterState.DROPPED, by="a person")
         row, before = stand.row(), stand.source.dead_letters(is_open=False)
-        for number in (letter.number, letter.number + 1):
+        for number in (dead_letter.number, dead_letter.number + 1):
             with pytest.raises(DeadLetterError, match=str(number)):
-                stand.source.settle_letter(number, LetterState.RETRY, by="test")
+                stand.source.resolve_dead_letter(number, DeadLetterState.RETRY, by="test")
             with pytest.raises(DeadLetterError, match=str(number)):
-                stand.source.park_again(number, Parked(letter.ulid, 9, "late"))
+                stand.source.park_again(number, Parked(dead_letter.ulid, 9, "late"))
             with refused(session, DeadLetterError, str(number)):
                 stand.do(session, 0)
-                session.consume(replace(stand.step(row, 1), letter=number))
+                session.consume(replace(stand.step(row, 1), dead_letter=number))
         assert (stand.row(), stand.done()) == (row, set())
         assert stand.source.dead_letters(is_open=False) == before
         with pytest.raises(FeedNotFoundError):
@@ -136,10 +148,12 @@ def test_an_event_that_comes_again_opens_its_letter_again(stand: Stand) -> None:
     """After a person has set the cursor back and made the consumer's second life."""
     row = stand.request(FIRST).rows[0]
     with stand.session() as session:
-        row, letter = _park(stand, session, row, 0)
-        stand.source.settle_letter(letter.number, LetterState.DROPPED, by="a person", note="no")
+        row, dead_letter = _park(stand, session, row, 0)
+        stand.source.resolve_dead_letter(
+            dead_letter.number, DeadLetterState.DROPPED, by="a person", note="no"
+        )
         row, again = _park(stand, session, stand.row(), 0)
-    assert again == replace(letter, parked_at=again.parked_at)
+    assert again == replace(dead_letter, parked_at=again.parked_at)
     assert stand.source.dead_letters(is_open=False) == [again]
 
 
@@ -150,7 +164,7 @@ def test_purging_leaves_letters_that_are_open(stand: Stand) -> None:
     now = stand.source.now()
     with stand.session() as session:
         stand.take(session, stand.step(rows[1], 2))
-        row, letter = _park(stand, session, rows[0], 1)
+        row, dead_letter = _park(stand, session, rows[0], 1)
         stand.take(session, stand.step(row, 2))
     assert {purged.shard: purged.upto for purged in stand.source.purge(stand.feed, now)} == {
         0: stand.ulid(1).previous(),
@@ -160,7 +174,7 @@ def test_purging_leaves_letters_that_are_open(stand: Stand) -> None:
         stand.ulid(1),
         stand.ulid(2),
     ]
-    stand.source.settle_letter(letter.number, LetterState.DROPPED, by="a person")
+    stand.source.resolve_dead_letter(dead_letter.number, DeadLetterState.DROPPED, by="a person")
     assert {purged.shard: purged.upto for purged in stand.source.purge(stand.feed, now)} == {
         0: stand.ulid(2),
         1: stand.ulid(2, 1),
@@ -188,7 +202,7 @@ def test_every_attempt_is_logged(stand: Stand) -> None:
         (ME, stand.feed, 0, FIRST),
         (ME, stand.feed, 0, FIRST),
     ]
-    assert [one.lease_token for one in found[1:]] == [rows[0].lease_token] * 2
+    assert [one.fencing_token for one in found[1:]] == [rows[0].fencing_token] * 2
     assert found[0].number > found[1].number > found[2].number
     assert all(one.ended_at >= one.attempt.started_at for one in found)
     assert stand.source.invocations(stand.feed, ME, shard=0) == found[1:]

@@ -34,7 +34,7 @@ def test_an_engine_that_is_named_but_not_there_fails(tmp_path: Path) -> None:
         f"cache_dir={tmp_path / 'cache'}",
     ]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, str(FOLDER / "test_peek.py")],
+        [sys.executable, "-m", "pytest", *options, str(FOLDER / "test_poll.py")],
         cwd=FOLDER.parents[2],
         env={**os.environ, MSSQL_VARIABLE: "mssql://user:secret@127.0.0.1:9/feeds"},
         capture_output=True,

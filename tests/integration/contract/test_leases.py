@@ -89,7 +89,7 @@ def test_unknown_names_are_told(stand: Stand) -> None:
 
 
 def test_bad_arguments_make_nothing(stand: Stand) -> None:
-    """A start that the shard's clock has not reached; a lease that lasts no time."""
+    """A start that the shard's high-water time has not reached; a lease that lasts no time."""
     beyond = Ulid.floor(stand.source.now() + timedelta(days=1))
     with pytest.raises(CursorBeyondFeedError):
         stand.source.create_consumer(
@@ -116,19 +116,19 @@ def test_a_lease_is_exclusive(stand: Stand) -> None:
     assert (zero.consumer, zero.feed, zero.shard, one.shard) == (ME, stand.feed, 0, 1)
     assert (zero.holder, zero.token, zero.expires) == (
         FIRST,
-        first.rows[0].lease_token,
+        first.rows[0].fencing_token,
         first.rows[0].lease_expires,
     )
     assert zero.since is not None
     assert zero.since <= stand.source.now()
     assert [waiter.name for waiter in zero.waiters] == [SECOND]
-    tokens = {shard: row.lease_token for shard, row in first.rows.items()}
+    tokens = {shard: row.fencing_token for shard, row in first.rows.items()}
     renewal = stand.source.renew_leases(ME, stand.feed, tokens, holder=FIRST, seconds=60)
     assert (renewal.held, renewal.waiting) == ({0, 1}, 1)
     stand.source.leave(ME, stand.feed, {1: tokens[1]}, holder=FIRST)
     given = stand.request(SECOND)
     assert set(given.rows) == {1}
-    assert given.rows[1].lease_token > tokens[1]
+    assert given.rows[1].fencing_token > tokens[1]
     renewal = stand.source.renew_leases(ME, stand.feed, tokens, holder=FIRST, seconds=60)
     assert (renewal.held, renewal.waiting) == ({0}, 0)
     assert {lease.holder: lease.waiters for lease in stand.source.leases()} == {FIRST: (), SECOND: ()}
@@ -145,7 +145,7 @@ def test_leases_are_taken_as_many_as_asked_for(stand: Stand) -> None:
 
 def test_who_leaves_waits_no_longer_and_frees_what_is_his(stand: Stand) -> None:
     """An old token frees nothing, nor does somebody else's."""
-    tokens = {shard: row.lease_token for shard, row in stand.request(FIRST).rows.items()}
+    tokens = {shard: row.fencing_token for shard, row in stand.request(FIRST).rows.items()}
     stand.request(SECOND)
     stand.source.leave(ME, stand.feed, {0: tokens[0] - 1}, holder=FIRST)
     stand.source.leave(ME, stand.feed, tokens, holder=SECOND)
@@ -161,13 +161,13 @@ def test_who_leaves_waits_no_longer_and_frees_what_is_his(stand: Stand) -> None:
 
 def test_a_lease_runs_out_when_somebody_asks(stand: Stand) -> None:
     """Until then its holder may prolong it, late as he is; afterwards he has lost it."""
-    tokens = {0: stand.request(FIRST, 0, seconds=0.05).rows[0].lease_token}
+    tokens = {0: stand.request(FIRST, 0, seconds=0.05).rows[0].fencing_token}
     expire(stand)
     assert stand.source.leases()[0].holder == FIRST
     renewal = stand.source.renew_leases(ME, stand.feed, tokens, holder=FIRST, seconds=0.05)
     assert renewal.held == {0}
     expire(stand)
-    assert stand.request(SECOND, 0).rows[0].lease_token > tokens[0]
+    assert stand.request(SECOND, 0).rows[0].fencing_token > tokens[0]
     renewal = stand.source.renew_leases(ME, stand.feed, tokens, holder=FIRST, seconds=60)
     assert not renewal.held
     assert stand.row().lease_holder == SECOND
@@ -175,7 +175,7 @@ def test_a_lease_runs_out_when_somebody_asks(stand: Stand) -> None:
 
 def test_who_waits_is_forgotten_when_he_asks_no_more(stand: Stand) -> None:
     """He may be dead; as long as he asks, he has waited since he first did."""
-    tokens = {0: stand.request(FIRST, 0).rows[0].lease_token}
+    tokens = {0: stand.request(FIRST, 0).rows[0].fencing_token}
     stand.request(SECOND, 0)
     (waiter,) = stand.source.leases()[0].waiters
     stand.request(SECOND, 0)
@@ -192,11 +192,11 @@ def test_tokens_only_grow(stand: Stand) -> None:
     """Also when the consumer was dropped and made again."""
     drawn = []
     for holder in (FIRST, SECOND, FIRST):
-        drawn.append(stand.request(holder, 0).rows[0].lease_token)
+        drawn.append(stand.request(holder, 0).rows[0].fencing_token)
         stand.source.leave(ME, stand.feed, {0: drawn[-1]}, holder=holder)
     stand.source.drop_consumer(ME, stand.feed)
     stand.source.create_consumer(stand.spec, begin=Ulid.MIN, starts={0: Ulid.MIN}, by="again")
-    drawn.append(stand.request(FIRST, 0).rows[0].lease_token)
+    drawn.append(stand.request(FIRST, 0).rows[0].fencing_token)
     assert drawn == sorted(set(drawn))
 
 
@@ -243,13 +243,13 @@ def test_each_shard_is_granted_to_one_of_many(bench: Bench) -> None:
         mine = bench.engine.source()
         start.wait(timeout=60)
         grant = mine.request_leases(ME, bench.feed, shards, holder=f"asker {number}", seconds=60, at_most=2)
-        return {shard: row.lease_token for shard, row in grant.rows.items()}
+        return {shard: row.fencing_token for shard, row in grant.rows.items()}
 
     with ThreadPoolExecutor(askers) as pool:
         granted = [item for found in pool.map(ask, range(askers)) for item in found.items()]
     assert len(granted) == len(dict(granted))
     assert dict(granted) == {
-        row.shard: row.lease_token
+        row.shard: row.fencing_token
         for row in bench.source.cursors(bench.feed, ME)
         if row.lease_holder is not None
     }
@@ -271,7 +271,7 @@ def test_who_waits_is_woken(stand: Stand, how: str) -> None:
     waiter.start()
     assert waits.wait(timeout=30)
     if how == "given back":
-        stand.source.leave(ME, stand.feed, {0: row.lease_token}, holder=FIRST)
+        stand.source.leave(ME, stand.feed, {0: row.fencing_token}, holder=FIRST)
     waiter.join(timeout=60)
     assert not waiter.is_alive()
     assert set(stand.request(SECOND, 0).rows) == {0}
@@ -323,4 +323,4 @@ def test_purging_leaves_what_a_consumer_needs(bench: Bench) -> None:
         bench.source.drop_consumer(ME, bench.feed)
     assert {purged.rows for purged in bench.source.purge(bench.feed, now)} == {2, 1}
     with pytest.raises((ConsumerNotFoundError, ShardNotFoundError)):
-        bench.source.renew_leases(ME, bench.feed, {1: row.lease_token}, holder=FIRST, seconds=60)
+        bench.source.renew_leases(ME, bench.feed, {1: row.fencing_token}, holder=FIRST, seconds=60)

@@ -25,7 +25,7 @@ def _of(bench: Bench) -> FeedOverview:
 
 
 def _behind(shard: ShardOverview) -> dict[str, int]:
-    return {standing.row.consumer: standing.behind for standing in shard.consumers}
+    return {position.row.consumer: position.behind for position in shard.consumers}
 
 
 def test_an_overview_says_what_the_reads_say(either: Bench) -> None:
@@ -46,7 +46,7 @@ def test_an_overview_says_what_the_reads_say(either: Bench) -> None:
     assert [shard.shard for shard in found.shards] == [0, 2, 10]
     assert found.shard_count == 3
     assert list(found.consumers) == source.consumers(either.feed)
-    rows = [standing.row for shard in found.shards for standing in shard.consumers]
+    rows = [position.row for shard in found.shards for position in shard.consumers]
     assert sorted(rows, key=repr) == sorted(source.cursors(either.feed), key=repr)
 
 

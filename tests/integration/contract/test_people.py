@@ -133,10 +133,10 @@ def test_a_command_takes_a_lease_away(bench: Bench, places: list[Ulid], commands
     row = bench.source.request_leases(NAME, bench.feed, [0], holder="worker", seconds=600).rows[0]
     with pytest.raises(LeaseHeldError, match="held by 'worker'") as refused:
         move_to(bench.source, Variables(), NAME, bench.feed, moves, by="anna", timeout=0.1)
-    of = (NAME, "--feed", bench.feed, "--shard", "0", "--lease-token")
-    assert f"consumer revoke {' '.join(of)} {row.lease_token}" in refused.value.message
-    assert "StaleVersionError" in commands.fails("consumer revoke", *of, str(row.lease_token + 1))
-    (lease,) = commands.rows("consumer revoke", *of, str(row.lease_token))
+    of = (NAME, "--feed", bench.feed, "--shard", "0", "--fencing-token")
+    assert f"consumer revoke {' '.join(of)} {row.fencing_token}" in refused.value.message
+    assert "StaleVersionError" in commands.fails("consumer revoke", *of, str(row.fencing_token + 1))
+    (lease,) = commands.rows("consumer revoke", *of, str(row.fencing_token))
     assert lease["holder"] is None
     (row,) = move_to(bench.source, Variables(), NAME, bench.feed, moves, by="anna")
     assert row.ulid == places[0]

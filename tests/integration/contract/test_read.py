@@ -149,7 +149,7 @@ def test_shards_may_be_uuids(engine: Engine, kind: FeedKind) -> None:
     bench = set_up(engine, Table(kind=kind, shard_type="uuid"), shard_key_type="uniqueidentifier")
     one, two = uuid.UUID("ABCDEF00-0000-4000-8000-00000000000A"), uuid.uuid4()
     keys = {shard: bench.write(2, shard=shard) for shard in (one, two)}
-    assert set(bench.source.peek(bench.feed, "reader").news) == {one, two}
+    assert set(bench.source.poll(bench.feed, "reader").new_events) == {one, two}
     assert {shard: bench.keys(shard) for shard in (one, two)} == keys
     assert set(bench.seal()) == {one, two}
     assert {status.shard for status in bench.source.shards(bench.feed)} == {one, two}
@@ -179,5 +179,5 @@ def test_the_state_of_a_shard_is_told(either: Bench) -> None:
     last = either.events()[-1].ulid
     status = either.status()
     assert not status.has_outbox
-    assert (status.head, status.clock) == (last, PAST)
+    assert (status.head, status.high_water) == (last, PAST)
     assert (status.sealed_until, status.purged_upto) == (None, Ulid.MIN)

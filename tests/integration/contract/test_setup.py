@@ -229,7 +229,7 @@ def test_dropping_one_feed_leaves_the_others(bench: Bench) -> None:
     [
         lambda source: source.feed("no.Such"),
         lambda source: source.shards("no.Such"),
-        lambda source: source.peek("no.Such", "reader"),
+        lambda source: source.poll("no.Such", "reader"),
         lambda source: source.read_feed("no.Such", 0, Ulid.MIN),
         lambda source: source.count("no.Such", 0, []),
         lambda source: source.schema("no.Such"),

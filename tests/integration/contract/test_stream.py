@@ -110,7 +110,7 @@ def test_a_range_without_events_gives_no_rows(either: Bench) -> None:
         assert _table(either, range_, shard).num_rows == 0
 
 
-def test_the_outbox_is_not_looked_at(bench: Bench) -> None:
+def test_the_outbox_is_not_checked(bench: Bench) -> None:
     """A stream reads what is ordered, and orders nothing."""
     bench.write(1)
     bench.events()

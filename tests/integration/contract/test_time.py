@@ -17,7 +17,7 @@ def _times(bench: Bench, shard: int = 0) -> list[datetime]:
 
 
 def test_ulid_times_are_the_running_maximum_of_the_hints(either: Bench) -> None:
-    """A late hint takes the shard's clock, a later one raises it, to the millisecond."""
+    """A late hint takes the shard's high-water time, a later one raises it, to the millisecond."""
     steps = [0, 3, 1, 3, 7, 2]
     for step in steps:
         either.write(1, hint=PAST + timedelta(minutes=step, milliseconds=step))
@@ -62,7 +62,7 @@ def test_a_hint_beyond_the_tolerance_takes_the_present_and_poisons_nothing(eithe
     assert [event.key for event in events] == keys
     assert times[0] == PAST
     assert all(present <= time <= either.source.now() for time in times[1:])
-    assert either.status().clock <= either.source.now()
+    assert either.status().high_water <= either.source.now()
 
 
 def test_a_hint_within_the_tolerance_is_taken(either: Bench) -> None:

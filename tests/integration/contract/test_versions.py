@@ -188,13 +188,13 @@ def test_each_change_of_a_capture_is_a_new_version(author: CaptureBench) -> None
     source.disable_capture(CAPTURE, resource_version=version + 2)
     assert source.capture(CAPTURE).resource_version == version + 2
     assert source.enable_capture(spec, resource_version=version + 2).resource_version == version + 3
-    info = source.settle_capture(CAPTURE, note="seen", by="me", resource_version=version + 3)
+    info = source.resolve_capture(CAPTURE, note="seen", by="me", resource_version=version + 3)
     assert (info.resource_version, info.gaps) == (version + 4, ())
-    info = source.settle_capture(CAPTURE, note="seen", by="me", resource_version=version + 4)
+    info = source.resolve_capture(CAPTURE, note="seen", by="me", resource_version=version + 4)
     assert info.resource_version == version + 4
 
 
-@pytest.mark.parametrize("call", ["enable", "disable", "refresh", "settle", "drop"])
+@pytest.mark.parametrize("call", ["enable", "disable", "refresh", "resolve", "drop"])
 def test_a_capture_that_was_changed_since_is_left_alone(author: CaptureBench, call: str) -> None:
     """Seed 004: user-2 disabled it; user-1 is told so, whatever he would do, and nothing happens."""
     source, spec = author.source, _spec(author)
@@ -205,7 +205,7 @@ def test_a_capture_that_was_changed_since_is_left_alone(author: CaptureBench, ca
         "enable": lambda version: source.enable_capture(spec, resource_version=version),
         "disable": lambda version: source.disable_capture(CAPTURE, resource_version=version),
         "refresh": lambda version: source.refresh_capture(CAPTURE, resource_version=version),
-        "settle": lambda version: source.settle_capture(
+        "resolve": lambda version: source.resolve_capture(
             CAPTURE, note="seen", by="me", resync=True, resource_version=version
         ),
         "drop": lambda version: source.drop_feed(CAPTURE, resource_version=version),

@@ -119,7 +119,7 @@ def read_range(database: Database, name: str, shard: int, until: int) -> Actor:
 
 
 def purge(database: Database, name: str, shard: int, until: int) -> Actor:
-    """Delete the oldest events of a shard, each in its own transaction, never beyond the shard's clock."""
+    """Delete the oldest events of a shard, each in its own transaction, never beyond its high-water time."""
     stores_first = database.remedies.purge_stored_first
     state = yield database.read(None, "state", (shard,))
     if state is None or state[0] < until * SPAN:

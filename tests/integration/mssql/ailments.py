@@ -44,7 +44,7 @@ class Patient:
 
 def is_unseen(fault: Fault) -> bool:
     """Whether a check could not be made, as this server does not tell."""
-    return fault.kind is FaultKind.NOT_LOOKED_AT and set(fault.where.split("; ")) <= UNSEEN
+    return fault.kind is FaultKind.NOT_CHECKED and set(fault.where.split("; ")) <= UNSEEN
 
 
 # ---- faults, made and cured
@@ -96,7 +96,7 @@ def _lease(consumer: str, seconds: float) -> Callable[[Patient], None]:
 
 def _release(patient: Patient) -> None:
     with patient.database.source() as source:
-        tokens = {row.shard: row.lease_token for row in source.cursors(FEED, CONSUMER)}
+        tokens = {row.shard: row.fencing_token for row in source.cursors(FEED, CONSUMER)}
         source.release_lease(CONSUMER, FEED, tokens)
 
 
@@ -108,7 +108,12 @@ Undo = Callable[[Patient], None] | None
 #: In the order in which they are made and cured: how a fault is made, how it is undone (None: its remedy is a
 #: statement), what its text has.
 FAULTS: dict[str, tuple[FaultKind, Callable[[Patient], None], Undo, str]] = {
-    "clock ahead": (FaultKind.CLOCK_AHEAD, _ahead, _forget_ahead, f"feed {FEED}, shard 7: its clock is at"),
+    "clock ahead": (
+        FaultKind.HIGH_WATER_AHEAD,
+        _ahead,
+        _forget_ahead,
+        f"feed {FEED}, shard 7: its high-water time is",
+    ),
     "idle consumer": (
         FaultKind.CONSUMER_IDLE,
         _sql(
@@ -134,11 +139,11 @@ FAULTS: dict[str, tuple[FaultKind, Callable[[Patient], None], Undo, str]] = {
     ),
     "sequence of leases": (
         FaultKind.OBJECT_MISSING,
-        _sql("drop sequence [changefeed].[lease_token]"),
+        _sql("drop sequence [changefeed].[fencing_token]"),
         lambda patient: patient.client.results(
-            "create sequence [changefeed].[lease_token] as bigint start with 1000000 increment by 1 cache 1"
+            "create sequence [changefeed].[fencing_token] as bigint start with 1000000 increment by 1 cache 1"
         ),
-        "sequence changefeed.lease_token: it is not there",
+        "sequence changefeed.fencing_token: it is not there",
     ),
     "outbox that nobody drains": (
         FaultKind.OUTBOX_NOT_DRAINED,
@@ -199,13 +204,13 @@ FAULTS: dict[str, tuple[FaultKind, Callable[[Patient], None], Undo, str]] = {
         "table changefeed.stale_marks: this table is gone",
     ),
     "what a table of ours hides": (
-        FaultKind.NOT_LOOKED_AT,
+        FaultKind.NOT_CHECKED,
         lambda patient: None,
         lambda patient: None,
         f"stale marks of feed {FEED}:",
     ),
     "what a table of ours hides of another feed": (
-        FaultKind.NOT_LOOKED_AT,
+        FaultKind.NOT_CHECKED,
         lambda patient: None,
         lambda patient: None,
         f"stale marks of feed {SERIALIZED}:",
@@ -217,7 +222,7 @@ FAULTS: dict[str, tuple[FaultKind, Callable[[Patient], None], Undo, str]] = {
         f"feed {GONE}: its event table was dropped or renamed",
     ),
     "what an event table hides": (
-        FaultKind.NOT_LOOKED_AT,
+        FaultKind.NOT_CHECKED,
         lambda patient: None,
         lambda patient: None,
         f"shards of feed {GONE}",

@@ -30,7 +30,7 @@ class Participant(threading.Thread, ABC):
         #: Those who have something to look at after each step of this one.
         self.followers: list[Participant] = []
         #: How often it may work before it waits.
-        self.news = threading.Semaphore(0)
+        self.new_events = threading.Semaphore(0)
 
     def run(self) -> None:
         """Work."""
@@ -45,7 +45,7 @@ class Participant(threading.Thread, ABC):
                         client.results("if @@trancount > 0 rollback transaction")
                         continue
                     for follower in self.followers:
-                        follower.news.release()
+                        follower.new_events.release()
                     with self.progress:
                         self.steps += 1
                         self.progress.notify_all()

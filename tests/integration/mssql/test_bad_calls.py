@@ -20,7 +20,7 @@ from airflow_changefeed.exceptions import (
     PurgedError,
     ShardNotFoundError,
 )
-from airflow_changefeed.sources.base import Peek
+from airflow_changefeed.sources.base import FeedStatus
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.sources.mssql.connection.errors import thrown
 from tests.integration.mssql.server import Client, Database, Rows
@@ -116,7 +116,7 @@ CALLS = {
     ),
     "unknown shard": (
         f"exec changefeed.[move_cursor:{FEED}] @consumer = N'export', @shard_id = 9, "
-        "@start_ulid = 0x00, @ulid = 0x00, @expected_version = 1, @lease_token = 1, @by = N'test'",
+        "@start_ulid = 0x00, @ulid = 0x00, @expected_version = 1, @fencing_token = 1, @by = N'test'",
         77131,
         ["export", "shard 9", "begin_consumer"],
     ),
@@ -184,7 +184,7 @@ def test_source_refuses(client: Client, feeds: Database, case: str) -> None:
 
 def test_objects_of_another_version_are_named(feeds: Database) -> None:
     """A procedure that does not know what it is asked: the remedy is the install script."""
-    procedure = "[changefeed].[peek_feed:myservice.Older]"
+    procedure = "[changefeed].[poll_feed:myservice.Older]"
     with feeds.client() as client:
         client.results("create table myservice.Older (EventID int not null primary key)")
         client.results("exec changefeed.setup_feed N'myservice.Older', @outbox = 1")
@@ -192,10 +192,10 @@ def test_objects_of_another_version_are_named(feeds: Database) -> None:
         client.results(f"create procedure {procedure} as select 1 as shard_id")
     with feeds.source() as source:
         with pytest.raises(FeedSetupError, match="install script"):
-            source.peek("myservice.Older", "reader")
+            source.poll("myservice.Older", "reader")
         # Whoever watches another feed beside it is not blinded.
-        older, other = source.peek_many([("myservice.Older", "reader"), (SERIALIZED, "reader")])
-    assert (type(older), type(other)) == (FeedSetupError, Peek)
+        older, other = source.poll_many([("myservice.Older", "reader"), (SERIALIZED, "reader")])
+    assert (type(older), type(other)) == (FeedSetupError, FeedStatus)
 
 
 LOCK = f"exec changefeed.[lock:{SERIALIZED}]; "

@@ -37,11 +37,11 @@ def recorded(client: Client, capture: str) -> list[tuple[object, ...]]:
 
 
 def test_the_page_runs(database: Database) -> None:
-    """Its captures record, take columns in, are settled and dropped, as it says."""
+    """Its captures record, take columns in, are resolved and dropped, as it says."""
     with database.client() as client:
         for table in TABLES:
             client.results(table)
-        flights, audit, several, session, added, taken_out, settled, dropped = map(
+        flights, audit, several, session, added, taken_out, resolved, dropped = map(
             unguarded, examples(PAGE, {}, "sql")
         )
         client.results(flights)
@@ -69,6 +69,6 @@ def test_the_page_runs(database: Database) -> None:
         ) == [("OSL", 180), ("BGO", None)]
         # Those that went with the column come back, as the page says: refresh, change it, refresh again.
         client.results("exec changefeed.refresh_capture @capture = N'dbo.flights_changes'")
-        client.results(settled)
+        client.results(resolved)
         client.results(dropped)
         assert client.value("select object_id(N'dbo.flights_changes')") is None

@@ -37,7 +37,7 @@ def _look(database: Database) -> Seen:
     with database.source() as source, source.database.connect() as session:
         faults = source.inspect(NAME, Limits()).faults
         (info,) = load_captures(session, "changefeed")
-    return Seen([fault for fault in faults if fault.kind is not FaultKind.NOT_LOOKED_AT], info)
+    return Seen([fault for fault in faults if fault.kind is not FaultKind.NOT_CHECKED], info)
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,7 @@ def _lease(source: MssqlFeedSource, seconds: float = 60) -> CursorRow:
 
 
 def _step(row: CursorRow, upto: Ulid) -> Consumption:
-    return Consumption(0, upto, row.resource_version, row.lease_token, 60)
+    return Consumption(0, upto, row.resource_version, row.fencing_token, 60)
 
 
 def _upto(source: MssqlFeedSource, count: int = 1) -> Ulid:
@@ -235,14 +235,14 @@ def test_a_consumption_cut_at_any_message(
     with closing(session):
         version = row.resource_version
         for _ in cut_everywhere(line, prepare, call):
-            has_moved = _settled(source, client).resource_version > version
+            has_moved = _resolved(source, client).resource_version > version
             version = _row(source).resource_version
             assert _done(client) == ([1] if has_moved else [])
     assert has_moved
     assert {error.facts.get("is_unknown", False) for error in errors} == {True, False}
 
 
-def _settled(source: MssqlFeedSource, client: Client) -> CursorRow:
+def _resolved(source: MssqlFeedSource, client: Client) -> CursorRow:
     """Return the row once the server has noticed that a connection was cut: until then it is locked."""
     client.results("update changefeed.consumers set resource_version = resource_version")
     return _row(source)
@@ -292,12 +292,12 @@ def test_a_consumer_in_tsql(client: Client, feed: Database) -> None:
         assert _done(client) == [1, 2, 3]
     with feed.source() as source:
         assert _row(source).ulid == _upto(source, 3)
-        old = _row(source).lease_token
+        old = _row(source).fencing_token
         assert source.take_lease(ME, FEED, [0], holder="job 7", seconds=60)[0] > old
     client.fails(
         77133,
         f"begin transaction; {INSERT.format(9)} exec changefeed.[consume_events:{FEED}] N'audit', 0, "
-        f"@upto = 0x00, @lease_token = {old}; commit",
+        f"@upto = 0x00, @fencing_token = {old}; commit",
         "newest grant",
         "job 7",
     )
@@ -322,7 +322,7 @@ REFUSED: dict[str, tuple[int, str, tuple[str, ...]]] = {
     "a colon": (77108, ON.format("create_consumer") + "N'a:b'", ("colon",)),
     "no JSON": (77108, ON.format("create_consumer") + "N'x', N'stop'", ("JSON",)),
     "shards without starts": (77108, ON.format("create_consumer") + "N'x', @shards = N'[0]'", ("@starts",)),
-    "an unknown state": (77108, ON.format("settle_letter") + "1, 'gone', N'me'", ("@state",)),
+    "an unknown state": (77108, ON.format("resolve_dead_letter") + "1, 'gone', N'me'", ("@state",)),
     "no entries": (77108, ON.format("invocations") + "N'audit', @limit = 0", ("@limit",)),
     "another transaction": (
         77150,
@@ -343,7 +343,11 @@ REFUSED: dict[str, tuple[int, str, tuple[str, ...]]] = {
         + "N'export'",
         ("export",),
     ),
-    "an unknown letter": (77154, ON.format("settle_letter") + "77, 'retry', N'me'", ("dead letter 77",)),
+    "an unknown letter": (
+        77154,
+        ON.format("resolve_dead_letter") + "77, 'retry', N'me'",
+        ("dead letter 77",),
+    ),
 }
 
 

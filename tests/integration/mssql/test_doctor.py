@@ -221,7 +221,7 @@ def test_a_reader_who_should_seal_is_told_the_role(patient: Patient) -> None:
             assert f"execute changefeed.{procedure}:{FEED}" in role.what
         assert "read_feed" not in role.what
         assert role.remedy.startswith(f"alter role [changefeed.operators:{FEED}] add member [doctor_")
-        assert {fault.kind for fault in others} == {FaultKind.NOT_LOOKED_AT}
+        assert {fault.kind for fault in others} == {FaultKind.NOT_CHECKED}
         (hidden,) = (fault for fault in others if fault.where.startswith("whether all objects"))
         assert "grant view definition on schema::[changefeed]" in hidden.remedy
         patient.client.results(role.remedy)

@@ -186,7 +186,7 @@ def test_a_look_cut_at_any_message_is_put_again(
         distant.now()
 
     def call(number: int) -> None:
-        assert set(distant.peek(feed.name, "reader").news) == set(_SHARDS)
+        assert set(distant.poll(feed.name, "reader").new_events) == set(_SHARDS)
 
     # A question and its answer.
     assert list(cut_everywhere(line, prepare, call)) == [0, 1, 2]

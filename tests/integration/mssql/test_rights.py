@@ -23,12 +23,12 @@ OUTBOX, SERIALIZED = "myservice.Outbox", "myservice.Serialized"
 READ = {
     ("EXECUTE", name)
     for name in (
-        "read_feed", "peek_feed", "shards", "inspect_outbox", "shard_bounds", "count_feed", "split_feed",
+        "read_feed", "poll_feed", "shards", "inspect_outbox", "shard_bounds", "count_feed", "split_feed",
         "stale_marks", "next_attempt", "cursors", "begin_consumer", "take_lease", "release_lease",
         "move_cursor", "drop_consumer", "create_consumer", "consumer_settings", "request_leases",
         "renew_leases", "leave", "wait_lease", "leases", "consume_events", "log_attempt", "invocations",
-        "purge_invocations", "dead_letters", "settle_letter", "park_again", "change_consumer", "revoke_lease",
-        "history", "overview",
+        "purge_invocations", "dead_letters", "resolve_dead_letter", "park_again", "change_consumer",
+        "revoke_lease", "history", "overview",
     )
 } | {("SELECT", "feed")}  # fmt: skip
 OPERATE = READ | {("EXECUTE", name) for name in ("drain_feed", "seal_feed", "purge_feed", "insert_history")}
@@ -158,7 +158,7 @@ CHANGES = {
     "take_lease": "N'export', 0, N'stranger', 60",
     "revoke_lease": "N'export', 0, 1",
     "move_cursor": (
-        f"N'export', 0, {ZERO}, {ZERO}, @expected_version = 1, @lease_token = 1, @by = N'x', @is_rewind = 1"
+        f"N'export', 0, {ZERO}, {ZERO}, @expected_version = 1, @fencing_token = 1, @by = N'x', @is_rewind = 1"
     ),
     "create_consumer": "N'mailer'",
     "change_consumer": "N'mailer', N'{\"max_attempts\": 1}'",

@@ -66,12 +66,12 @@ def upgraded(empty_database: Database) -> Upgraded:
             BlockingWriter(database, f"blocking writer {number}", number) for number in (1, 2)
         ]
         # The first lock makes the shard's row, which v2 itself is not safe in on every server.
-        blocking_writers[0].news.release()
+        blocking_writers[0].new_events.release()
         blocking_writers[0].step(client)
         outbox_readers = [OutboxReader(database, f"outbox reader {number}", number) for number in (1, 2)]
-        outbox_writers[0].news.release()
+        outbox_writers[0].new_events.release()
         outbox_writers[0].step(client)
-        outbox_readers[0].news.release()
+        outbox_readers[0].new_events.release()
         outbox_readers[0].step(client)
         blocking_readers = [
             BlockingReader(database, f"blocking reader {number}", number) for number in (1, 2)
@@ -97,7 +97,7 @@ def upgraded(empty_database: Database) -> Upgraded:
             for batch in batches:
                 # The one that upgrades the feeds takes longest.
                 for writer in writers:
-                    writer.news.release(60 if "[upgrade_feeds];" in batch else 2)
+                    writer.new_events.release(60 if "[upgrade_feeds];" in batch else 2)
                 client.results(batch)
             _work(writers, 10)
         finally:
@@ -129,7 +129,7 @@ def upgraded(empty_database: Database) -> Upgraded:
 def _work(writers: list[Participant], transactions: int) -> None:
     goals = {writer: writer.steps + transactions for writer in writers}
     for writer in writers:
-        writer.news.release(transactions)
+        writer.new_events.release(transactions)
     for writer, goal in goals.items():
         writer.await_steps(goal)
 
@@ -137,7 +137,7 @@ def _work(writers: list[Participant], transactions: int) -> None:
 def _end(running: list[Participant]) -> None:
     for one in running:
         one.ending.set()
-        one.news.release()
+        one.new_events.release()
     for one in running:
         one.join(timeout=120)
         assert not one.is_alive(), f"{one.name} hangs"

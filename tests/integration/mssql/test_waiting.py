@@ -120,7 +120,7 @@ def test_a_lease_that_runs_out_while_one_waits_moves_nothing(feeds: Database, cl
     version = client.value("select resource_version from changefeed.consumers where consumer = N'me'")
     move = (
         f"exec changefeed.[move_cursor:{FEED}] @consumer = N'me', @shard_id = 0, @start_ulid = 0x00, "
-        f"@ulid = 0x00, @expected_version = {version}, @lease_token = {token}, @by = N'one'"
+        f"@ulid = 0x00, @expected_version = {version}, @fencing_token = {token}, @by = N'one'"
     )
     with _meanwhile(feeds, move) as waiting, _locked_until_the_lease_is_over(client):
         assert not waiting.done()

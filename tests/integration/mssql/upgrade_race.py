@@ -31,7 +31,7 @@ class Writer(Participant):
     def step(self, client: Client) -> None:
         """Run one transaction and note when."""
         if not self.ending.is_set():
-            self.news.acquire()
+            self.new_events.acquire()
         keys = [(self.number, next(self.versions)) for _ in range(2)]
         is_rolled_back = self.steps % 5 == 4
         transaction = Transaction(
@@ -107,7 +107,7 @@ class Reader(Participant):
     def step(self, client: Client) -> None:
         """Read a page and go on behind it."""
         if not self.ending.is_set():
-            self.news.acquire()
+            self.new_events.acquire()
         was_ending = self.ending.is_set()
         page = self.read(client)
         self.content += page
@@ -182,7 +182,7 @@ class StateWatcher(Participant):
 
     def step(self, client: Client) -> None:
         """Note the next ULID of each feed."""
-        self.news.acquire()
+        self.new_events.acquire()
         for table, seen in self.seen.items():
             seen.append(client.value(f"select ulid from [changefeed].[state:{table}] where shard_id = 0"))
 

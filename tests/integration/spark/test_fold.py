@@ -17,8 +17,8 @@ from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import FoldError, NotExportedError
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.result import ErrorFacts
-from airflow_changefeed.fold.states import new_attempt
-from airflow_changefeed.fold.task import FoldTask
+from airflow_changefeed.folding.states import new_attempt
+from airflow_changefeed.folding.task import FoldTask
 from airflow_changefeed.spark.fold import fold
 from airflow_changefeed.spark.fold_job import run_fold
 from tests.examples import examples, run_example
@@ -191,7 +191,7 @@ def test_a_capture_without_a_snapshot_is_refused_until_a_reset(
     export.shape = reshaped(shape(), is_whole=False)
     for shard in (0, 1):
         export.write([Event(minute(10), "add", None, shoe(shard))], shard=shard)
-    with pytest.raises(FoldError, match=r"table that had rows.*settle_capture"):
+    with pytest.raises(FoldError, match=r"table that had rows.*resolve_capture"):
         fold(spark, export.store.path, CAPTURE)
     hour = hours(1, 2)[0]
     snapshot = Event(minute(70), "add", None, shoe(3), number=1, is_snapshot=True)
@@ -221,7 +221,7 @@ def test_what_a_gap_made_unsure_is_refused_until_a_later_reset(
     export.shape = reshaped(shape(), gaps=((minute(0), minute(65)), gap))
     export.write([Event(minute(130), "add", None, shoe(3))], hours(2, 3)[0])
     for at in (minute(120), minute(180)):
-        with pytest.raises(FoldError, match=r"passed the capture unseen.*settle_capture"):
+        with pytest.raises(FoldError, match=r"passed the capture unseen.*resolve_capture"):
             fold(spark, export.store.path, CAPTURE, at=at)
     rows = [Event(minute(190), "reset"), Event(minute(190), "add", None, shoe(4), number=1)]
     export.write(rows, hours(3, 4)[0])

@@ -16,8 +16,8 @@ import pytest
 from airflow_changefeed.core.capture import Operation
 from airflow_changefeed.exceptions import FoldError, NotExportedError
 from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.fold.states import StateStore, new_attempt
-from airflow_changefeed.fold.task import FoldResult, FoldTask
+from airflow_changefeed.folding.states import StateStore, new_attempt
+from airflow_changefeed.folding.task import FoldResult, FoldTask
 from airflow_changefeed.spark import fold_job
 from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport, Event, reshaped, shape
 from tests.unit.export.flights import START, hours
@@ -25,7 +25,7 @@ from tests.unit.export.flights import START, hours
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_changefeed.fold.states import State
+    from airflow_changefeed.folding.states import State
 
 pytestmark = pytest.mark.spark
 

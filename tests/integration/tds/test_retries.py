@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.core.consumer import ConsumerSpec, LetterState, Parked
+from airflow_changefeed.core.consumer import ConsumerSpec, DeadLetterState, Parked
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import DeadlockError, LockTimeoutError, SourceUnavailableError
@@ -127,8 +127,8 @@ CALLS: dict[str, Callable[[MssqlFeedSource], Any]] = {
     "seal": lambda source: source.seal(FEED, UNTIL),
     "next_attempt": lambda source: source.next_attempt(FEED),
     "cursors": lambda source: source.cursors(FEED),
-    "peek": lambda source: source.peek(FEED, "nightly"),
-    "peek_many": lambda source: source.peek_many([(FEED, "nightly"), ("s.Other", "nightly")]),
+    "peek": lambda source: source.poll(FEED, "nightly"),
+    "poll_many": lambda source: source.poll_many([(FEED, "nightly"), ("s.Other", "nightly")]),
     "now": lambda source: source.now(),
     "purge": lambda source: source.purge(FEED, UNTIL),
     "begin_consumer": lambda source: source.begin_consumer("nightly", FEED, {0: Ulid.MIN}, by="me"),
@@ -143,7 +143,7 @@ CALLS: dict[str, Callable[[MssqlFeedSource], Any]] = {
     "request_leases": lambda source: source.request_leases("nightly", FEED, [0], holder="me", seconds=5),
     "renew_leases": lambda source: source.renew_leases("nightly", FEED, {0: 1}, holder="me", seconds=5),
     "leave": lambda source: source.leave("nightly", FEED, {0: 1}, holder="me"),
-    "revoke_lease": lambda source: source.revoke_lease("nightly", FEED, 0, lease_token=1),
+    "revoke_lease": lambda source: source.revoke_lease("nightly", FEED, 0, fencing_token=1),
     "change_consumer": lambda source: source.change_consumer(
         ConsumerSpec("nightly", FEED), resource_version=1, by="me"
     ),
@@ -152,7 +152,7 @@ CALLS: dict[str, Callable[[MssqlFeedSource], Any]] = {
     "overview": lambda source: source.overview([FEED]),
     "leases": lambda source: source.leases(FEED),
     "dead_letters": lambda source: source.dead_letters(FEED),
-    "settle_letter": lambda source: source.settle_letter(1, LetterState.RETRY, by="me"),
+    "resolve_dead_letter": lambda source: source.resolve_dead_letter(1, DeadLetterState.RETRY, by="me"),
     "park_again": lambda source: source.park_again(1, Parked(Ulid.MIN, 1, "x")),
     "invocations": lambda source: source.invocations(FEED, "nightly"),
     "purge_invocations": lambda source: source.purge_invocations(FEED, "nightly", before=UNTIL),
@@ -161,7 +161,7 @@ CALLS: dict[str, Callable[[MssqlFeedSource], Any]] = {
     "drop_feed": lambda source: source.drop_feed(FEED),
 }
 AGAIN = {
-    *("drain", "seal", "next_attempt", "cursors", "peek", "peek_many", "now"),
+    *("drain", "seal", "next_attempt", "cursors", "peek", "poll_many", "now"),
     *("consumers", "leases", "dead_letters", "invocations"),
     *("history", "feed", "overview"),
 }

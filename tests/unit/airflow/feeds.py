@@ -30,10 +30,10 @@ class ScriptedSource(SqliteFeedSource):
         super().__init__(*args, **kwargs)
         type(self).opened += 1
 
-    def peek_many(self, *args: Any, **kwargs: Any) -> Any:
+    def poll_many(self, *args: Any, **kwargs: Any) -> Any:
         """Play the next line of the script, then do what was asked."""
         next(type(self).script, int)()
-        return super().peek_many(*args, **kwargs)
+        return super().poll_many(*args, **kwargs)
 
     def close(self) -> None:
         """Say that it was closed."""

@@ -14,7 +14,7 @@ from airflow.sdk.execution_time.task_runner import _build_asset_profiles, _seria
 from airflow_changefeed.assets.changefeed import ALIAS, changefeed_asset
 from airflow_changefeed.cursors import cursors
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.export.completed import ToldExport
+from airflow_changefeed.export.completed import CompletedExport
 from airflow_changefeed.transfers import changefeed_to_parquet
 from tests.unit.airflow.conftest import FEED, START, insert
 from tests.unit.airflow.fakes import context
@@ -93,7 +93,7 @@ def test_the_windows_of_a_run_are_an_event_of_the_asset(database: str, path: str
     ]
     assert len(extra["manifests"]) == 6
     assert all(Path(manifest).exists() for manifest in extra["manifests"])
-    assert [len(one.files()) for one in ToldExport.from_extra(extra).each()] == [2, 2, 2]
+    assert [len(one.files()) for one in CompletedExport.from_extra(extra).each()] == [2, 2, 2]
 
 
 def test_an_idle_window_is_an_event(database: str, path: str) -> None:
@@ -155,7 +155,7 @@ def test_a_retry_tells_what_a_try_that_died_behind_the_cursor_committed(database
     crash_after_the_move(task, context(attempt=3))
     made = context(attempt=4)
     assert task.execute(made)["rows"] == 42
-    told = ToldExport.from_extra(events(task, made)[0]["extra"])
+    told = CompletedExport.from_extra(events(task, made)[0]["extra"])
     assert sum(batch.num_rows for batch in told.batches()) == told.rows == 42
 
 
@@ -169,7 +169,7 @@ def test_a_retry_tells_all_of_a_batch_whose_cursor_did_not_move(database: str, p
     insert(database, range(36, 42), START)
     made = context(attempt=2)
     task.execute(made)
-    told = ToldExport.from_extra(events(task, made)[0]["extra"])
+    told = CompletedExport.from_extra(events(task, made)[0]["extra"])
     assert sum(batch.num_rows for batch in told.batches()) == told.rows == 42
 
 
@@ -195,5 +195,5 @@ def test_batches_of_other_runs_do_not_hide_those_of_earlier_tries(database: str,
     assert task.execute(neighbour)["rows"] == 6
     made = context(attempt=2)
     assert task.execute(made)["rows"] == 42
-    told = ToldExport.from_extra(events(task, made)[0]["extra"])
+    told = CompletedExport.from_extra(events(task, made)[0]["extra"])
     assert sum(batch.num_rows for batch in told.batches()) == told.rows == 42

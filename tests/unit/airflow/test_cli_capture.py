@@ -272,13 +272,13 @@ def test_a_capture_that_cannot_be(
     assert commands.rows("capture list") == []
 
 
-@pytest.mark.parametrize("name", ["disable", "refresh", "check", "settle", "gaps", "repair", "repairs"])
+@pytest.mark.parametrize("name", ["disable", "refresh", "check", "resolve", "gaps", "repair", "repairs"])
 def test_a_capture_that_is_not_there_is_an_error_that_names_those_there_are(
     commands: Commands, name: str
 ) -> None:
     """In every command that takes a name."""
     commands.rows("capture enable", "--table", "shop.Order")
-    more = ("--note", "x") if name == "settle" else ()
+    more = ("--note", "x") if name == "resolve" else ()
     message = commands.fails(f"capture {name}", "shop.Nothing", *more)
     assert message.startswith("CaptureNotFoundError: ")
     assert CAPTURE in message
@@ -327,8 +327,8 @@ def test_refresh_takes_the_present_columns(commands: Commands, path: Path) -> No
     assert commands.err.startswith(f"Capture {CAPTURE} takes the present columns")
 
 
-def test_a_gap_is_found_settled_and_remembered(commands: Commands, path: Path) -> None:
-    """Status 1 while it is open; afterwards it is known who settled it, and why."""
+def test_a_gap_is_found_resolved_and_remembered(commands: Commands, path: Path) -> None:
+    """Status 1 while it is open; afterwards it is known who resolved it, and why."""
     commands.rows("capture enable", "--table", "shop.Order")
     commands.rows("capture enable", "--table", "shop.OrderLine")
     assert commands.run("capture check") == 0
@@ -337,21 +337,21 @@ def test_a_gap_is_found_settled_and_remembered(commands: Commands, path: Path) -
     assert commands.run("capture check", "-o", "json") == 1
     (gap, *_) = found = json.loads(commands.out)
     assert {one["capture"] for one in found} == {CAPTURE}
-    assert (gap["table"], gap["settled_at"], gap["note"]) == ("shop.Order", None, None)
-    assert "capture settle" in commands.err
+    assert (gap["table"], gap["resolved_at"], gap["note"]) == ("shop.Order", None, None)
+    assert "capture resolve" in commands.err
     assert commands.rows("capture check", "shop.OrderLine_changes") == []
     assert [row["open_gaps"] for row in commands.rows("capture list")] == [[], found]
-    commands.rows("capture settle", CAPTURE, "--note", "seen", "--resync", "--yes")
-    assert f"Settled {len(found)} gaps" in commands.err
-    (settled, *_) = commands.rows("capture gaps")
-    assert settled["note"] == "seen"
-    assert settled["settled_by"]
-    assert {**settled, "settled_at": None, "settled_by": None, "note": None} == gap
+    commands.rows("capture resolve", CAPTURE, "--note", "seen", "--resync", "--yes")
+    assert f"Resolved {len(found)} gaps" in commands.err
+    (resolved, *_) = commands.rows("capture gaps")
+    assert resolved["note"] == "seen"
+    assert resolved["resolved_by"]
+    assert {**resolved, "resolved_at": None, "resolved_by": None, "note": None} == gap
     assert commands.rows("capture gaps", "shop.OrderLine_changes") == []
 
 
 @pytest.mark.parametrize(("answer", "status"), [("y\n", 0), ("n\n", 1), ("", 2)], ids=["yes", "no", "nobody"])
-def test_settle_asks(
+def test_resolve_asks(
     commands: Commands, path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, status: int
 ) -> None:
     """On standard error, with the gaps; nothing but a yes lets it go on."""
@@ -359,18 +359,18 @@ def test_settle_asks(
     open_a_gap(path)
     commands.run("capture check")
     monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
-    assert commands.run("capture settle", CAPTURE, "--note", "seen", "--resync", "-o", "json") == status
+    assert commands.run("capture resolve", CAPTURE, "--note", "seen", "--resync", "-o", "json") == status
     assert "record all rows of their tables anew? [y/N]" in commands.err
     assert "reason" in commands.err
     is_open = bool(commands.rows("capture list")[0]["open_gaps"])
     assert is_open == (status != 0)
 
 
-def test_settle_without_a_gap_does_nothing(commands: Commands) -> None:
+def test_resolve_without_a_gap_does_nothing(commands: Commands) -> None:
     """And says so, without a question."""
     commands.rows("capture enable", "--table", "shop.Order")
-    commands.rows("capture settle", CAPTURE, "--note", "seen")
-    assert "has no open gap: nothing was settled" in commands.err
+    commands.rows("capture resolve", CAPTURE, "--note", "seen")
+    assert "has no open gap: nothing was resolved" in commands.err
     assert commands.rows("capture gaps") == []
 
 
@@ -378,21 +378,21 @@ def test_a_resync_needs_no_gap(commands: Commands, path: Path, source: SqliteFee
     """It records all rows, after asking: of a table that had some when it was first captured."""
     execute(path, "insert into \"shop.Order\" values (1, 'new', null)")
     commands.rows("capture enable", "--table", "shop.Order")
-    assert commands.run("capture settle", CAPTURE, "--note", "to fold", "--resync") != 0
+    assert commands.run("capture resolve", CAPTURE, "--note", "to fold", "--resync") != 0
     assert "has no open gap. Record all rows of its tables anew? [y/N]" in commands.err
-    commands.rows("capture settle", CAPTURE, "--note", "to fold", "--resync", "--yes")
+    commands.rows("capture resolve", CAPTURE, "--note", "to fold", "--resync", "--yes")
     assert "The rows that there are now were recorded" in commands.err
     source.drain(CAPTURE)
     events = source.stream(CAPTURE, 0, UlidRange(Ulid.MIN, Ulid.MAX))
     assert [row["type"] for batch in events for row in batch.to_pylist()] == ["reset", "add"]
     commands.rows("capture disable", CAPTURE, "--yes")
-    assert commands.run("capture settle", CAPTURE, "--note", "to fold", "--resync", "--yes") != 0
+    assert commands.run("capture resolve", CAPTURE, "--note", "to fold", "--resync", "--yes") != 0
     assert "is disabled, so it records no rows: enable it first" in commands.err
 
 
-def test_settle_needs_a_note(commands: Commands) -> None:
+def test_resolve_needs_a_note(commands: Commands) -> None:
     """By the parser."""
-    assert "required: --note" in commands.refuses("capture settle", CAPTURE)
+    assert "required: --note" in commands.refuses("capture resolve", CAPTURE)
 
 
 def test_captures_are_a_table_for_people(commands: Commands) -> None:
@@ -417,8 +417,8 @@ def test_a_gap_is_shown_with_all_that_is_known_of_it() -> None:
         "reason": "a trigger was off",
         "found_at": "2026-01-01T00:00:00Z",
         "after": None,
-        "settled_at": "2026-01-01T00:00:00Z",
-        "settled_by": "me",
+        "resolved_at": "2026-01-01T00:00:00Z",
+        "resolved_by": "me",
         "note": "seen",
     }
 

@@ -66,7 +66,7 @@ def park_two(source: SqliteFeedSource) -> None:
         parked = Parked(ulid, 3, "ValueError: no")
         with session.transaction():
             row = session.consume(
-                Consumption(0, ulid, row.resource_version, row.lease_token, 60, attempt, parked)
+                Consumption(0, ulid, row.resource_version, row.fencing_token, 60, attempt, parked)
             )
     session.close()
 
@@ -132,7 +132,7 @@ def test_leases_show_who_consumes_and_who_waits(commands: Commands, source: Sqli
 def test_dead_letters_are_listed_tried_again_and_dropped(
     commands: Commands, source: SqliteFeedSource
 ) -> None:
-    """All that are named or none; what is settled frees the consumer's ack."""
+    """All that are named or none; what is resolved frees the consumer's ack."""
     commands.rows(*CREATE, "--start", "earliest")
     park_two(source)
     assert [row["number"] for row in commands.rows("dead-letters list")] == [1, 2]
@@ -224,7 +224,7 @@ def test_a_handler_is_run_for_each_event(
     assert commands.run("consume", NAME, "--handler", handler, "--at-head", "--on-poison", "park") == 0
     assert HANDLED == [0, 2]
     assert "Parked 1 events" in commands.err
-    assert [letter.reason for letter in source.dead_letters()] == ["ValueError: not this one"]
+    assert [dead_letter.reason for dead_letter in source.dead_letters()] == ["ValueError: not this one"]
 
 
 HANDLED: list[int] = []

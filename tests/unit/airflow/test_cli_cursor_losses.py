@@ -46,7 +46,7 @@ def test_a_variable_edited_to_nonsense_is_overwritten(commands: Commands, export
 
 
 @pytest.mark.parametrize("choice", ["adopt", "publish"])
-def test_a_variable_set_back_by_hand_is_settled(
+def test_a_variable_set_back_by_hand_is_resolved(
     commands: Commands, exported: SqliteFeedSource, choice: str
 ) -> None:
     """Either side may be right; the command that the message names does it."""
@@ -176,7 +176,7 @@ def test_a_restored_database_is_explained(
     assert_published(exported)
 
 
-def test_events_have_no_variable_to_settle(
+def test_events_have_no_variable_to_resolve(
     commands: Commands, exported: SqliteFeedSource, tmp_path: Path
 ) -> None:
     """Their cursors are set; adopt, publish and rebuild are for exports."""

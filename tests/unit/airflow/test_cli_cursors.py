@@ -283,7 +283,7 @@ def test_whoever_holds_a_cursor_is_named(commands: Commands, exported: SqliteFee
     assert message.startswith("LeaseHeldError: ")
     assert "'a batch'" in message
     command = message.rpartition("take its lease away: airflow changefeed ")[2].strip()
-    assert command.endswith(f"--lease-token {tokens[0]} --conn-id changefeed_default")
+    assert command.endswith(f"--fencing-token {tokens[0]} --conn-id changefeed_default")
     words = command.split()[:-2]
     assert commands.run(" ".join(words[:2]), *words[2:]) == 0, commands.err
     commands.rows("cursor set", *OF, "--to", "earliest", "--yes")

@@ -16,7 +16,7 @@ import pytest
 
 from airflow_changefeed.cli.commands.purge import held_back
 from airflow_changefeed.cli.commands.read import plain_value
-from airflow_changefeed.core.consumer import DeadLetter, LetterState
+from airflow_changefeed.core.consumer import DeadLetter, DeadLetterState
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import FeedKind, ShardStatus
 from airflow_changefeed.core.frontier import Frontier
@@ -217,10 +217,10 @@ def test_consumers_of_events_that_hold_back_are_named() -> None:
     parked = Ulid.floor(START + HOUR)
     frontier = Frontier.beginning(wanted)
     row = CursorRow("mailer", FEED, 0, frontier, 1, START, "test", ack=parked.previous())
-    letter = DeadLetter(7, "mailer", FEED, 0, parked, LetterState.PARKED, 3, "no", NOON, "test")
+    dead_letter = DeadLetter(7, "mailer", FEED, 0, parked, DeadLetterState.PARKED, 3, "no", NOON, "test")
     begins = {"mailer": Ulid.MIN, "new": Ulid.MIN, "from": parked, "behind": wanted}
     state = ShardStatus(0, NOON, None, NOON, Ulid.MIN, False)
-    assert held_back(Purged(0, 0, Ulid.floor(START)), wanted, state, [row], begins, [letter]) == [
+    assert held_back(Purged(0, 0, Ulid.floor(START)), wanted, state, [row], begins, [dead_letter]) == [
         "consumer from has acknowledged up to 2013-01-01T01:00:00Z",
         "consumer mailer has acknowledged up to 2013-01-01T00:59:59.999Z, as dead letter 7 is open",
         "consumer new has not begun here and needs all",

@@ -46,7 +46,7 @@ def test_status_shows_shards_and_consumers(commands: Commands, source: SqliteFee
     cursor = consume(source, START + HOUR, ack=True)
     first, second = commands.rows("status", "--feed", FEED)
     head = source.read_feed(FEED, 0, Ulid.MIN).events[-1].ulid
-    assert first["clock"] == first["sealed_until"] == "2013-01-01T12:00:00Z"
+    assert first["high_water"] == first["sealed_until"] == "2013-01-01T12:00:00Z"
     assert (first["head"], first["head_time"]) == (str(head), "2013-01-01T05:40:00Z")
     assert first["has_outbox"] is False
     assert first["consumer"] == CONSUMER
@@ -66,7 +66,7 @@ def test_status_is_a_table_for_people(commands: Commands, source: SqliteFeedSour
     source.begin_consumer("new", FEED, {1: Ulid.MIN}, by="test")
     assert commands.run("status", "-o", "plain") == 0
     words = " ".join(commands.out.split())
-    assert words.startswith("feed shard clock sealed until head outbox consumer cursor lag ack lease")
+    assert words.startswith("feed shard high_water sealed until head outbox consumer cursor lag ack lease")
     assert "2013-01-01T05:40:00Z no warehouse 2013-01-01T00:59:59.999Z 4:40:00 2012" in words
     assert "Z a task until 20" in words
     assert "2013-01-01T05:50:00Z no new start all" in words
@@ -84,7 +84,7 @@ def test_status_of_a_feed_without_events_is_a_row(commands: Commands, database: 
     assert commands.run("setup-feed", "nyc.Empty", "--kind", "outbox") == 0
     (row,) = commands.rows("status", "--feed", "nyc.Empty")
     assert row["shard"] is None
-    assert row["clock"] is None
+    assert row["high_water"] is None
 
 
 def test_status_shows_a_consumer_of_a_shard_without_events(
@@ -93,7 +93,7 @@ def test_status_shows_a_consumer_of_a_shard_without_events(
     """It holds back retention there."""
     source.begin_consumer(CONSUMER, FEED, {7: Ulid.MIN}, by="test")
     (row,) = [row for row in commands.rows("status") if row["shard"] == "7"]
-    assert (row["consumer"], row["clock"], row["lag_seconds"]) == (CONSUMER, None, 0)
+    assert (row["consumer"], row["high_water"], row["lag_seconds"]) == (CONSUMER, None, 0)
 
 
 def test_a_feed_that_is_broken_does_not_hide_the_others(commands: Commands, database: str) -> None:

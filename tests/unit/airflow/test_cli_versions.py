@@ -104,17 +104,17 @@ def test_what_somebody_changed_is_not_dropped_with_it(commands: Commands, source
     commands.rows("consumer drop", *OF, "--resource-version", str(int(seen) + 1))
 
 
-def test_what_was_reloaded_is_not_settled_as_it_was_seen(
+def test_what_was_reloaded_is_not_resolved_as_it_was_seen(
     commands: Commands, path: Path, source: SqliteFeedSource
 ) -> None:
-    """A refresh may change what a settling means, so it is a change, also where nothing differed."""
+    """A refresh may change what a resolving means, so it is a change, also where nothing differed."""
     seen = version(commands, "capture list")
     commands.rows("capture refresh", CAPTURE, "--resource-version", seen)
-    message = commands.fails("capture settle", CAPTURE, "--note", "seen", "--resource-version", seen)
+    message = commands.fails("capture resolve", CAPTURE, "--note", "seen", "--resource-version", seen)
     assert message.startswith("StaleVersionError: ")
     assert str(int(seen) + 1) in message
     commands.rows(
-        "capture settle", CAPTURE, "--note", "ok", "--resync", "--resource-version", str(int(seen) + 1)
+        "capture resolve", CAPTURE, "--note", "ok", "--resync", "--resource-version", str(int(seen) + 1)
     )
 
 
@@ -141,11 +141,11 @@ def test_a_table_that_changed_beneath_is_a_change(commands: Commands, path: Path
         (("consumer drop", *OF), "consumer list"),
         (("capture disable", CAPTURE), "capture list"),
         (("capture refresh", CAPTURE), "capture list"),
-        (("capture settle", CAPTURE, "--note", "x", "--resync"), "capture list"),
+        (("capture resolve", CAPTURE, "--note", "x", "--resync"), "capture list"),
         (("capture enable", "--table", TABLE), "capture list"),
         (("setup-feed", FEED, "--time-tolerance", "60"), None),
     ],
-    ids=["alter", "drop", "disable", "refresh", "settle", "enable", "setup-feed"],
+    ids=["alter", "drop", "disable", "refresh", "resolve", "enable", "setup-feed"],
 )
 def test_a_stale_version_changes_nothing(
     commands: Commands, source: SqliteFeedSource, command: tuple[str, ...], listing: str | None
@@ -177,9 +177,9 @@ def test_a_stale_version_changes_nothing(
         (("capture disable", CAPTURE), "Resource version 1. Stop recording", "Nothing was disabled"),
         (("capture refresh", CAPTURE), "Nothing differs [y/N]", "Nothing was refreshed"),
         (
-            ("capture settle", CAPTURE, "--note", "x", "--resync"),
+            ("capture resolve", CAPTURE, "--note", "x", "--resync"),
             "Resource version 1. Capture",
-            "Nothing was settled",
+            "Nothing was resolved",
         ),
         (
             ("setup-feed", FEED, "--time-tolerance", "60"),
@@ -187,7 +187,7 @@ def test_a_stale_version_changes_nothing(
             "Nothing was changed",
         ),
     ],
-    ids=["alter", "drop", "disable", "refresh", "settle", "setup-feed"],
+    ids=["alter", "drop", "disable", "refresh", "resolve", "setup-feed"],
 )
 @pytest.mark.parametrize(("text", "status"), [("y\n", 0), ("n\n", 1), ("", 2)], ids=["yes", "no", "nobody"])
 def test_without_a_version_a_person_is_asked(
@@ -206,7 +206,7 @@ def test_without_a_version_a_person_is_asked(
     assert commands.run(*command) == status, commands.err
     assert question in commands.err
     is_same = (source.consumers(), source.captures(), source.feed(FEED).time_tolerance) == before
-    assert is_same == (status != 0 or "refresh" in command[0] or "settle" in command[0])
+    assert is_same == (status != 0 or "refresh" in command[0] or "resolve" in command[0])
     assert (otherwise in commands.err) == (status != 0)
 
 
@@ -282,35 +282,35 @@ def test_a_lease_is_taken_away(
     of = (*OF, "--shard", "0")
     answer(monkeypatch, "n\n")
     assert commands.run("consumer revoke", *of) == 1
-    assert f"Take shard 0 away from worker (lease token {row.lease_token}, until" in commands.err
+    assert f"Take shard 0 away from worker (fencing token {row.fencing_token}, until" in commands.err
     assert source.leases(FEED)[0].holder == "worker"
     answer(monkeypatch, "y\n")
     (lease,) = commands.rows("consumer revoke", *of)
     assert lease["holder"] is None
     (event, *_) = source.read_feed(FEED, 0, Ulid.MIN)
-    step = Consumption(0, event.ulid, row.resource_version, row.lease_token, 60)
+    step = Consumption(0, event.ulid, row.resource_version, row.fencing_token, 60)
     with (
         closing(source.open_session(NAME, FEED)) as session,
         pytest.raises(LeaseLostError),
         session.transaction(),
     ):
         session.consume(step)
-    assert source.request_leases(NAME, FEED, [0], holder="next", seconds=600).rows[0].lease_token
+    assert source.request_leases(NAME, FEED, [0], holder="next", seconds=600).rows[0].fencing_token
 
 
 def test_another_lease_is_left_alone(commands: Commands, source: SqliteFeedSource) -> None:
     """A token that is not the newest, a shard that nobody holds, one that is not there."""
     of = (*OF, "--shard", "0")
     assert "nobody holds shard 0" in commands.fails("consumer revoke", *of)
-    first = source.request_leases(NAME, FEED, [0], holder="first", seconds=600).rows[0].lease_token
+    first = source.request_leases(NAME, FEED, [0], holder="first", seconds=600).rows[0].fencing_token
     source.leave(NAME, FEED, {0: first}, holder="first")
     source.request_leases(NAME, FEED, [0], holder="second", seconds=600)
-    message = commands.fails("consumer revoke", *of, "--lease-token", str(first))
+    message = commands.fails("consumer revoke", *of, "--fencing-token", str(first))
     assert message.startswith("StaleVersionError: ")
     assert source.leases(FEED)[0].holder == "second"
     message = commands.fails("consumer revoke", *OF, "--shard", "7")
     assert message.startswith("ShardNotFoundError: ")
     assert "it has 0" in message
-    message = commands.fails("consumer revoke", *OF, "--shard", "7", "--lease-token", "1")
+    message = commands.fails("consumer revoke", *OF, "--shard", "7", "--fencing-token", "1")
     assert message.startswith("ShardNotFoundError: ")
     assert "required: --shard" in commands.refuses("consumer revoke", *OF)

@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.consumers.events.event import FeedEvent
-from airflow_changefeed.core.consumer import ConsumerSpec, LetterState, OnPoison
+from airflow_changefeed.core.consumer import ConsumerSpec, DeadLetterState, OnPoison
 from airflow_changefeed.exceptions import InvalidArgumentError, LeaseHeldError, StoppedError
 from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
@@ -100,13 +100,13 @@ def test_a_batch_is_one_call(source: SqliteFeedSource) -> None:
     assert sorted(calls) == [2, 2, 4, 4]
 
 
-def test_a_dead_letter_in_the_window_fails_the_run_until_it_is_settled(source: SqliteFeedSource) -> None:
+def test_a_dead_letter_in_the_window_fails_the_run_until_it_is_resolved(source: SqliteFeedSource) -> None:
     """The events after it are consumed; once it is dropped the cleared task succeeds."""
     operator = consume(until="window_end", handler=refuse_the_first)
     with pytest.raises(AirflowFailException, match=r"PoisonError: .*1 events before .* retry or drop 1"):
         operator.execute(context(**WINDOW))
     assert sorted(worked(source)) == [1, 2, 3, 4, 5]
-    source.settle_letter(1, LetterState.DROPPED, by="tests")
+    source.resolve_dead_letter(1, DeadLetterState.DROPPED, by="tests")
     assert operator.execute(context(**WINDOW))["events"] == 0
 
 

@@ -79,7 +79,7 @@ def test_it_says_what_it_looked_at_and_what_not(
 ) -> None:
     """``errors: 0`` of what nobody looked at would be no answer."""
     assert doctor(store) == 0
-    _, looked_at, left_out = capsys.readouterr().err.splitlines()[-3:]
+    _, checked, left_out = capsys.readouterr().err.splitlines()[-3:]
     for what in (
         "feeds nyc.Flight",
         "names and sizes of its data files",
@@ -87,12 +87,12 @@ def test_it_says_what_it_looked_at_and_what_not(
         "Java ",
         "pyspark-client 4.",
     ):
-        assert what in looked_at
+        assert what in checked
     assert "airflow changefeed verify reads them" in left_out
     assert "values that cannot be exported unchanged" in left_out
     assert run("doctor") == 0
-    _, looked_at, left_out = capsys.readouterr().err.splitlines()[-3:]
-    assert "data files" not in looked_at
+    _, checked, left_out = capsys.readouterr().err.splitlines()[-3:]
+    assert "data files" not in checked
     assert "the export (name it with --path)" in left_out
 
 
@@ -124,7 +124,7 @@ def test_a_manifest_that_cannot_be_read_is_an_error(
     assert (fault["severity"], fault["code"]) == ("error", "manifest-unreadable")
 
 
-def test_java_and_both_pysparks_are_looked_at(
+def test_java_and_both_pysparks_are_checked(
     store: ExportStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two versions in one folder are an error; Java is needed only where exports run on Spark."""
@@ -219,7 +219,7 @@ def test_what_cannot_be_looked_at_ends_with_status_2(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--clock-ahead", "0"), "'0' is no length of time"),
+        (("--high-water-ahead", "0"), "'0' is no length of time"),
         (("--outbox-age", "nan"), "'nan' is no length of time"),
         (("--open-transaction", "soon"), "'soon' is no length of time"),
         (("--idle-consumer", "1e9"), "'1e9' is no length of time"),

@@ -14,8 +14,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_changefeed.exceptions import InvalidArgumentError, NotExportedError, TransientError
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.result import ErrorFacts
-from airflow_changefeed.fold.states import State
-from airflow_changefeed.fold.task import FoldResult, FoldTask
+from airflow_changefeed.folding.states import State
+from airflow_changefeed.folding.task import FoldResult, FoldTask
 from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
 from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
 from airflow_changefeed.spark import fold_job

@@ -108,7 +108,7 @@ def test_who_may_not_edit_variables_is_refused(role: str, source: SqliteFeedSour
     answer = visitor.send("move", {"to": TWO, "resource_version": 1}, 403, **CURSOR)
     assert KEY in answer["detail"]
     visitor.send("move", {"to": 5}, 403, **CURSOR)
-    visitor.send("revoke", {"lease_token": 1}, 403, **CURSOR)
+    visitor.send("revoke", {"fencing_token": 1}, 403, **CURSOR)
     assert source.cursors(FEED) == before
 
 
@@ -232,7 +232,7 @@ def test_what_does_not_exist_is_named(other: dict[str, str], error: str, operato
     """A feed, a consumer, a shard: 404 each, with those that there are."""
     values = {**CURSOR, **other}
     assert operator.send("move", {"to": TWO, "resource_version": 1}, 404, **values)["error"] == error
-    assert operator.send("revoke", {"lease_token": 1}, 404, **values)["error"] == error
+    assert operator.send("revoke", {"fencing_token": 1}, 404, **values)["error"] == error
 
 
 def test_a_shard_that_is_none_is_refused(operator: Visitor) -> None:
@@ -296,7 +296,7 @@ def test_a_cursor_that_a_process_holds_is_not_moved(
     version = row(source).resource_version
     answer = operator.send("move", {"to": TWO, "resource_version": version}, 409, **CURSOR)
     assert (answer["error"], "export#1" in answer["detail"]) == ("LeaseHeldError", True)
-    freed = operator.send("revoke", {"lease_token": token}, **CURSOR)
+    freed = operator.send("revoke", {"fencing_token": token}, **CURSOR)
     assert freed["cursors"][0]["lease_holder"] is None
     operator.send("move", {"to": TWO, "resource_version": row(source).resource_version}, **CURSOR)
 
@@ -307,14 +307,14 @@ def test_a_lease_that_is_not_the_one_seen_is_left_alone(operator: Visitor, sourc
     source.release_lease(CONSUMER, FEED, {0: old})
     new = source.take_lease(CONSUMER, FEED, [0], holder="second", seconds=600)[0]
     for token in (old, new + 5):
-        answer = operator.send("revoke", {"lease_token": token}, 409, **CURSOR)
+        answer = operator.send("revoke", {"fencing_token": token}, 409, **CURSOR)
         assert (answer["error"], answer["present_version"]) == ("StaleVersionError", new)
-    assert "lease_token is missing" in operator.send("revoke", {}, 428, **CURSOR)["detail"]
+    assert "fencing_token is missing" in operator.send("revoke", {}, 428, **CURSOR)["detail"]
     assert row(source).lease_holder == "second"
 
 
 def test_an_edited_variable_stops_a_move(operator: Visitor, source: SqliteFeedSource) -> None:
-    """A person's edit is settled first: nothing moves."""
+    """A person's edit is resolved first: nothing moves."""
     version = row(source).resource_version
     operator.send("move", {"to": TWO, "resource_version": version}, **CURSOR)
     Variable.set(KEY, "nonsense")

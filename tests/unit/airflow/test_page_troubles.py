@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page says that people have to settle: gaps of captures, and events that consumers parked."""
+"""What the page says that people have to resolve: gaps of captures, and events that consumers parked."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.consumers.handlers.attempt import Backoff
 from airflow_changefeed.consumers.handlers.run import run_consumer
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
-from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, LetterState, OnPoison
+from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, DeadLetterState, OnPoison
 from airflow_changefeed.exceptions import CaptureGapError
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.airflow.conftest import CONSUMER, FEED
 from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
 
 CAPTURE = "fares changes"
-NOTHING = {"count": 0, "first": [], "command": f"airflow changefeed capture settle {FEED} --conn-id ..."}
+NOTHING = {"count": 0, "first": [], "command": f"airflow changefeed capture resolve {FEED} --conn-id ..."}
 
 
 @pytest.fixture(autouse=True)
@@ -55,12 +55,12 @@ def park(source: SqliteFeedSource, count: int, problem: str) -> None:
 
 def test_where_nothing_is_the_matter_nothing_is_told() -> None:
     """Neither of a plain feed nor of a capture."""
-    assert troubles("VIEWER") == {"gaps": NOTHING, "letters": {}}
+    assert troubles("VIEWER") == {"gaps": NOTHING, "dead_letters": {}}
     assert troubles("VIEWER", CAPTURE)["gaps"]["count"] == 0
 
 
-def test_open_gaps_are_told_until_somebody_settles_them(source: SqliteFeedSource, database: str) -> None:
-    """With the reason why nothing is sealed, and the command that settles it."""
+def test_open_gaps_are_told_until_somebody_resolves_them(source: SqliteFeedSource, database: str) -> None:
+    """With the reason why nothing is sealed, and the command that resolves it."""
     with closing(sqlite3.connect(database, isolation_level=None)) as connection:
         names = connection.execute("select name from sqlite_master where tbl_name = 'fares'").fetchall()
         for (name,) in names:
@@ -74,39 +74,39 @@ def test_open_gaps_are_told_until_somebody_settles_them(source: SqliteFeedSource
     assert [(one["table"], one["reason"]) for one in found["first"]] == [
         (gap.table, gap.reason) for gap in open_gaps[:5]
     ]
-    assert found["command"] == "airflow changefeed capture settle 'fares changes' --conn-id ..."
+    assert found["command"] == "airflow changefeed capture resolve 'fares changes' --conn-id ..."
     assert troubles("VIEWER")["gaps"] == NOTHING
-    source.settle_capture(CAPTURE, by="test", note="known")
+    source.resolve_capture(CAPTURE, by="test", note="known")
     assert troubles("VIEWER", CAPTURE)["gaps"]["count"] == 0
 
 
-def test_dead_letters_are_told_until_they_are_settled(source: SqliteFeedSource) -> None:
+def test_dead_letters_are_told_until_they_are_resolved(source: SqliteFeedSource) -> None:
     """The first ones and the number of all."""
     park(source, 7, "no such airport")
-    (mailer,) = troubles("OP")["letters"].items()
+    (mailer,) = troubles("OP")["dead_letters"].items()
     assert mailer[0] == "mailer"
     assert mailer[1]["command"].startswith("airflow changefeed dead-letters list --consumer mailer --feed ")
     assert (mailer[1]["count"], len(mailer[1]["first"])) == (7, 5)
     (first, *_) = mailer[1]["first"]
-    letter = source.dead_letters(FEED)[0]
+    dead_letter = source.dead_letters(FEED)[0]
     assert (first["number"], first["event"]["ulid"], first["state"]) == (
-        *(letter.number, str(letter.ulid)),
+        *(dead_letter.number, str(dead_letter.ulid)),
         "parked",
     )
     assert "no such airport" in first["reason"]
     for one in source.dead_letters(FEED):
-        source.settle_letter(one.number, LetterState.DROPPED, by="test", note="gone")
-    assert troubles("OP")["letters"] == {}
+        source.resolve_dead_letter(one.number, DeadLetterState.DROPPED, by="test", note="gone")
+    assert troubles("OP")["dead_letters"] == {}
 
 
 def test_why_an_event_failed_is_told_to_who_may_change_the_consumer(source: SqliteFeedSource) -> None:
     """The words of a handler may quote the event; they are cut, and have no address's password in them."""
     park(source, 1, "no answer of postgresql://shop:hunter2@db/orders" + "x" * 1_000)
-    (told,) = troubles("OP")["letters"]["mailer"]["first"]
+    (told,) = troubles("OP")["dead_letters"]["mailer"]["first"]
     assert "no answer of" in told["reason"]
     assert "hunter2" not in told["reason"]
     assert len(told["reason"]) == 300
-    (hidden,) = troubles("VIEWER")["letters"]["mailer"]["first"]
+    (hidden,) = troubles("VIEWER")["dead_letters"]["mailer"]["first"]
     assert hidden == {**told, "reason": None}
 
 

@@ -55,8 +55,8 @@ def test_only_what_lies_beyond_the_cursor_is_news(database: str) -> None:
     consume_all(database)
     assert poke(sensor()) == (False, {})
     insert(database, range(100, 101), START)
-    is_done, news = poke(sensor())
-    assert (is_done, list(news)) == (True, ["0"])
+    is_done, new_events = poke(sensor())
+    assert (is_done, list(new_events)) == (True, ["0"])
     assert poke(sensor(shards=[1])) == (False, {})
     assert poke(sensor(shards=["0"]))[0]
 
@@ -81,7 +81,7 @@ def test_a_quiet_window_can_be_skipped(database: str) -> None:
     """Who asks for it gets a skip instead of an empty export."""
     consume_all(database)
     with pytest.raises(AirflowSkipException, match="without news"):
-        poke(sensor(skip_without_news=True), START, START + HOUR)
+        poke(sensor(skip_without_new_events=True), START, START + HOUR)
 
 
 def test_the_log_says_what_a_look_has_found(database: str, capsys: pytest.CaptureFixture[str]) -> None:

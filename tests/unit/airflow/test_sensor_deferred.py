@@ -135,11 +135,11 @@ def test_the_default_is_that_of_airflow() -> None:
 def test_a_quiet_window_can_be_skipped(database: str) -> None:
     """Before deferring, and after; otherwise it is the empty result."""
     consume_all(database)
-    event = {"status": "ready", "news": {}, "has_ended": True}
+    event = {"status": "ready", "new_events": {}, "has_ended": True}
     with pytest.raises(AirflowSkipException, match="without news"):
-        deferrable(skip_without_news=True).execute(context(START, START + HOUR))
+        deferrable(skip_without_new_events=True).execute(context(START, START + HOUR))
     with pytest.raises(AirflowSkipException, match="without news"):
-        resume(deferrable(skip_without_news=True), event)
+        resume(deferrable(skip_without_new_events=True), event)
     assert resume(deferrable(), event) == {}
 
 
@@ -175,7 +175,9 @@ def test_a_transient_error_of_the_trigger_is_left_to_the_retries(database: str) 
         resume(deferrable(never_fail=True), LOCKED)
 
 
-@pytest.mark.parametrize("event", [None, {"status": "success"}, {"status": "ready", "news": {}}], ids=str)
+@pytest.mark.parametrize(
+    "event", [None, {"status": "success"}, {"status": "ready", "new_events": {}}], ids=str
+)
 def test_a_bad_event_is_named(database: str, event: Any) -> None:
     """A triggerer of another version, for example, gives one; no retry would help."""
     with pytest.raises(AirflowFailException, match=r"InvalidArgumentError.*no event of ChangefeedTrigger"):

@@ -25,7 +25,7 @@ from airflow_changefeed.exceptions import (
     TransientError,
 )
 from airflow_changefeed.triggers.changefeed import MOST_FAILURES, ChangefeedTrigger, read_event
-from airflow_changefeed.triggers.changefeed_looks import MOST_LOOKS
+from airflow_changefeed.triggers.changefeed_polls import MOST_POLLS
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, insert
 from tests.unit.airflow.feeds import play, raiser
 from tests.unit.airflow.test_sensor import FAR, consume_all, poke, sensor
@@ -64,7 +64,7 @@ def test_the_loop_imports_next_to_nothing() -> None:
         "airflow_changefeed.exceptions",
         "airflow_changefeed.triggers",
         "airflow_changefeed.triggers.changefeed",
-        "airflow_changefeed.triggers.changefeed_looks",
+        "airflow_changefeed.triggers.changefeed_polls",
     ]
 
 
@@ -78,8 +78,8 @@ def test_news_that_comes_is_waited_for(database: str, monkeypatch: pytest.Monkey
     """It looks until there is something, with one source, which it closes at the end."""
     consume_all(database)
     scripted = play(monkeypatch, int, int, lambda: insert(database, range(100, 101), START))
-    news, has_ended = read_event(fire(window_end=format_time(FAR)))
-    assert (list(news), has_ended) == (["0"], False)
+    new_events, has_ended = read_event(fire(window_end=format_time(FAR)))
+    assert (list(new_events), has_ended) == (["0"], False)
     assert scripted.opened == 1
     assert scripted.closed.wait(60)
 
@@ -127,8 +127,8 @@ def test_a_lost_connection_is_looked_over(database: str, monkeypatch: pytest.Mon
     """One failure less than the limit, twice: each time with a connection that is asked for again."""
     failures = [raiser(LOST)] * (MOST_FAILURES - 1)
     consume_all(database)
-    news = partial(insert, database, range(100, 101), START)
-    scripted = play(monkeypatch, *failures, int, *failures, news)
+    new_events = partial(insert, database, range(100, 101), START)
+    scripted = play(monkeypatch, *failures, int, *failures, new_events)
     assert list(read_event(fire())[0]) == ["0"]
     assert scripted.opened == 1 + 2 * len(failures)
 
@@ -197,7 +197,7 @@ def test_looks_that_hang_hold_up_nobody_else(database: str) -> None:
     async def hang() -> list[Any]:
         with closing(locked(database)):
             more = {"lock_timeout": 250.0}
-            waits = [asyncio.create_task(event_of(trigger(**more))) for _ in range(3 * MOST_LOOKS)]
+            waits = [asyncio.create_task(event_of(trigger(**more))) for _ in range(3 * MOST_POLLS)]
             for _ in range(3):
                 await asyncio.sleep(0)
             await asyncio.to_thread(int)
@@ -209,7 +209,7 @@ def test_looks_that_hang_hold_up_nobody_else(database: str) -> None:
         return await asyncio.gather(*waits)
 
     events = asyncio.run(hang())
-    assert len(events) == 3 * MOST_LOOKS - 2
+    assert len(events) == 3 * MOST_POLLS - 2
     assert {event["status"] for event in events} == {"ready"}
 
 
@@ -249,10 +249,10 @@ def test_pauses_are_even_or_double_up_to_their_limit() -> None:
         "ready",
         {},
         {"status": "ready"},
-        {"status": "ready", "news": {}, "has_ended": False},
-        {"status": "ready", "news": ["0"], "has_ended": False},
+        {"status": "ready", "new_events": {}, "has_ended": False},
+        {"status": "ready", "new_events": ["0"], "has_ended": False},
         {"status": "failed"},
-        {"status": "gone", "news": {}, "has_ended": True},
+        {"status": "gone", "new_events": {}, "has_ended": True},
     ],
     ids=str,
 )

@@ -19,7 +19,7 @@ from airflow_changefeed.consumers.handlers.run import Run, run_consumer
 from airflow_changefeed.core.consumer import (
     Attempt,
     ConsumerSpec,
-    LetterState,
+    DeadLetterState,
     OnPoison,
     Outcome,
 )
@@ -234,12 +234,12 @@ def test_a_letter_that_is_dropped_while_it_waits_for_its_turn_is_passed_over(sho
 
     assert _run(shop, fails).parked == 1
     shop.insert("b")
-    (letter,) = shop.source.dead_letters(CAPTURE)
-    shop.source.settle_letter(letter.number, LetterState.RETRY, by="anna")
+    (dead_letter,) = shop.source.dead_letters(CAPTURE)
+    shop.source.resolve_dead_letter(dead_letter.number, DeadLetterState.RETRY, by="anna")
 
     def drop_once() -> bool:
         if shop.source.dead_letters(CAPTURE) and shop.source.leases(CAPTURE)[0].holder:
-            shop.source.settle_letter(letter.number, LetterState.DROPPED, by="anna")
+            shop.source.resolve_dead_letter(dead_letter.number, DeadLetterState.DROPPED, by="anna")
         return False
 
     done = _run(shop, _say, stop=drop_once)

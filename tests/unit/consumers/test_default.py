@@ -146,7 +146,7 @@ def test_a_reset_is_a_row_without_values(shop: Shop) -> None:
     shop.create()
     shop.insert("a")
     shop.source.drain(CAPTURE)
-    shop.source.settle_capture(CAPTURE, note="test", by="test", resync=True)
+    shop.source.resolve_capture(CAPTURE, note="test", by="test", resync=True)
     rows = [row for row in _rows(shop, 20, poll_timeout=0) if row["changefeed_event"] != "poll_timeout"]
     assert [row["changefeed_event"] for row in rows if row["data"] is None][:1] == ["reset"]
     assert [row["data"] for row in rows if row["changefeed_event"] == "add"] == ["a", "a"]

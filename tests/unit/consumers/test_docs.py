@@ -13,7 +13,7 @@ import pytest
 from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.consumers.handlers.run import run_consumer
 from airflow_changefeed.consumers.settings import DefaultOptions
-from airflow_changefeed.core.consumer import ConsumerSpec, LetterState
+from airflow_changefeed.core.consumer import ConsumerSpec, DeadLetterState
 from tests.examples import DOCS, examples, run_example
 from tests.unit.consumers.feeds import Shop
 
@@ -66,13 +66,13 @@ def test_recovering_runs(orders: Shop, capsys: pytest.CaptureFixture[str]) -> No
     _order(orders, 1)
     _order(orders, 2)
     names: dict[str, Any] = {"source": orders.source, "handler": fails, "run_consumer": run_consumer}
-    log, park, settle, again = examples("how-to/recover-a-consumer.md", {})
+    log, park, resolve, again = examples("how-to/recover-a-consumer.md", {})
     run_example(park, names)
     run_example(log, names)
     assert capsys.readouterr().out.count("ValueError: no mail") == 4
-    run_example(settle, names)
-    states = [letter.state for letter in orders.source.dead_letters(is_open=False)]
-    assert states == [LetterState.RETRY, LetterState.DROPPED]
+    run_example(resolve, names)
+    states = [dead_letter.state for dead_letter in orders.source.dead_letters(is_open=False)]
+    assert states == [DeadLetterState.RETRY, DeadLetterState.DROPPED]
     run_example(again, names)
     assert [info.spec.consumer for info in orders.source.consumers(FEED)] == ["mailer", "mailer-2"]
 

@@ -93,7 +93,7 @@ def test_an_event_of_a_capture_tells_what_was_recorded(shop: Shop) -> None:
     assert add.tid is not None
     assert update.tid is None
     assert add.epoch <= shop.source.now().timestamp()
-    assert (add.feed, add.shard, add.row, add.is_snapshot, add.letter) == (CAPTURE, 0, None, False, None)
+    assert (add.feed, add.shard, add.row, add.is_snapshot, add.dead_letter) == (CAPTURE, 0, None, False, None)
     assert add.time == add.id.time
 
 

@@ -19,7 +19,7 @@ import pytest
 from airflow_changefeed.consumers.poller import Poller
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import FeedNotFoundError, InvalidArgumentError, SourceUnavailableError
-from airflow_changefeed.sources.base import Ask, Peek
+from airflow_changefeed.sources.base import Ask, FeedStatus
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 
 FEEDS = ("a.First", "a.Second")
@@ -68,13 +68,13 @@ class WatchedSource(SqliteFeedSource):
     clock: Callable[[], float]
     times: list[float]
 
-    def peek_many(self, asks: Sequence[Ask]) -> list[Peek | Exception]:
+    def poll_many(self, asks: Sequence[Ask]) -> list[FeedStatus | Exception]:
         """Keep the question."""
         self.asked.append(list(asks))
         self.times.append(self.clock())
         if self.error is not None:
             raise self.error
-        return super().peek_many(asks)
+        return super().poll_many(asks)
 
 
 @pytest.fixture
@@ -143,9 +143,9 @@ def test_the_first_look_is_at_once(poller: Poller, source: WatchedSource, path: 
     source.drain(FEEDS[0])
     announce(path, shard=1)
     with poller.watch(FEEDS[0], "reader") as watch:
-        news = watch.wait({})
-    heads = SqliteFeedSource(path).peek(FEEDS[0], "reader").heads
-    assert {shard: (one.head, one.has_outbox) for shard, one in news.items()} == {
+        new_events = watch.wait({})
+    heads = SqliteFeedSource(path).poll(FEEDS[0], "reader").heads
+    assert {shard: (one.head, one.has_outbox) for shard, one in new_events.items()} == {
         0: (heads[0], False),
         1: (heads[1], True),
     }
@@ -157,7 +157,7 @@ def test_cursors_are_those_of_who_waits(poller: Poller, source: WatchedSource, p
     announce(path, shard=0)
     announce(path, shard=1)
     source.drain(FEEDS[0])
-    heads = SqliteFeedSource(path).peek(FEEDS[0], "reader").heads
+    heads = SqliteFeedSource(path).poll(FEEDS[0], "reader").heads
     source.begin_consumer("reader", FEEDS[0], heads, by="test")
     with poller.watch(FEEDS[0], "reader") as watch, poller.watch(FEEDS[0], "reader", [1]) as narrow:
         assert set(watch.wait({})) == {0, 1}
@@ -166,7 +166,7 @@ def test_cursors_are_those_of_who_waits(poller: Poller, source: WatchedSource, p
         assert set(watch.wait({0: heads[0], 1: heads[1].previous()})) == {1}
 
 
-def test_an_event_is_seen_at_the_next_look(
+def test_an_event_is_seen_at_the_next_poll(
     poller: Poller, source: WatchedSource, clock: Clock, path: str, threads: ThreadPoolExecutor
 ) -> None:
     """An interval after the last one, not before; who waits again waits for the next."""
@@ -314,7 +314,7 @@ def test_a_loop_waits_without_being_held_up(poller: Poller, source: WatchedSourc
             announce(path)
             with poller.watch(FEEDS[0], "newcomer") as newcomer:
                 assert set(await newcomer.wait_async({})) == {0}
-            assert [set(news) for news in await asyncio.gather(*waits[1:])] == [{0}, {0}]
+            assert [set(new_events) for new_events in await asyncio.gather(*waits[1:])] == [{0}, {0}]
 
     asyncio.run(wait())
     gc.collect()

@@ -15,7 +15,7 @@ import pytest
 from airflow_changefeed.consumers.events.batch import Batch
 from airflow_changefeed.consumers.handlers.attempt import Backoff
 from airflow_changefeed.consumers.handlers.run import run_consumer
-from airflow_changefeed.core.consumer import LetterState, OnPoison, Outcome
+from airflow_changefeed.core.consumer import DeadLetterState, OnPoison, Outcome
 from airflow_changefeed.exceptions import InvalidArgumentError, PoisonError, WorkTransactionError
 from tests.unit.consumers.feeds import CAPTURE, NAME, PLAIN, Shop
 from tests.unit.consumers.runs import SAY, Sayer, log_of, run
@@ -79,15 +79,15 @@ def test_attempts_are_counted_across_restarts(shop: Shop) -> None:
 
 
 def test_a_parked_event_is_left_behind_and_the_next_ones_are_handled(shop: Shop) -> None:
-    """Its window is not complete: the ack stays below it until it is settled."""
+    """Its window is not complete: the ack stays below it until it is resolved."""
     shop.create(max_attempts=2, on_poison=OnPoison.PARK)
     shop.insert("a", "b", "c")
     done = run(shop, Sayer(b=9))
     assert (done.events, done.parked, shop.said()) == (2, 1, ["a", "c"])
-    (letter,) = shop.source.dead_letters(CAPTURE)
-    assert (letter.attempts, letter.reason) == (2, "ValueError: cannot do b")
+    (dead_letter,) = shop.source.dead_letters(CAPTURE)
+    assert (dead_letter.attempts, dead_letter.reason) == (2, "ValueError: cannot do b")
     (row,) = shop.source.cursors(CAPTURE, NAME)
-    assert row.ack < letter.ulid < row.ulid
+    assert row.ack < dead_letter.ulid < row.ulid
 
 
 def test_a_letter_that_is_to_be_retried_goes_through_the_handler_again(shop: Shop) -> None:
@@ -95,12 +95,12 @@ def test_a_letter_that_is_to_be_retried_goes_through_the_handler_again(shop: Sho
     shop.create(max_attempts=1, on_poison=OnPoison.PARK)
     shop.insert("a", "b")
     run(shop, Sayer(a=1))
-    (letter,) = shop.source.dead_letters(CAPTURE)
-    shop.source.settle_letter(letter.number, LetterState.RETRY, by="test")
+    (dead_letter,) = shop.source.dead_letters(CAPTURE)
+    shop.source.resolve_dead_letter(dead_letter.number, DeadLetterState.RETRY, by="test")
     assert run(shop, Sayer(a=1)).parked == 1
     (again,) = shop.source.dead_letters(CAPTURE)
-    assert (again.state, again.attempts) == (LetterState.PARKED, 2)
-    shop.source.settle_letter(letter.number, LetterState.RETRY, by="test")
+    assert (again.state, again.attempts) == (DeadLetterState.PARKED, 2)
+    shop.source.resolve_dead_letter(dead_letter.number, DeadLetterState.RETRY, by="test")
     assert run(shop, Sayer()).events == 1
     assert shop.source.dead_letters(CAPTURE) == []
     assert shop.said() == ["b", "a"]
@@ -113,12 +113,12 @@ def test_a_letter_is_taken_on_while_the_consumer_runs(shop: Shop) -> None:
     shop.create(max_attempts=1, on_poison=OnPoison.PARK)
     shop.insert("a")
     run(shop, Sayer(a=1))
-    (letter,) = shop.source.dead_letters(CAPTURE)
+    (dead_letter,) = shop.source.dead_letters(CAPTURE)
     stop = threading.Event()
 
     def meanwhile(number: int) -> None:
         if number == 0:
-            shop.source.settle_letter(letter.number, LetterState.RETRY, by="test")
+            shop.source.resolve_dead_letter(dead_letter.number, DeadLetterState.RETRY, by="test")
         if number > 60:
             stop.set()
 
@@ -161,7 +161,7 @@ def test_only_what_failed_is_parked(shop: Shop) -> None:
     shop.create(max_attempts=1, on_poison=OnPoison.PARK)
     shop.insert(*"abcde")
     assert run(shop, Sayer(a=9), batch=Batch(events=5), max_events=1).parked == 1
-    assert [letter.reason for letter in shop.source.dead_letters()] == ["ValueError: cannot do a"]
+    assert [dead_letter.reason for dead_letter in shop.source.dead_letters()] == ["ValueError: cannot do a"]
     assert run(shop, Sayer(), batch=Batch(events=5)).events == 4
 
 

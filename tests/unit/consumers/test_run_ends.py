@@ -77,12 +77,12 @@ class Away:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.source, name)
 
-    def peek(self, *arguments: Any) -> Any:
+    def poll(self, *arguments: Any) -> Any:
         """Fail for so many calls."""
         if self.calls:
             self.calls -= 1
             raise SourceUnavailableError("the database is away")
-        return self.source.peek(*arguments)
+        return self.source.poll(*arguments)
 
 
 def test_a_database_that_was_away_is_gone_on_with(shop: Shop) -> None:

@@ -59,7 +59,7 @@ def test_a_row_is_published_as_its_frontiers_end(
     frontier: Frontier, version: int, at: datetime, by: str
 ) -> None:
     """The cursor is where the unbroken run ends, whatever is complete ahead."""
-    row = CursorRow("export", "nyc.Flight", 3, frontier, version, at, by, lease_token=5, lease_holder="x")
+    row = CursorRow("export", "nyc.Flight", 3, frontier, version, at, by, fencing_token=5, lease_holder="x")
     document = CursorDocument.of_rows(DatabaseIdentity(DATABASE, "fork"), "export", "nyc.Flight", [row])
     assert document.shards == {3: Cursor(frontier.upto, version, at, by)}
     assert (document.database, document.recovery_fork) == (DATABASE, "fork")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_changefeed.core.times import to_milliseconds
-from airflow_changefeed.core.ulid import ShardClock, Ulid, UlidRange, random_80_bits
+from airflow_changefeed.core.ulid import HighWater, Ulid, UlidRange, random_80_bits
 from airflow_changefeed.exceptions import InvalidUlidError, InvalidWindowError
 from tests.unit.core.strategies import milliseconds, numbers, ranges, times, ulids
 
@@ -186,7 +186,7 @@ def test_a_clock_gives_ascending_ulids_at_the_running_maximum(
     steps: list[tuple[str, int, int]], now: int, tolerance: int
 ) -> None:
     """Each ULID is above the last, none below a seal, each at the running maximum of hints and seals."""
-    clock, expected, last = ShardClock(0, 0, now, tolerance), 0, 0
+    clock, expected, last = HighWater(0, 0, now, tolerance), 0, 0
     for step, ms, count in steps:
         if step == "raise":
             clock.raise_to(ms)
@@ -205,7 +205,7 @@ def test_a_clock_gives_ascending_ulids_at_the_running_maximum(
 def test_a_hint_beyond_the_tolerance_takes_the_present(now: int, beyond: int) -> None:
     """One wrong hint does not poison the clock; one within the tolerance is taken."""
     tolerance = 3_600_000
-    clock = ShardClock(0, 0, now, tolerance)
+    clock = HighWater(0, 0, now, tolerance)
     assert clock.give(now + tolerance + beyond) >> 80 == now == clock.ms
     assert clock.give(now + tolerance) >> 80 == now + tolerance
 
@@ -213,14 +213,14 @@ def test_a_hint_beyond_the_tolerance_takes_the_present(now: int, beyond: int) ->
 @given(_clock_ms, _clock_ms)
 def test_raising_a_clock_never_lowers_it(start: int, to: int) -> None:
     """A seal of the past keeps the clock."""
-    clock = ShardClock(start, 0, 0, 0)
+    clock = HighWater(start, 0, 0, 0)
     clock.raise_to(to)
     assert clock.ms == max(start, to)
 
 
 def test_a_millisecond_that_runs_over_carries_into_the_time_and_the_clock_follows() -> None:
     """More than fit into a millisecond keep their order."""
-    clock = ShardClock(5, 0, 10, 0, randomness=lambda: _LOW - 1)
+    clock = HighWater(5, 0, 10, 0, randomness=lambda: _LOW - 1)
     first = clock.give(5, 3)
     assert first == 6 * _LOW - 1
     assert clock.ms == 6
@@ -231,6 +231,6 @@ def test_a_millisecond_that_runs_over_carries_into_the_time_and_the_clock_follow
 def test_a_clock_goes_on_above_the_last_ulid_it_finds(last: int, ms: int) -> None:
     """A clock made from stored state never gives a ULID again, whatever its time says."""
     last >>= 2
-    clock = ShardClock(ms, last, ms, 0)
+    clock = HighWater(ms, last, ms, 0)
     assert clock.give(0) > last
     assert timedelta(milliseconds=clock.ms) >= timedelta(milliseconds=ms)

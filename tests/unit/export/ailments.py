@@ -257,7 +257,11 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
         {},
         "its journal mode is delete",
     ),
-    FaultKind.CLOCK_AHEAD: (_hint_ahead, {"open_store": None}, f"feed {FEED}, shard 2: its clock is at"),
+    FaultKind.HIGH_WATER_AHEAD: (
+        _hint_ahead,
+        {"open_store": None},
+        f"feed {FEED}, shard 2: its high-water time is",
+    ),
     FaultKind.OUTBOX_NOT_DRAINED: (
         rest_undrained,
         {},
@@ -331,7 +335,7 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
         "(imported)",
     ),
     FaultKind.EXPORT_MISSING: (_export_moved, {}, f"holds no export of feed '{FEED}'"),
-    FaultKind.NOT_LOOKED_AT: (
+    FaultKind.NOT_CHECKED: (
         insert_history,
         {"open_store": None},
         f"feed {FEED}: whether windows with inserted history (1 marks) were exported again. Name the export",

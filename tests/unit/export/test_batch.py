@@ -82,7 +82,7 @@ def test_leases_are_renewed_for_as_long_as_the_batch_takes(
         assert leases is not None
 
         def grants() -> int:
-            return min(row.lease_token for row in source.cursors(FEED, CONSUMER))
+            return min(row.fencing_token for row in source.cursors(FEED, CONSUMER))
 
         first = grants()
         until(lambda: grants() > first + 3)

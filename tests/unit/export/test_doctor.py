@@ -142,7 +142,7 @@ def test_a_lost_event_table_is_told_with_what_it_hides(patient: Patient) -> None
     patient.sql(f'alter table "{FEED}" rename to "nyc.Elsewhere"')
     lost, hidden = patient.examine(open_store=None).faults
     assert lost.kind is FaultKind.EVENT_TABLE_MISSING
-    assert hidden.kind is FaultKind.NOT_LOOKED_AT
+    assert hidden.kind is FaultKind.NOT_CHECKED
     assert hidden.where == "; ".join(
         f"{what} of feed {FEED}"
         for what in ("shards", "cursors", "stale marks", "consumers", "dead letters", "Variables")
@@ -153,8 +153,8 @@ def test_a_lost_table_of_ours_hides_only_what_it_held(patient: Patient) -> None:
     """The other checks go on, whatever the driver says."""
     patient.sql(f'drop table "changefeed.state:{FEED}"')
     found = patient.examine().faults
-    assert {fault.kind for fault in found} >= {FaultKind.TABLE_MISSING, FaultKind.NOT_LOOKED_AT}
-    (hidden,) = (fault for fault in found if fault.kind is FaultKind.NOT_LOOKED_AT)
+    assert {fault.kind for fault in found} >= {FaultKind.TABLE_MISSING, FaultKind.NOT_CHECKED}
+    (hidden,) = (fault for fault in found if fault.kind is FaultKind.NOT_CHECKED)
     assert hidden.where == f"shards of feed {FEED}"
     assert "no such table" in hidden.what
 
@@ -254,8 +254,10 @@ def test_a_file_that_is_not_there_is_refused(patient: Patient, tmp_path: Path) -
 
 def test_limits_that_mean_nothing_are_refused() -> None:
     """All of them at once."""
-    with pytest.raises(InvalidArgumentError, match=r"clock_ahead must be .*; role must be one of readers"):
-        Limits(clock_ahead=timedelta(0), role="owner")
+    with pytest.raises(
+        InvalidArgumentError, match=r"high_water_ahead must be .*; role must be one of readers"
+    ):
+        Limits(high_water_ahead=timedelta(0), role="owner")
 
 
 def test_limits_are_heeded(patient: Patient) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_changefeed.core.capture import CapturedTable, Operation
 from airflow_changefeed.exceptions import FoldError, InvalidWindowError, ManifestError, NotExportedError
-from airflow_changefeed.fold.plan import find_fold
+from airflow_changefeed.folding.plan import find_fold
 from airflow_changefeed.output.store import ExportStore
 from tests.unit.export.captures import CAPTURE, IMAGE, TABLE, CapturedExport, Event, reshaped, shape
 from tests.unit.export.flights import START, Flights, hours
@@ -219,7 +219,7 @@ def test_a_capture_of_a_table_with_rows_needs_a_reset(export: CapturedExport) ->
     """Whether there is one, only the events say."""
     export.shape = reshaped(shape(), is_whole=False)
     fill(export)
-    assert "settle_capture" in find_fold(export.store).unknown
+    assert "resolve_capture" in find_fold(export.store).unknown
 
 
 def test_a_gap_makes_unsure_what_was_not_sealed_when_it_was_found(export: CapturedExport) -> None:

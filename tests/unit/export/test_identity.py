@@ -19,7 +19,7 @@ from airflow_changefeed.cursors.recovery import adopt, publish, rebuild
 from airflow_changefeed.cursors.variable_state import VariableKind, variable_state
 from airflow_changefeed.doctor.variables import variable_faults
 from airflow_changefeed.exceptions import CursorEditedError, FeedNotFoundError, ForeignOutputError
-from airflow_changefeed.export.completed import ToldExport
+from airflow_changefeed.export.completed import CompletedExport
 from airflow_changefeed.output import claims
 from airflow_changefeed.output import commit as protocol
 from airflow_changefeed.output.store import ExportStore
@@ -337,10 +337,10 @@ def test_what_reads_an_output_beside_a_database_notices_another_one(
         rebuild(us.source, Variables(), "tests", FEED, store, by="me")
     assert us.source.cursors(FEED) == []
     window = hours(0, 1)[0]
-    told = ToldExport(FEED, store.path, window, 0, (), (0,), database=OTHER)
+    told = CompletedExport(FEED, store.path, window, 0, (), (0,), database=OTHER)
     with pytest.raises(ForeignOutputError, match=OTHER):
         told.files()
-    assert ToldExport.from_extra(told.to_extra()) == told
+    assert CompletedExport.from_extra(told.to_extra()) == told
 
 
 # ---- the identity itself

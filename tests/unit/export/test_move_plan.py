@@ -122,7 +122,7 @@ def test_a_time_that_a_shard_has_not_come_to_is_its_clock(
         (CONSUMER, "nyc.Weather", end_of(1), None, FeedNotFoundError, "nyc.Weather"),
         (CONSUMER, FEED, end_of(1), [0, 7], ShardNotFoundError, "no cursor for shard 7.*it has 0, 1"),
         (CONSUMER, FEED, end_of(1), [0, 0], InvalidArgumentError, "named twice"),
-        (CONSUMER, FEED, FAR, None, CursorBeyondFeedError, "highest place of shard 0 .*restored.*latest"),
+        (CONSUMER, FEED, FAR, None, CursorBeyondFeedError, "highest position of shard 0 .*restored.*latest"),
         (CONSUMER, FEED, datetime(2099, 1, 1, tzinfo=timezone.utc), None, FutureTimeError, "latest"),
         (CONSUMER, FEED, datetime(2013, 1, 1), None, InvalidWindowError, "zone"),
         (CONSUMER, FEED, end_of(0), None, PurgedError, "purged up to .* in shard 0.*earliest"),

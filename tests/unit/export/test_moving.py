@@ -15,7 +15,7 @@ from airflow_changefeed.core.consumer import (
     Beginning,
     ConsumerSpec,
     Consumption,
-    LetterState,
+    DeadLetterState,
     Outcome,
     Parked,
 )
@@ -149,7 +149,7 @@ def test_a_move_needs_cursors_and_few_words(
 def test_an_edited_variable_stops_a_move(
     source: SqliteFeedSource, variables: Variables, exported: list[CursorRow]
 ) -> None:
-    """As it stops everything, with both values and the commands that settle it."""
+    """As it stops everything, with both values and the commands that resolve it."""
     moves = plan(source, end_of(1))
     edit(variables, set_ulid)
     edit(variables, lambda value: value["shards"]["1"].update(ulid=str(end_of(7))))
@@ -199,7 +199,7 @@ def test_a_variable_that_is_nonsense_is_told_with_both_values(
 
 def test_names_in_commands_are_quoted() -> None:
     """So that they can be pasted."""
-    adopt, _ = cursors.settle_commands("my lake", "nyc.Flight $1")
+    adopt, _ = cursors.recovery_commands("my lake", "nyc.Flight $1")
     assert adopt == "airflow changefeed cursor adopt 'my lake' --feed 'nyc.Flight $1' --conn-id ..."
 
 
@@ -212,9 +212,9 @@ def test_whoever_runs_is_named_and_can_be_stopped(
         with pytest.raises(LeaseHeldError, match=r"held by 'a batch#.*nothing was moved") as refused:
             move(source, variables, moves)
         with leases.tokens() as tokens:
-            command = f"consumer revoke warehouse --feed nyc.Flight --shard 0 --lease-token {tokens[0]}"
+            command = f"consumer revoke warehouse --feed nyc.Flight --shard 0 --fencing-token {tokens[0]}"
             assert command in refused.value.message
-            source.revoke_lease(CONSUMER, FEED, 0, lease_token=tokens[0])
+            source.revoke_lease(CONSUMER, FEED, 0, fencing_token=tokens[0])
             move(source, variables, moves)
             with pytest.raises(LeaseLostError):
                 cursors.move(
@@ -274,9 +274,11 @@ def park(source: SqliteFeedSource, shard: int, count: int) -> list[Ulid]:
             attempt = Attempt(ulid, ulid, 1, 1, source.now(), Outcome.FAILED, "no") if not place else None
             parked = Parked(ulid, 1, "no") if not place else None
             with session.transaction():
-                step = Consumption(*(shard, ulid, row.resource_version, row.lease_token, 60), attempt, parked)
+                step = Consumption(
+                    *(shard, ulid, row.resource_version, row.fencing_token, 60), attempt, parked
+                )
                 row = session.consume(step)
-    source.leave("billing", FEED, {shard: row.lease_token}, holder="worker")
+    source.leave("billing", FEED, {shard: row.fencing_token}, holder="worker")
     return events
 
 
@@ -292,8 +294,8 @@ def test_a_consumer_of_events_is_moved_without_a_variable(
     assert (row.ulid, row.ack) == (events[2], events[0].previous())
     assert variables.values == {}
     assert [(one.by, one.why) for one in source.history(FEED, "billing", shard=0)][:1] == [("anna", "set")]
-    (letter,) = source.dead_letters()
-    source.settle_letter(letter.number, LetterState.DROPPED, by="anna")
+    (dead_letter,) = source.dead_letters()
+    source.resolve_dead_letter(dead_letter.number, DeadLetterState.DROPPED, by="anna")
     rows = move_to(
         source, variables, "billing", FEED, plan_moves(source, "billing", FEED, events[1], [0]), by="anna"
     )
@@ -311,8 +313,8 @@ def test_a_consumer_that_runs_is_not_moved_beneath_itself(
         move_to(source, variables, "billing", FEED, moves, by="anna", timeout=0.1)
     (event,) = source.read_feed(FEED, 0, events[-1], 1)
     with closing(source.open_session("billing", FEED)) as session, session.transaction():
-        row = session.consume(Consumption(0, event.ulid, row.resource_version, row.lease_token, 60))
-    source.leave("billing", FEED, {0: row.lease_token}, holder="worker")
+        row = session.consume(Consumption(0, event.ulid, row.resource_version, row.fencing_token, 60))
+    source.leave("billing", FEED, {0: row.fencing_token}, holder="worker")
     with pytest.raises(StaleVersionError, match=str(event.ulid)):
         move_to(source, variables, "billing", FEED, moves, by="anna")
 

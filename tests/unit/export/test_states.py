@@ -13,7 +13,7 @@ import pytest
 
 from airflow_changefeed.core import documents
 from airflow_changefeed.exceptions import ForeignOutputError, ManifestError, OutputNotWritableError
-from airflow_changefeed.fold.states import KIND, StateStore, new_attempt
+from airflow_changefeed.folding.states import KIND, StateStore, new_attempt
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import Files, LocalFiles
 from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport

@@ -107,7 +107,7 @@ def test_an_old_value_of_the_variable_is_older(
     assert_published(source, variables)
 
 
-def test_a_restored_database_is_explained_and_settled(
+def test_a_restored_database_is_explained_and_resolved(
     source: SqliteFeedSource, variables: Variables, exported: list[CursorRow]
 ) -> None:
     """Its clock is behind the cursor that was published: nothing moves until a person chooses."""
@@ -117,7 +117,7 @@ def test_a_restored_database_is_explained_and_settled(
         move(source, variables, plan(source, end_of(1)))
     assert f"the Variable says {ahead}" in refused.value.message
     assert f"the database {end_of(5)}" in refused.value.message
-    with pytest.raises(CursorBeyondFeedError, match=r"beyond the shard's clock.*publish"):
+    with pytest.raises(CursorBeyondFeedError, match=r"beyond the shard's high-water time.*publish"):
         recovery.adopt(source, variables, CONSUMER, FEED, by="anna")
     with pytest.raises(CursorBeyondFeedError, match="restored to an earlier state"):
         plan(source, ahead, 0)

@@ -202,7 +202,7 @@ def test_rows_that_were_counted_are_compared_with_what_was_recorded() -> None:
     assert "table s.T" in gap.where
     assert "it has 2 rows, and by what was recorded it should have 3" in str(gap)
     (busy,) = found(None)
-    assert busy.kind is FaultKind.NOT_LOOKED_AT
+    assert busy.kind is FaultKind.NOT_CHECKED
     assert "number of rows" in str(busy)
 
 

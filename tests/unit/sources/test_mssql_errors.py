@@ -87,9 +87,9 @@ TEXTS = {
     1219: "Your session has been disconnected because of a high priority DDL operation.",
     0: "A severe error occurred on the current command.  The results, if any, should be discarded.",
     17809: "Could not connect because the maximum number of '1' user connections has already been reached.",
-    8144: "Procedure or function peek_feed:s.T has too many arguments specified.",
-    8145: "@consumer is not a parameter for procedure peek_feed:s.T.",
-    8146: "Procedure peek_feed:s.T has no parameters and arguments were supplied.",
+    8144: "Procedure or function poll_feed:s.T has too many arguments specified.",
+    8145: "@consumer is not a parameter for procedure poll_feed:s.T.",
+    8146: "Procedure poll_feed:s.T has no parameters and arguments were supplied.",
     1205: "Transaction (Process ID 56) was deadlocked on lock resources with another process and has been "
     "chosen as the deadlock victim. Rerun the transaction.",
     1222: "Lock request time out period exceeded.",

@@ -236,7 +236,7 @@ def test_a_capture_has_objects_and_rights_of_its_own() -> None:
     assert more == {f"readable_{name}" for name in of_captures} | {
         "check_capture",
         "compare_capture",
-        "settle_capture",
+        "resolve_capture",
     }
 
 
@@ -249,7 +249,7 @@ def test_the_objects_of_an_installation_are_those_of_its_script() -> None:
     plain = {"feeds", "dropped_feeds", "consumers", "dropped_consumers", "cursor_history", "stale_marks"}
     plain |= {"writer_locks"}
     assert {name for name, kind in found.items() if kind == "table"} == plain | captures
-    assert {name for name, kind in found.items() if kind == "sequence"} == {"sequence", "lease_token"}
+    assert {name for name, kind in found.items() if kind == "sequence"} == {"sequence", "fencing_token"}
 
 
 def test_the_rights_of_a_role_are_those_that_are_granted() -> None:

@@ -88,7 +88,7 @@ def test_a_hint_that_is_no_time_is_refused_to_its_writer(
 def test_a_hint_that_an_older_outbox_took_does_not_stop_the_drain(
     source: SqliteFeedSource, sql: Callable[..., Any]
 ) -> None:
-    """It is worth as much as an old one: the event takes the shard's clock."""
+    """It is worth as much as an old one: the event takes the shard's high-water time."""
     sql("pragma ignore_check_constraints = on")
     sql(f"insert into {OUTBOX} (id, time_hint) values (1, 'garbage')")
     assert source.drain("t") == {0: 1}

@@ -121,14 +121,14 @@ def test_a_table_whose_key_can_be_null_is_made_again_as_the_reference_says(file:
     assert file.changes("parts_changes") == [("add", None, {"code": "a", "price": 1})]
 
 
-def test_a_key_that_can_be_null_by_now_is_refused_when_a_gap_is_settled(file: CaptureFile) -> None:
+def test_a_key_that_can_be_null_by_now_is_refused_when_a_gap_is_resolved(file: CaptureFile) -> None:
     """The table was made anew meanwhile, with the same names."""
     file.sql("create table shoe (id text not null primary key)")
     file.enable("shoe")
     file.sql("drop table shoe", "create table shoe (id text primary key)")
     file.source.check_capture("shoe_changes")
     with pytest.raises(FeedSetupError, match="key column 'id' of table 'shoe' can be null"):
-        file.source.settle_capture("shoe_changes", note="made anew", by="me", resync=True)
+        file.source.resolve_capture("shoe_changes", note="made anew", by="me", resync=True)
 
 
 def test_all_reasons_are_told_at_once(file: CaptureFile) -> None:
@@ -219,7 +219,7 @@ def test_a_capture_that_is_not_there_is_named_with_those_that_are(file: CaptureF
         source.refresh_capture,
         source.check_capture,
         source.capture_gaps,
-        lambda name: source.settle_capture(name, note="x", by="y"),
+        lambda name: source.resolve_capture(name, note="x", by="y"),
     ]
     for call in calls:
         with pytest.raises(CaptureNotFoundError, match="no capture 'nope' in this database; it has none"):
@@ -275,14 +275,14 @@ def test_a_look_finds_what_waits_in_each_shard(file: CaptureFile) -> None:
     """At the first look, which knows no capture yet, and at later ones; also when it has become another."""
     file.enable(TableCapture("flight", shard="id % 3"))
     source = file.source
-    assert source.peek(NAME, "reader").shards == ()
+    assert source.poll(NAME, "reader").shards == ()
     file.sql("insert into flight values (1, 'a', 1), (5, 'b', 2)")
     for _ in range(2):
-        news = source.peek(NAME, "reader").news
-        assert {shard: found.has_outbox for shard, found in news.items()} == {1: True, 2: True}
+        new_events = source.poll(NAME, "reader").new_events
+        assert {shard: found.has_outbox for shard, found in new_events.items()} == {1: True, 2: True}
     source.drain(NAME)
     file.sql("delete from flight where id = 5")
-    looks = source.peek(NAME, "reader").news
+    looks = source.poll(NAME, "reader").new_events
     assert {shard: (one.has_outbox, one.head is None) for shard, one in looks.items()} == {
         1: (False, False),
         2: (True, False),
@@ -292,7 +292,7 @@ def test_a_look_finds_what_waits_in_each_shard(file: CaptureFile) -> None:
     file.sql(f"create table {NAME} (id integer primary key)")
     source.set_up_feed(NAME)
     file.sql(f'insert into "changefeed.outbox:{NAME}" (shard_id, id) values (8, 1)')
-    assert source.peek(NAME, "reader").shards == (8,)
+    assert source.poll(NAME, "reader").shards == (8,)
 
 
 def test_a_purge_removes_the_captured_rows_too(file: CaptureFile) -> None:
@@ -361,7 +361,7 @@ def test_a_disabled_capture_keeps_its_feed(file: CaptureFile) -> None:
     file.sql(FLIGHT, "insert into flight values (9, 'x', 9)")
     (gap,) = file.enable("flight", snapshot=True).gaps
     assert "not recorded while the capture was disabled" in gap.reason
-    source.settle_capture(NAME, note="recorded anew", by="test")
+    source.resolve_capture(NAME, note="recorded anew", by="test")
     file.sql("update flight set status = 'y'")
     assert [change[0] for change in file.changes(NAME)] == ["add", "reset", "add", "upd"]
     source.seal(NAME, source.now())

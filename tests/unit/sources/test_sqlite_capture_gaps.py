@@ -59,8 +59,8 @@ def _kinds(file: CaptureFile) -> list[FaultKind]:
 
 
 @pytest.mark.parametrize("case", UNSEEN)
-def test_what_passed_unseen_is_found_kept_and_settled(file: CaptureFile, case: str) -> None:
-    """Once, with the table, the reason and the remedy; nothing is sealed before it is settled."""
+def test_what_passed_unseen_is_found_kept_and_resolved(file: CaptureFile, case: str) -> None:
+    """Once, with the table, the reason and the remedy; nothing is sealed before it is resolved."""
     statements, reason = UNSEEN[case]
     file.sql(*statements)
     source, sealed = file.source, file.source.feed(NAME).sealed_until
@@ -68,15 +68,15 @@ def test_what_passed_unseen_is_found_kept_and_settled(file: CaptureFile, case: s
         with pytest.raises(CaptureGapError) as caught:
             source.seal(NAME, after_now(source))
         assert reason.replace('"', "'") in caught.value.message
-        assert f"airflow changefeed capture settle {NAME}" in caught.value.message
+        assert f"airflow changefeed capture resolve {NAME}" in caught.value.message
         assert source.feed(NAME).sealed_until == sealed
     (gap,) = source.capture_gaps(NAME)
-    assert (gap.table, gap.after, gap.settled_at) == ("flight", sealed, None)
+    assert (gap.table, gap.after, gap.resolved_at) == ("flight", sealed, None)
     assert FaultKind.CAPTURE_GAP in _kinds(file)
     file.sql(*BACK.get(case, ()))
-    source.settle_capture(NAME, note="looked at it", by="test", resync=True)
+    source.resolve_capture(NAME, note="looked at it", by="test", resync=True)
     (gap,) = source.capture_gaps(NAME)
-    assert (gap.settled_by, gap.note) == ("test", "looked at it")
+    assert (gap.resolved_by, gap.note) == ("test", "looked at it")
     rows = dict(file.sql("select id, status from flight"))
     events = [event for event in file.events(NAME) if event["changefeed_time"] >= gap.found_at]
     (last,) = [number for number, event in enumerate(events) if event["type"] == "reset"]
@@ -87,40 +87,40 @@ def test_what_passed_unseen_is_found_kept_and_settled(file: CaptureFile, case: s
     assert _kinds(file) == []
 
 
-def test_a_table_that_is_gone_for_good_is_settled_when_the_capture_is_disabled(file: CaptureFile) -> None:
+def test_a_table_that_is_gone_for_good_is_resolved_when_the_capture_is_disabled(file: CaptureFile) -> None:
     """Before, it says what to do."""
     file.sql("drop table flight")
     source = file.source
     assert len(source.check_capture(NAME)) == 1
     with pytest.raises(FeedSetupError, match="table 'flight' is gone: bring it back, or disable the capture"):
-        source.settle_capture(NAME, note="gone", by="test")
+        source.resolve_capture(NAME, note="gone", by="test")
     source.disable_capture(NAME)
-    assert source.settle_capture(NAME, note="gone", by="test").gaps == ()
+    assert source.resolve_capture(NAME, note="gone", by="test").gaps == ()
     source.seal(NAME, after_now(source))
 
 
-def test_a_gap_that_nobody_has_seen_is_not_settled(file: CaptureFile) -> None:
-    """It is told first, by the settling itself if nothing looked before."""
+def test_a_gap_that_nobody_has_seen_is_not_resolved(file: CaptureFile) -> None:
+    """It is told first, by the resolving itself if nothing looked before."""
     file.sql(f"drop trigger {TRIGGER}")
     source = file.source
     with pytest.raises(CaptureGapError, match="was dropped"):
-        source.settle_capture(NAME, note="all is well", by="test")
+        source.resolve_capture(NAME, note="all is well", by="test")
     assert len(source.capture(NAME).gaps) == 1
     file.sql("delete from flight where id = 1", "alter table flight rename to flown")
     with pytest.raises(FeedSetupError, match="table 'flight' is gone"):
-        source.settle_capture(NAME, note="only the trigger", by="test")
+        source.resolve_capture(NAME, note="only the trigger", by="test")
     file.sql("alter table flown rename to flight", "insert or replace into flight values (2, 'x')")
-    assert source.settle_capture(NAME, note="all of it", by="test", resync=True).gaps == ()
+    assert source.resolve_capture(NAME, note="all of it", by="test", resync=True).gaps == ()
 
 
-def test_settling_needs_a_person_and_a_note(file: CaptureFile) -> None:
+def test_resolving_needs_a_person_and_a_note(file: CaptureFile) -> None:
     """And is harmless where nothing is open; a resync records all rows anew all the same."""
     with pytest.raises(InvalidArgumentError) as caught:
-        file.source.settle_capture(NAME, note=" ", by="")
+        file.source.resolve_capture(NAME, note=" ", by="")
     assert len(caught.value.facts["problems"]) == 2
-    assert file.source.settle_capture(NAME, note="n", by="b").gaps == ()
+    assert file.source.resolve_capture(NAME, note="n", by="b").gaps == ()
     assert len(file.changes(NAME)) == 2
-    file.source.settle_capture(NAME, note="n", by="b", resync=True)
+    file.source.resolve_capture(NAME, note="n", by="b", resync=True)
     assert [kind for kind, _, _ in file.changes(NAME)[2:]] == ["reset", "add", "add"]
 
 
@@ -128,7 +128,7 @@ def test_a_refresh_or_a_pause_does_not_hide_what_passed_before(file: CaptureFile
     """Both make triggers anew, or none; the gap is kept."""
     file.sql(f"drop trigger {TRIGGER}")
     assert len(file.source.refresh_capture(NAME).gaps) == 1
-    file.source.settle_capture(NAME, note="n", by="b")
+    file.source.resolve_capture(NAME, note="n", by="b")
     file.sql(f"drop trigger {TRIGGER}")
     file.source.disable_capture(NAME)
     assert len(file.source.capture(NAME).gaps) == 1
@@ -160,7 +160,7 @@ def test_a_resync_tells_every_shard_that_had_events(file: CaptureFile) -> None:
     file.source.drain("apart")
     file.sql('drop trigger "changefeed.capture:apart:0:delete"', "delete from flight where id = 3")
     assert len(file.source.check_capture("apart")) == 1
-    file.source.settle_capture("apart", note="n", by="b", resync=True)
+    file.source.resolve_capture("apart", note="n", by="b", resync=True)
     found = {
         shard: [
             (event["type"], event["new"] and event["new"]["id"])
@@ -191,4 +191,4 @@ def test_a_disabled_capture_records_no_rows(file: CaptureFile) -> None:
     """A resync that did nothing would close the gap all the same."""
     file.source.disable_capture(NAME)
     with pytest.raises(FeedSetupError, match="is disabled"):
-        file.source.settle_capture(NAME, note="n", by="b", resync=True)
+        file.source.resolve_capture(NAME, note="n", by="b", resync=True)

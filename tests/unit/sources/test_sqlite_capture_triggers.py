@@ -150,7 +150,7 @@ def test_cascades_and_older_triggers_are_recorded_in_their_order(path: Path) -> 
 
 
 def test_a_trigger_that_would_come_first_is_a_gap(flights: CaptureFile) -> None:
-    """SQLite fires the newest first, so what it does would be recorded before its cause; settling helps."""
+    """SQLite fires the newest first, so what it does would be recorded before its cause; resolving helps."""
     flights.sql(
         "create trigger touch after insert on flight begin "
         "update flight set status = upper(new.status) where id = new.id; end",
@@ -159,7 +159,7 @@ def test_a_trigger_that_would_come_first_is_a_gap(flights: CaptureFile) -> None:
     with pytest.raises(CaptureGapError, match="trigger 'touch' was made after those of the capture"):
         flights.source.seal("flight_changes", flights.source.now())
     assert [change[0] for change in flights.changes("flight_changes")] == ["upd", "add"]
-    flights.source.settle_capture("flight_changes", note="new trigger", by="test", resync=True)
+    flights.source.resolve_capture("flight_changes", note="new trigger", by="test", resync=True)
     flights.sql("insert into flight values (2, 'b')")
     flights.source.seal("flight_changes", flights.source.now())
     assert flights.changes("flight_changes")[-2:] == [
@@ -169,7 +169,7 @@ def test_a_trigger_that_would_come_first_is_a_gap(flights: CaptureFile) -> None:
 
 
 def test_a_newer_trigger_that_raises_ignore_is_a_gap(flights: CaptureFile) -> None:
-    """SQLite makes the change, and fires no other trigger for it; settling helps."""
+    """SQLite makes the change, and fires no other trigger for it; resolving helps."""
     flights.sql(
         "insert into flight values (1, 'a')",
         "create trigger quiet after update on flight begin select RAISE ( ignore ); end",
@@ -178,7 +178,7 @@ def test_a_newer_trigger_that_raises_ignore_is_a_gap(flights: CaptureFile) -> No
     with pytest.raises(CaptureGapError, match="trigger 'quiet' was made after those of the capture"):
         flights.source.seal("flight_changes", flights.source.now())
     assert [change[0] for change in flights.changes("flight_changes")] == ["add"]
-    flights.source.settle_capture("flight_changes", note="new trigger", by="test", resync=True)
+    flights.source.resolve_capture("flight_changes", note="new trigger", by="test", resync=True)
     flights.sql("update flight set status = 'c'")
     flights.source.seal("flight_changes", flights.source.now())
     assert flights.changes("flight_changes")[-1] == (

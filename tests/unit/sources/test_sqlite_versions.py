@@ -96,7 +96,7 @@ def test_an_overview_of_many_shards_is_a_few_statements(
     source.begin_consumer("export", "page", dict.fromkeys(range(300), Ulid.MIN), by="test")
     assert len(source.overview()[0].shards) == 300
     assert len(_traced(source.overview)) == len(before) < 30
-    behind = {standing.behind for shard in source.overview()[0].shards for standing in shard.consumers}
+    behind = {position.behind for shard in source.overview()[0].shards for position in shard.consumers}
     assert behind == {1 if kind is FeedKind.SERIALIZED else 0}
 
 

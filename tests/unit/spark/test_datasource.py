@@ -234,7 +234,7 @@ def test_deleted_rows_fail_or_leave_their_keys(flights: Flights) -> None:
 
 
 def test_a_schema_of_the_reader_chooses_columns(flights: Flights) -> None:
-    """Some of the columns in another order are given as asked for; settled when planned, as nobody loaded."""
+    """Some of the columns in another order are given as asked for; chosen when planned."""
     columns = StructType().add("delay", "double").add("changefeed_shard", "long").add("id", "long")
     options = {"type": "sqlite", "path": str(flights.path), "feed": FEED}
     reader = ChangefeedDataSource(options).reader(columns)

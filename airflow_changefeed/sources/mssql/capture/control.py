@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures in SQL Server: what enables, refreshes, checks and settles them; its procedures do the work."""
+"""Captures in SQL Server: what enables, refreshes, checks and resolves them; its procedures do the work."""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ class MssqlCaptures:
             # What was found stays found, so that asking again is harmless.
             return self.database.ask(check, capture=name)
         except CaptureGapError:
-            return [gap for gap in self.capture_gaps(name) if gap.settled_at is None]
+            return [gap for gap in self.capture_gaps(name) if gap.resolved_at is None]
 
-    def settle_capture(
+    def resolve_capture(
         self, name: str, *, note: str, by: str, resync: bool = False, resource_version: int | None = None
     ) -> CaptureInfo:
         """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
@@ -120,7 +120,7 @@ class MssqlCaptures:
         }
         with self.database.connect(capture=name) as session:
             self._capture(session, name)
-            self._call(session, f"settle_capture:{name}", arguments)
+            self._call(session, f"resolve_capture:{name}", arguments)
             return self._capture(session, name)
 
     def unexportable_values(

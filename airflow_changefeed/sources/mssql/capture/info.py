@@ -93,7 +93,7 @@ def load_gaps(session: Session, schema: str, registry: Registry, *, is_open: boo
     """
     Return the gaps of captures, by number.
 
-    :param is_open: False also gives those that are settled.
+    :param is_open: False also gives those that are resolved.
     """
     captures = {row["capture_id"]: row["name"] for row in registry.captures}
     tables = {(row["capture_id"], row["table_no"]): table_name(row) for row in registry.tables}
@@ -105,13 +105,14 @@ def load_gaps(session: Session, schema: str, registry: Registry, *, is_open: boo
             reason=row["reason"],
             found_at=as_time(row["found_at"]),
             after=None if row["after_time"] is None else as_time(row["after_time"]),
-            settled_at=None if row["settled_at"] is None else as_time(row["settled_at"]),
-            settled_by=row["settled_by"],
+            resolved_at=None if row["resolved_at"] is None else as_time(row["resolved_at"]),
+            resolved_by=row["resolved_by"],
             note=row["note"],
         )
         for row in session.records(
-            "select number, capture_id, table_no, reason, found_at, after_time, settled_at, settled_by, note "
-            f"from {quote(schema)}.[readable_capture_gaps] {'where settled_at is null ' if is_open else ''}"
+            "select number, capture_id, table_no, reason, found_at, after_time, resolved_at, "
+            "resolved_by, note "
+            f"from {quote(schema)}.[readable_capture_gaps] {'where resolved_at is null ' if is_open else ''}"
             "order by number"
         )
         if row["capture_id"] in captures

@@ -40,7 +40,7 @@ class Registry:
 
     :param tables: of the captures, by number within each.
     :param columns: that are captured, in their order within each table.
-    :param gaps: when they were found, also of those that are settled.
+    :param gaps: when they were found, also of those that are resolved.
     """
 
     captures: Sequence[Row]

@@ -207,7 +207,7 @@ def _lease(row: Mapping[str, Any], waiters: Sequence[Waiter]) -> LeaseInfo:
         consumer=row["consumer"],
         feed=row["feed"],
         shard=parse_shard(row["shard"]),
-        token=int(row["lease_token"]),
+        token=int(row["fencing_token"]),
         holder=row["lease_holder"],
         since=None if since is None else as_time(since),
         expires=None if expires is None else as_time(expires),

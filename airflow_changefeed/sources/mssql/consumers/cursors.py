@@ -77,7 +77,7 @@ class MssqlCursors:
                 for shard in in_order(shards):
                     value = {"shard_id": found.to_sql(shard), "holder": holder, "seconds": float(seconds)}
                     (row,) = _call(session, found, "take_lease", {"consumer": consumer, **value}, shard)
-                    tokens[shard] = int(row["lease_token"])
+                    tokens[shard] = int(row["fencing_token"])
         return {shard: tokens[shard] for shard in shards}
 
     @contextmanager
@@ -100,7 +100,7 @@ class MssqlCursors:
             found = load_feed(session, self.database.schema, feed)
             with session.transaction():
                 for shard in in_order(tokens):
-                    value = {"shard_id": found.to_sql(shard), "lease_token": tokens[shard]}
+                    value = {"shard_id": found.to_sql(shard), "fencing_token": tokens[shard]}
                     _call(session, found, "release_lease", {"consumer": consumer, **value})
 
     def move_cursors(
@@ -138,7 +138,7 @@ class MssqlCursors:
 
         return self.database.ask(question, feed=feed, consumer=consumer)
 
-    def revoke_lease(self, consumer: str, feed: str, shard: Shard, *, lease_token: int) -> None:
+    def revoke_lease(self, consumer: str, feed: str, shard: Shard, *, fencing_token: int) -> None:
         """See the protocol."""
         try:
             with (
@@ -146,12 +146,12 @@ class MssqlCursors:
                 self.database.connect(feed=feed, consumer=consumer) as session,
             ):
                 found = load_feed(session, self.database.schema, feed)
-                value = {"shard_id": found.to_sql(shard), "lease_token": lease_token}
+                value = {"shard_id": found.to_sql(shard), "fencing_token": fencing_token}
                 _call(session, found, "revoke_lease", {"consumer": consumer, **value}, shard)
         except StaleVersionError as error:
             if (row := error.facts.get("row")) is None:
                 raise
-            raise stale_lease(row, lease_token) from error
+            raise stale_lease(row, fencing_token) from error
 
     def drop_consumer(self, consumer: str, feed: str, *, resource_version: int | None = None) -> None:
         """See the protocol."""
@@ -184,7 +184,7 @@ def _move(feed: MssqlFeed, move: CursorMove) -> dict[str, Any]:
         "furthest": max(furthest, move.ack or Ulid.MIN).bytes,
         "ack": None if move.ack is None else move.ack.bytes,
         "expected_version": move.expected_version,
-        "lease_token": move.lease_token,
+        "fencing_token": move.fencing_token,
         "is_rewind": move.is_rewind or None,
     }
 
@@ -220,7 +220,7 @@ def _call(
     try:
         return session.records(sql, *values)
     except Exception as error:
-        asked = {name: arguments[name] for name in ("expected_version", "lease_token") if name in arguments}
+        asked = {name: arguments[name] for name in ("expected_version", "fencing_token") if name in arguments}
         if shard is not None:
             asked["shard"] = shard
         named = name_error(error, feed=feed.name, consumer=arguments["consumer"], **asked)
@@ -246,7 +246,7 @@ def cursor_row(feed: str, row: Mapping[str, Any]) -> CursorRow:
         resource_version=int(row["resource_version"]),
         moved_at=as_time(row["moved_at"]),
         moved_by=row["moved_by"],
-        lease_token=int(row["lease_token"]),
+        fencing_token=int(row["fencing_token"]),
         lease_holder=row["lease_holder"],
         lease_expires=None if expires is None else as_time(expires),
         ack=Ulid.of_bytes(row["ack"]),

@@ -11,8 +11,8 @@ from airflow_changefeed.core.consumer import (
     MAX_REASON,
     Attempt,
     DeadLetter,
+    DeadLetterState,
     Invocation,
-    LetterState,
     Outcome,
     Parked,
 )
@@ -27,7 +27,7 @@ from airflow_changefeed.sources.mssql.feed.control import without_zone
 from airflow_changefeed.sources.mssql.names import as_time, quote
 
 
-class MssqlLetters:
+class MssqlDeadLetters:
     """The part of the source that keeps what consumers could not do, and what they tried."""
 
     database: MssqlDatabase
@@ -38,29 +38,29 @@ class MssqlLetters:
         """See :class:`~airflow_changefeed.sources.base_consumers.ConsumerStore`, also for what follows."""
         arguments = {"consumer": consumer, "is_open": int(is_open)}
         (rows,) = ask_feeds(self.database, feed, "dead_letters", arguments)
-        return sorted(map(_letter, rows), key=lambda letter: letter.number)
+        return sorted(map(_letter, rows), key=lambda dead_letter: dead_letter.number)
 
-    def settle_letter(
-        self, number: int, state: LetterState, *, by: str, note: str | None = None
+    def resolve_dead_letter(
+        self, number: int, state: DeadLetterState, *, by: str, note: str | None = None
     ) -> DeadLetter:
         """See the protocol."""
         cut = None if note is None else note[:MAX_REASON]
-        return self._settle("settle_letter", number, {"state": state.value, "by": by, "note": cut})
+        return self._resolve("resolve_dead_letter", number, {"state": state.value, "by": by, "note": cut})
 
     def park_again(self, number: int, parked: Parked) -> DeadLetter:
         """See the protocol."""
         arguments = {"attempts": parked.attempts, "reason": parked.reason[:MAX_REASON]}
-        return self._settle("park_again", number, arguments)
+        return self._resolve("park_again", number, arguments)
 
-    def _settle(self, procedure: str, number: int, arguments: Record) -> DeadLetter:
-        with self.database.connect(letter=number) as session:
+    def _resolve(self, procedure: str, number: int, arguments: Record) -> DeadLetter:
+        with self.database.connect(dead_letter=number) as session:
             found = load_feed(session, self.database.schema, self._feed_of(session, number))
             ((row,),) = call_results(session, found, procedure, {"number": number, **arguments})
         return _letter(row)
 
     def _feed_of(self, session: Session, number: int) -> str:
         """Return the feed of a letter, whose procedures change it."""
-        function = f"{quote(self.database.schema)}.[letter_feed]"
+        function = f"{quote(self.database.schema)}.[dead_letter_feed]"
         ((feed,),) = session.rows(f"declare @number bigint = ?; select {function}(@number)", number)
         if feed is None:
             raise DeadLetterError(
@@ -115,20 +115,20 @@ def parked_arguments(parked: Parked) -> Record:
 
 
 def _letter(row: Mapping[str, Any]) -> DeadLetter:
-    settled_at = row["settled_at"]
+    resolved_at = row["resolved_at"]
     return DeadLetter(
         number=int(row["number"]),
         consumer=row["consumer"],
         feed=row["feed"],
         shard=parse_shard(row["shard"]),
         ulid=Ulid.of_bytes(row["ulid"]),
-        state=LetterState(row["state"]),
+        state=DeadLetterState(row["state"]),
         attempts=int(row["attempts"]),
         reason=row["reason"],
         parked_at=as_time(row["parked_at"]),
         parked_by=row["parked_by"],
-        settled_at=None if settled_at is None else as_time(settled_at),
-        settled_by=row["settled_by"],
+        resolved_at=None if resolved_at is None else as_time(resolved_at),
+        resolved_by=row["resolved_by"],
         note=row["note"],
     )
 
@@ -150,5 +150,5 @@ def _invocation(feed: str, row: Mapping[str, Any]) -> Invocation:
         ),
         ended_at=as_time(row["ended_at"]),
         holder=row["holder"],
-        lease_token=int(row["lease_token"]),
+        fencing_token=int(row["fencing_token"]),
     )

@@ -197,13 +197,13 @@ class MssqlConsumerSession:
             "consumer": self._consumer,
             "shard_id": self._feed.to_sql(step.shard),
             "upto": step.upto.bytes,
-            "lease_token": step.lease_token,
+            "fencing_token": step.fencing_token,
             "seconds": float(step.seconds),
             "expected_version": step.expected_version,
             "transaction_id": self._transaction_id,
             **({} if step.attempt is None else attempt_arguments(step.attempt)),
             **({} if step.parked is None else parked_arguments(step.parked)),
-            "letter": step.letter,
+            "dead_letter": step.dead_letter,
             "keep": 1,
         }
 
@@ -213,7 +213,7 @@ class MssqlConsumerSession:
         named = self._named(error)
         if isinstance(named, ConsumerUseError):
             return named
-        asked = {"expected_version": step.expected_version, "lease_token": step.lease_token}
+        asked = {"expected_version": step.expected_version, "fencing_token": step.fencing_token}
         named = name_error(error, **{**self._facts, "shard": step.shard, **asked})
         if isinstance(named, LeaseLostError | StaleVersionError):
             with suppress(ChangefeedError):
@@ -231,7 +231,7 @@ class MssqlConsumerSession:
                     arguments = {
                         "consumer": self._consumer,
                         "shard_id": self._feed.to_sql(step.shard),
-                        "lease_token": step.lease_token,
+                        "fencing_token": step.fencing_token,
                         "holder": holder,
                         **attempt_arguments(step.attempt),
                     }

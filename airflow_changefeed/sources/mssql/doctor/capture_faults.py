@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from airflow_changefeed.core.capture import CaptureGap, Operation
-from airflow_changefeed.core.fault import Fault, FaultKind, not_looked_at
+from airflow_changefeed.core.fault import Fault, FaultKind, not_checked
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.sources.mssql.capture.drift import TableDrift
 from airflow_changefeed.sources.mssql.capture.registry import ASKED, Row, table_name
@@ -14,8 +14,8 @@ from airflow_changefeed.sources.mssql.names import quote
 
 #: What the names of the triggers of all captures begin with.
 _OURS = "capture_"
-_SETTLE = (
-    "then settle the gap that the next seal finds (airflow changefeed capture settle; with --resync it "
+_RESOLVE = (
+    "then resolve the gap that the next seal finds (airflow changefeed capture resolve; with --resync it "
     "records the rows that there are)"
 )
 
@@ -37,7 +37,7 @@ def trigger_faults(
     :param tells_order: whether the server says which trigger fires first.
     """
     there = {row["name"].casefold(): row for row in triggers}
-    refresh = f"Make it anew (airflow changefeed capture refresh {capture['name']}), {_SETTLE}"
+    refresh = f"Make it anew (airflow changefeed capture refresh {capture['name']}), {_RESOLVE}"
     for operation in Operation:
         if table[ASKED[operation]] is None:
             continue
@@ -50,7 +50,7 @@ def trigger_faults(
             continue
         if row["is_disabled"]:
             what = f"it is disabled: each {operation.value} passes unseen"
-            yield _of_trigger(table, name, what, f"enable trigger {full} on {on}; {_SETTLE}")
+            yield _of_trigger(table, name, what, f"enable trigger {full} on {on}; {_RESOLVE}")
         elif row["altered"] is not None:
             what = f"it was altered, or disabled for a while, at {row['altered']} (server time)"
             yield _of_trigger(table, name, what, refresh)
@@ -92,15 +92,15 @@ def _of_trigger(table: Row, name: str, what: str, remedy: str) -> Fault:
 
 
 def gap_faults(gaps: Iterable[CaptureGap]) -> list[Fault]:
-    """Tell gaps that nobody settled."""
+    """Tell gaps that nobody resolved."""
     return [
         Fault(
             FaultKind.CAPTURE_GAP,
             f"capture {gap.capture}, table {gap.table}",
             f"changes passed it unseen, or may have: {gap.reason} (gap {gap.number}, found at "
-            f"{format_time(gap.found_at)}); nothing is sealed until somebody settles it",
-            f"Look at what happened, then: airflow changefeed capture settle {gap.capture}. With --resync it "
-            "records the rows that there are, so that whoever folds the events is right again",
+            f"{format_time(gap.found_at)}); nothing is sealed until somebody resolves it",
+            f"Look at what happened, then: airflow changefeed capture resolve {gap.capture}. With --resync "
+            "it records the rows that there are, so that whoever folds the events is right again",
         )
         for gap in gaps
     ]
@@ -116,7 +116,7 @@ def count_faults(capture: str, tables: Iterable[Row]) -> Iterator[Fault]:
     for row in tables:
         what = f"capture {capture}, table {table_name(row)}"
         if row["rows"] is None:
-            yield not_looked_at(
+            yield not_checked(
                 f"the number of rows of {what}",
                 "it was being changed whenever it was counted",
                 "Run this again while no statement changes it. With read_committed_snapshot on, rows are "
@@ -128,7 +128,7 @@ def count_faults(capture: str, tables: Iterable[Row]) -> Iterator[Fault]:
                 what,
                 f"it has {row['rows']} rows, and by what was recorded it should have {row['expected']}: "
                 "changes passed the capture unseen",
-                f"airflow changefeed capture check {capture} writes it down; then settle it. If it finds "
+                f"airflow changefeed capture check {capture} writes it down; then resolve it. If it finds "
                 "none, the server's own number of rows is wrong, which dbcc updateusage (0) corrects",
             )
 

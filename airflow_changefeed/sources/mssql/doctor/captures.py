@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
-from airflow_changefeed.core.fault import Fault, not_looked_at
+from airflow_changefeed.core.fault import Fault, not_checked
 from airflow_changefeed.sources.mssql.capture.drift import load_drift
 from airflow_changefeed.sources.mssql.capture.info import load_gaps
 from airflow_changefeed.sources.mssql.capture.registry import Registry, Row, load_registry, table_name
@@ -77,7 +77,7 @@ class CaptureLook:
                 yield from told.guard_faults(self.schema, capture, table, guarded)
             else:
                 name = table_name(table)
-                yield not_looked_at(
+                yield not_checked(
                     f"the {'columns and ' if name in unseen else ''}triggers of {name}",
                     f"{self.user} must not see them",
                     f"grant view definition on {_quoted(table)} to {quote(self.user)}, or ask a DBA to run "
@@ -98,4 +98,4 @@ def _quoted(table: Row) -> str:
 def not_told(what: str) -> Fault:
     """Return the fault for what this server does not tell."""
     remedy = "Nothing, where this is no SQL Server; else ask a DBA"
-    return not_looked_at(what, "this server tells nothing of it", remedy)
+    return not_checked(what, "this server tells nothing of it", remedy)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_changefeed.core.fault import Examination, Fault, Limits, not_looked_at
+from airflow_changefeed.core.fault import Examination, Fault, Limits, not_checked
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import (
@@ -151,7 +151,7 @@ class _Inspection:
             if not isinstance(problem, ChangefeedError) and not is_driver_error(problem):
                 raise
             text = " ".join(str(problem).split())
-            self.faults.append(not_looked_at(what, text, remedy))
+            self.faults.append(not_checked(what, text, remedy))
 
     def _objects(self, session: Session) -> None:
         """Find what is wrong with the schema's objects."""
@@ -161,7 +161,7 @@ class _Inspection:
         self.faults += told.module_faults(self.schema, rows)
         if not self.sees_all:
             self.faults.append(
-                not_looked_at(
+                not_checked(
                     f"whether all objects of schema {self.schema} are there",
                     f"{self.user} sees only those that it may use",
                     f"grant view definition on schema::{quote(self.schema)} to {quote(self.user)}, or ask a "

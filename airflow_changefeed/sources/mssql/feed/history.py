@@ -76,7 +76,7 @@ def _check(feed: MssqlFeed, shard: Shard, timed: list[tuple[datetime, tuple[Any,
     if feed.capture is not None:
         problem = (
             "it is a capture, whose events are what was done to its tables. To have rows that were there "
-            "before, enable it with a snapshot, or settle it with resync"
+            "before, enable it with a snapshot, or resolve it with resync"
         )
         raise _refused(feed, shard, [problem])
     if not timed:

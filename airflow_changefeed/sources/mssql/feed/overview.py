@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_changefeed.core.feed import Shard, ShardStatus, parse_shard, shard_text
-from airflow_changefeed.core.overview import FeedOverview, ShardOverview, Standing
+from airflow_changefeed.core.overview import ConsumerPosition, FeedOverview, ShardOverview
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
@@ -112,15 +112,15 @@ def _overview(
     cursors: list[Record],
     consumers: list[Record],
 ) -> FeedOverview:
-    standings: dict[Shard, list[Standing]] = {}
+    positions: dict[Shard, list[ConsumerPosition]] = {}
     for row in cursors:
-        standing = Standing(cursor_row(feed.name, row), int(row["behind"]))
-        standings.setdefault(standing.row.shard, []).append(standing)
+        position = ConsumerPosition(cursor_row(feed.name, row), int(row["behind"]))
+        positions.setdefault(position.row.shard, []).append(position)
     statuses = [(_status(feed, row), int(row["waiting"])) for row in shards]
     return FeedOverview(
         feed.info,
         tuple(
-            ShardOverview(status, waiting, tuple(standings.get(status.shard, ())))
+            ShardOverview(status, waiting, tuple(positions.get(status.shard, ())))
             for status, waiting in statuses
         ),
         int(counts[0]["shard_count"]),
@@ -133,7 +133,7 @@ def _status(feed: MssqlFeed, row: Mapping[str, Any]) -> ShardStatus:
     return ShardStatus(
         shard=parse_shard(shard_text(feed.from_sql(row["shard_id"]))),
         # The clock of a shard that a writer has locked is not seen.
-        clock=clock if head is None else max(clock, head.time),
+        high_water=clock if head is None else max(clock, head.time),
         head=head,
         sealed_until=None if row["sealed_until"] is None else as_time(row["sealed_until"]),
         purged_upto=Ulid.of_bytes(row["purged_upto"]),

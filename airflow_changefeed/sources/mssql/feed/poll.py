@@ -20,7 +20,7 @@ from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.calls import Result, sections
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
 from airflow_changefeed.sources.mssql.names import as_time, as_ulid, literal, quote
-from airflow_changefeed.sources.polls import FeedLook
+from airflow_changefeed.sources.polls import FeedPoll
 
 #: Letters that a name may have on SQL Server.
 _LONGEST = 128
@@ -57,9 +57,9 @@ end
 """
 
 
-def look(
+def poll(
     session: Session, schema: str, wanted: Mapping[str, Sequence[str]]
-) -> dict[str, FeedLook | Exception]:
+) -> dict[str, FeedPoll | Exception]:
     """
     Look at feeds, each for its consumers, by one question.
 
@@ -107,16 +107,16 @@ def _json(value: object) -> str:
 
 
 def _name(feed: str) -> str:
-    return f"peek_feed:{feed}"
+    return f"poll_feed:{feed}"
 
 
 def _procedure(schema: str, feed: str) -> str:
     return f"{quote(schema)}.{quote(_name(feed))}"
 
 
-def _alone(session: Session, schema: str, feed: str, names: Sequence[str]) -> FeedLook | Exception:
+def _alone(session: Session, schema: str, feed: str, names: Sequence[str]) -> FeedPoll | Exception:
     try:
-        return look(session, schema, {feed: names})[feed]
+        return poll(session, schema, {feed: names})[feed]
     except Exception as error:
         named = name_error(error, feed=feed)
         if isinstance(named, TransientError) or not isinstance(named, Exception):
@@ -126,7 +126,7 @@ def _alone(session: Session, schema: str, feed: str, names: Sequence[str]) -> Fe
 
 def _answer(
     session: Session, schema: str, feed: str, names: Sequence[str], section: list[Result] | None
-) -> FeedLook | Exception:
+) -> FeedPoll | Exception:
     try:
         if section is None:
             load_feed(session, schema, feed)
@@ -150,7 +150,7 @@ def _answer(
         return named
 
 
-def _found(session: Session, schema: str, feed: str, names: Sequence[str], section: list[Result]) -> FeedLook:
+def _found(session: Session, schema: str, feed: str, names: Sequence[str], section: list[Result]) -> FeedPoll:
     (_, ((name, at, has_table),)), (_, shards), (_, cursors) = section
     if name != feed or not has_table:
         load_feed(session, schema, feed)
@@ -158,7 +158,7 @@ def _found(session: Session, schema: str, feed: str, names: Sequence[str], secti
     for place, shard, ulid in cursors:
         after.setdefault(names[place], {})[parse_shard(shard)] = as_ulid(ulid)
     # Sorted here, as SQL Server sorts UUIDs by their last bytes first.
-    return FeedLook(
+    return FeedPoll(
         as_time(at),
         [
             (parse_shard(shard), as_ulid(head), bool(has_outbox))

@@ -11,12 +11,12 @@ from airflow_changefeed.core.cursor import check_consumer
 from airflow_changefeed.core.feed import Event, FeedInfo, Page, Shard, ShardStatus, StaleMark, parse_shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Ask, Capabilities, Peek, RangePart
+from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Ask, Capabilities, FeedStatus, RangePart
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed, load_feeds
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
-from airflow_changefeed.sources.mssql.feed.poll import look
+from airflow_changefeed.sources.mssql.feed.poll import poll
 from airflow_changefeed.sources.mssql.feed.types import stored_type
 from airflow_changefeed.sources.mssql.names import as_time, as_ulid, quote
 from airflow_changefeed.sources.polls import answer, only
@@ -84,12 +84,12 @@ class MssqlReader:
         """See the protocol."""
         return self._ask(feed, _shards)
 
-    def peek(self, feed: str, consumer: str) -> Peek:
+    def poll(self, feed: str, consumer: str) -> FeedStatus:
         """See the protocol."""
         check_consumer(consumer)
-        return only(self.peek_many([(feed, consumer)]))
+        return only(self.poll_many([(feed, consumer)]))
 
-    def peek_many(self, asks: Sequence[Ask]) -> list[Peek | Exception]:
+    def poll_many(self, asks: Sequence[Ask]) -> list[FeedStatus | Exception]:
         """See the protocol."""
         feeds = {feed for feed, _ in asks}
         facts = {"feed": asks[0][0], "consumer": asks[0][1]} if len(asks) == 1 else {}
@@ -98,7 +98,7 @@ class MssqlReader:
         return answer(
             asks,
             lambda wanted: self.database.ask(
-                lambda session: look(session, self.database.schema, wanted), **facts
+                lambda session: poll(session, self.database.schema, wanted), **facts
             ),
         )
 
@@ -201,7 +201,7 @@ def _shards(session: Session, found: MssqlFeed) -> list[ShardStatus]:
     return [
         ShardStatus(
             shard=found.from_sql(row["shard_id"]),
-            clock=as_time(row["time"]),
+            high_water=as_time(row["time"]),
             head=as_ulid(row["head"]),
             sealed_until=None if row["sealed_until"] is None else as_time(row["sealed_until"]),
             purged_upto=Ulid.of_bytes(row["purged_upto"]),

@@ -23,7 +23,7 @@ _TABLES = (
     "writer_locks",
 )
 _CAPTURE_TABLES = ("captures", "capture_tables", "capture_columns", "capture_gaps")
-_SEQUENCES = ("sequence", "lease_token")
+_SEQUENCES = ("sequence", "fencing_token")
 #: The procedure that a capture has once, whatever its tables.
 _OF_ALL_TABLES = "capture_table"
 _GRANT = re.compile(

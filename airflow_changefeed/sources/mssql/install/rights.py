@@ -10,7 +10,7 @@ from types import MappingProxyType
 from airflow_changefeed.sources.mssql.names import quote
 
 _READERS = (
-    *("read_feed", "peek_feed", "shards", "shard_bounds", "count_feed", "split_feed", "stale_marks"),
+    *("read_feed", "poll_feed", "shards", "shard_bounds", "count_feed", "split_feed", "stale_marks"),
     "inspect_outbox",
     *("next_attempt", "cursors", "begin_consumer", "take_lease", "release_lease", "move_cursor"),
     *("drop_consumer", "feed"),
@@ -24,7 +24,7 @@ _READERS = (
         "leases",
     ),
     *("consume_events", "log_attempt", "invocations", "purge_invocations"),
-    *("dead_letters", "settle_letter", "park_again"),
+    *("dead_letters", "resolve_dead_letter", "park_again"),
     *("history", "overview", "revoke_lease", "change_consumer"),
 )
 #: The role that has the right, by what stands before the feed in an object's name.
@@ -33,7 +33,7 @@ ROLES: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(_READERS, "readers"),
         **dict.fromkeys(("outbox", "lock", "lock_feed"), "writers"),
         **dict.fromkeys(("drain_feed", "seal_feed", "purge_feed", "insert_history"), "operators"),
-        **dict.fromkeys(("check_capture", "compare_capture", "settle_capture"), "operators"),
+        **dict.fromkeys(("check_capture", "compare_capture", "resolve_capture"), "operators"),
     }
 )
 #: What every role of some kind has, whatever the feed.

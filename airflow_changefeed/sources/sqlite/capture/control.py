@@ -49,8 +49,8 @@ from airflow_changefeed.sources.sqlite.install.versions import (
     begin_version,
     bump_version,
     check_absent,
+    check_beneath,
     check_feed,
-    look_beneath,
     note_changes,
 )
 from airflow_changefeed.sql import fill, load_sql
@@ -176,14 +176,14 @@ class SqliteCapture:
     def captures(self) -> list[CaptureInfo]:
         """See the protocol."""
         with self.database.connect() as connection:
-            look_beneath(self.database, connection)
+            check_beneath(self.database, connection)
             with self.database.snapshot(connection):
                 return [self._info(connection, one.name) for one in load_captures(connection)]
 
     def capture(self, name: str) -> CaptureInfo:
         """See the protocol."""
         with self.database.connect() as connection:
-            look_beneath(self.database, connection, name)
+            check_beneath(self.database, connection, name)
             with self.database.snapshot(connection):
                 return self._info(connection, name)
 
@@ -192,19 +192,19 @@ class SqliteCapture:
         with self._written(name) as (connection, tables):
             return find_gaps(connection, tables, self.database.now_ms())
 
-    def settle_capture(
+    def resolve_capture(
         self, name: str, *, note: str, by: str, resync: bool = False, resource_version: int | None = None
     ) -> CaptureInfo:
         """See the protocol."""
-        _check_note(f"settling capture {name!r}", note, by)
+        _check_note(f"resolving capture {name!r}", note, by)
         with self._written(name, resource_version) as (connection, tables):
             seen = gaps(connection, name, is_open=True)
             unseen = [gap for gap in find_gaps(connection, tables, self.database.now_ms()) if gap not in seen]
             if (seen or resync) and not unseen:
-                self._settle(connection, load_feed(connection, name), seen, resync=resync)
+                self._resolve(connection, load_feed(connection, name), seen, resync=resync)
                 connection.execute(
-                    'update "changefeed.gap" set settled_at_ms = ?, settled_by = ?, note = ? '
-                    "where capture = ? and settled_at_ms is null",
+                    'update "changefeed.gap" set resolved_at_ms = ?, resolved_by = ?, note = ? '
+                    "where capture = ? and resolved_at_ms is null",
                     (self.database.now_ms(), by, note, name),
                 )
                 bump_version(connection, name)
@@ -213,7 +213,7 @@ class SqliteCapture:
             raise gap_error(name, unseen)
         return info
 
-    def _settle(
+    def _resolve(
         self, connection: sqlite3.Connection, tables: FeedTables, seen: list[CaptureGap], *, resync: bool
     ) -> None:
         """Bring the triggers back, count anew, and record the rows if that is wanted."""
@@ -222,7 +222,7 @@ class SqliteCapture:
             if capture is not None and resync:
                 raise FeedSetupError(
                     f"capture {capture.name!r} is disabled, so its rows cannot be recorded: enable it with "
-                    "snapshot=True, or settle without resync",
+                    "snapshot=True, or resolve without resync",
                     capture=capture.name,
                 )
             return

@@ -14,24 +14,27 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from airflow_changefeed.core.ulid import ShardClock
+from airflow_changefeed.core.ulid import HighWater
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables
 
 _LAST = (1 << 63) - 1
 
 
 def move_captured(
-    connection: sqlite3.Connection, tables: FeedTables, load_clock: Callable[[Any], ShardClock], limit: int
+    connection: sqlite3.Connection,
+    tables: FeedTables,
+    load_high_water: Callable[[Any], HighWater],
+    limit: int,
 ) -> Counter[Any]:
     """
     Move events of all shards from outbox to feed, in order, under the write lock; holds no rows in memory.
 
-    :param load_clock: gives the clock of a shard.
+    :param load_high_water: gives the clock of a shard.
     :param limit: events, at least where there are more; a transaction is not cut, however long it is.
     :return: how many, by shard as SQLite holds it.
     """
     upto = _bound(connection, tables, limit)
-    ordering = _Ordering(connection, tables, load_clock)
+    ordering = _Ordering(connection, tables, load_high_water)
     connection.executemany(
         f"insert into {tables.feed} (shard_id, ulid, changefeed_event, changefeed_sequence, changefeed_tid) "
         "values (?, ?, ?, ?, ?)",
@@ -64,12 +67,12 @@ class _Ordering:
     """Gives events their place; goes through them and the transactions side by side."""
 
     def __init__(
-        self, connection: sqlite3.Connection, tables: FeedTables, load_clock: Callable[[Any], ShardClock]
+        self, connection: sqlite3.Connection, tables: FeedTables, load_high_water: Callable[[Any], HighWater]
     ) -> None:
         self._connection = connection
         self._tables = tables
-        self._load_clock = load_clock
-        self._clocks: dict[Any, ShardClock] = {}
+        self._load_high_water = load_high_water
+        self._clocks: dict[Any, HighWater] = {}
         self._sequences: Counter[Any] = Counter()
         self.moved: Counter[Any] = Counter()
 
@@ -96,16 +99,16 @@ class _Ordering:
             sequence = self._sequences[shard] + self.moved[shard]
             yield shard, ulid.to_bytes(16, "big"), event, sequence, tid if is_known else None
 
-    def _begin(self, shard: Any) -> ShardClock:
+    def _begin(self, shard: Any) -> HighWater:
         row = self._connection.execute(
             f"select sequence from {self._tables.state} where shard_id = ?", (shard,)
         ).fetchone()
         self._sequences[shard] = row[0] if row else 0
-        self._clocks[shard] = self._load_clock(shard)
+        self._clocks[shard] = self._load_high_water(shard)
         return self._clocks[shard]
 
     def store(self) -> None:
-        """Write the shards' clocks and numbers back."""
+        """Write the shards' high-water times and numbers back."""
         self._connection.executemany(
             f"insert into {self._tables.state} (shard_id, time_ms, ulid, sequence) values (?1, ?2, ?3, ?4) "
             "on conflict (shard_id) do update "

@@ -32,7 +32,7 @@ Found = tuple[int, str, str]
 OBJECTS, ROWS, DISABLED, ORDER = "objects", "rows", "disabled", "order"
 #: Ends a statement without an error; triggers that have not fired yet do not fire.
 _IGNORES = re.compile(r"\braise\s*\(\s*ignore\b", re.IGNORECASE)
-_COLUMNS = "number, capture, table_name, reason, found_at_ms, after_ms, settled_at_ms, settled_by, note"
+_COLUMNS = "number, capture, table_name, reason, found_at_ms, after_ms, resolved_at_ms, resolved_by, note"
 
 
 def find_gaps(connection: sqlite3.Connection, tables: FeedTables, now_ms: int) -> list[CaptureGap]:
@@ -51,7 +51,7 @@ def find_gaps(connection: sqlite3.Connection, tables: FeedTables, now_ms: int) -
         found += _miscounted(connection, capture, {number for number, _, _ in found})
         # A file of an older version has no versions yet.
         if add_gaps(connection, tables, found, now_ms) and present(connection, ("feed_version",)):
-            # Whoever would settle those that he saw before is refused.
+            # Whoever would resolve those that he saw before is refused.
             connection.execute(
                 'update "changefeed.feed_version" set resource_version = resource_version + 1 where feed = ?',
                 (capture.name,),
@@ -81,7 +81,7 @@ def add_gaps(
         added = connection.execute(
             'insert into "changefeed.gap" (capture, table_name, kind, reason, found_at_ms, after_ms) '
             'select ?1, ?2, ?3, ?4, ?5, ?6 where not exists (select * from "changefeed.gap" '
-            "where capture = ?1 and table_name = ?2 and kind = ?3 and settled_at_ms is null)",
+            "where capture = ?1 and table_name = ?2 and kind = ?3 and resolved_at_ms is null)",
             (capture.name, capture.tables[number].name, kind, reason, now_ms, after_ms or None),
         )
         is_new = is_new or added.rowcount > 0
@@ -92,14 +92,14 @@ def gaps(connection: sqlite3.Connection, capture: str, *, is_open: bool = False)
     """Return a capture's gaps by number, all or those that are open."""
     rows = connection.execute(
         f'select {_COLUMNS} from "changefeed.gap" where capture = ? '
-        "and (not ? or settled_at_ms is null) order by number",
+        "and (not ? or resolved_at_ms is null) order by number",
         (capture, is_open),
     ).fetchall()
     return [_gap(*row) for row in rows]
 
 
 def _gap(number: int, capture: str, table: str, reason: str, *rest: Any) -> CaptureGap:
-    found, after, settled, by, note = rest
+    found, after, resolved, by, note = rest
     return CaptureGap(
         number,
         capture,
@@ -107,7 +107,7 @@ def _gap(number: int, capture: str, table: str, reason: str, *rest: Any) -> Capt
         reason,
         from_milliseconds(found),
         None if after is None else from_milliseconds(after),
-        None if settled is None else from_milliseconds(settled),
+        None if resolved is None else from_milliseconds(resolved),
         by,
         note,
     )
@@ -118,8 +118,8 @@ def gap_error(capture: str, found: Sequence[CaptureGap]) -> CaptureGapError:
     told = "; ".join(f"gap {gap.number}, table {gap.table!r}: {gap.reason}" for gap in found)
     return CaptureGapError(
         f"capture {capture!r}: changes passed unseen, or may have, so its feed is not sealed: {told}. Find "
-        "out what is missing, then settle it, if need be with the rows that the tables have now: airflow "
-        f"changefeed capture settle {capture}",
+        "out what is missing, then resolve it, if need be with the rows that the tables have now: airflow "
+        f"changefeed capture resolve {capture}",
         capture=capture,
         gaps=list(found),
     )
@@ -196,14 +196,14 @@ def _overtaken(connection: sqlite3.Connection, capture: StoredCapture, number: i
     if ignoring:
         reason = (
             f"trigger {ignoring[0]!r} was made after those of the capture and fires before them; where it "
-            "raises ignore, a change is made and not recorded. Settling puts it behind them"
+            "raises ignore, a change is made and not recorded. Resolving puts it behind them"
         )
         return [(number, ORDER, reason)]
     names = {one.name.casefold() for one in capture.tables}
     if later and written_by_triggers(connection, table.name) & names:
         reason = (
             f"trigger {later[0][0]!r} was made after those of the capture and fires before them; what it "
-            "writes to captured tables is recorded before the change that fired it. Settling puts it behind "
+            "writes to captured tables is recorded before the change that fired it. Resolving puts it behind "
             "them"
         )
         return [(number, ORDER, reason)]

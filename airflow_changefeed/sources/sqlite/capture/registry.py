@@ -85,7 +85,7 @@ class StoredCapture:
     :param balances: for each table the rows that it has by the events up to ``checked_upto``; None where
         they cannot be told.
     :param gaps: table, last seal (0 for none) and discovery of each, in milliseconds; also those that are
-        settled.
+        resolved.
     """
 
     spec: CaptureSpec

@@ -36,11 +36,11 @@ def remember(
         old = before.get(row.shard)
         if old is not None and old.resource_version == row.resource_version:
             continue
-        place = (row.consumer, row.feed, shard_text(row.shard))
+        key = (row.consumer, row.feed, shard_text(row.shard))
         connection.execute(
             f'insert into "changefeed.cursor_history" ({_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?)',
             (
-                *place,
+                *key,
                 None if old is None else old.ulid.bytes,
                 row.ulid.bytes,
                 row.resource_version,
@@ -53,7 +53,7 @@ def remember(
             'delete from "changefeed.cursor_history" where consumer = ?1 and feed = ?2 and shard = ?3 '
             'and number <= (select number from "changefeed.cursor_history" '
             "where consumer = ?1 and feed = ?2 and shard = ?3 order by number desc limit 1 offset ?4)",
-            (*place, KEPT_CHANGES),
+            (*key, KEPT_CHANGES),
         )
 
 

@@ -27,7 +27,7 @@ from airflow_changefeed.sql import load_sql
 
 ROW_COLUMNS = (
     "consumer, feed, shard, start_ulid, ulid, ahead, ack, resource_version, moved_at_ms, moved_by, "
-    "lease_token, lease_holder, lease_expires_ms"
+    "fencing_token, lease_holder, lease_expires_ms"
 )
 #: Seconds of a year: the longest a lease may last.
 MAX_LEASE = 366 * 86_400
@@ -40,7 +40,7 @@ def check_lease_seconds(seconds: float) -> None:
 
 
 def draw_token(connection: sqlite3.Connection) -> int:
-    """Draw a lease token: higher than every one drawn in this database before."""
+    """Draw a fencing token: higher than every one drawn in this database before."""
     (token,) = connection.execute('insert into "changefeed.lease" default values returning token').fetchone()
     connection.execute('delete from "changefeed.lease"')
     return int(token)
@@ -107,7 +107,7 @@ def read_row(*values: Any) -> CursorRow:
         resource_version=version,
         moved_at=from_milliseconds(moved_at),
         moved_by=moved_by,
-        lease_token=token,
+        fencing_token=token,
         lease_holder=holder,
         lease_expires=from_milliseconds(expires) if expires is not None else None,
         ack=Ulid.of_bytes(ack),
@@ -135,13 +135,13 @@ def check_version(row: CursorRow, expected: int) -> None:
 
 def check_lease(row: CursorRow, token: int, now: datetime) -> None:
     """Raise LeaseLostError where a row is not the mover's any more."""
-    if row.lease_token != token or row.lease_expires is None or row.lease_expires <= now:
+    if row.fencing_token != token or row.lease_expires is None or row.lease_expires <= now:
         raise LeaseLostError(
             f"lease {token} on consumer {row.consumer!r}, feed {row.feed!r}, shard {shard_text(row.shard)} "
-            f"is lost (newest grant {row.lease_token}, held by {row.lease_holder!r}): nothing was written. "
+            f"is lost (newest grant {row.fencing_token}, held by {row.lease_holder!r}): nothing was written. "
             "Take the lease again",
             row=row,
-            lease_token=token,
+            fencing_token=token,
         )
 
 

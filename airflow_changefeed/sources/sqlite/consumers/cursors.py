@@ -136,7 +136,7 @@ class SqliteCursors:
                 check_free(known_row(known, consumer, feed, shard), holder, from_milliseconds(now_ms))
             token = draw_token(connection)
             connection.executemany(
-                'update "changefeed.consumer" set lease_token = ?, lease_holder = ?, lease_expires_ms = ? '
+                'update "changefeed.consumer" set fencing_token = ?, lease_holder = ?, lease_expires_ms = ? '
                 f"{_WHERE}",
                 [
                     (token, holder, now_ms + int(seconds * 1000), feed, consumer, shard_text(shard))
@@ -150,7 +150,7 @@ class SqliteCursors:
         with self.database.connect() as connection, self.database.write(connection):
             connection.executemany(
                 'update "changefeed.consumer" set lease_holder = null, lease_expires_ms = null '
-                f"{_WHERE} and lease_token = ?",
+                f"{_WHERE} and fencing_token = ?",
                 [(feed, consumer, shard_text(shard), token) for shard, token in tokens.items()],
             )
 
@@ -169,7 +169,7 @@ class SqliteCursors:
             for move in moves:
                 row = known_row(known, consumer, feed, move.shard)
                 # The lease first: who lost it may try again, whatever the new holder has moved meanwhile.
-                check_lease(row, move.lease_token, now)
+                check_lease(row, move.fencing_token, now)
                 check_version(row, move.expected_version)
                 furthest = move.frontier.ahead[-1].upto if move.frontier.ahead else move.frontier.upto
                 check_beyond(connection, tables, move.shard, max(furthest, move.ack or Ulid.MIN))
@@ -187,14 +187,14 @@ class SqliteCursors:
             load_feed(connection, feed)
             return changes_of(connection, feed, consumer, shard, limit)
 
-    def revoke_lease(self, consumer: str, feed: str, shard: Shard, *, lease_token: int) -> None:
+    def revoke_lease(self, consumer: str, feed: str, shard: Shard, *, fencing_token: int) -> None:
         """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
             load_feed(connection, feed)
             known = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
             row = known_row(known, consumer, feed, shard)
-            if row.lease_token != lease_token or row.lease_holder is None:
-                raise stale_lease(row, lease_token)
+            if row.fencing_token != fencing_token or row.lease_holder is None:
+                raise stale_lease(row, fencing_token)
             connection.execute(
                 f'update "changefeed.consumer" set lease_holder = null, lease_expires_ms = null {_WHERE}',
                 (feed, consumer, shard_text(shard)),

@@ -11,8 +11,8 @@ from airflow_changefeed.core.consumer import (
     MAX_REASON,
     Attempt,
     DeadLetter,
+    DeadLetterState,
     Invocation,
-    LetterState,
     Outcome,
     Parked,
 )
@@ -24,16 +24,16 @@ from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.feed.names import load_feed, present
 
 _LETTER = (
-    "number, consumer, feed, shard, ulid, state, attempts, reason, parked_at_ms, parked_by, settled_at_ms, "
-    "settled_by, note"
+    "number, consumer, feed, shard, ulid, state, attempts, reason, parked_at_ms, parked_by, resolved_at_ms, "
+    "resolved_by, note"
 )
 _INVOCATION = (
     "number, consumer, feed, shard, first_ulid, last_ulid, events, attempt, started_at_ms, outcome, error, "
-    "ended_at_ms, holder, lease_token"
+    "ended_at_ms, holder, fencing_token"
 )
 
 
-class SqliteLetters:
+class SqliteDeadLetters:
     """The part of the source that keeps what consumers could not do, and what they tried."""
 
     database: SqliteDatabase
@@ -55,24 +55,24 @@ class SqliteLetters:
             )
             return [_letter(*row) for row in rows]
 
-    def settle_letter(
-        self, number: int, state: LetterState, *, by: str, note: str | None = None
+    def resolve_dead_letter(
+        self, number: int, state: DeadLetterState, *, by: str, note: str | None = None
     ) -> DeadLetter:
         """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
-            letter = open_letter(connection, number)
+            dead_letter = open_dead_letter(connection, number)
             if state.is_open:
                 connection.execute(
                     'update "changefeed.dead_letter" set state = ? where number = ?', (state.value, number)
                 )
             else:
-                settle(connection, letter, state, self.database.now_ms(), by=by, note=note)
+                resolve(connection, dead_letter, state, self.database.now_ms(), by=by, note=note)
             return _load(connection, number)
 
     def park_again(self, number: int, parked: Parked) -> DeadLetter:
         """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
-            open_letter(connection, number)
+            open_dead_letter(connection, number)
             # The log, which they are counted by, may have been purged meanwhile.
             connection.execute(
                 "update \"changefeed.dead_letter\" set state = 'parked', attempts = max(?, attempts + 1), "
@@ -109,22 +109,22 @@ class SqliteLetters:
 
 
 def park(
-    connection: sqlite3.Connection, place: tuple[str, str, Shard], parked: Parked, now_ms: int, *, by: str
+    connection: sqlite3.Connection, key: tuple[str, str, Shard], parked: Parked, now_ms: int, *, by: str
 ) -> None:
     """
-    Make an event a dead letter; one that was settled, and comes again after a cursor was set back, is open
+    Make an event a dead letter; one that was resolved, and comes again after a cursor was set back, is open
     again.
 
     :param place: consumer, feed and shard.
     """
-    consumer, feed, shard = place
+    consumer, feed, shard = key
     connection.execute(
         'insert into "changefeed.dead_letter" '
         "(consumer, feed, shard, ulid, state, attempts, reason, parked_at_ms, parked_by) "
         "values (?, ?, ?, ?, 'parked', ?, ?, ?, ?) on conflict (feed, consumer, shard, ulid) do update set "
         "state = 'parked', attempts = excluded.attempts, reason = excluded.reason, "
-        "parked_at_ms = excluded.parked_at_ms, parked_by = excluded.parked_by, settled_at_ms = null, "
-        "settled_by = null, note = null",
+        "parked_at_ms = excluded.parked_at_ms, parked_by = excluded.parked_by, resolved_at_ms = null, "
+        "resolved_by = null, note = null",
         (
             consumer,
             feed,
@@ -138,10 +138,10 @@ def park(
     )
 
 
-def settle(
+def resolve(
     connection: sqlite3.Connection,
-    letter: DeadLetter,
-    state: LetterState,
+    dead_letter: DeadLetter,
+    state: DeadLetterState,
     now_ms: int,
     *,
     by: str,
@@ -149,40 +149,42 @@ def settle(
 ) -> None:
     """Close a dead letter, and let its consumer's ack go on to the next open one or the cursor."""
     connection.execute(
-        'update "changefeed.dead_letter" set state = ?, settled_at_ms = ?, settled_by = ?, note = ? '
+        'update "changefeed.dead_letter" set state = ?, resolved_at_ms = ?, resolved_by = ?, note = ? '
         "where number = ?",
-        (state.value, now_ms, by, note and note[:MAX_REASON], letter.number),
+        (state.value, now_ms, by, note and note[:MAX_REASON], dead_letter.number),
     )
     where = "feed = ? and consumer = ? and shard = ?"
-    place = (letter.feed, letter.consumer, shard_text(letter.shard))
-    row = connection.execute(f'select ulid from "changefeed.consumer" where {where}', place).fetchone()
+    key = (dead_letter.feed, dead_letter.consumer, shard_text(dead_letter.shard))
+    row = connection.execute(f'select ulid from "changefeed.consumer" where {where}', key).fetchone()
     if row is not None:
-        ack = ack_of(connection, (letter.consumer, letter.feed, letter.shard), Ulid.of_bytes(row[0]))
+        ack = ack_of(
+            connection, (dead_letter.consumer, dead_letter.feed, dead_letter.shard), Ulid.of_bytes(row[0])
+        )
         connection.execute(
-            f'update "changefeed.consumer" set ack = max(ack, ?) where {where}', (ack.bytes, *place)
+            f'update "changefeed.consumer" set ack = max(ack, ?) where {where}', (ack.bytes, *key)
         )
 
 
-def open_letter(connection: sqlite3.Connection, number: int) -> DeadLetter:
+def open_dead_letter(connection: sqlite3.Connection, number: int) -> DeadLetter:
     """
     Return a letter that is open.
 
-    :raises DeadLetterError: there is none, or it was settled.
+    :raises DeadLetterError: there is none, or it was resolved.
     """
-    letter = _load(connection, number)
-    if not letter.state.is_open:
+    dead_letter = _load(connection, number)
+    if not dead_letter.state.is_open:
         raise DeadLetterError(
-            f"dead letter {number} is {letter.state.value} already, by {letter.settled_by!r}: nothing was "
-            "changed",
+            f"dead letter {number} is already {dead_letter.state.value}, by {dead_letter.resolved_by!r}; "
+            "nothing was changed",
             number=number,
-            letter=letter,
+            dead_letter=dead_letter,
         )
-    return letter
+    return dead_letter
 
 
-def ack_of(connection: sqlite3.Connection, place: tuple[str, str, Shard], cursor: Ulid) -> Ulid:
+def ack_of(connection: sqlite3.Connection, key: tuple[str, str, Shard], cursor: Ulid) -> Ulid:
     """Return up to where a consumer needs nothing any more: below its first open letter, or its cursor."""
-    consumer, feed, shard = place
+    consumer, feed, shard = key
     (first,) = connection.execute(
         'select min(ulid) from "changefeed.dead_letter" where feed = ? and consumer = ? and shard = ? '
         "and state in ('parked', 'retry')",
@@ -193,7 +195,7 @@ def ack_of(connection: sqlite3.Connection, place: tuple[str, str, Shard], cursor
 
 def log_attempt(
     connection: sqlite3.Connection,
-    place: tuple[str, str, Shard],
+    key: tuple[str, str, Shard],
     attempt: Attempt,
     ended_ms: int,
     *,
@@ -201,10 +203,10 @@ def log_attempt(
     token: int,
 ) -> None:
     """Write an attempt into the log."""
-    consumer, feed, shard = place
+    consumer, feed, shard = key
     connection.execute(
         'insert into "changefeed.invocation" (consumer, feed, shard, first_ulid, last_ulid, events, attempt, '
-        "started_at_ms, ended_at_ms, outcome, error, holder, lease_token) "
+        "started_at_ms, ended_at_ms, outcome, error, holder, fencing_token) "
         "values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             consumer,
@@ -238,21 +240,21 @@ def _load(connection: sqlite3.Connection, number: int) -> DeadLetter:
 
 
 def _letter(*values: Any) -> DeadLetter:
-    number, consumer, feed, shard, ulid, state, attempts, reason, parked_at, parked_by, *settled = values
-    settled_at, settled_by, note = settled
+    number, consumer, feed, shard, ulid, state, attempts, reason, parked_at, parked_by, *resolved = values
+    resolved_at, resolved_by, note = resolved
     return DeadLetter(
         number=number,
         consumer=consumer,
         feed=feed,
         shard=parse_shard(shard),
         ulid=Ulid.of_bytes(ulid),
-        state=LetterState(state),
+        state=DeadLetterState(state),
         attempts=attempts,
         reason=reason,
         parked_at=from_milliseconds(parked_at),
         parked_by=parked_by,
-        settled_at=None if settled_at is None else from_milliseconds(settled_at),
-        settled_by=settled_by,
+        resolved_at=None if resolved_at is None else from_milliseconds(resolved_at),
+        resolved_by=resolved_by,
         note=note,
     )
 
@@ -276,5 +278,5 @@ def _invocation(*values: Any) -> Invocation:
         ),
         ended_at=from_milliseconds(ended_at),
         holder=holder,
-        lease_token=token,
+        fencing_token=token,
     )

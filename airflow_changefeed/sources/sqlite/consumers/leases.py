@@ -132,7 +132,7 @@ class SqliteLeases(SqliteConsumers):
         now_ms = self.database.now_ms()
         token = draw_token(connection)
         connection.executemany(
-            'update "changefeed.consumer" set lease_token = ?, lease_holder = ?, lease_since_ms = ?, '
+            'update "changefeed.consumer" set fencing_token = ?, lease_holder = ?, lease_since_ms = ?, '
             f"lease_expires_ms = ? {_WHERE}",
             [
                 (token, holder, now_ms, now_ms + int(seconds * 1000), feed, consumer, shard_text(shard))
@@ -170,7 +170,7 @@ class SqliteLeases(SqliteConsumers):
                 for shard, token in tokens.items()
                 if connection.execute(
                     f'update "changefeed.consumer" set lease_expires_ms = ? {_WHERE} '
-                    "and lease_token = ? and lease_holder = ?",
+                    "and fencing_token = ? and lease_holder = ?",
                     (now_ms + int(seconds * 1000), feed, consumer, shard_text(shard), token, holder),
                 ).rowcount
             )
@@ -192,7 +192,7 @@ class SqliteLeases(SqliteConsumers):
             load_feed(connection, feed)
             connection.executemany(
                 'update "changefeed.consumer" set lease_holder = null, lease_expires_ms = null, '
-                f"lease_since_ms = null {_WHERE} and lease_token = ? and lease_holder = ?",
+                f"lease_since_ms = null {_WHERE} and fencing_token = ? and lease_holder = ?",
                 [(feed, consumer, shard_text(shard), token, holder) for shard, token in tokens.items()],
             )
             self._note_waiter(connection, consumer, feed, holder, 0)
@@ -262,7 +262,7 @@ def _lease(
         consumer=row.consumer,
         feed=row.feed,
         shard=row.shard,
-        token=row.lease_token,
+        token=row.fencing_token,
         holder=row.lease_holder,
         since=from_milliseconds(since_ms) if is_held and since_ms is not None else None,
         expires=row.lease_expires,

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from airflow_changefeed.core.consumer import Consumption, LetterState
+from airflow_changefeed.core.consumer import Consumption, DeadLetterState
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.ulid import UlidRange
@@ -22,9 +22,9 @@ from airflow_changefeed.sources.sqlite.consumers.cursor_rows import check_versio
 from airflow_changefeed.sources.sqlite.consumers.dead_letters import (
     ack_of,
     log_attempt,
-    open_letter,
+    open_dead_letter,
     park,
-    settle,
+    resolve,
 )
 from airflow_changefeed.sources.sqlite.feed.names import load_feed
 from airflow_changefeed.sources.sqlite.feed.reader import check_beyond
@@ -152,7 +152,7 @@ class SqliteConsumerSession:
             raise
 
     def _consume(self, step: Consumption) -> CursorRow:
-        connection, place = self.connection, (self._consumer, self._feed, step.shard)
+        connection, key = self.connection, (self._consumer, self._feed, step.shard)
         tables = load_feed(connection, self._feed)
         row = self._fenced(connection, step)
         now_ms = self._database.now_ms()
@@ -160,12 +160,18 @@ class SqliteConsumerSession:
         upto = max(step.upto, row.ulid)
         check_beyond(connection, tables, step.shard, upto)
         if step.parked is not None:
-            park(connection, place, step.parked, now_ms, by=holder)
-        if step.letter is not None:
-            settle(connection, open_letter(connection, step.letter), LetterState.DONE, now_ms, by=holder)
+            park(connection, key, step.parked, now_ms, by=holder)
+        if step.dead_letter is not None:
+            resolve(
+                connection,
+                open_dead_letter(connection, step.dead_letter),
+                DeadLetterState.DONE,
+                now_ms,
+                by=holder,
+            )
         if step.attempt is not None:
-            log_attempt(connection, place, step.attempt, now_ms, holder=holder, token=step.lease_token)
-        ack = max(row.ack, ack_of(connection, place, upto))
+            log_attempt(connection, key, step.attempt, now_ms, holder=holder, token=step.fencing_token)
+        ack = max(row.ack, ack_of(connection, key, upto))
         connection.execute(
             'update "changefeed.consumer" set ulid = ?, ack = ?, resource_version = resource_version + 1, '
             "moved_at_ms = ?, moved_by = ?, lease_expires_ms = ? "
@@ -199,13 +205,13 @@ class SqliteConsumerSession:
         """Return the row if it is the caller's to move: the newest grant, and as it was last seen."""
         row = self._row(connection, step)
         # The lease first: who lost it may try again, whatever the new holder has moved meanwhile.
-        if row.lease_token != step.lease_token or row.lease_holder is None:
+        if row.fencing_token != step.fencing_token or row.lease_holder is None:
             raise LeaseLostError(
-                f"lease {step.lease_token} on consumer {self._consumer!r}, feed {self._feed!r}, shard "
-                f"{shard_text(step.shard)} is lost (newest grant {row.lease_token}, held by "
+                f"lease {step.fencing_token} on consumer {self._consumer!r}, feed {self._feed!r}, shard "
+                f"{shard_text(step.shard)} is lost (newest grant {row.fencing_token}, held by "
                 f"{row.lease_holder!r}): nothing was written. Register again",
                 row=row,
-                lease_token=step.lease_token,
+                fencing_token=step.fencing_token,
             )
         check_version(row, step.expected_version)
         return row
@@ -221,9 +227,9 @@ class SqliteConsumerSession:
             ).fetchone()
             for step in steps if is_there else []:
                 if step.attempt is not None:
-                    place = (self._consumer, self._feed, step.shard)
+                    key = (self._consumer, self._feed, step.shard)
                     log_attempt(
-                        connection, place, step.attempt, now_ms, holder=holder, token=step.lease_token
+                        connection, key, step.attempt, now_ms, holder=holder, token=step.fencing_token
                     )
 
     def close(self) -> None:

@@ -194,8 +194,8 @@ def _capture(connection: sqlite3.Connection, capture: StoredCapture) -> list[Fau
             FaultKind.CAPTURE_GAP,
             where,
             f"gap {gap.number} of table {gap.table} is open, so nothing is sealed: {gap.reason}",
-            "Find out what is missing, then settle it, if need be with the rows that the table has now: "
-            f"airflow changefeed capture settle {capture.name}",
+            "Find out what is missing, then resolve it, if need be with the rows that the table has now: "
+            f"airflow changefeed capture resolve {capture.name}",
         )
         for gap in open_gaps
     ]
@@ -205,8 +205,8 @@ def _capture(connection: sqlite3.Connection, capture: StoredCapture) -> list[Fau
                 FaultKind.CAPTURE_TRIGGER,
                 where,
                 f"table {capture.tables[number].name}: {reason}",
-                "The next seal or check finds it, too, and makes a gap of it. Settle that, which makes the "
-                f"triggers anew: airflow changefeed capture settle {capture.name}",
+                "The next seal or check finds it, too, and makes a gap of it. Resolve that, which makes the "
+                f"triggers anew: airflow changefeed capture resolve {capture.name}",
             )
             for number, _, reason in altered(connection, capture)
         ]

@@ -18,7 +18,7 @@ from typing import Any
 from airflow_changefeed.core.capture import CaptureGap
 from airflow_changefeed.core.feed import Seal, Shard
 from airflow_changefeed.core.times import format_time, from_milliseconds, to_milliseconds
-from airflow_changefeed.core.ulid import ShardClock, Ulid
+from airflow_changefeed.core.ulid import HighWater, Ulid
 from airflow_changefeed.exceptions import FutureTimeError, InvalidArgumentError, NotYetError
 from airflow_changefeed.sources.base import Purged
 from airflow_changefeed.sources.sqlite.capture.drain import move_captured, purge_captured
@@ -32,7 +32,7 @@ DRAIN_ROWS = 10_000
 #: Shards likewise: each costs as much as some ten rows.
 DRAIN_SHARDS = 500
 _SOON = timedelta(minutes=1)
-# An outbox of an older version took text that is no time: it gets the shard's clock, as an old hint does.
+# An outbox of an older version took text that is not a time; it gets the high-water time, like an old hint.
 HINT_MS = (
     "case typeof(time_hint) when 'integer' then time_hint "
     "else coalesce(cast(round((julianday(time_hint) - 2440587.5) * 86400000) as integer), 0) end"
@@ -91,7 +91,7 @@ class SqliteControl:
 
     def _move_captured(self, connection: sqlite3.Connection, tables: FeedTables, limit: int) -> Counter[Any]:
         return move_captured(
-            connection, tables, lambda value: self.load_clock(connection, tables, value), limit
+            connection, tables, lambda value: self.load_high_water(connection, tables, value), limit
         )
 
     def drain_some(self, connection: sqlite3.Connection, tables: FeedTables, shard: Shard, rows: int) -> int:
@@ -123,7 +123,7 @@ class SqliteControl:
         ).fetchall()
         if not rows:
             return 0
-        clock = self.load_clock(connection, tables, value)
+        clock = self.load_high_water(connection, tables, value)
         marks = ", ".join("?" * (2 + len(tables.keys)))
         connection.executemany(
             f"insert into {tables.feed} (shard_id, ulid, {keys}) values ({marks})",
@@ -132,26 +132,26 @@ class SqliteControl:
         connection.execute(
             f"delete from {tables.outbox} where shard_id = ? and order_sequence <= ?", (value, rows[-1][0])
         )
-        self.store_clock(connection, tables, value, clock)
+        self.store_high_water(connection, tables, value, clock)
         return len(rows)
 
-    def load_clock(self, connection: sqlite3.Connection, tables: FeedTables, value: Any) -> ShardClock:
-        """Return a shard's clock; one first used now starts at the feed's floor (ADR 0001, R7)."""
+    def load_high_water(self, connection: sqlite3.Connection, tables: FeedTables, value: Any) -> HighWater:
+        """Return a shard's high-water time; one first used now starts at the feed's floor (ADR 0001, R7)."""
         row = connection.execute(
             f"select time_ms, ulid from {tables.state} where shard_id = ?", (value,)
         ).fetchone()
         time_ms, last = row or (0, bytes(16))
-        return ShardClock(
+        return HighWater(
             ms=max(time_ms, tables.floor_ms),
             last=int.from_bytes(last, "big"),
             now_ms=self.database.now_ms(),
             tolerance_ms=tables.tolerance_ms,
         )
 
-    def store_clock(
-        self, connection: sqlite3.Connection, tables: FeedTables, value: Any, clock: ShardClock
+    def store_high_water(
+        self, connection: sqlite3.Connection, tables: FeedTables, value: Any, clock: HighWater
     ) -> None:
-        """Write a shard's clock back, in the transaction that gave its ULIDs."""
+        """Write a shard's high-water time back, in the transaction that gave its ULIDs."""
         connection.execute(
             f"insert into {tables.state} (shard_id, time_ms, ulid) values (?1, ?2, ?3) "
             "on conflict (shard_id) do update set time_ms = excluded.time_ms, ulid = excluded.ulid",
@@ -177,7 +177,7 @@ class SqliteControl:
                 for value in waiting_shards(connection, tables):
                     while self._move(connection, tables, tables.from_sql(value), DRAIN_ROWS):
                         pass
-                self.raise_clocks(connection, tables, until_ms)
+                self.raise_high_water(connection, tables, until_ms)
         if open_gaps:
             # After the transaction, which keeps what was found.
             raise gap_error(feed, open_gaps)
@@ -186,7 +186,7 @@ class SqliteControl:
         """Look for changes that a capture has not seen; the part of the source that captures does it."""
         raise AttributeError("find_gaps belongs to the part of the source that captures")
 
-    def raise_clocks(self, connection: sqlite3.Connection, tables: FeedTables, until_ms: int) -> None:
+    def raise_high_water(self, connection: sqlite3.Connection, tables: FeedTables, until_ms: int) -> None:
         """Raise the clock of each shard, and the floor of those to come, under the write lock."""
         connection.execute(f"update {tables.state} set time_ms = max(time_ms, ?)", (until_ms,))
         connection.execute(

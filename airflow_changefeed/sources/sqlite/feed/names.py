@@ -93,7 +93,7 @@ class FeedTables:
 
     @property
     def state(self) -> str:
-        """The table of the shards' clocks."""
+        """The table of the shards' high-water times."""
         return quote(f"changefeed.state:{self.info.name}")
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from airflow_changefeed.core.consumer import ConsumerInfo
 from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
-from airflow_changefeed.core.overview import COUNTED, FeedOverview, ShardOverview, Standing
+from airflow_changefeed.core.overview import COUNTED, ConsumerPosition, FeedOverview, ShardOverview
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError
@@ -17,7 +17,7 @@ from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.control import consumer_infos
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import ROW_COLUMNS, read_row
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, load_feeds
-from airflow_changefeed.sources.sqlite.install.versions import look_beneath
+from airflow_changefeed.sources.sqlite.install.versions import check_beneath
 
 MAX_SHARDS = 100_000
 _WAITING, _SHARDS, _DEPTHS, _PAGE = (
@@ -42,7 +42,7 @@ class SqliteOverview:
         InvalidArgumentError.collect("overview", problems)
         with self.database.connect() as connection:
             for feed in [None] if feeds is None else feeds:
-                look_beneath(self.database, connection, feed)
+                check_beneath(self.database, connection, feed)
             with self.database.snapshot(connection):
                 found = (
                     load_feeds(connection)
@@ -72,11 +72,11 @@ def _overview(
         return FeedOverview(tables.info, (), 0, consumers)
     (count,) = connection.execute(f"with {_known(tables)} select count(*) from {_SHARDS}").fetchone()
     found = _statuses(connection, tables, first_shard, shards)
-    standings = _standings(connection, tables, [status.shard for status, _ in found])
+    positions = _positions(connection, tables, [status.shard for status, _ in found])
     return FeedOverview(
         tables.info,
         tuple(
-            ShardOverview(status, waiting, tuple(standings.get(status.shard, ())))
+            ShardOverview(status, waiting, tuple(positions.get(status.shard, ())))
             for status, waiting in found
         ),
         count,
@@ -121,7 +121,7 @@ def _statuses(
         (
             ShardStatus(
                 shard=tables.from_sql(value),
-                clock=from_milliseconds(max(time_ms, floor_ms)),
+                high_water=from_milliseconds(max(time_ms, floor_ms)),
                 head=None if head is None else Ulid.of_bytes(head),
                 sealed_until=tables.info.sealed_until,
                 purged_upto=Ulid.of_bytes(purged),
@@ -133,9 +133,9 @@ def _statuses(
     ]
 
 
-def _standings(
+def _positions(
     connection: sqlite3.Connection, tables: FeedTables, shards: Sequence[Shard]
-) -> dict[Shard, list[Standing]]:
+) -> dict[Shard, list[ConsumerPosition]]:
     """Return where all consumers stand in the shards of a page, and how many events lie beyond."""
     columns = ", ".join(f"c.{name}" for name in ROW_COLUMNS.split(", "))
     shard = "c.shard" if tables.info.shard_key_type == "uniqueidentifier" else "cast(c.shard as integer)"
@@ -146,10 +146,10 @@ def _standings(
         "where c.feed = ?2 and c.shard in (select value from json_each(?1)) order by c.consumer",
         (json.dumps(list(map(shard_text, shards))), tables.info.name, COUNTED),
     )
-    found: dict[Shard, list[Standing]] = {}
+    found: dict[Shard, list[ConsumerPosition]] = {}
     for *values, behind in rows:
         row = read_row(*values)
-        found.setdefault(row.shard, []).append(Standing(row, behind))
+        found.setdefault(row.shard, []).append(ConsumerPosition(row, behind))
     return found
 
 

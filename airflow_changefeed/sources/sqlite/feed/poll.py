@@ -16,7 +16,7 @@ from typing import Any
 
 from airflow_changefeed.core.feed import FeedInfo, FeedKind, Shard
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.sources.polls import FeedLook
+from airflow_changefeed.sources.polls import FeedPoll
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed
 
@@ -27,20 +27,20 @@ _LEARNED: dict[tuple[str, str], tuple[FeedTables, str]] = {}
 Row = tuple[str | None, Any, bytes | None, int, str | None, bytes | None]
 
 
-def look(database: SqliteDatabase, wanted: Mapping[str, Sequence[str]]) -> dict[str, FeedLook | Exception]:
+def poll(database: SqliteDatabase, wanted: Mapping[str, Sequence[str]]) -> dict[str, FeedPoll | Exception]:
     """
     Look at feeds, each for its consumers.
 
     :return: for each feed what was found; or FeedNotFoundError, FeedSetupError where its event table was
         dropped or renamed, or another error.
     """
-    found: dict[str, FeedLook | Exception] = {}
+    found: dict[str, FeedPoll | Exception] = {}
     at = database.now()
     with database.connect() as connection:
         for feed, consumers in wanted.items():
             try:
                 tables, rows = _look(connection, database, feed, consumers)
-                found[feed] = FeedLook(at, *_read(tables, rows))
+                found[feed] = FeedPoll(at, *_read(tables, rows))
             except Exception as error:
                 if isinstance(error, sqlite3.Error) and "no such" not in str(error):
                     raise  # of the file, not of the feed
@@ -104,10 +104,10 @@ def _rows(connection: sqlite3.Connection, tables: FeedTables, consumers: Sequenc
         "kind": tables.info.kind.value,
         "consumers": json.dumps(list(consumers)),
     }
-    return connection.execute(look_sql(tables), values).fetchall()
+    return connection.execute(poll_sql(tables), values).fetchall()
 
 
-def look_sql(tables: FeedTables) -> str:
+def poll_sql(tables: FeedTables) -> str:
     """
     Return the select, which gives one row at least where there is such a feed, and none where not.
 

@@ -29,13 +29,13 @@ from airflow_changefeed.exceptions import (
     InvalidArgumentError,
     PurgedError,
 )
-from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Ask, Capabilities, Peek, RangePart
+from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Ask, Capabilities, FeedStatus, RangePart
 from airflow_changefeed.sources.polls import answer, only
 from airflow_changefeed.sources.sqlite.capture.repair import first_unexportable
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, load_feeds
-from airflow_changefeed.sources.sqlite.feed.poll import look
-from airflow_changefeed.sources.sqlite.install.versions import look_beneath
+from airflow_changefeed.sources.sqlite.feed.poll import poll
+from airflow_changefeed.sources.sqlite.install.versions import check_beneath
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,13 +72,13 @@ class SqliteReader:
     def feeds(self) -> list[FeedInfo]:
         """See the protocol."""
         with self.database.connect() as connection:
-            look_beneath(self.database, connection)
+            check_beneath(self.database, connection)
             return [tables.info for tables in load_feeds(connection)]
 
     def feed(self, feed: str) -> FeedInfo:
         """See the protocol."""
         with self.database.connect() as connection:
-            look_beneath(self.database, connection, feed)
+            check_beneath(self.database, connection, feed)
             return load_feed(connection, feed).info
 
     def shards(self, feed: str) -> list[ShardStatus]:
@@ -87,14 +87,14 @@ class SqliteReader:
             tables = load_feed(connection, feed)
             return [_status(connection, tables, *row) for row in _known_shards(connection, tables)]
 
-    def peek(self, feed: str, consumer: str) -> Peek:
+    def poll(self, feed: str, consumer: str) -> FeedStatus:
         """See the protocol."""
         check_consumer(consumer)
-        return only(self.peek_many([(feed, consumer)]))
+        return only(self.poll_many([(feed, consumer)]))
 
-    def peek_many(self, asks: Sequence[Ask]) -> list[Peek | Exception]:
+    def poll_many(self, asks: Sequence[Ask]) -> list[FeedStatus | Exception]:
         """See the protocol."""
-        return answer(asks, lambda wanted: look(self.database, wanted))
+        return answer(asks, lambda wanted: poll(self.database, wanted))
 
     def read_feed(self, feed: str, shard: Shard, after: Ulid, page_size: int = 1000) -> Page:
         """See the protocol."""
@@ -312,7 +312,7 @@ def _status(
 ) -> ShardStatus:
     return ShardStatus(
         shard=tables.from_sql(value),
-        clock=from_milliseconds(time_ms),
+        high_water=from_milliseconds(time_ms),
         head=_head(connection, tables, value),
         sealed_until=from_milliseconds(tables.floor_ms) if tables.floor_ms else None,
         purged_upto=Ulid.of_bytes(purged),
@@ -355,14 +355,14 @@ def _check_cursor(connection: sqlite3.Connection, tables: FeedTables, shard: Sha
 
 
 def check_beyond(connection: sqlite3.Connection, tables: FeedTables, shard: Shard, ulid: Ulid) -> None:
-    """Raise CursorBeyondFeedError for a cursor that the shard's clock has not reached."""
+    """Raise CursorBeyondFeedError for a cursor that the shard's high-water time has not reached."""
     _, highest = shard_bounds(connection, tables, shard)
     if ulid > highest:
         name = tables.info.name
         raise CursorBeyondFeedError(
-            f"feed {name!r} shard {shard_text(shard)}: cursor {ulid} lies beyond the shard's clock, whose "
-            f"highest place is {highest}. The cursor is another feed's, or the database was restored to an "
-            "earlier state: choose a cursor the feed has reached",
+            f"feed {name!r} shard {shard_text(shard)}: cursor {ulid} is beyond the shard's high-water time; "
+            f"the highest position is {highest}. The cursor is another feed's, or the database was restored "
+            "to an earlier state: choose a cursor the feed has reached",
             feed=name,
             shard=shard,
             cursor=ulid,

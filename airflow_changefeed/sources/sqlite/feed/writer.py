@@ -22,7 +22,7 @@ from datetime import datetime
 
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.times import to_milliseconds
-from airflow_changefeed.core.ulid import ShardClock, Ulid
+from airflow_changefeed.core.ulid import HighWater, Ulid
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError, LockTimeoutError
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed
 
@@ -136,7 +136,7 @@ def _reserve(
     ).fetchone()
     # Read again under the lock: a seal may have raised the floor since (ADR 0001, R7).
     floor_ms = load_feed(connection, tables.info.name).floor_ms
-    clock = ShardClock(max(time_ms, floor_ms), int.from_bytes(last, "big"), now_ms, tables.tolerance_ms)
+    clock = HighWater(max(time_ms, floor_ms), int.from_bytes(last, "big"), now_ms, tables.tolerance_ms)
     first = clock.give(hint_ms, RESERVED)
     connection.execute(
         f"update {tables.state} set time_ms = ?, ulid = ? where shard_id = ?",

@@ -23,7 +23,7 @@ from airflow_changefeed.sql import load_sql
 _DROPPED = ""
 
 
-def look_beneath(database: SqliteDatabase, connection: sqlite3.Connection, feed: str | None = None) -> None:
+def check_beneath(database: SqliteDatabase, connection: sqlite3.Connection, feed: str | None = None) -> None:
     """
     Note for a reader what changed beneath feeds; it waits for nobody, and passes over what it cannot write.
 

@@ -1,7 +1,7 @@
 -- Makes sure that a consumer has a row for a shard. One that exists keeps its place, except that a row which has completed
 -- nothing yet may begin earlier. What it does is in the history. May run in the caller's transaction.
 -- @after: where the consumer begins, exclusive. @by, @why: who begins it and why, for people to read.
--- errors: 77105 @after lies beyond the shard's clock. 77135 the consumer is somebody else's. 77153 it is one of events
+-- errors: 77105 @after lies beyond the shard's high-water time. 77135 the consumer is somebody else's. 77153 it is one of events
 -- permission: readers
 create procedure <<schema>>.[begin_consumer:<<name>>] (
     @consumer nvarchar(128),

@@ -1,4 +1,4 @@
--- Raises an error for a cursor that the shard's clock has not reached.
+-- Raises an error for a cursor that the shard's high-water time has not reached.
 -- errors: 77105
 -- permission: internal
 create procedure <<schema>>.[check_beyond:<<name>>] (

@@ -1,31 +1,31 @@
 -- Takes a step of a consumer of events: moves its cursor in a shard under its lease, as the last statement of the transaction
 -- that does the work, so that both commit or neither does. Outside of any transaction it is one of its own.
 --
--- A consumer in T-SQL: create_consumer once, with its shards; take_lease with @lease_token and @cursor output; read_feed after
+-- A consumer in T-SQL: create_consumer once, with its shards; take_lease with @fencing_token and @cursor output; read_feed after
 -- the cursor into #read; then
 --     begin transaction;
 --     -- the work, for the events in #read
---     exec changefeed.[consume_events:T] @consumer = N'me', @shard_id = 0, @upto = @last, @lease_token = @token, @seconds = 60;
+--     exec changefeed.[consume_events:T] @consumer = N'me', @shard_id = 0, @upto = @last, @fencing_token = @token, @seconds = 60;
 --     commit;
 -- An error of it has rolled back the work, too. Its own commit and rollback the work leaves alone; nested pairs of begin and
 -- commit, and savepoints, are fine.
 --
--- @upto: inclusive, the new cursor; null, or one before it, keeps the present one, as where only a dead letter is consumed. @lease_token: the newest grant, run
+-- @upto: inclusive, the new cursor; null, or one before it, keeps the present one, as where only a dead letter is consumed. @fencing_token: the newest grant, run
 -- out or not. @seconds: for which the lease is prolonged, from now; null leaves it. @expected_version: of the row as it was seen;
 -- null takes any. @transaction_id: current_transaction_id() as the caller began its only transaction; null does not look.
 -- @first_ulid, @last_ulid, @events, @attempt, @started_at, @outcome, @error: for the log, where @attempt is given.
--- @parked_ulid, @attempts, @reason: of an event that is left behind as a dead letter. @letter: a dead letter that was consumed.
+-- @parked_ulid, @attempts, @reason: of an event that is left behind as a dead letter. @dead_letter: a dead letter that was consumed.
 -- @keep: 1 keeps an application lock that tells those who wait that this session lives.
 -- result: the row, as of cursors. Its ack follows the cursor, but stays below the first open dead letter.
--- errors: 77105 @upto lies beyond the shard's clock. 77108 @seconds. 77131 the consumer was dropped, or never began there. 77132
+-- errors: 77105 @upto lies beyond the shard's high-water time. 77108 @seconds. 77131 the consumer was dropped, or never began there. 77132
 --     the row was changed. 77133 the lease is not the newest or was given back; transient. 77135 the consumer is somebody
---     else's. 77150 the work ended the transaction, or left it doomed or open within itself. 77154 @letter is not open
+--     else's. 77150 the work ended the transaction, or left it doomed or open within itself. 77154 @dead_letter is not open
 -- permission: readers
 create procedure <<schema>>.[consume_events:<<name>>] (
     @consumer nvarchar(128),
     @shard_id <<shard_type>>,
     @upto binary(16),
-    @lease_token bigint,
+    @fencing_token bigint,
     @seconds float = null,
     @expected_version bigint = null,
     @transaction_id bigint = null,
@@ -39,7 +39,7 @@ create procedure <<schema>>.[consume_events:<<name>>] (
     @parked_ulid binary(16) = null,
     @attempts int = null,
     @reason nvarchar(2000) = null,
-    @letter bigint = null,
+    @dead_letter bigint = null,
     @keep bit = 0
 )
 as
@@ -61,7 +61,7 @@ begin
         update <<schema>>.[consumers] set resource_version = resource_version
         where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard;
         select
-            @version = c.resource_version, @token = c.lease_token, @holder = c.lease_holder, @moved_by = c.moved_by, @owner = c.owner,
+            @version = c.resource_version, @token = c.fencing_token, @holder = c.lease_holder, @moved_by = c.moved_by, @owner = c.owner,
             @cursor = c.ulid, @ack = c.ack
         from <<schema>>.[consumers] as c
         where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = @shard;
@@ -75,10 +75,10 @@ begin
         end;
         if <<schema>>.[owns_consumer](@owner, N'<<name_text>>') = 0 exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
         -- The fence. One that ran out counts until somebody else is granted it, who then has a higher token.
-        if @token <> @lease_token or @holder is null or @lease_token is null
+        if @token <> @fencing_token or @holder is null or @fencing_token is null
         begin
             set @message = concat(
-                N'changefeed 77133: lease ', @lease_token, N' on consumer "', @consumer, N'", feed "<<name_text>>", shard ', @shard, N' is lost (',
+                N'changefeed 77133: lease ', @fencing_token, N' on consumer "', @consumer, N'", feed "<<name_text>>", shard ', @shard, N' is lost (',
                 case when @holder is null then N'it was given back' else concat(N'newest grant ', @token, N', held by "', @holder, N'"') end,
                 N'): nothing was written. Take the lease again');
             throw 77133, @message, 1;
@@ -95,31 +95,31 @@ begin
         if @upto > @cursor exec <<schema>>.[check_beyond:<<name>>] @shard_id = @shard_id, @cursor = @upto;
         if @parked_ulid is not null
         begin
-            -- One that was settled comes again after a cursor was set back, and is open again.
+            -- One that was resolved comes again after a cursor was set back, and is open again.
             update <<schema>>.[dead_letters]
-            set state = 'parked', attempts = @attempts, reason = @reason, parked_at = @now, parked_by = @holder, settled_at = null, settled_by = null, note = null
+            set state = 'parked', attempts = @attempts, reason = @reason, parked_at = @now, parked_by = @holder, resolved_at = null, resolved_by = null, note = null
             where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard and ulid = @parked_ulid;
             if @@rowcount = 0
                 insert into <<schema>>.[dead_letters] (feed_id, consumer, shard, ulid, state, attempts, reason, parked_at, parked_by)
                 values (<<feed_id>>, @consumer, @shard, @parked_ulid, 'parked', @attempts, @reason, @now, @holder);
         end;
-        if @letter is not null
+        if @dead_letter is not null
         begin
             update <<schema>>.[dead_letters]
-            set state = 'done', settled_at = @now, settled_by = @holder
-            where number = @letter and feed_id = <<feed_id>> and consumer = @consumer and shard = @shard and state in ('parked', 'retry');
+            set state = 'done', resolved_at = @now, resolved_by = @holder
+            where number = @dead_letter and feed_id = <<feed_id>> and consumer = @consumer and shard = @shard and state in ('parked', 'retry');
             if @@rowcount = 0
             begin
                 set @message = concat(
-                    N'changefeed 77154: consumer "', @consumer, N'", feed "<<name_text>>", shard ', @shard, N' has no open dead letter ', @letter,
+                    N'changefeed 77154: consumer "', @consumer, N'", feed "<<name_text>>", shard ', @shard, N' has no open dead letter ', @dead_letter,
                     N': nothing was consumed');
                 throw 77154, @message, 1;
             end;
         end;
         if @attempt is not null
             insert into <<schema>>.[invocations]
-                (feed_id, consumer, shard, first_ulid, last_ulid, events, attempt, started_at, ended_at, outcome, error, holder, lease_token)
-            values (<<feed_id>>, @consumer, @shard, @first_ulid, @last_ulid, @events, @attempt, @started_at, @now, @outcome, @error, @holder, @lease_token);
+                (feed_id, consumer, shard, first_ulid, last_ulid, events, attempt, started_at, ended_at, outcome, error, holder, fencing_token)
+            values (<<feed_id>>, @consumer, @shard, @first_ulid, @last_ulid, @events, @attempt, @started_at, @now, @outcome, @error, @holder, @fencing_token);
         select top (1) @open = d.ulid from <<schema>>.[dead_letters] as d
         where d.feed_id = <<feed_id>> and d.consumer = @consumer and d.shard = @shard and d.state in ('parked', 'retry')
         order by d.ulid;
@@ -133,10 +133,10 @@ begin
             moved_at = @now,
             moved_by = @holder,
             lease_expires = case when @seconds is null then lease_expires else <<schema>>.[later](@now, @seconds) end
-        where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard and lease_token = @lease_token and lease_holder is not null;
+        where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard and fencing_token = @fencing_token and lease_holder is not null;
         if @keep = 1
         begin
-            set @resource = concat(N'changefeed/lease/', @lease_token);
+            set @resource = concat(N'changefeed/lease/', @fencing_token);
             -- Not waited for, and nothing depends on it.
             if applock_mode(N'<<schema_text>>.locks', @resource, N'Session') = N'NoLock'
                 exec @result = sp_getapplock @Resource = @resource, @LockMode = N'Exclusive', @LockOwner = N'Session', @LockTimeout = 0,
@@ -145,7 +145,7 @@ begin
         if @is_own = 1 commit;
         select
             c.consumer, c.shard, c.start_ulid, c.ulid, c.ahead, c.ack, c.resource_version, c.moved_at, c.moved_by,
-            c.lease_token, c.lease_holder, c.lease_expires
+            c.fencing_token, c.lease_holder, c.lease_expires
         from <<schema>>.[consumers] as c
         where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = @shard;
     end try

@@ -4,7 +4,7 @@
 -- @begin_ulid: exclusive, where shards begin that come later, or that are not named. @shards: JSON array of shards, and
 -- @starts: where each begins, exclusive, 16 bytes one behind the other. @by: who makes it, for people to read.
 -- result: as of consumer_settings, of this one.
--- errors: 77101 no lock; transient. 77105 a start lies beyond the shard's clock. 77108 arguments. 77135 it is somebody else's.
+-- errors: 77101 no lock; transient. 77105 a start lies beyond the shard's high-water time. 77108 arguments. 77135 it is somebody else's.
 --     77152 it exists with other settings. 77153 it is the consumer of an export
 -- permission: readers
 create procedure <<schema>>.[create_consumer:<<name>>] (

@@ -1,6 +1,6 @@
 -- The rows of the feed's consumers.
 -- @consumer: null takes all.
--- result: consumer, shard, start_ulid, ulid, ahead, ack, resource_version, moved_at, moved_by, lease_token, lease_holder,
+-- result: consumer, shard, start_ulid, ulid, ahead, ack, resource_version, moved_at, moved_by, fencing_token, lease_holder,
 --     lease_expires; by consumer and shard.
 -- permission: readers
 create procedure <<schema>>.[cursors:<<name>>] (@consumer nvarchar(128) = null)
@@ -11,7 +11,7 @@ begin
     begin try
         select
             c.consumer, c.shard, c.start_ulid, c.ulid, c.ahead, c.ack, c.resource_version, c.moved_at, c.moved_by,
-            c.lease_token, c.lease_holder, c.lease_expires
+            c.fencing_token, c.lease_holder, c.lease_expires
         from <<schema>>.[consumers] as c
         where c.feed_id = <<feed_id>> and (@consumer is null or c.consumer = @consumer)
         order by c.consumer, c.shard;

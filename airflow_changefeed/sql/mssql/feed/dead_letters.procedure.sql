@@ -1,6 +1,6 @@
 -- The events that the feed's consumers parked, by number.
 -- @consumer: null takes all. @is_open: 1 takes those that are still to be consumed, 0 all. @number: null takes all.
--- result: number, feed, consumer, shard, ulid, state, attempts, reason, parked_at, parked_by, settled_at, settled_by, note.
+-- result: number, feed, consumer, shard, ulid, state, attempts, reason, parked_at, parked_by, resolved_at, resolved_by, note.
 -- permission: readers
 create procedure <<schema>>.[dead_letters:<<name>>] (
     @consumer nvarchar(128) = null,
@@ -13,8 +13,8 @@ begin
     set transaction isolation level read committed;
     begin try
         select
-            d.number, N'<<name_text>>' as feed, d.consumer, d.shard, d.ulid, d.state, d.attempts, d.reason, d.parked_at, d.parked_by, d.settled_at,
-            d.settled_by, d.note
+            d.number, N'<<name_text>>' as feed, d.consumer, d.shard, d.ulid, d.state, d.attempts, d.reason, d.parked_at, d.parked_by, d.resolved_at,
+            d.resolved_by, d.note
         from <<schema>>.[dead_letters] as d
         where d.feed_id = <<feed_id>> and (@consumer is null or d.consumer = @consumer) and (@number is null or d.number = @number)
             and (@is_open = 0 or d.state in ('parked', 'retry'))

@@ -3,7 +3,7 @@
 grant select on <<schema>>.[feeds] to [<<schema_name>>.readers:<<name>>];
 grant select on <<schema>>.[feed:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[read_feed:<<name>>] to [<<schema_name>>.readers:<<name>>];
-grant execute on <<schema>>.[peek_feed:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[poll_feed:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[shards:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[inspect_outbox:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[shard_bounds:<<name>>] to [<<schema_name>>.readers:<<name>>];
@@ -29,7 +29,7 @@ grant execute on <<schema>>.[log_attempt:<<name>>] to [<<schema_name>>.readers:<
 grant execute on <<schema>>.[invocations:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[purge_invocations:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[dead_letters:<<name>>] to [<<schema_name>>.readers:<<name>>];
-grant execute on <<schema>>.[settle_letter:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[resolve_dead_letter:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[park_again:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[history:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[overview:<<name>>] to [<<schema_name>>.readers:<<name>>];
@@ -42,5 +42,5 @@ grant execute on <<schema>>.[purge_feed:<<name>>] to [<<schema_name>>.operators:
 grant execute on <<schema>>.[insert_history:<<name>>] to [<<schema_name>>.operators:<<name>>];
 grant execute on <<schema>>.[now] to public;
 grant execute on <<schema>>.[version] to public;
-grant execute on <<schema>>.[letter_feed] to public;
+grant execute on <<schema>>.[dead_letter_feed] to public;
 grant execute on <<schema>>.[note_schemas] to public;

@@ -1,5 +1,5 @@
 -- Who holds the shards of the feed's consumers, of exports, too, and who waits.
--- result: feed, consumer, shard, lease_token, lease_holder, lease_since, lease_expires; by consumer and shard. Then feed, consumer,
+-- result: feed, consumer, shard, fencing_token, lease_holder, lease_since, lease_expires; by consumer and shard. Then feed, consumer,
 --     waiter, since; who waits longest first.
 -- permission: readers
 create procedure <<schema>>.[leases:<<name>>]
@@ -9,7 +9,7 @@ begin
     set transaction isolation level read committed;
     begin try
         declare @now datetime2(3) = <<schema>>.[now]();
-        select N'<<name_text>>' as feed, c.consumer, c.shard, c.lease_token, c.lease_holder, c.lease_since, c.lease_expires
+        select N'<<name_text>>' as feed, c.consumer, c.shard, c.fencing_token, c.lease_holder, c.lease_since, c.lease_expires
         from <<schema>>.[consumers] as c
         where c.feed_id = <<feed_id>>
         order by c.consumer, c.shard;

@@ -1,5 +1,5 @@
 -- Gives leases back, as far as they are still the newest, and waits no longer.
--- @tokens: JSON object, the lease token of each shard.
+-- @tokens: JSON object, the fencing token of each shard.
 -- errors: 77135 the consumer is somebody else's
 -- permission: readers
 create procedure <<schema>>.[leave:<<name>>] (
@@ -14,8 +14,8 @@ begin
     set rowcount 0;
     begin try
         declare @is_own bit = case when @@trancount = 0 then 1 else 0 end;
-        declare @given table (shard nvarchar(36) not null primary key, lease_token bigint not null);
-        insert into @given (shard, lease_token) select j.[key], convert(bigint, j.value) from openjson(@tokens) as j;
+        declare @given table (shard nvarchar(36) not null primary key, fencing_token bigint not null);
+        insert into @given (shard, fencing_token) select j.[key], convert(bigint, j.value) from openjson(@tokens) as j;
         exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
         if @is_own = 1 begin transaction;
         -- As check_settings, but whoever leaves a consumer that was dropped has nothing to give back.
@@ -24,7 +24,7 @@ begin
         set lease_holder = null, lease_expires = null, lease_since = null
         from <<schema>>.[consumers] as c
         inner join @given as g on g.shard = c.shard
-        where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.lease_token = g.lease_token and c.lease_holder = @holder;
+        where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.fencing_token = g.fencing_token and c.lease_holder = @holder;
         delete from <<schema>>.[lease_waiters] where feed_id = <<feed_id>> and consumer = @consumer and waiter = @holder;
         if @is_own = 1 commit;
     end try

@@ -6,7 +6,7 @@
 create procedure <<schema>>.[log_attempt:<<name>>] (
     @consumer nvarchar(128),
     @shard_id <<shard_type>>,
-    @lease_token bigint,
+    @fencing_token bigint,
     @holder nvarchar(256),
     @first_ulid binary(16),
     @last_ulid binary(16),
@@ -23,10 +23,10 @@ begin
     begin try
         exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
         insert into <<schema>>.[invocations]
-            (feed_id, consumer, shard, first_ulid, last_ulid, events, attempt, started_at, ended_at, outcome, error, holder, lease_token)
+            (feed_id, consumer, shard, first_ulid, last_ulid, events, attempt, started_at, ended_at, outcome, error, holder, fencing_token)
         select
             s.feed_id, s.consumer, <<schema>>.[shard_text](@shard_id), @first_ulid, @last_ulid, @events, @attempt, @started_at, <<schema>>.[now](), @outcome,
-            @error, @holder, @lease_token
+            @error, @holder, @fencing_token
         from <<schema>>.[consumer_settings] as s
         where s.feed_id = <<feed_id>> and s.consumer = @consumer;
     end try

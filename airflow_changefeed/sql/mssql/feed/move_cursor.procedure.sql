@@ -2,9 +2,9 @@
 -- May run in the caller's transaction: last in it, the work and the cursor commit together. Each move is in the history.
 -- @start_ulid (exclusive), @ulid (inclusive), @ahead (JSON): the new frontier. @furthest: the highest place in it.
 -- @ack: inclusive, what the consumer no longer needs; null leaves it, it never goes back. @expected_version: as it was seen.
--- @lease_token: the mover's grant. @by, @why: who moves it and why, for people to read.
+-- @fencing_token: the mover's grant. @by, @why: who moves it and why, for people to read.
 -- @is_rewind: 1 for a person's move, which may go back, but not below what was purged; the ack, too.
--- errors: 77104 what comes after it is purged. 77105 beyond the shard's clock. 77131 no such row. 77132 the row was changed. 77133 the lease is not the newest or
+-- errors: 77104 what comes after it is purged. 77105 beyond the shard's high-water time. 77131 no such row. 77132 the row was changed. 77133 the lease is not the newest or
 --     ran out; transient. 77135 the consumer is somebody else's
 -- permission: readers
 create procedure <<schema>>.[move_cursor:<<name>>] (
@@ -16,7 +16,7 @@ create procedure <<schema>>.[move_cursor:<<name>>] (
     @furthest binary(16) = null,
     @ack binary(16) = null,
     @expected_version bigint,
-    @lease_token bigint,
+    @fencing_token bigint,
     @by nvarchar(256),
     @why nvarchar(2000) = null,
     @is_rewind bit = 0
@@ -36,15 +36,15 @@ begin
         exec <<schema>>.[check_consumer:<<name>>] @consumer = @consumer, @shard = @shard;
         -- After waiting for the row: a lease that ran out meanwhile moves nothing.
         set @now = <<schema>>.[now]();
-        select @version = c.resource_version, @token = c.lease_token, @holder = c.lease_holder, @expires = c.lease_expires, @moved_by = c.moved_by,
+        select @version = c.resource_version, @token = c.fencing_token, @holder = c.lease_holder, @expires = c.lease_expires, @moved_by = c.moved_by,
             @before = c.ulid
         from <<schema>>.[consumers] as c
         where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = @shard;
         -- The lease first: who lost it may try again, whatever the new holder has moved meanwhile.
-        if @token <> @lease_token or @expires is null or @expires <= @now
+        if @token <> @fencing_token or @expires is null or @expires <= @now
         begin
             set @message = concat(
-                N'changefeed 77133: lease ', @lease_token, N' on consumer "', @consumer, N'", feed "<<name_text>>", shard ', @shard,
+                N'changefeed 77133: lease ', @fencing_token, N' on consumer "', @consumer, N'", feed "<<name_text>>", shard ', @shard,
                 N' is lost (newest grant ', @token, N', held by "', @holder, N'"): nothing was written. Take the lease again');
             throw 77133, @message, 1;
         end;

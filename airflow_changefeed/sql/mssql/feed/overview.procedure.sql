@@ -62,7 +62,7 @@ begin
         order by k.place;
         select
             c.consumer, c.shard, c.start_ulid, c.ulid, c.ahead, c.ack, c.resource_version, c.moved_at, c.moved_by,
-            c.lease_token, c.lease_holder, c.lease_expires, b.behind
+            c.fencing_token, c.lease_holder, c.lease_expires, b.behind
         from #shards as k
         inner join <<schema>>.[consumers] as c on c.feed_id = <<feed_id>> and c.shard = k.shard
         cross apply (

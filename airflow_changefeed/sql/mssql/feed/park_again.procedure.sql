@@ -15,7 +15,7 @@ begin
     begin try
         declare @is_own bit = case when @@trancount = 0 then 1 else 0 end, @consumer nvarchar(128), @shard nvarchar(36);
         if @is_own = 1 begin transaction;
-        exec <<schema>>.[lock_letter:<<name>>] @number = @number, @consumer = @consumer output, @shard = @shard output;
+        exec <<schema>>.[lock_dead_letter:<<name>>] @number = @number, @consumer = @consumer output, @shard = @shard output;
         update <<schema>>.[dead_letters]
         set state = 'parked',
             -- The log, which they are counted by, may have been purged meanwhile.

@@ -4,7 +4,7 @@
 -- result: none. #read (ulid binary(16) not null, <key columns>) is emptied and filled; make it before, or take the shape
 --     of type:read:T. No row means the head of the feed; a short page does not.
 -- errors: 77100 in a transaction. 77101 no lock; transient. 77104 the cursor lies below what was purged. 77105 the cursor
---     lies beyond the shard's clock. 77107 #read is missing or lacks a column. 77108 @pagesize or @cursor
+--     lies beyond the shard's high-water time. 77107 #read is missing or lacks a column. 77108 @pagesize or @cursor
 -- permission: readers
 create procedure <<schema>>.[read_feed:<<name>>] (
     @shard_id <<shard_type>>,

@@ -4,7 +4,7 @@
 create procedure <<schema>>.[release_lease:<<name>>] (
     @consumer nvarchar(128),
     @shard_id <<shard_type>>,
-    @lease_token bigint
+    @fencing_token bigint
 )
 as
 begin
@@ -16,7 +16,7 @@ begin
         update <<schema>>.[consumers]
         set lease_holder = null, lease_expires = null, lease_since = null
         where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard
-            and lease_token = @lease_token;
+            and fencing_token = @fencing_token;
     end try
     begin catch
         if @@trancount > 0 rollback;

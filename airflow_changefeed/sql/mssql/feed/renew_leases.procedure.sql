@@ -1,5 +1,5 @@
 -- Prolongs leases whose token is still the newest, also when they ran out and nobody asked.
--- @tokens: JSON object, the lease token of each shard. @seconds: from now.
+-- @tokens: JSON object, the fencing token of each shard. @seconds: from now.
 -- result: waiting (how many others wait without any shard), has_retries (whether the consumer has dead letters to be tried
 --     again); then shard, of those that are still held.
 -- errors: 77108 @seconds. 77135 the consumer is somebody else's. 77151 no such consumer
@@ -17,10 +17,10 @@ begin
     set rowcount 0;
     begin try
         declare @is_own bit = case when @@trancount = 0 then 1 else 0 end, @now datetime2(3);
-        declare @given table (shard nvarchar(36) not null primary key, lease_token bigint not null);
+        declare @given table (shard nvarchar(36) not null primary key, fencing_token bigint not null);
         if @seconds is null or @seconds <= 0 or @seconds > 31622400
             throw 77108, N'changefeed 77108: feed "<<name_text>>": a lease must last 0 (exclusive) to 31622400 seconds', 1;
-        insert into @given (shard, lease_token) select j.[key], convert(bigint, j.value) from openjson(@tokens) as j;
+        insert into @given (shard, fencing_token) select j.[key], convert(bigint, j.value) from openjson(@tokens) as j;
         if @is_own = 1 begin transaction;
         exec <<schema>>.[check_settings:<<name>>] @consumer = @consumer;
         set @now = <<schema>>.[now]();
@@ -28,7 +28,7 @@ begin
         set lease_expires = <<schema>>.[later](@now, @seconds)
         from <<schema>>.[consumers] as c
         inner join @given as g on g.shard = c.shard
-        where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.lease_token = g.lease_token and c.lease_holder = @holder;
+        where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.fencing_token = g.fencing_token and c.lease_holder = @holder;
         if @is_own = 1 commit;
         select
             (
@@ -42,7 +42,7 @@ begin
         select c.shard
         from <<schema>>.[consumers] as c
         inner join @given as g on g.shard = c.shard
-        where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.lease_token = g.lease_token and c.lease_holder = @holder
+        where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.fencing_token = g.fencing_token and c.lease_holder = @holder
         order by c.shard;
     end try
     begin catch

@@ -74,7 +74,7 @@ begin
             commit;
         end;
         -- Drawn before a row is touched: whoever draws a higher one meanwhile, and is granted the row, keeps it.
-        set @token = next value for <<schema>>.[lease_token];
+        set @token = next value for <<schema>>.[fencing_token];
         begin transaction;
         exec <<schema>>.[check_settings:<<name>>] @consumer = @consumer;
         set @now = <<schema>>.[now]();
@@ -84,16 +84,16 @@ begin
         from @asked as a
         inner join <<schema>>.[consumers] as c with (rowlock, readpast, readcommittedlock)
             on c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = a.shard
-        where c.lease_token < @token and (c.lease_holder is null or c.lease_holder = @holder or c.lease_expires <= @now);
+        where c.fencing_token < @token and (c.lease_holder is null or c.lease_holder = @holder or c.lease_expires <= @now);
         update c
-        set lease_token = @token,
+        set fencing_token = @token,
             lease_since = @now,
             lease_holder = @holder,
             lease_expires = <<schema>>.[later](@now, @seconds)
         from <<schema>>.[consumers] as c with (rowlock, updlock, readpast, readcommittedlock)
         inner join @free as f on f.shard = c.shard
         where c.feed_id = <<feed_id>> and c.consumer = @consumer and f.place <= isnull(@at_most, f.place)
-            and c.lease_token < @token and (c.lease_holder is null or c.lease_holder = @holder or c.lease_expires <= @now);
+            and c.fencing_token < @token and (c.lease_holder is null or c.lease_holder = @holder or c.lease_expires <= @now);
         delete from <<schema>>.[lease_waiters]
         where feed_id = <<feed_id>> and consumer = @consumer and (until <= @now or (waiter = @holder and exists (
             select 1 from <<schema>>.[consumers] as c with (rowlock, readpast, readcommittedlock)
@@ -110,7 +110,7 @@ begin
         commit;
         select
             c.consumer, c.shard, c.start_ulid, c.ulid, c.ahead, c.ack, c.resource_version, c.moved_at, c.moved_by,
-            c.lease_token, c.lease_holder, c.lease_expires, convert(bit, case when c.lease_token = @token then 1 else 0 end) as is_granted
+            c.fencing_token, c.lease_holder, c.lease_expires, convert(bit, case when c.fencing_token = @token then 1 else 0 end) as is_granted
         from <<schema>>.[consumers] as c with (rowlock, readpast, readcommittedlock)
         inner join @asked as a on a.shard = c.shard
         where c.feed_id = <<feed_id>> and c.consumer = @consumer

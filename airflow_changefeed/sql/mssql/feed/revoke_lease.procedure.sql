@@ -1,12 +1,12 @@
 -- Takes the lease of a consumer's shard away from its holder: nothing it does under it is written any more.
--- @lease_token: of the grant that was seen.
+-- @fencing_token: of the grant that was seen.
 -- errors: 77131 no such row. 77132 another grant is the newest, or nobody holds it any more; nothing was changed. 77135 the consumer
 --     is somebody else's
 -- permission: readers
 create procedure <<schema>>.[revoke_lease:<<name>>] (
     @consumer nvarchar(128),
     @shard_id <<shard_type>>,
-    @lease_token bigint
+    @fencing_token bigint
 )
 as
 begin
@@ -17,12 +17,12 @@ begin
         declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id), @message nvarchar(2048), @token bigint, @holder nvarchar(256);
         if @is_own = 1 begin transaction;
         exec <<schema>>.[check_consumer:<<name>>] @consumer = @consumer, @shard = @shard;
-        select @token = c.lease_token, @holder = c.lease_holder from <<schema>>.[consumers] as c
+        select @token = c.fencing_token, @holder = c.lease_holder from <<schema>>.[consumers] as c
         where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = @shard;
-        if @token <> @lease_token or @lease_token is null or @holder is null
+        if @token <> @fencing_token or @fencing_token is null or @holder is null
         begin
             set @message = concat(
-                N'changefeed 77132: lease ', @lease_token, N' on consumer "', @consumer, N'", feed "<<name_text>>", shard ', @shard,
+                N'changefeed 77132: lease ', @fencing_token, N' on consumer "', @consumer, N'", feed "<<name_text>>", shard ', @shard,
                 N' is not the one that is held: the newest grant is ', @token, N', held by ',
                 case when @holder is null then N'nobody any more' else concat(N'"', @holder, N'"') end,
                 N'. Nothing was changed. Read it again and decide anew');
@@ -30,7 +30,7 @@ begin
         end;
         update <<schema>>.[consumers]
         set lease_holder = null, lease_expires = null, lease_since = null
-        where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard and lease_token = @lease_token;
+        where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard and fencing_token = @fencing_token;
         if @is_own = 1 commit;
     end try
     begin catch

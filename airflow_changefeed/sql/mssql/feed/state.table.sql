@@ -1,5 +1,5 @@
 -- One row for each shard that was ever ordered or locked.
--- time: the shard's clock; no ULID below it will be given. ulid: the next one that will be given, made of ulid_high and
+-- time: the shard's high-water time; no ULID below it will be given. ulid: the next one that will be given, made of ulid_high and
 -- ulid_low, with which one can count. purged_upto: inclusive; written before rows go (ADR 0001, R12).
 create table <<schema>>.[state:<<name>>] (
     shard_id <<shard_type>> not null,

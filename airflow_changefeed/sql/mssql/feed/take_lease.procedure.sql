@@ -1,6 +1,6 @@
 -- Takes the lease of a consumer's shard. May run in the caller's transaction, to take several or none.
 -- @holder: who takes it; a holder may take its own again. @seconds: until it runs out by the database's clock.
--- result: lease_token, higher than every one granted before; @lease_token is the same. @cursor: the last ULID consumed.
+-- result: fencing_token, higher than every one granted before; @fencing_token is the same. @cursor: the last ULID consumed.
 -- errors: 77108 @seconds. 77131 no such row. 77134 somebody else holds it; transient. 77135 the consumer is somebody else's
 -- permission: readers
 create procedure <<schema>>.[take_lease:<<name>>] (
@@ -8,7 +8,7 @@ create procedure <<schema>>.[take_lease:<<name>>] (
     @shard_id <<shard_type>>,
     @holder nvarchar(256),
     @seconds float,
-    @lease_token bigint = null output,
+    @fencing_token bigint = null output,
     @cursor binary(16) = null output
 )
 as
@@ -34,9 +34,9 @@ begin
                 N'" until ', convert(varchar(23), @expires, 126), N'Z: retry then');
             throw 77134, @message, 1;
         end;
-        set @lease_token = next value for <<schema>>.[lease_token];
+        set @fencing_token = next value for <<schema>>.[fencing_token];
         update <<schema>>.[consumers]
-        set lease_token = @lease_token,
+        set fencing_token = @fencing_token,
             lease_holder = @holder,
             lease_expires = <<schema>>.[later](@now, @seconds),
             -- Of exports it is not told.
@@ -45,7 +45,7 @@ begin
             ) then @now end
         where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard;
         if @is_own = 1 commit;
-        select @lease_token as lease_token;
+        select @fencing_token as fencing_token;
     end try
     begin catch
         if @@trancount > 0 rollback;

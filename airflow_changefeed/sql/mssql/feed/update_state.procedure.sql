@@ -1,4 +1,4 @@
--- Moves a shard's clock on and reserves numbers of its ULIDs; the lock that really protects them is that on the state row.
+-- Moves a shard's high-water time on and reserves numbers of its ULIDs; the lock that really protects them is that on the state row.
 -- Call feed_write_lock:T before, in the same transaction.
 -- @time_hint: UTC; the clock becomes the later of both. A hint beyond the present and the feed's tolerance takes the
 --     present instead, so that one bad hint cannot poison the clock for ever.

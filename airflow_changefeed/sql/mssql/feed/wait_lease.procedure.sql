@@ -1,5 +1,5 @@
 -- Waits until a lease of these shards may have become free. Only wakes: request_leases decides.
--- A holder's session keeps an application lock named by its lease token while it lives; whoever waits asks for it, shared.
+-- A holder's session keeps an application lock named by its fencing token while it lives; whoever waits asks for it, shared.
 -- @shards: JSON array. @milliseconds: to wait at most; never longer than a second.
 -- result: is_free (a lease is free or ran out), result (of sp_getapplock: 1 somebody's session has ended, 0 nobody keeps a lock,
 --     -1 the time is over), remaining (milliseconds until the first lease runs out; null where none is held).
@@ -33,7 +33,7 @@ begin
             where c.shard is not null and (c.lease_holder is null or c.lease_expires <= @now)
         )
             set @is_free = 1;
-        select top (1) @token = c.lease_token, @expires = c.lease_expires
+        select top (1) @token = c.fencing_token, @expires = c.lease_expires
         from <<schema>>.[consumers] as c with (rowlock, readpast, readcommittedlock)
         inner join @asked as a on a.shard = c.shard
         where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.lease_holder is not null and c.lease_expires > @now

@@ -61,7 +61,7 @@ if object_id(N'<<schema_in_text>>.[capture_columns]') is null
         on_delete bit not null,
         constraint [pk:capture_columns] primary key (capture_id, table_no, place)
     );
--- Changes that passed unseen, or may have. after_time: until when the feed was sealed then. One that is not settled keeps the
+-- Changes that passed unseen, or may have. after_time: until when the feed was sealed then. One that is not resolved keeps the
 -- feed from being sealed.
 if object_id(N'<<schema_in_text>>.[capture_gaps]') is null
     create table <<schema>>.[capture_gaps] (
@@ -71,8 +71,8 @@ if object_id(N'<<schema_in_text>>.[capture_gaps]') is null
         reason nvarchar(2000) not null,
         found_at datetime2(3) not null,
         after_time datetime2(3) null,
-        settled_at datetime2(3) null,
-        settled_by nvarchar(256) null,
+        resolved_at datetime2(3) null,
+        resolved_by nvarchar(256) null,
         note nvarchar(2000) null,
         constraint [pk:capture_gaps] primary key (capture_id, number)
     );

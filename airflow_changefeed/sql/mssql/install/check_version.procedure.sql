@@ -47,7 +47,7 @@ begin
         ) as d
         having count(*) > 0;
         select @present = concat(@present, N'; open gaps: ', count(*)) from <<schema>>.[capture_gaps] as g
-        where g.capture_id = @capture_id and g.settled_at is null
+        where g.capture_id = @capture_id and g.resolved_at is null
         having count(*) > 0;
     end
     else

@@ -35,8 +35,8 @@ if object_id(N'<<schema_in_text>>.[dead_letters]') is null
         reason nvarchar(2000) not null,
         parked_at datetime2(3) not null,
         parked_by nvarchar(256) not null,
-        settled_at datetime2(3) null,
-        settled_by nvarchar(256) null,
+        resolved_at datetime2(3) null,
+        resolved_by nvarchar(256) null,
         note nvarchar(2000) null,
         constraint [pk:dead_letters] primary key (number),
         constraint [unique:dead_letters.ulid] unique (feed_id, consumer, shard, ulid),
@@ -59,7 +59,7 @@ if object_id(N'<<schema_in_text>>.[invocations]') is null
         outcome varchar(10) not null,
         error nvarchar(2000) null,
         holder nvarchar(256) not null,
-        lease_token bigint not null,
+        fencing_token bigint not null,
         constraint [pk:invocations] primary key (feed_id, consumer, number),
         constraint [check:invocations.outcome] check (outcome in ('consumed', 'failed', 'lost'))
     );

@@ -14,7 +14,7 @@ if object_id(N'<<schema_in_text>>.[consumers]') is null
         resource_version bigint not null constraint [def:consumers.resource_version] default 1,
         moved_at datetime2(3) not null,
         moved_by nvarchar(256) not null,
-        lease_token bigint not null constraint [def:consumers.lease_token] default 0,
+        fencing_token bigint not null constraint [def:consumers.fencing_token] default 0,
         lease_holder nvarchar(256) null,
         lease_expires datetime2(3) null,
         owner nvarchar(128) not null,

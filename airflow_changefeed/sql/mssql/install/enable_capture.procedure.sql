@@ -1,6 +1,6 @@
 -- Records the changes of a table from now on, in the transaction that makes them, as events of a feed of the capture's name.
 -- Called again for another table with the same @capture it adds that one; called again for the same it changes nothing, or
--- brings back its triggers, or enables a capture that was disabled. What happened meanwhile is a gap, which somebody has to settle.
+-- brings back its triggers, or enables a capture that was disabled. What happened meanwhile is a gap, which somebody has to resolve.
 -- @table: with its schema. @capture: schema.name of the capture, its feed and its table; <table>_changes without.
 -- @insert_columns, @update_columns, @delete_columns: null captures all columns there are now, N'none' not that operation, else
 --     a JSON array of columns. @shard: a number, or T-SQL over columns of the primary key alone.

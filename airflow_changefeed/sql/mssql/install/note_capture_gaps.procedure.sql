@@ -20,6 +20,6 @@ begin
         and (p.triggers < t.trigger_count or p.modified > t.trigger_modified)
         and not exists (
             select 1 from <<schema>>.[capture_gaps] as g
-            where g.capture_id = t.capture_id and g.table_no = t.table_no and g.settled_at is null
+            where g.capture_id = t.capture_id and g.table_no = t.table_no and g.resolved_at is null
                 and left(g.reason, 24) = N'a trigger of the capture');
 end

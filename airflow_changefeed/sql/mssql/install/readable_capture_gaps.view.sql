@@ -3,6 +3,6 @@
 create view <<schema>>.[readable_capture_gaps]
 as
 select
-    t.number, t.capture_id, t.table_no, t.reason, t.found_at, t.after_time, t.settled_at, t.settled_by, t.note
+    t.number, t.capture_id, t.table_no, t.reason, t.found_at, t.after_time, t.resolved_at, t.resolved_by, t.note
 from <<schema>>.[capture_gaps] as t
 inner join <<schema>>.[readable_captures] as c on c.capture_id = t.capture_id;

@@ -11,7 +11,7 @@ create table if not exists "changefeed.consumer" (
     resource_version  integer not null default 1,
     moved_at_ms       integer not null,
     moved_by          text    not null,
-    lease_token       integer not null default 0,
+    fencing_token       integer not null default 0,
     lease_holder      text,
     lease_expires_ms  integer,
     primary key (feed, consumer, shard)

@@ -10,8 +10,8 @@ create table if not exists "changefeed.dead_letter" (
     reason         text    not null,
     parked_at_ms   integer not null,
     parked_by      text    not null,
-    settled_at_ms  integer,
-    settled_by     text,
+    resolved_at_ms  integer,
+    resolved_by     text,
     note           text,
     unique (feed, consumer, shard, ulid)
 ) strict;

@@ -9,7 +9,7 @@ create table if not exists "changefeed.gap" (
     reason         text    not null,
     found_at_ms    integer not null,
     after_ms       integer,
-    settled_at_ms  integer,
-    settled_by     text,
+    resolved_at_ms  integer,
+    resolved_by     text,
     note           text
 ) strict;

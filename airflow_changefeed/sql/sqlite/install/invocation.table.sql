@@ -14,5 +14,5 @@ create table if not exists "changefeed.invocation" (
     outcome        text    not null check (outcome in ('consumed', 'failed', 'lost')),
     error          text,
     holder         text    not null,
-    lease_token    integer not null
+    fencing_token    integer not null
 ) strict;

@@ -6,4 +6,4 @@ grant select on <<schema>>.[readable_capture_columns] to [<<schema_name>>.reader
 grant select on <<schema>>.[readable_capture_gaps] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[check_capture:<<name>>] to [<<schema_name>>.operators:<<name>>];
 grant execute on <<schema>>.[compare_capture:<<name>>] to [<<schema_name>>.operators:<<name>>];
-grant execute on <<schema>>.[settle_capture:<<name>>] to [<<schema_name>>.operators:<<name>>];
+grant execute on <<schema>>.[resolve_capture:<<name>>] to [<<schema_name>>.operators:<<name>>];

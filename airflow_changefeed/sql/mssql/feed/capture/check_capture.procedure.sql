@@ -3,7 +3,7 @@
 -- way all the time, nobody can tell whether anything passed unseen: that is no gap, but nothing is sealed now. Outside of any
 -- transaction.
 -- errors: 77100 in a transaction. 77101 a table could not be compared; transient. 77142 a gap is open: nothing can be sealed until it is
---     settled
+--     resolved
 -- permission: operators
 create procedure <<schema>>.[check_capture:<<name>>]
 as
@@ -30,7 +30,7 @@ begin
             -- What a gap that is open already says is not counted again and again.
             if @reason is null and not exists (
                 select 1 from <<schema>>.[capture_gaps] as g
-                where g.capture_id = @id and g.table_no = @no and g.settled_at is null and left(g.reason, 24) = left(N'its rows do not agree with what was recorded', 24))
+                where g.capture_id = @id and g.table_no = @no and g.resolved_at is null and left(g.reason, 24) = left(N'its rows do not agree with what was recorded', 24))
             begin
                 exec <<schema>>.[compare_table:<<name>>] @table_no = @no, @is_full = 0, @rows = @rows output, @expected = @expected output;
                 if @rows is null and @expected is not null
@@ -42,17 +42,17 @@ begin
             end;
             if @reason is not null and not exists (
                 select 1 from <<schema>>.[capture_gaps] as g
-                where g.capture_id = @id and g.table_no = @no and g.settled_at is null and left(g.reason, 24) = left(@reason, 24))
+                where g.capture_id = @id and g.table_no = @no and g.resolved_at is null and left(g.reason, 24) = left(@reason, 24))
             begin
                 begin transaction;
-                -- First, so that gaps are numbered as they are committed: whoever settles what he saw before is refused.
+                -- First, so that gaps are numbered as they are committed: whoever resolves what he saw before is refused.
                 exec <<schema>>.[bump_version] @feed_id = <<feed_id>>;
                 insert into <<schema>>.[capture_gaps] (capture_id, table_no, reason, found_at, after_time)
                 select @id, @no, @reason, <<schema>>.[now](), f.floor_time
                 from <<schema>>.[feeds] as f
                 where f.feed_id = <<feed_id>> and not exists (
                     select 1 from <<schema>>.[capture_gaps] as g
-                    where g.capture_id = @id and g.table_no = @no and g.settled_at is null and left(g.reason, 24) = left(@reason, 24));
+                    where g.capture_id = @id and g.table_no = @no and g.resolved_at is null and left(g.reason, 24) = left(@reason, 24));
                 commit;
             end;
             delete from @tables where table_no = @no;
@@ -63,11 +63,11 @@ begin
         select @reason = string_agg(convert(nvarchar(max), concat(t.table_schema, N'.', t.table_name, N': ', g.reason)), N'; ') within group (order by g.number)
         from <<schema>>.[capture_gaps] as g
         inner join <<schema>>.[capture_tables] as t on t.capture_id = g.capture_id and t.table_no = g.table_no
-        where g.capture_id = @id and g.settled_at is null;
+        where g.capture_id = @id and g.resolved_at is null;
         if @reason is not null
         begin
             set @message = concat(N'changefeed 77142: feed "<<name_text>>": changes passed its capture unseen, or may have: ', left(@reason, 1400),
-                N'. No window from there on is complete, so nothing is sealed. Look at them (airflow changefeed capture gaps), then settle them (capture settle; its resync records the rows there are now)');
+                N'. No window from there on is complete, so nothing is sealed. Look at them (airflow changefeed capture gaps), then resolve them (capture resolve; its resync records the rows there are now)');
             throw 77142, @message, 1;
         end;
         if @busy is not null

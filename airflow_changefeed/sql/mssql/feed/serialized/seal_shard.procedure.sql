@@ -1,4 +1,4 @@
--- Raises a shard's clock. An open writer has its ULIDs already, so this waits for it (ADR 0001, R8).
+-- Raises a shard's high-water time. An open writer has its ULIDs already, so this waits for it (ADR 0001, R8).
 -- @until: UTC. @lock_timeout: milliseconds.
 -- errors: 77101 no lock; transient, nothing was changed
 -- permission: internal

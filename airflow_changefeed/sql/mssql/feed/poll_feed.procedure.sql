@@ -8,7 +8,7 @@
 --     null without any. after_ulid: the cursor of @consumer, null without any.
 -- result: place, shard_id, after_ulid; only with @consumers, the cursors of each. place: in the array, from 0.
 -- permission: readers
-create procedure <<schema>>.[peek_feed:<<name>>] (@consumer nvarchar(128) = null, @consumers nvarchar(max) = null)
+create procedure <<schema>>.[poll_feed:<<name>>] (@consumer nvarchar(128) = null, @consumers nvarchar(max) = null)
 as
 begin
     set xact_abort, nocount on;

@@ -7,14 +7,14 @@ import time
 from collections.abc import Sequence
 from statistics import median
 
-from airflow_changefeed.cursors.new_events import look
+from airflow_changefeed.cursors.new_events import poll
 from airflow_changefeed.sources.base import FeedSource
 from tests.benchmarks.figures import Figure
 
 LOOKS = 500
 
 
-def look_figures(feeds: Sequence[tuple[FeedSource, str, int]]) -> list[Figure]:
+def poll_figures(feeds: Sequence[tuple[FeedSource, str, int]]) -> list[Figure]:
     """
     Return the median time of a look at each feed.
 
@@ -24,7 +24,7 @@ def look_figures(feeds: Sequence[tuple[FeedSource, str, int]]) -> list[Figure]:
     for _ in range(LOOKS):
         for own, (source, feed, _) in zip(taken, feeds, strict=True):
             started = time.perf_counter()
-            look(source, feed, "reader")
+            poll(source, feed, "reader")
             own.append(time.perf_counter() - started)
     return [
         Figure(f"look at a feed of {rows:,} rows", 0, median(own))

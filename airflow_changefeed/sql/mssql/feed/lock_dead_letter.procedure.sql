@@ -2,7 +2,7 @@
 -- @consumer, @shard: whose it is.
 -- errors: 77135, 77154
 -- permission: internal
-create procedure <<schema>>.[lock_letter:<<name>>] (
+create procedure <<schema>>.[lock_dead_letter:<<name>>] (
     @number bigint,
     @consumer nvarchar(128) output,
     @shard nvarchar(36) output
@@ -11,20 +11,20 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    declare @message nvarchar(2048), @state varchar(10), @settled_by nvarchar(256);
+    declare @message nvarchar(2048), @state varchar(10), @resolved_by nvarchar(256);
     select @consumer = d.consumer, @shard = d.shard from <<schema>>.[dead_letters] as d where d.number = @number and d.feed_id = <<feed_id>>;
     if @consumer is not null exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
     -- The cursor before the letter, as whoever consumes does.
     update <<schema>>.[consumers] set resource_version = resource_version
     where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard;
     update <<schema>>.[dead_letters] set attempts = attempts where number = @number and feed_id = <<feed_id>>;
-    select @state = d.state, @settled_by = d.settled_by from <<schema>>.[dead_letters] as d where d.number = @number and d.feed_id = <<feed_id>>;
+    select @state = d.state, @resolved_by = d.resolved_by from <<schema>>.[dead_letters] as d where d.number = @number and d.feed_id = <<feed_id>>;
     if @state is null or @state not in ('parked', 'retry')
     begin
         set @message = concat(
             N'changefeed 77154: feed "<<name_text>>": ',
             case when @state is null then concat(N'there is no dead letter ', @number, N': see dead_letters')
-                else concat(N'dead letter ', @number, N' is ', @state, N' already, by "', @settled_by, N'": nothing was changed') end);
+                else concat(N'dead letter ', @number, N' is ', @state, N' already, by "', @resolved_by, N'": nothing was changed') end);
         throw 77154, @message, 1;
     end;
 end

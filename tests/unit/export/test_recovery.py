@@ -187,7 +187,7 @@ def test_rebuild_goes_on_after_a_crash(source: SqliteFeedSource, variables: Vari
     store = Manifests([manifest(0, 0), manifest(0, 1)])
     with pytest.raises(Crash):
         recovery.rebuild(Crashing(source.database.path), variables, CONSUMER, FEED, store, by="me", timeout=1)
-    tokens = {row.shard: row.lease_token for row in source.cursors(FEED, CONSUMER)}
+    tokens = {row.shard: row.fencing_token for row in source.cursors(FEED, CONSUMER)}
     source.release_lease(CONSUMER, FEED, tokens)
     assert places(recovery.rebuild(source, variables, CONSUMER, FEED, store, by="me")) == {0: end_of(1)}
 
@@ -200,7 +200,7 @@ def test_rebuild_without_units_is_refused(source: SqliteFeedSource, variables: V
 
 
 def test_rebuild_refuses_another_databases_export(source: SqliteFeedSource, variables: Variables) -> None:
-    """Units beyond the shard's clock cannot be of this feed."""
+    """Units beyond the shard's high-water time cannot be of this feed."""
     store = Manifests([manifest(0, HOURS + 5)])
     with pytest.raises(CursorBeyondFeedError):
         recovery.rebuild(source, variables, CONSUMER, FEED, store, by="me")

@@ -10,7 +10,7 @@ from airflow_changefeed.core import documents
 from airflow_changefeed.core.times import format_time, parse_time
 from airflow_changefeed.exceptions import TerminalError
 from airflow_changefeed.export.result import ErrorFacts
-from airflow_changefeed.fold.states import State
+from airflow_changefeed.folding.states import State
 
 KIND, RESULT_KIND = "changefeed fold", "changefeed fold result"
 SCHEMA_VERSION = 1
@@ -26,7 +26,7 @@ class FoldTask:
     :param output: root of where the state goes.
     :param at: feed time, exclusive.
     :param table: None where the capture has only one.
-    :param attempt: see :func:`~airflow_changefeed.fold.states.new_attempt`.
+    :param attempt: see :func:`~airflow_changefeed.folding.states.new_attempt`.
     :param run: who folds.
     """
 

@@ -5,7 +5,7 @@
 -- errors: 77100 in a transaction. 77101 no lock; transient. 77143 a trigger is still missing, disabled or altered.
 --     77155 it is at another @resource_version; nothing was changed
 -- permission: operators
-create procedure <<schema>>.[settle_capture:<<name>>] (
+create procedure <<schema>>.[resolve_capture:<<name>>] (
     @note nvarchar(2000),
     @by nvarchar(256),
     @resync bit = 0,
@@ -24,9 +24,9 @@ begin
         declare @id int, @is_enabled bit, @no smallint, @rows bigint, @gained bigint, @reason nvarchar(2000), @message nvarchar(2048);
         declare @changes int, @seen bigint;
         if @@trancount > 0
-            throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (settle_capture)', 0;
+            throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (resolve_capture)', 0;
         if isnull(@note, N'') = N'' or isnull(@by, N'') = N''
-            throw 77108, N'changefeed 77108: feed "<<name_text>>": @note and @by are missing: say who settles the gaps and what was done about them', 1;
+            throw 77108, N'changefeed 77108: feed "<<name_text>>": @note and @by are missing: say who resolves the gaps and what was done about them', 1;
         exec <<schema>>.[note_schemas] @name = N'<<name_text>>';
         begin transaction;
         -- Who enables, refreshes or disables it takes this lock, too.
@@ -36,16 +36,16 @@ begin
         exec <<schema>>.[check_version] @feed_id = <<feed_id>>, @resource_version = @resource_version;
         select @id = c.capture_id, @is_enabled = c.is_enabled from <<schema>>.[captures] as c where c.name = N'<<name_text>>';
         if @resync = 1 and @is_enabled = 0
-            throw 77143, N'changefeed 77143: feed "<<name_text>>": its capture is disabled, so its rows cannot be recorded: enable it with @snapshot = 1, or settle without @resync', 1;
+            throw 77143, N'changefeed 77143: feed "<<name_text>>": its capture is disabled, so its rows cannot be recorded: enable it with @snapshot = 1, or resolve without @resync', 1;
         insert into @tables (table_no)
-        select distinct g.table_no from <<schema>>.[capture_gaps] as g where g.capture_id = @id and g.settled_at is null and @is_enabled = 1;
+        select distinct g.table_no from <<schema>>.[capture_gaps] as g where g.capture_id = @id and g.resolved_at is null and @is_enabled = 1;
         -- Nothing is open, but all is to be recorded anew.
         if @resync = 1 and @is_enabled = 1 and not exists (select 1 from @tables as t)
             insert into @tables (table_no) select t.table_no from <<schema>>.[capture_tables] as t where t.capture_id = @id;
         select top (1) @no = t.table_no from @tables as t order by t.table_no;
         while @no is not null
         begin
-            -- Altered is settled by looking; what is missing must come back first.
+            -- Altered is resolved by looking; what is missing must come back first.
             update <<schema>>.[capture_tables]
             set trigger_modified = (
                 select max(t.modify_date) from <<schema>>.[capture_triggers] as t
@@ -54,7 +54,7 @@ begin
             exec <<schema>>.[capture_settings:<<name>>] @table_no = @no, @reason = @reason output;
             if @reason is not null
             begin
-                set @message = concat(N'changefeed 77143: feed "<<name_text>>": the gap cannot be settled while it goes on: ', @reason,
+                set @message = concat(N'changefeed 77143: feed "<<name_text>>": the gap cannot be resolved while it goes on: ', @reason,
                     N'. Make the triggers anew with refresh_capture, or disable the capture');
                 throw 77143, @message, 1;
             end;
@@ -81,8 +81,8 @@ begin
             select top (1) @no = t.table_no from @tables as t order by t.table_no;
         end;
         update <<schema>>.[capture_gaps]
-        set settled_at = <<schema>>.[now](), settled_by = @by, note = @note
-        where capture_id = @id and settled_at is null and number <= @seen;
+        set resolved_at = <<schema>>.[now](), resolved_by = @by, note = @note
+        where capture_id = @id and resolved_at is null and number <= @seen;
         set @changes = @@rowcount;
         if @changes > 0 or @resync = 1 exec <<schema>>.[bump_version] @feed_id = <<feed_id>>;
         commit;

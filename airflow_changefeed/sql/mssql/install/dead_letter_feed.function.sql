@@ -1,5 +1,5 @@
 -- The feed of a dead letter, whose procedures know the rest; null where there is none of that number.
-create function <<schema>>.[letter_feed](@number bigint) returns nvarchar(128)
+create function <<schema>>.[dead_letter_feed](@number bigint) returns nvarchar(128)
 as
 begin
     return (

@@ -12,22 +12,22 @@ import pytest
 
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.cursors.new_events import look
+from airflow_changefeed.cursors.new_events import poll
 from airflow_changefeed.exceptions import (
     FeedNotFoundError,
     InvalidArgumentError,
     LockTimeoutError,
     ShardNotFoundError,
 )
-from airflow_changefeed.sources.base import Ask, Peek
+from airflow_changefeed.sources.base import Ask, FeedStatus
 from tests.integration.contract.bench import PAST, Bench, another, set_up
 from tests.integration.contract.engines import Engine, Table
 
 
-def peek(bench: Bench, consumer: str, cursors: Mapping[Shard, Ulid]) -> Peek:
+def begin_and_poll(bench: Bench, consumer: str, cursors: Mapping[Shard, Ulid]) -> FeedStatus:
     """Begin a consumer, and look for its news."""
     bench.source.begin_consumer(consumer, bench.feed, cursors, by="test")
-    return bench.source.peek(bench.feed, consumer)
+    return bench.source.poll(bench.feed, consumer)
 
 
 def test_shards_with_events_beyond_their_cursor_are_news(either: Bench) -> None:
@@ -35,13 +35,17 @@ def test_shards_with_events_beyond_their_cursor_are_news(either: Bench) -> None:
     either.write(2, shard=1)
     either.write(2, shard=2)
     heads: dict[Shard, Ulid] = {shard: either.events(shard)[-1].ulid for shard in (1, 2)}
-    assert set(either.source.peek(either.feed, "nobody").news) == {1, 2}
-    assert peek(either, "first", heads).news == {}
+    assert set(either.source.poll(either.feed, "nobody").new_events) == {1, 2}
+    assert begin_and_poll(either, "first", heads).new_events == {}
     cursors = {1: heads[1].previous(), 2: heads[2]}
-    found = peek(either, "second", cursors)
-    assert (found.shards, found.after, set(found.news)) == ((1, 2), cursors, {1})
-    assert (found.news[1].shard, found.news[1].head, found.news[1].has_outbox) == (1, heads[1], False)
-    assert set(peek(either, "third", {1: heads[1]}).news) == {2}
+    found = begin_and_poll(either, "second", cursors)
+    assert (found.shards, found.after, set(found.new_events)) == ((1, 2), cursors, {1})
+    assert (found.new_events[1].shard, found.new_events[1].head, found.new_events[1].has_outbox) == (
+        1,
+        heads[1],
+        False,
+    )
+    assert set(begin_and_poll(either, "third", {1: heads[1]}).new_events) == {2}
 
 
 def test_rows_in_the_outbox_are_news(bench: Bench) -> None:
@@ -50,17 +54,17 @@ def test_rows_in_the_outbox_are_news(bench: Bench) -> None:
     head = bench.events(1)[-1].ulid
     bench.write(1, shard=1)
     bench.write(1, shard=3)
-    found = peek(bench, "reader", {1: head})
-    assert (found.shards, found.after, set(found.news)) == ((1, 3), {1: head}, {1, 3})
-    assert (found.news[1].head, found.news[1].has_outbox) == (None, True)
-    assert (found.news[3].head, found.news[3].has_outbox) == (None, True)
-    assert bench.source.peek(bench.feed, "nobody").news[1].head == head
+    found = begin_and_poll(bench, "reader", {1: head})
+    assert (found.shards, found.after, set(found.new_events)) == ((1, 3), {1: head}, {1, 3})
+    assert (found.new_events[1].head, found.new_events[1].has_outbox) == (None, True)
+    assert (found.new_events[3].head, found.new_events[3].has_outbox) == (None, True)
+    assert bench.source.poll(bench.feed, "nobody").new_events[1].head == head
 
 
 def test_nothing_is_no_news(either: Bench) -> None:
     """A new feed, a cursor at the end of a sealed window, and an open transaction."""
-    found = peek(either, "early", {0: Ulid.MIN})
-    assert (found.shards, found.news) == ((), {})
+    found = begin_and_poll(either, "early", {0: Ulid.MIN})
+    assert (found.shards, found.new_events) == ((), {})
     either.write(1)
     either.events()
     until = either.after_now()
@@ -68,9 +72,9 @@ def test_nothing_is_no_news(either: Bench) -> None:
     either.source.begin_consumer("late", either.feed, {0: Ulid.floor(until).previous()}, by="test")
     with either.transaction() as writer:
         either.insert(writer)
-        assert either.impatient().peek(either.feed, "late").news == {}
+        assert either.impatient().poll(either.feed, "late").new_events == {}
         writer.commit()
-    assert set(either.source.peek(either.feed, "late").news) == {0}
+    assert set(either.source.poll(either.feed, "late").new_events) == {0}
 
 
 def test_news_of_a_shard_that_a_writer_holds_are_seen(either: Bench) -> None:
@@ -80,7 +84,7 @@ def test_news_of_a_shard_that_a_writer_holds_are_seen(either: Bench) -> None:
     either.source.begin_consumer("reader", either.feed, {0: cursor}, by="test")
     with either.transaction() as writer:
         either.insert(writer)
-        assert set(either.impatient().peek(either.feed, "reader").news) == {0}
+        assert set(either.impatient().poll(either.feed, "reader").new_events) == {0}
 
 
 def test_each_consumer_and_feed_has_its_own_cursors(either: Bench) -> None:
@@ -89,10 +93,10 @@ def test_each_consumer_and_feed_has_its_own_cursors(either: Bench) -> None:
     either.write(1)
     other.write(1)
     head = either.events()[-1].ulid
-    assert peek(either, "reader", {0: head}).news == {}
-    assert set(either.source.peek(either.feed, "nobody").news) == {0}
-    assert either.source.peek(either.feed, "nobody").after == {}
-    assert set(other.source.peek(other.feed, "reader").news) == {0}
+    assert begin_and_poll(either, "reader", {0: head}).new_events == {}
+    assert set(either.source.poll(either.feed, "nobody").new_events) == {0}
+    assert either.source.poll(either.feed, "nobody").after == {}
+    assert set(other.source.poll(other.feed, "reader").new_events) == {0}
 
 
 def test_names_of_consumers_are_told_apart_whatever_they_hold(bench: Bench) -> None:
@@ -100,16 +104,16 @@ def test_names_of_consumers_are_told_apart_whatever_they_hold(bench: Bench) -> N
     bench.write(1)
     head = bench.events()[-1].ulid
     for consumer in ("it's", "]'; throw 1--", "Ünï", "q?{x}"):
-        assert peek(bench, consumer, {0: head}).after == {0: head}
+        assert begin_and_poll(bench, consumer, {0: head}).after == {0: head}
     for consumer in ("", "a\0b", "a:b", "a" * 129):
         with pytest.raises(InvalidArgumentError, match="is no name"):
-            bench.source.peek(bench.feed, consumer)
+            bench.source.poll(bench.feed, consumer)
 
 
 def test_a_look_tells_the_clock(either: Bench) -> None:
     """The database's present time, as it was before the look."""
     before = either.source.now()
-    at = either.source.peek(either.feed, "reader").at
+    at = either.source.poll(either.feed, "reader").at
     assert before <= at <= either.source.now()
 
 
@@ -117,27 +121,27 @@ def test_a_feed_that_was_made_anew_is_looked_at_as_it_is(either: Bench) -> None:
     """What an earlier look has learned of the feed that had the name is not believed."""
     either.write(1)
     either.events()
-    assert set(either.source.peek(either.feed, "reader").news) == {0}
+    assert set(either.source.poll(either.feed, "reader").new_events) == {0}
     either.source.drop_feed(either.feed)
     with pytest.raises(FeedNotFoundError, match=either.feed):
-        either.source.peek(either.feed, "reader")
+        either.source.poll(either.feed, "reader")
     either.source.set_up_feed(either.feed, kind=either.table.kind)
-    assert either.source.peek(either.feed, "reader").shards == ()
+    assert either.source.poll(either.feed, "reader").shards == ()
     either.write(1, shard=5)
-    assert set(either.source.peek(either.feed, "reader").news) == {5}
+    assert set(either.source.poll(either.feed, "reader").new_events) == {5}
 
 
 def test_a_name_in_other_letters_is_no_feed(either: Bench) -> None:
     """Also where the database compares names without regard to case."""
     with pytest.raises(FeedNotFoundError, match=either.feed.upper()):
-        either.source.peek(either.feed.upper(), "reader")
+        either.source.poll(either.feed.upper(), "reader")
 
 
 @pytest.mark.parametrize("name", ["", "a" * 200, "no.Such'; select 1", "no.Su]ch", 'no.Su"ch'])
 def test_a_name_that_no_feed_can_have_is_refused(bench: Bench, name: str) -> None:
     """It is not found, as any other name that is not there."""
     with pytest.raises(FeedNotFoundError):
-        bench.source.peek(name, "reader")
+        bench.source.poll(name, "reader")
 
 
 def test_a_look_is_one_statement(either: Bench) -> None:
@@ -149,7 +153,7 @@ def test_a_look_is_one_statement(either: Bench) -> None:
     either.source.begin_consumer("reader", either.feed, {1: Ulid.MIN}, by="test")
 
     def asked(shards: list[Shard] | None, window_end: datetime | None) -> int:
-        return either.engine.asked(lambda source: look(source, either.feed, "reader", shards, window_end))
+        return either.engine.asked(lambda source: poll(source, either.feed, "reader", shards, window_end))
 
     assert asked(None, None) == 1
     assert asked([1], end) == 1
@@ -174,13 +178,13 @@ def test_many_looks_find_what_each_alone_finds(either: Bench) -> None:
         (either.feed, "nobody"),
         (either.feed, "behind"),
     ]
-    alone = [either.source.peek(feed, consumer or "") for feed, consumer in asks]
-    together = [peek_of(found) for found in either.source.peek_many(asks)]
+    alone = [either.source.poll(feed, consumer or "") for feed, consumer in asks]
+    together = [peek_of(found) for found in either.source.poll_many(asks)]
     assert [replace(found, at=PAST) for found in together] == [replace(found, at=PAST) for found in alone]
-    assert [set(found.news) for found in together] == [{1, 2}, {1, 2}, {2}, {1, 2}, {1, 2}]
-    (nobody,) = either.source.peek_many([(either.feed, None)])
-    assert (peek_of(nobody).after, peek_of(nobody).news) == ({}, together[3].news)
-    assert either.source.peek_many([]) == []
+    assert [set(found.new_events) for found in together] == [{1, 2}, {1, 2}, {2}, {1, 2}, {1, 2}]
+    (nobody,) = either.source.poll_many([(either.feed, None)])
+    assert (peek_of(nobody).after, peek_of(nobody).new_events) == ({}, together[3].new_events)
+    assert either.source.poll_many([]) == []
 
 
 def test_a_look_tells_the_heads_whatever_the_cursors_are(bench: Bench) -> None:
@@ -188,8 +192,8 @@ def test_a_look_tells_the_heads_whatever_the_cursors_are(bench: Bench) -> None:
     bench.write(2, shard=1)
     head = bench.events(1)[-1].ulid
     bench.write(1, shard=2)
-    found = peek(bench, "reader", {1: head})
-    assert (found.heads, set(found.news)) == ({1: head}, {2})
+    found = begin_and_poll(bench, "reader", {1: head})
+    assert (found.heads, set(found.new_events)) == ({1: head}, {2})
 
 
 def test_one_bad_ask_ends_no_other(either: Bench) -> None:
@@ -197,7 +201,7 @@ def test_one_bad_ask_ends_no_other(either: Bench) -> None:
     other = another(either, "a.Other")
     either.write(1)
     either.source.drop_feed(other.feed)
-    found = either.source.peek_many(
+    found = either.source.poll_many(
         [
             (other.feed, "reader"),
             ("no.Su]ch'", "a"),
@@ -210,12 +214,12 @@ def test_one_bad_ask_ends_no_other(either: Bench) -> None:
         FeedNotFoundError,
         FeedNotFoundError,
         InvalidArgumentError,
-        Peek,
+        FeedStatus,
         FeedNotFoundError,
     ]
     assert other.feed in str(found[0])
     assert either.feed in str(found[0])
-    assert set(peek_of(found[3]).news) == {0}
+    assert set(peek_of(found[3]).new_events) == {0}
 
 
 def test_many_looks_are_one_question(engine: Engine) -> None:
@@ -227,18 +231,18 @@ def test_many_looks_are_one_question(engine: Engine) -> None:
     source = benches[0].source
     source.begin_consumer("reader 7", benches[3].feed, {0: Ulid.MIN}, by="test")
     asked = {
-        len(some): engine.asked(lambda source, some=some: source.peek_many(some))
+        len(some): engine.asked(lambda source, some=some: source.poll_many(some))
         for some in (asks[:10], asks)
     }
     # A server is asked once; the embedded source runs a statement for each feed, on one connection.
     expected = 1 if source.capabilities.needs_install else len(benches)
     assert asked == {10: expected, 1000: expected}
-    assert all(set(peek_of(found).news) == {0} for found in source.peek_many(asks))
+    assert all(set(peek_of(found).new_events) == {0} for found in source.poll_many(asks))
 
 
-def peek_of(found: Peek | Exception) -> Peek:
+def peek_of(found: FeedStatus | Exception) -> FeedStatus:
     """Return what was found, where it is no error."""
-    assert isinstance(found, Peek), found
+    assert isinstance(found, FeedStatus), found
     return found
 
 
@@ -247,10 +251,10 @@ def test_only_who_asks_for_a_shard_that_never_was_is_refused(either: Bench) -> N
     either.write(1, shard=1)
     either.events(1)
     end = either.source.now()
-    assert not look(either.source, either.feed, "reader", [2], end + timedelta(hours=1)).is_ready
+    assert not poll(either.source, either.feed, "reader", [2], end + timedelta(hours=1)).is_ready
     with pytest.raises(ShardNotFoundError, match=r"shard 2; it has 1"):
-        look(either.source, either.feed, "reader", [2], end)
-    assert look(either.source, either.feed, "reader", [1], end).has_ended
+        poll(either.source, either.feed, "reader", [2], end)
+    assert poll(either.source, either.feed, "reader", [1], end).has_ended
 
 
 def test_a_shard_that_a_writer_holds_is_not_taken_for_one_that_never_was(either: Bench) -> None:
@@ -261,15 +265,15 @@ def test_a_shard_that_a_writer_holds_is_not_taken_for_one_that_never_was(either:
     with either.transaction() as writer:
         either.insert(writer, shard=1)
         with suppress(LockTimeoutError):
-            assert set(look(either.impatient(), either.feed, "nobody", [1], end).news) == {1}
-    assert set(look(either.source, either.feed, "nobody", [1], end).news) == {1}
+            assert set(poll(either.impatient(), either.feed, "nobody", [1], end).new_events) == {1}
+    assert set(poll(either.source, either.feed, "nobody", [1], end).new_events) == {1}
 
 
 def test_looking_writes_nothing(either: Bench) -> None:
     """A sensor of many feeds must not order events, nor take a lock."""
     either.write(3)
     with either.engine.watch() as has_changed:
-        either.source.peek(either.feed, "reader")
+        either.source.poll(either.feed, "reader")
         either.source.shards(either.feed)
         either.source.feeds()
         either.source.stale_marks(either.feed)
@@ -290,7 +294,7 @@ def test_looking_costs_the_same_however_large_the_feed(bench: Bench, is_waiting:
     def work() -> int:
         if not is_waiting:
             bench.source.drain(bench.feed)
-        return bench.engine.work(lambda source: source.peek(bench.feed, "reader"))
+        return bench.engine.work(lambda source: source.poll(bench.feed, "reader"))
 
     bench.write(50)
     bench.write(50, shard=1)

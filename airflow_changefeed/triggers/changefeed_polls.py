@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 # The triggerer imports this module in its loop, so what a look needs is imported in a thread.
 if TYPE_CHECKING:
-    from airflow_changefeed.cursors.new_events import Outlook, Watch
+    from airflow_changefeed.cursors.new_events import PollResult, Watch
     from airflow_changefeed.sources.base import FeedSource
 
 #: Looks at a time in one triggerer, each at another database.
-MOST_LOOKS = 8
+MOST_POLLS = 8
 
 # Threads of our own: a database that hangs would keep those of asyncio's pool, in which Airflow writes the
 # logs of all other triggers, too. Made when the first look needs them.
-_threads = ThreadPoolExecutor(MOST_LOOKS, thread_name_prefix="changefeed-look")
+_threads = ThreadPoolExecutor(MOST_POLLS, thread_name_prefix="changefeed-look")
 _IMPORTS = (
     "airflow_changefeed.cursors.new_events",
     "airflow_changefeed.hooks.changefeed",
@@ -69,7 +69,7 @@ class Watcher:
 
 
 #: What a look found for each watcher that it was for, or the error it met.
-Found = dict[Watcher, "Outlook | Exception"]
+Found = dict[Watcher, "PollResult | Exception"]
 
 
 class Watchers:
@@ -132,7 +132,7 @@ class Sharing:
         return watchers.due(is_regular=is_regular) if watchers is not None else []
 
 
-async def looks(
+async def polls(
     watchers: Watchers | Sharing, conn_id: str, lock_timeout: float | None, interval: float
 ) -> AsyncGenerator[Found, None]:
     """
@@ -144,21 +144,21 @@ async def looks(
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
     :param interval: seconds between regular looks.
     """
-    looker = _Looker(conn_id, lock_timeout)
+    poller = _Poller(conn_id, lock_timeout)
     # Shielded, as others wait for it, too.
     await asyncio.shield(asyncio.wrap_future(_imported()))
     is_regular = True
     try:
         while True:
             if due := watchers.due(is_regular=is_regular):
-                yield await looker.look(due)
+                yield await poller.poll(due)
             await asyncio.sleep(interval / 2)
             is_regular = not is_regular
     finally:
-        looker.close()
+        poller.close()
 
 
-class _Looker:
+class _Poller:
     """The source beneath the looks at a database, of which one runs at a time."""
 
     def __init__(self, conn_id: str, lock_timeout: float | None) -> None:
@@ -167,7 +167,7 @@ class _Looker:
         self._source: FeedSource | None = None
         self._running: Future[Found] | None = None
 
-    async def look(self, watchers: list[Watcher]) -> Found:
+    async def poll(self, watchers: list[Watcher]) -> Found:
         # With the context, by which Airflow knows whose log a line belongs to.
         context: Callable[..., Found] = contextvars.copy_context().run
         self._running = _threads.submit(context, self._look, watchers)
@@ -185,14 +185,14 @@ class _Looker:
         The source stays open from look to look, but after an error the connection is asked for again: it may
         have been changed since.
         """
-        from airflow_changefeed.cursors.new_events import look_for_all
+        from airflow_changefeed.cursors.new_events import poll_many
         from airflow_changefeed.hooks.changefeed import ChangefeedHook
 
         try:
             watches, found = _read(watchers)
             if self._source is None:
                 self._source = ChangefeedHook(self._conn_id, lock_timeout=self._lock_timeout).source()
-            answers = look_for_all(self._source, list(watches.values()))
+            answers = poll_many(self._source, list(watches.values()))
             return {**found, **dict(zip(watches, answers, strict=True))}
         except Exception as error:
             self._close()

@@ -13,7 +13,7 @@ import pytest
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError
-from airflow_changefeed.export.completed import ToldExport, told_export
+from airflow_changefeed.export.completed import CompletedExport, completed_export
 from airflow_changefeed.export.result import ExportResult
 from airflow_changefeed.export.run import run_here
 from airflow_changefeed.output.store import ExportStore
@@ -26,16 +26,16 @@ def store(tmp_path: Path) -> ExportStore:
     return ExportStore(str(tmp_path / "out"), FEED)
 
 
-def told_of(flights: Flights, store: ExportStore, plan: Plan) -> ToldExport:
+def told_of(flights: Flights, store: ExportStore, plan: Plan) -> CompletedExport:
     """Run a plan, and return what it tells, as others get it."""
-    told = told_export(plan, store, run_here(flights.source, store, plan, lambda line: None))
+    told = completed_export(plan, store, run_here(flights.source, store, plan, lambda line: None))
     assert told is not None
-    read = ToldExport.from_extra(json.loads(json.dumps(told.to_extra())))
+    read = CompletedExport.from_extra(json.loads(json.dumps(told.to_extra())))
     assert read == told
     return read
 
 
-def ids(told: ToldExport) -> list[int]:
+def ids(told: CompletedExport) -> list[int]:
     """Read the ids of what was told."""
     return [number for batch in told.batches(columns=["id"]) for number in batch.column("id").to_pylist()]
 
@@ -76,7 +76,7 @@ def test_a_batch_is_told_with_its_ranges(flights: Flights, store: ExportStore) -
 def test_nothing_is_told_of_nothing(flights: Flights, store: ExportStore) -> None:
     """A batch without new events has no units."""
     plan = replace(flights.plan(store, None), units=())
-    assert told_export(plan, store, ExportResult.of_manifests(store, [])) is None
+    assert completed_export(plan, store, ExportResult.of_manifests(store, [])) is None
 
 
 def test_units_beyond_a_hundred_are_told_by_their_folder(flights: Flights, store: ExportStore) -> None:
@@ -139,4 +139,4 @@ def test_a_unit_that_is_gone_is_named(flights: Flights, store: ExportStore) -> N
 def test_the_event_of_somebody_else_is_refused(extra: object) -> None:
     """A person may make an event by hand; whoever reads it is told so."""
     with pytest.raises(InvalidArgumentError, match="another task or a person made the event"):
-        ToldExport.from_extra(extra)
+        CompletedExport.from_extra(extra)

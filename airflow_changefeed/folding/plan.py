@@ -22,7 +22,7 @@ from airflow_changefeed.core.times import format_time, from_milliseconds, to_mil
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import FoldError, InvalidArgumentError, NotExportedError
-from airflow_changefeed.fold.inputs import FileColumns, file_columns, foldable_table, second_fields
+from airflow_changefeed.folding.inputs import FileColumns, file_columns, foldable_table, second_fields
 from airflow_changefeed.output.coverage import Gap, Interval, find_gaps
 from airflow_changefeed.output.read import UnitFile, check_once, export_there, units_and_files
 from airflow_changefeed.output.schemas import wider_type
@@ -30,7 +30,7 @@ from airflow_changefeed.output.store import ExportStore
 
 _MOST_NAMED = 20
 _NO_SNAPSHOT = "the capture was enabled on a table that had rows, which it did not record"
-SETTLE = "record all rows with settle_capture(..., resync=True), and fold a time after that"
+RESOLVE = "record all rows with resolve_capture(..., resync=True), and fold a time after that"
 _Units = Mapping[Shard, Sequence[ExportUnit]]
 
 
@@ -133,10 +133,10 @@ def find_fold(store: ExportStore, at: datetime | None = None, table: str | None 
     if keyless is not None:
         unknown = (
             f"events until {format_time(keyless)} do not tell the columns that are its key now "
-            f"({', '.join(captured.key_columns)}): {SETTLE}"
+            f"({', '.join(captured.key_columns)}): {RESOLVE}"
         )
     if gap is not None:
-        unknown = f"changes passed the capture unseen, which was found at {format_time(gap)}: {SETTLE}"
+        unknown = f"changes passed the capture unseen, which was found at {format_time(gap)}: {RESOLVE}"
     known_from = max(filter(None, (keyless, gap)), default=None)
     return FoldSource(store, name, end, known.shape, columns, kinds, groups, seconds, unknown, known_from)
 
@@ -290,7 +290,7 @@ def _unknown(
 ) -> str:
     """Say why the events do not tell all rows there were at their beginning; empty where they do."""
     if not captured.is_whole:
-        return f"{_NO_SNAPSHOT}: {SETTLE}"
+        return f"{_NO_SNAPSHOT}: {RESOLVE}"
     begun = shape.begun_at
     if begun is None:
         return ""
@@ -300,7 +300,7 @@ def _unknown(
     if gaps:
         return (
             f"the capture was enabled at {format_time(begun)}, and nothing complete is in {_named(gaps)}. "
-            f"Export that, too; or {SETTLE}"
+            f"Export that, too; or {RESOLVE}"
         )
     return ""
 

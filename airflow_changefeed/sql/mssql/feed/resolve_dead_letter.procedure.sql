@@ -1,10 +1,10 @@
 -- Lets a dead letter be tried again (retry), be parked again (parked), or be done without (dropped): then its consumer's ack goes
 -- on to the next open one, or the cursor.
--- @by, @note: who settles it, and why.
+-- @by, @note: who resolves it, and why.
 -- result: as of dead_letters, of this one.
 -- errors: 77108 @state. 77135 its consumer is somebody else's. 77154 there is no such letter, or it is not open any more
 -- permission: readers
-create procedure <<schema>>.[settle_letter:<<name>>] (
+create procedure <<schema>>.[resolve_dead_letter:<<name>>] (
     @number bigint,
     @state varchar(10),
     @by nvarchar(256),
@@ -20,12 +20,12 @@ begin
         if @state is null or @state not in ('retry', 'parked', 'dropped', 'done')
             throw 77108, N'changefeed 77108: feed "<<name_text>>": @state must be retry, parked, dropped or done', 1;
         if @is_own = 1 begin transaction;
-        exec <<schema>>.[lock_letter:<<name>>] @number = @number, @consumer = @consumer output, @shard = @shard output;
+        exec <<schema>>.[lock_dead_letter:<<name>>] @number = @number, @consumer = @consumer output, @shard = @shard output;
         if @state in ('retry', 'parked')
             update <<schema>>.[dead_letters] set state = @state where number = @number;
         else
         begin
-            update <<schema>>.[dead_letters] set state = @state, settled_at = <<schema>>.[now](), settled_by = @by, note = @note where number = @number;
+            update <<schema>>.[dead_letters] set state = @state, resolved_at = <<schema>>.[now](), resolved_by = @by, note = @note where number = @number;
             select top (1) @open = d.ulid from <<schema>>.[dead_letters] as d
             where d.feed_id = <<feed_id>> and d.consumer = @consumer and d.shard = @shard and d.state in ('parked', 'retry')
             order by d.ulid;

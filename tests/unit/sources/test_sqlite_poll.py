@@ -15,7 +15,7 @@ from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.sources.sqlite.feed.names import load_feed
-from airflow_changefeed.sources.sqlite.feed.poll import look_sql
+from airflow_changefeed.sources.sqlite.feed.poll import poll_sql
 from airflow_changefeed.sources.sqlite.feed.writer import lock
 
 #: Columns of an event table, and the kind of its feed.
@@ -54,7 +54,7 @@ def test_a_look_seeks(connection: sqlite3.Connection, path: str, name: str) -> N
     set_up(connection, path, name)
     tables = load_feed(connection, "t")
     values = {"feed": "t", "kind": tables.info.kind.value, "consumers": '["reader"]'}
-    plan = [row[3] for row in connection.execute(f"explain query plan {look_sql(tables)}", values)]
+    plan = [row[3] for row in connection.execute(f"explain query plan {poll_sql(tables)}", values)]
     large = {tables.feed.strip('"'), tables.outbox.strip('"')}
     ways = [step.split()[0] for step in plan if len(step.split()) > 1 and step.split()[1] in large]
     assert ways == ["SEARCH"] * (3 if name == "outbox" else 1)
@@ -73,7 +73,7 @@ def test_the_first_look_is_one_statement(connection: sqlite3.Connection, path: s
         return opened
 
     with patch("sqlite3.connect", traced):
-        assert set(source.peek("t", "reader").news) == {0}
+        assert set(source.poll("t", "reader").new_events) == {0}
     assert len(statements) == 1
 
 
@@ -83,9 +83,9 @@ def test_a_column_that_comes_later_counts(connection: sqlite3.Connection, path: 
     connection.execute("begin immediate")
     connection.execute("insert into t (ULID, id) values (?, 1)", (lock(connection, "t").ulid(0).bytes,))
     connection.execute("commit")
-    assert set(source.peek("t", "reader").news) == {0}
+    assert set(source.poll("t", "reader").new_events) == {0}
     connection.execute("alter table t add column shard_id integer not null default 7")
-    assert source.peek("t", "reader").news == {}
+    assert source.poll("t", "reader").new_events == {}
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -96,12 +96,12 @@ def test_a_feed_that_has_lost_its_table_says_so(
     """Also where only the feed's own tables are looked at, and after a look that found all well."""
     source = set_up(connection, path, name)
     if has_looked:
-        source.peek("t", "reader")
+        source.poll("t", "reader")
     connection.execute("alter table t rename to elsewhere")
     with pytest.raises(FeedSetupError, match="lost its event table"):
-        source.peek("t", "reader")
+        source.poll("t", "reader")
     connection.execute("alter table elsewhere rename to t")
-    assert source.peek("t", "reader").shards == ()
+    assert source.poll("t", "reader").shards == ()
 
 
 @pytest.mark.parametrize("table", ["k", "known", "waiting", "e"])
@@ -116,4 +116,4 @@ def test_a_table_may_have_any_name(connection: sqlite3.Connection, path: str, ta
     ulid = lock(connection, table, 7).ulid(0)
     connection.execute(f"insert into {table} values (7, ?, 1)", (ulid.bytes,))
     connection.execute("commit")
-    assert source.peek(table, "reader").news[7].head == ulid
+    assert source.poll(table, "reader").new_events[7].head == ulid

@@ -1,3 +1,0 @@
--- Lease tokens of all consumers; they only grow, also after a consumer or feed was dropped.
-if object_id(N'<<schema_in_text>>.[lease_token]') is null
-    create sequence <<schema>>.[lease_token] as bigint start with 1 increment by 1 <<cache>>;
