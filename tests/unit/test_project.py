@@ -112,6 +112,34 @@ def test_the_changelog_has_a_place_for_the_next_version() -> None:
     assert "\n## [Unreleased]\n" in (PROJECT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
+def _anchors(page: Path) -> set[str]:
+    """Name the headings of a page as GitHub does."""
+    text = re.sub(r"^```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ +(.+?) *$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_link_between_pages_leads_to_a_file_and_a_heading() -> None:
+    """README, changelog and all pages of docs/."""
+    broken = []
+    for page in (PROJECT / "README.md", PROJECT / "CHANGELOG.md", *(PROJECT / "docs").rglob("*.md")):
+        text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for link in re.findall(r"\]\(([^)]+)\)", text):
+            file, _, anchor = link.partition("#")
+            target = page.parent / file if file else page
+            if "://" not in link and not (target.exists() and (not anchor or anchor in _anchors(target))):
+                broken.append(f"{page.relative_to(PROJECT)}: {link}")
+    assert broken == []
+
+
+def test_every_page_can_be_found_from_the_index() -> None:
+    """docs/index.md links every page but pictures."""
+    docs = PROJECT / "docs"
+    linked = set(re.findall(r"\]\(([^)#]+)", (docs / "index.md").read_text(encoding="utf-8")))
+    pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")}
+    assert pages - linked == {"index.md"}
+
+
 @pytest.mark.parametrize("folder", ["airflow_changefeed", "tests", "dags"])
 def test_every_python_file_names_its_licence(folder: str) -> None:
     """The first line of every file that holds anything is the SPDX header."""
