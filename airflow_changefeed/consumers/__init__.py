@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code that must see every event once, soon, and in order: consumers of a feed."""
+"""Consumers: code that processes every event of a feed once, in order and with low latency."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-#: Seconds that one wait in the thread lasts, at whose end a cancelled one ends.
+#: Seconds per wait in the thread; a cancelled wait ends when its slice does.
 _SLICE = 0.25
 
 
@@ -30,12 +30,11 @@ class AsyncConsumer:
     """
     A :class:`~airflow_changefeed.consumers.consumer.Consumer` for ``async with`` and ``async for``.
 
-    All of it happens in one thread of its own. A call that is cancelled is brought to its end first, which
-    takes a second at most where it waits: so nothing is left half done, and an event that was not consumed
-    comes again.
+    All calls run in one dedicated thread. A cancelled call still runs to completion, within a second if it is
+    waiting, so nothing is left half done. An event that was not consumed is delivered again.
 
-    :param options: as of ``Consumer``.
-    :raises ChangefeedError: as of ``Consumer``, when it is entered.
+    :param options: as for ``Consumer``.
+    :raises ChangefeedError: on entering, as for ``Consumer``.
     """
 
     def __init__(self, source: FeedSource, name: str, feed: str, **options: Any) -> None:
@@ -65,7 +64,7 @@ class AsyncConsumer:
             self._thread.shutdown(wait=False)
 
     async def _call(self, function: Callable[..., Answer], *arguments: Any, **options: Any) -> Answer:
-        """Call a function in the thread, to its end even where the caller is cancelled."""
+        """Run a function in the thread, to completion even if the caller is cancelled."""
         call = partial(function, *arguments, **options)
         future = asyncio.get_running_loop().run_in_executor(self._thread, call)
         try:
@@ -74,40 +73,40 @@ class AsyncConsumer:
             self._is_over.set()
             await asyncio.wait([future])
             if not future.cancelled():
-                # Seen, so that nobody is told that nobody saw it.
+                # Retrieved, so that asyncio does not log "exception was never retrieved".
                 future.exception()
             raise
 
     @property
     def consumer(self) -> Consumer:
-        """The consumer that works in the thread, for what it holds; its calls belong to that thread."""
+        """The underlying consumer, to read its state; call its methods in its thread only."""
         if self._consumer is None:
-            raise ConsumerUseError("the consumer is not registered: use it in an `async with` block")
+            raise ConsumerUseError("the consumer is not registered; use it in an `async with` block")
         return self._consumer
 
     async def register(self) -> None:
         """
-        Wait until it holds a shard; entering the context does it.
+        Wait until the consumer holds a shard; entering the context calls this.
 
-        :raises LeaseHeldError: others held all of them for ``register_timeout``; transient.
+        :raises LeaseHeldError: other consumers held all shards for ``register_timeout``; transient.
         """
         self._is_over.clear()
         await self._call(self.consumer.register, should_stop=self._is_over.is_set)
 
     async def get(self) -> FeedEvent:
-        """Return the next event, waiting until there is one; see ``Consumer.get``."""
+        """Return the next event, waiting for it; see ``Consumer.get``."""
         return (await self.get_batch(ONE))[0]
 
     async def poll(self, timeout: float = 0.0) -> FeedEvent | None:
-        """Return the next event; None when none came in so many seconds."""
+        """Return the next event, or None after ``timeout`` seconds without one."""
         got = await self.get_batch(ONE, timeout)
         return got[0] if got else None
 
     async def get_batch(self, batch: Batch, timeout: float | None = None) -> list[FeedEvent]:
         """
-        Return the next events that are to be consumed together; see ``Consumer.get_batch``.
+        Return the next batch of events; see ``Consumer.get_batch``.
 
-        :param timeout: seconds to wait for the first of them; None waits for ever.
+        :param timeout: seconds to wait for the first event; None waits forever.
         """
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -118,11 +117,11 @@ class AsyncConsumer:
                 return got
 
     async def consume(self, events: int | None = None) -> None:
-        """Consume what was got last; see ``Consumer.consume``."""
+        """Consume the last event or batch returned; see ``Consumer.consume``."""
         await self._call(self.consumer.consume, events)
 
     async def next(self, events: int | None = None) -> None:
-        """Remember what was got last, to be consumed at the commit; see ``Consumer.next``."""
+        """Mark the last event or batch returned, to be consumed at commit; see ``Consumer.next``."""
         await self._call(self.consumer.next, events)
 
     async def begin(self) -> None:
@@ -130,28 +129,28 @@ class AsyncConsumer:
         await self._call(self.consumer.begin)
 
     async def commit(self) -> None:
-        """Consume what :meth:`next` remembered, and commit, both or neither."""
+        """Consume what :meth:`next` marked and commit, atomically."""
         await self._call(self.consumer.commit)
 
     async def roll_back(self) -> None:
-        """Roll back; what was got comes again."""
+        """Roll back; the events are delivered again."""
         await self._call(self.consumer.roll_back)
 
     async def work(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
         """
-        Call a function with the connection, and what else is given, in the transaction that is open.
+        Call a function with the connection and the given arguments, in the open transaction.
 
-        It is called in the consumer's thread, to which the connection belongs.
+        It runs in the consumer's thread, which owns the connection.
         """
         return await self._call(lambda: function(self.consumer.connection, *arguments))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
         """
-        Run a block as one transaction; it gets :meth:`work`, for what is to be written by the connection.
+        Run a block as one transaction; it gets :meth:`work`, to write through the connection.
 
-        Commits at the end, with what :meth:`next` or :meth:`consume` was called for in it; rolls back when
-        the block raises or is cancelled.
+        Commits at the end, together with the events that :meth:`next` or :meth:`consume` was called for;
+        rolls back if the block raises or is cancelled.
         """
         try:
             await self.begin()
@@ -166,7 +165,7 @@ class AsyncConsumer:
         await self.commit()
 
     async def reregister(self) -> None:
-        """Forget all that was read, and register again; see ``Consumer.reregister``."""
+        """Discard what was read ahead and register again; see ``Consumer.reregister``."""
         await self._call(self.consumer.leave)
         await self.register()
 

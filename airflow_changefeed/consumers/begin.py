@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a new consumer begins: with the first event, with the next one, at a time, or behind a ULID."""
+"""Where a new consumer begins: at the first event, at the next one, at a time, or after a ULID."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def create_consumer(
     by: str,
 ) -> ConsumerInfo:
     """
-    Make a consumer; harmless to repeat with the same settings, which leaves it where it stands.
+    Create a consumer. Idempotent: repeating it with the same settings leaves its position unchanged.
 
-    :param start: ``earliest``: with the first event that is not purged. ``latest``: behind all that is
-        committed now, which is ordered first. A time: with the events of that time and later. A ULID: behind
-        it. Shards that come later are read from their first event, or from the same time or ULID.
-    :param by: who makes it.
-    :raises ConsumerSetupError: it exists with other settings, or as the consumer of an export; terminal.
-    :raises PurgedError: events behind the start are purged; terminal.
-    :raises FutureTimeError: the start lies in the future of the database's clock; terminal.
-    :raises CursorBeyondFeedError: the ULID lies beyond the clocks of all shards; terminal.
-    :raises InvalidArgumentError: a text that is none of these, or settings that are wrong; terminal.
+    :param start: ``earliest``: at the first event not purged. ``latest``: after everything committed now,
+        which is ordered first. A time: at the first event of that time or later. A ULID: after it. Shards
+        created later are read from their first event, or from the same time or ULID.
+    :param by: who creates it.
+    :raises ConsumerSetupError: it exists with other settings, or as an export's cursor; terminal.
+    :raises PurgedError: events after the start are purged; terminal.
+    :raises FutureTimeError: the start is in the future by the database's clock; terminal.
+    :raises CursorBeyondFeedError: the ULID is beyond the high-water time of every shard; terminal.
+    :raises InvalidArgumentError: the start cannot be parsed, or settings are invalid; terminal.
     """
     position = (
         parse_beginning(start) if isinstance(start, str) and not isinstance(start, Beginning) else start
@@ -54,14 +54,14 @@ def resolve(
     source: FeedSource, feed: str, start: Beginning | datetime | Ulid
 ) -> tuple[Ulid, dict[Shard, Ulid]]:
     """
-    Return where shards begin that come later, and where those begin that are there; exclusive both.
+    Return where later shards begin, and where each existing shard begins; both exclusive.
 
     :raises ChangefeedError: as :func:`create_consumer` says.
     """
     if start is Beginning.EARLIEST:
         return Ulid.MIN, {status.shard: status.purged_upto for status in source.shards(feed)}
     if start is Beginning.LATEST:
-        # What waits in the outbox was committed before now, and is not new.
+        # Rows waiting in the outbox were committed before now, so they are not new.
         source.drain(feed)
         return Ulid.MIN, {status.shard: status.head or status.purged_upto for status in source.shards(feed)}
     after = _after(source, feed, start)
@@ -69,7 +69,7 @@ def resolve(
     _check_purged(feed, statuses, after)
     if isinstance(start, Ulid):
         _check_beyond(feed, statuses, after)
-    # A clock that has not come so far would refuse it; whatever comes there is later than what it has.
+    # A shard refuses a cursor beyond its high-water time; all its later events are after its head anyway.
     return after, {status.shard: min(after, _highest(status)) for status in statuses}
 
 
@@ -77,11 +77,13 @@ def _after(source: FeedSource, feed: str, start: datetime | Ulid | Beginning) ->
     now = source.now()
     time = start.time if isinstance(start, Ulid) else start
     if not isinstance(time, datetime) or time.tzinfo is None:
-        raise TypeError(f"a consumer begins at a Beginning, a time with its zone, or a Ulid, not {start!r}")
+        raise TypeError(
+            f"a consumer begins at a Beginning, a time with a time zone, or a Ulid, not {start!r}"
+        )
     if time > now:
         raise FutureTimeError(
-            f"feed {feed!r}: a consumer cannot begin at {start}, as for the database it is "
-            f"{now.isoformat()}. Begin at latest, which is now",
+            f"feed {feed!r}: a consumer cannot begin at {start}, which is in the future; the database's "
+            f"clock is at {now.isoformat()}. Begin at latest",
             feed=feed,
         )
     return start if isinstance(start, Ulid) else Ulid.floor(floor_to_millisecond(time)).previous()
@@ -91,9 +93,9 @@ def _check_purged(feed: str, statuses: list[ShardStatus], after: Ulid) -> None:
     purged = {status.shard: status.purged_upto for status in statuses if status.purged_upto > after}
     if purged:
         raise PurgedError(
-            f"feed {feed!r}: a consumer cannot begin behind {after}, as events are purged up to "
+            f"feed {feed!r}: a consumer cannot begin after {after}; events are purged up to "
             f"{', '.join(f'{upto} in shard {shard_text(shard)}' for shard, upto in purged.items())}. Begin "
-            "at earliest, which is the first event that is left, and read the export of the time before",
+            "at earliest, and read the earlier events from the export",
             feed=feed,
             after=after,
         )
@@ -102,14 +104,14 @@ def _check_purged(feed: str, statuses: list[ShardStatus], after: Ulid) -> None:
 def _check_beyond(feed: str, statuses: list[ShardStatus], after: Ulid) -> None:
     if statuses and all(after > _highest(status) for status in statuses):
         raise CursorBeyondFeedError(
-            f"feed {feed!r}: a consumer cannot begin behind {after}, which lies beyond the clocks of all its "
-            "shards: it is another feed's, or the database was restored. Begin at latest",
+            f"feed {feed!r}: a consumer cannot begin after {after}, which is beyond the high-water time of "
+            "every shard; the ULID is from another feed, or the database was restored. Begin at latest",
             feed=feed,
             cursor=after,
         )
 
 
 def _highest(status: ShardStatus) -> Ulid:
-    """Return the highest place that a cursor may have in a shard."""
+    """Return the highest position that a cursor may have in a shard."""
     clock = Ulid.floor(status.high_water).previous()
     return max(clock, status.head or Ulid.MIN, status.purged_upto)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A consumer: sees every event of a feed once, in order, while nobody else does.
+A consumer: processes every event of a feed once, in order, with exclusive ownership of its shards.
 
-Its calls are those of Comdb2's Lua consumers: get, poll, consume, next, with an explicit transaction where
-the work and the consumption are to be one.
+Its methods are those of Comdb2's Lua consumers: get, poll, consume and next, with an explicit transaction to
+make the work and the consumption atomic.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from airflow_changefeed.exceptions import (
 
 class Consumer(Receiver):
     """
-    A consumer of a feed; a context manager that registers, and gives back at its end.
+    A consumer of a feed; a context manager that acquires shards and releases them at its end.
 
-    Each shard has one holder at a time. Belongs to one thread at a time. ``for event in consumer`` consumes
-    an event when the next one is asked for: a loop that is left leaves its last event unconsumed.
+    Each shard has one holder at a time. Use it from one thread at a time. ``for event in consumer`` consumes
+    an event when the next one is requested, so breaking out of the loop leaves the last event unconsumed.
 
-    :param source: of ``open_source``, or of a hook.
-    :param name: of a consumer that ``create_consumer`` has made.
-    :param shards: those that it may hold; None for all, also those that come later.
-    :param register_timeout: seconds to wait for the first shard; None waits for ever.
-    :param emit_timeout: seconds after which another one that waits gets a shard, if this one neither asks for
-        an event nor consumes.
-    :param poll_interval: seconds between two looks for news, one statement each.
-    :param with_sequence, with_epoch, with_tid: whether events tell ``sequence``, ``epoch`` and ``tid``.
+    :param source: from ``open_source`` or a hook.
+    :param name: of a consumer created with ``create_consumer``.
+    :param shards: shards that it may hold; None for all, including shards created later.
+    :param register_timeout: seconds to wait for the first shard; None waits forever.
+    :param emit_timeout: seconds of inactivity (no request for an event, no consume) after which a waiting
+        consumer may take over a shard.
+    :param poll_interval: seconds between two polls for new events, one statement each.
+    :param with_sequence, with_epoch, with_tid: whether events have ``sequence``, ``epoch`` and ``tid``.
     :param at_most_shards: how many it may hold; None for all.
-    :param pace: how it waits, and how much it reads at once.
-    :raises InvalidArgumentError: names all that is wrong; terminal.
+    :param pace: how it waits and how much it reads at a time.
+    :raises InvalidArgumentError: names every problem; terminal.
     :raises ConsumerNotFoundError: the feed has no such consumer; terminal.
     """
 
@@ -53,17 +53,18 @@ class Consumer(Receiver):
             self.acknowledge(event)
 
     def acknowledge(self, event: FeedEvent) -> None:
-        """Consume an event of a loop that asks for the next one, unless the loop did it already."""
+        """Consume a loop's event when the next one is requested, unless the loop already did."""
         if self._is_lost or self._got[:1] == [event]:
             self.consume()
 
     def consume(self, events: int | None = None) -> None:
         """
-        Consume what was got last: in the transaction that is open, at its commit, or in one of its own.
+        Consume the last event or batch returned: at the commit of the open transaction, or in a transaction
+        of its own.
 
-        :param events: how many of a batch, from its first; None for all.
-        :raises ConsumerUseError: nothing was got, or it was consumed already; terminal.
-        :raises LeaseLostError: the shard is another one's now; nothing was written; transient.
+        :param events: how many of the batch, from the first; None for all.
+        :raises ConsumerUseError: no event was returned, or it was already consumed; terminal.
+        :raises LeaseLostError: another consumer holds the shard now; nothing was written; transient.
         """
         if self._work.is_open:
             self._take("consume", events)
@@ -73,10 +74,11 @@ class Consumer(Receiver):
 
     def next(self, events: int | None = None) -> None:
         """
-        Remember what was got last, to be consumed at the commit; the next :meth:`get` goes on behind it.
+        Mark the last event or batch returned, to be consumed at commit; the next :meth:`get` continues after
+        it.
 
-        :param events: as of :meth:`consume`.
-        :raises ConsumerUseError: no transaction is open, or nothing was got; terminal.
+        :param events: as for :meth:`consume`.
+        :raises ConsumerUseError: no transaction is open, or no event was returned; terminal.
         """
         self._work.need_open("next")
         self._take("next", events)
@@ -91,32 +93,32 @@ class Consumer(Receiver):
         self._got = self._got[len(got) :]
 
     def _checked(self, what: str, events: int | None) -> list[FeedEvent]:
-        """Return what was got, if so much of it can be consumed."""
+        """Return the events last returned; raise if that many cannot be consumed."""
         if self._is_lost or not self._is_got_held():
             self._is_lost, self._got = False, []
             raise LeaseLostError(
                 f"consumer {self.info.spec.consumer!r} of feed {self.info.spec.feed!r} lost the shard of the "
-                "event that it got: it did nothing for longer than its emit timeout while another one "
-                "waited. Nothing was written. get() goes on with what it holds now",
+                "event: it was inactive for longer than its emit timeout while another consumer waited. "
+                "Nothing was written. Call get() to continue with the shards it holds now",
                 consumer=self.info.spec.consumer,
                 feed=self.info.spec.feed,
             )
         if not self._got:
             raise ConsumerUseError(
-                f"{what} without an event: get() or poll() one first; each can be consumed once"
+                f"{what} without an event; call get() or poll() first, and consume each event only once"
             )
         if events is not None and not 1 <= events <= len(self._got):
-            raise ConsumerUseError(f"{what} of {events} events, but {len(self._got)} were got")
+            raise ConsumerUseError(f"{what} of {events} events, but {len(self._got)} were returned")
         return self._got
 
     def begin(self) -> None:
         """
-        Begin a transaction, for :meth:`next`, :meth:`connection` and :meth:`commit`.
+        Begin a transaction for :meth:`next`, :meth:`connection` and :meth:`commit`.
 
-        The database begins it when the connection is asked for, or at the commit: until then events can be
-        got on any database.
+        It begins in the database when the connection is first used, or at commit; until then events can be
+        read on any database.
 
-        :raises ConsumerUseError: one is open already; terminal.
+        :raises ConsumerUseError: a transaction is already open; terminal.
         """
         self._need_registered()
         self._work.begin()
@@ -126,8 +128,7 @@ class Consumer(Receiver):
         """
         The driver's own connection to the feed's database, in the transaction.
 
-        What is written by it is committed together with what is consumed. It must neither commit nor roll
-        back, nor close.
+        Writes through it commit together with the consumed events. Do not commit, roll back or close it.
 
         :raises ConsumerUseError: no transaction is open; terminal.
         """
@@ -135,13 +136,13 @@ class Consumer(Receiver):
 
     def commit(self, *, attempt: Attempt | None = None) -> None:
         """
-        Consume what :meth:`next` remembered, and commit, both or neither.
+        Consume what :meth:`next` marked and commit, atomically.
 
-        :param attempt: for the log of invocations.
-        :raises LeaseLostError: a shard is another one's now; nothing was written; transient.
-        :raises WorkTransactionError: the work ended the transaction by itself; nothing was consumed;
+        :param attempt: for the invocation log.
+        :raises LeaseLostError: another consumer holds a shard now; nothing was written; transient.
+        :raises WorkTransactionError: the work ended the transaction itself; nothing was consumed;
             terminal.
-        :raises StaleVersionError: somebody moved the cursor; nothing was written; terminal.
+        :raises StaleVersionError: the cursor was moved meanwhile; nothing was written; terminal.
         """
         self._work.need_open("commit")
         shards = self._work.shards
@@ -156,9 +157,9 @@ class Consumer(Receiver):
 
     def roll_back(self, error: BaseException | None = None) -> None:
         """
-        Roll back; what was got comes again.
+        Roll back; the events are delivered again.
 
-        :param error: why, if something went wrong.
+        :param error: the cause, if there was one.
         """
         shards = self._work.shards
         try:
@@ -167,36 +168,39 @@ class Consumer(Receiver):
             self._put_back(shards, error)
 
     def _put_back(self, shards: set[Shard], error: BaseException | None) -> None:
-        """Bring back what was not consumed; forget what may be another one's, or consumed all the same."""
+        """
+        Put back what was not consumed; discard what another consumer may hold, or what may have been consumed
+        after all.
+        """
         self._got = []
         for reader in self._intake.readers:
             reader.put_back()
         self._intake.put_back(self._dead_letters_taken)
         self._dead_letters_taken = []
         if isinstance(error, SourceUnavailableError):
-            # Whether the commit was made is not known; where the cursor stands says it.
+            # Whether the commit succeeded is unknown; the cursor's position shows it.
             self._work.close()
             self._intake.forget(self.shards)
         elif isinstance(error, (LeaseLostError, StaleVersionError)):
             self._intake.forget(shards)
         elif isinstance(error, DeadLetterError):
-            # Somebody resolved one meanwhile; those that are still to be tried again are read again.
+            # One was resolved meanwhile; read the ones still to be retried again.
             self._intake.dead_letters.clear()
 
     @contextmanager
     def transaction(self, *, attempt: Attempt | None = None) -> Iterator[Any]:
         """
-        Run a block as one transaction; it gets the connection.
+        Run a block as one transaction; it receives the connection.
 
-        Commits at the end, with what :meth:`next` or :meth:`consume` was called for in it; rolls back when
-        the block raises.
+        Commits at the end, together with the events that :meth:`next` or :meth:`consume` was called for;
+        rolls back if the block raises.
 
-        :param attempt: for the log of invocations.
-        :raises ChangefeedError: as :meth:`commit` says.
+        :param attempt: for the invocation log.
+        :raises ChangefeedError: as for :meth:`commit`.
         """
         self._need_registered()
         if not self._got:
-            # Once the database knows of the transaction, events can no longer be ordered everywhere.
+            # Once the transaction has begun in the database, not every engine can still order events.
             self._intake.first(may_drain=self._may_drain())
         with self._transaction(attempt):
             yield self.connection
@@ -215,12 +219,12 @@ class Consumer(Receiver):
 
     def park(self, reason: str, attempts: int, *, attempt: Attempt | None = None) -> None:
         """
-        Leave what was got last behind as dead letters, each event for itself, and go on.
+        Park the last event or batch returned as dead letters, one per event, and continue.
 
-        :param reason: why, for people.
-        :param attempts: how often it failed.
-        :param attempt: the last one, for the log of invocations.
-        :raises LeaseLostError: the shard is another one's now; nothing was written; transient.
+        :param reason: why, as free text.
+        :param attempts: how many attempts failed.
+        :param attempt: the last one, for the invocation log.
+        :raises LeaseLostError: another consumer holds the shard now; nothing was written; transient.
         """
         got = list(self._checked("park", None))
         if got[0].dead_letter is not None:
@@ -240,12 +244,12 @@ class Consumer(Receiver):
 
     def log(self, shard: Shard, attempt: Attempt, token: int) -> None:
         """
-        Write an attempt that failed into the log of invocations.
+        Write a failed attempt to the invocation log.
 
-        :param token: of the lease under which it was made.
+        :param token: fencing token of the lease under which it was made.
         """
         self._work.log(shard, attempt, token)
 
     def token(self, shard: Shard) -> int:
-        """Return the fencing token of a shard that it holds."""
+        """Return the fencing token of a held shard."""
         return self._intake.holding.rows[shard].fencing_token

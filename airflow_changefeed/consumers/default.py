@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The default consumer: the rows of all events, for clients that only want to see them.
+The default consumer: the rows of all events, for clients that only display them.
 
-Names, options and the rows' order are those of Comdb2's default Lua consumers, with ``changefeed_`` for
+Names, options and row order are those of Comdb2's default Lua consumers, with ``changefeed_`` in place of
 ``comdb2_``.
 """
 
@@ -20,7 +20,7 @@ from airflow_changefeed.sources.base import FeedSource
 
 EVENT, ID, TABLE = "changefeed_event", "changefeed_id", "changefeed_table"
 _BY_TRANSACTION = Batch(transaction=True)
-#: Seconds that one wait lasts, at whose end it is asked whether to stop.
+#: Seconds per wait, after which the stop condition is checked.
 _SLICE = 1.0
 
 Row = dict[str, Any]
@@ -36,22 +36,22 @@ def default_rows(
     **consumer_options: Any,
 ) -> Generator[Row, None, None]:
     """
-    Yield the rows of a feed's events until told to stop.
+    Yield the rows of a feed's events until asked to stop.
 
-    ``changefeed_event`` is ``add`` or ``del``; an update gives two rows, ``old`` and ``new``, with one
-    ``changefeed_id``. A capture's ``reset`` has no values. ``txn`` ends a transaction, ``register_timeout``
-    and ``poll_timeout`` say that nothing came in time: these have neither id nor values. All rows have the
-    same columns: those that are ours first, then the table's.
+    ``changefeed_event`` is ``add`` or ``del``; an update gives two rows, ``old`` and ``new``, with the same
+    ``changefeed_id``. A capture's ``reset`` has no values. ``txn`` ends a transaction; ``register_timeout``
+    and ``poll_timeout`` report a timeout; these rows have no id and no values. All rows have the same
+    columns: the metadata columns first, then the table's.
 
-    An event is consumed when the row after its last one is asked for; by ``batch_consume``, all events of a
-    transaction are, when the row after their last one is.
+    An event is consumed when the row following its last row is requested; with ``batch_consume``, all events
+    of a transaction are consumed when the row following their last row is.
 
-    :param should_stop: asked between rows, and each second while waiting.
+    :param should_stop: checked between rows and each second while waiting.
     :param consumer_options: of :class:`~airflow_changefeed.consumers.consumer.Consumer`.
-    :raises InvalidArgumentError: options that the feed does not have; terminal.
+    :raises InvalidArgumentError: options that the feed does not support; terminal.
     :raises ConsumerNotFoundError: the feed has no such consumer; terminal.
-    :raises LeaseLostError: the client took longer than ``emit_timeout`` while another one waited; its last
-        event comes again, to whoever consumes now; transient.
+    :raises LeaseLostError: the client took longer than ``emit_timeout`` while another consumer waited;
+        its last event is delivered again to the new holder; transient.
     """
     options = options or DefaultOptions()
     wait = options.register_timeout
@@ -68,7 +68,7 @@ def default_rows(
     )
     if options.batch_consume:
         consumer.check_batch(_BY_TRANSACTION)
-    # Checked before the first row is asked for, as a generator would not be.
+    # Checked here and not at the first row, as it would be in a generator.
     return _all_rows(consumer, options, should_stop)
 
 
@@ -102,14 +102,14 @@ def _consumed(
             yield from rows.of(event)
         if options.with_txn_sentinel:
             yield rows.sentinel("txn")
-        # The client has asked for more, hence has what there was.
+        # The client asked for more, so it has received the previous row.
         consumer.consume()
 
 
 def _wait(
     consumer: Consumer, batch: Batch, options: DefaultOptions, should_stop: Callable[[], bool]
 ) -> list[FeedEvent]:
-    """Wait in slices; none when the poll timeout is over, or it is to stop."""
+    """Wait in slices; empty after the poll timeout or when asked to stop."""
     clock = consumer.pace.clock
     begun = clock()
     while True:
@@ -134,7 +134,7 @@ class _Rows:
         self._empty: Row = dict.fromkeys([*ours, *([TABLE] if self._has_tables else []), *columns.fields])
 
     def sentinel(self, what: str) -> Row:
-        """Return a row that is no event's."""
+        """Return a row that belongs to no event."""
         return {**self._empty, EVENT: what}
 
     def of(self, event: FeedEvent) -> Iterator[Row]:

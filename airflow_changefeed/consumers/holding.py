@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which shards a consumer holds: asking for them, prolonging, sharing with those who wait, giving back."""
+"""The shards a consumer holds: request, renew, share with waiting consumers, release."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from airflow_changefeed.sources.base import FeedSource
 
 _RENEWALS_PER_LEASE = 3
-#: Seconds that those who wait have for taking what was given back, before it is asked for again.
+#: Seconds that waiting consumers have to take released shards before this one requests them again.
 _GRACE = 2.0
-#: Leases' lengths for which nothing more is given after nobody took what was.
+#: Lease durations for which no more shards are released after nobody took the last ones.
 _PATIENCE = 6
 
 
 def new_holder() -> str:
-    """Return a name that no other process, and no other consumer of this one, has."""
+    """Return a name unique among processes and consumers."""
     return f"{socket.gethostname()[:60]}:{os.getpid()}:{Ulid.from_uuid(uuid.uuid4())}"
 
 
 @dataclass(frozen=True)
 class Wanted:
     """
-    What a process wants to hold.
+    The shards a process wants to hold.
 
-    :param shards: None for all that there are.
-    :param at_most: how many of them; None for all.
-    :param seconds: for which leases are taken.
+    :param shards: None for all.
+    :param at_most: maximum number; None for all.
+    :param seconds: duration of a lease.
     """
 
     consumer: str
@@ -52,10 +52,10 @@ class Wanted:
 
 class Holding:
     """
-    The shards that this process holds for a consumer.
+    The shards this process holds for a consumer.
 
-    :param rows: their cursor rows as they were last seen, with their fencing tokens.
-    :param clock: seconds; says only when to ask the database again.
+    :param rows: their cursor rows as last read, with their fencing tokens.
+    :param clock: seconds; only decides when to query the database again.
     """
 
     def __init__(self, source: FeedSource, wanted: Wanted, clock: Callable[[], float]) -> None:
@@ -70,24 +70,24 @@ class Holding:
 
     @property
     def renew_every(self) -> float:
-        """Seconds after which leases are prolonged, while nothing is consumed."""
+        """Seconds after which leases are renewed while nothing is consumed."""
         return self.wanted.seconds / _RENEWALS_PER_LEASE
 
     @property
     def is_due(self) -> bool:
-        """Whether the leases are to be prolonged."""
+        """Whether the leases are due for renewal."""
         return self._clock() - self._renewed_at >= self.renew_every
 
     def has(self, shard: Shard, token: int) -> bool:
-        """Whether a shard is still held under a fencing token, and not anew."""
+        """Whether a shard is still held under the same fencing token."""
         row = self.rows.get(shard)
         return row is not None and row.fencing_token == token
 
     def missing(self, known: Iterable[Shard]) -> list[Shard]:
         """
-        Return the shards that it would like to hold, too.
+        Return the further shards it wants to hold.
 
-        :param known: those that there are.
+        :param known: the existing shards.
         """
         if self.wanted.at_most is not None and len(self.rows) >= self.wanted.at_most:
             return []
@@ -95,7 +95,7 @@ class Holding:
         return [shard for shard in wanted if shard not in self.rows]
 
     def request(self, shards: Sequence[Shard]) -> Grant:
-        """Ask for shards; those that were granted are held from now on."""
+        """Request shards; those granted are held from now on."""
         wanted = self.wanted
         at_most = None if wanted.at_most is None else wanted.at_most - len(self.rows)
         grant = self._source.request_leases(
@@ -112,7 +112,7 @@ class Holding:
         return grant
 
     def renew(self) -> tuple[Renewal, set[Shard]]:
-        """Prolong all leases; returns also the shards that were lost."""
+        """Renew all leases; also returns the shards that were lost."""
         wanted = self.wanted
         self._renewed_at = self._clock()
         renewal = self._source.renew_leases(
@@ -122,10 +122,10 @@ class Holding:
 
     def may_ask_again(self) -> bool:
         """
-        Say whether shards may be asked for that others could take.
+        Return whether to request shards that waiting consumers could take.
 
-        After some were given back to those who wait, these get time; if nobody took them, for example as
-        those want other shards, they are worked on here again, and none is given for a while.
+        After releasing some, waiting consumers get time to take them. If nobody does, for example because
+        they want other shards, this consumer takes them again and releases none for a while.
         """
         if self._gave_at is None:
             return True
@@ -137,9 +137,9 @@ class Holding:
 
     def to_share(self, renewal: Renewal, busy: Collection[Shard]) -> list[Shard]:
         """
-        Return the half of the shards that goes to those who wait with none.
+        Return the half of the shards to release to consumers that hold none.
 
-        :param busy: shards that are kept, as an event of theirs is being handled.
+        :param busy: shards to keep because one of their events is being handled.
         """
         half = len(self.rows) // 2
         if not renewal.waiting or not half or self._gave_at is not None or self._clock() < self._keep_until:
@@ -147,14 +147,14 @@ class Holding:
         return [shard for shard in reversed(list(self.rows)) if shard not in busy][:half]
 
     def give_back(self, shards: Iterable[Shard]) -> None:
-        """Give shards to those who wait."""
+        """Release shards to waiting consumers."""
         given = list(shards)
         self._leave(given)
         self.forget(given)
         self._gave_at = self._clock()
 
     def leave(self) -> None:
-        """Give all back, and wait no longer."""
+        """Release all shards and stop waiting."""
         self._leave(list(self.rows))
         self.rows.clear()
 
@@ -163,7 +163,7 @@ class Holding:
         self._source.leave(self.wanted.consumer, self.wanted.feed, tokens, holder=self.holder)
 
     def forget(self, shards: Iterable[Shard]) -> set[Shard]:
-        """Hold shards no longer; the database knows already, or will see it."""
+        """Stop holding shards; the database already knows, or the leases will expire."""
         gone = set(shards) & set(self.rows)
         for shard in gone:
             del self.rows[shard]
@@ -174,11 +174,11 @@ class Holding:
         return {shard: row.fencing_token for shard, row in self.rows.items()}
 
     def moved(self, row: CursorRow, token: int) -> None:
-        """Note a row as it is after a step."""
+        """Store a row as it is after a step."""
         self.rows[row.shard] = row if row.fencing_token == token else replace(row, fencing_token=token)
 
     def held_elsewhere(self, seconds: float) -> LeaseHeldError:
-        """Return the error of one who waited in vain."""
+        """Return the error after waiting without success."""
         wanted = self.wanted
         held = [
             f"shard {shard_text(one.shard)} by {one.holder}"
@@ -186,9 +186,9 @@ class Holding:
             if one.consumer == wanted.consumer and one.holder is not None
         ]
         return LeaseHeldError(
-            f"consumer {wanted.consumer!r} of feed {wanted.feed!r}: others hold all its shards after "
-            f"{seconds:g} s ({'; '.join(held) or 'none is free'}). Wait longer (register_timeout), or see "
-            "who holds them: airflow changefeed leases",
+            f"consumer {wanted.consumer!r} of feed {wanted.feed!r}: other consumers still hold all shards "
+            f"after {seconds:g} s ({'; '.join(held) or 'none is free'}). Wait longer (register_timeout), or "
+            "check who holds them with airflow changefeed leases",
             consumer=wanted.consumer,
             feed=wanted.feed,
         )

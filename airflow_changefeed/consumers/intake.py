@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a consumer's next event comes from: its shards in turn, and the dead letters that are tried again."""
+"""Where a consumer's next event comes from: its shards in turn, and dead letters to retry."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from airflow_changefeed.consumers.events.page import EventColumns
     from airflow_changefeed.sources.base import FeedSource
 
-#: Seconds that one wait for a lease lasts at most.
+#: Maximum seconds per wait for a lease.
 _SLICE = 1.0
-#: Batches that are read ahead where a consumer is behind, all its shards together.
+#: Batches read ahead when a consumer is behind, over all its shards.
 _BATCHES_AHEAD = 5
 
 
 class Intake:
     """
-    The events of all shards that a consumer holds.
+    The events of all shards a consumer holds.
 
-    :param letters: events that were parked and are to be tried again; each is one dead letter.
-    :param below: exclusive; events from there on are left alone. Set before anything is asked for.
+    :param dead_letters: parked events to retry, one dead letter each.
+    :param below: exclusive upper bound; set before the first event is requested.
     """
 
     def __init__(self, source: FeedSource, wanted: Wanted, columns: EventColumns, pace: Pace) -> None:
@@ -47,16 +47,16 @@ class Intake:
         self._known: tuple[Shard, ...] = ()
         self._turn: Shard | None = None
         self._was_waiting = False
-        # A stream that is closed early costs a connection to a server, and nothing where there is none.
+        # Closing a stream early costs a connection on a server, and nothing on an embedded database.
         self._may_stop_early = not source.capabilities.parallel_writers
 
     def register(self, timeout: float | None, should_stop: Callable[[], bool]) -> None:
         """
-        Wait until a shard is held; a feed that has none yet is not waited for.
+        Wait until a shard is held; returns at once if the feed has no shards yet.
 
-        :param timeout: seconds; None waits for ever.
-        :param should_stop: asked each second; then nothing is held, and nothing is waited for any more.
-        :raises LeaseHeldError: others held all shards for so long; transient.
+        :param timeout: seconds; None waits forever.
+        :param should_stop: checked each second; if true, the wait ends without a shard.
+        :raises LeaseHeldError: other consumers held all shards until the timeout; transient.
         """
         begun = self._pace.clock()
         while True:
@@ -73,7 +73,7 @@ class Intake:
             self.wait_for_lease(left)
 
     def wait_for_lease(self, seconds: float) -> None:
-        """Wait until a shard may have become free, and not so long that our own request is forgotten."""
+        """Wait until a shard may be free, but not so long that our own request expires."""
         wanted = self._wanted
         shards = self.holding.missing(self._known)
         seconds = min(seconds, _SLICE, wanted.seconds / 3)
@@ -81,11 +81,11 @@ class Intake:
 
     @property
     def wanted_shards(self) -> tuple[Shard, ...] | None:
-        """The shards that it may hold; None for all."""
+        """The shards it may hold; None for all."""
         return self._wanted.shards
 
     def read_upto(self) -> dict[Shard, Ulid]:
-        """Return up to where each shard was read; others' are passed over, and new ones left out."""
+        """Return each shard's read position; shards of others count as read, new ones are omitted."""
         own = {shard: reader.after for shard, reader in self._readers.items()}
         return {**dict.fromkeys(self._known, Ulid.MAX), **own}
 
@@ -96,7 +96,7 @@ class Intake:
             self._known = self._wanted.shards
 
     def ask(self) -> bool:
-        """Ask for the shards that are missing; returns whether any is held now."""
+        """Request the missing shards; returns whether any is held now."""
         missing = self.holding.missing(self._known)
         if missing:
             granted = self.holding.request(missing).rows
@@ -111,9 +111,9 @@ class Intake:
 
     def tend(self, busy: Collection[Shard]) -> None:
         """
-        Prolong the leases when it is time, share shards with those who wait, take on those that are free.
+        Renew the leases when due, share shards with waiting consumers, take free ones.
 
-        :param busy: shards that are kept, as an event of theirs is being handled.
+        :param busy: shards to keep because one of their events is being handled.
         """
         if not self.holding.rows or not self.holding.is_due:
             return
@@ -124,12 +124,12 @@ class Intake:
         if share := self.holding.to_share(renewal, busy):
             self.forget(share, is_given=True)
         elif self.holding.may_ask_again() and (not renewal.waiting or self._was_waiting):
-            # Those who wait take what is free first; who still waits then wants other shards.
+            # Waiting consumers take free shards first; those still waiting want other shards.
             self.ask()
         self._was_waiting = bool(renewal.waiting)
 
     def forget(self, shards: Iterable[Shard], *, is_given: bool = False) -> None:
-        """Drop what was read of shards that are not held any more, or are given to others now."""
+        """Discard what was read of shards that are lost or being released."""
         gone = set(shards)
         if is_given:
             self.holding.give_back(gone)
@@ -141,7 +141,7 @@ class Intake:
         )
 
     def _load_dead_letters(self) -> None:
-        """Read the events of the dead letters that are to be tried again."""
+        """Read the events of dead letters to retry."""
         wanted = self._wanted
         known = {dead_letter.dead_letter for dead_letter in self.dead_letters}
         for dead_letter in self._source.dead_letters(wanted.feed, wanted.consumer):
@@ -154,7 +154,7 @@ class Intake:
                     self.dead_letters.extend(events_of(page))
 
     def put_back(self, dead_letters: Sequence[FeedEvent]) -> None:
-        """Bring back dead letters that were not consumed, of shards that are held, and not read again."""
+        """Put back unconsumed dead letters of held shards, unless they were read again."""
         known = {dead_letter.dead_letter for dead_letter in self.dead_letters}
         held = [
             one for one in dead_letters if one.shard in self.holding.rows and one.dead_letter not in known
@@ -162,22 +162,22 @@ class Intake:
         self.dead_letters.extendleft(reversed(held))
 
     def reader(self, shard: Shard) -> ShardReader:
-        """Return what reads a shard that is held."""
+        """Return the reader of a held shard."""
         return self._readers[shard]
 
     @property
     def readers(self) -> Collection[ShardReader]:
-        """Return what reads the shards that are held."""
+        """Return the readers of the held shards."""
         return self._readers.values()
 
     def first(self, *, may_drain: bool = True, events: int = 1) -> FeedEvent | None:
         """
-        Return the next event, which stays the next one; None when all shards are at their heads.
+        Return the next event without taking it; None if all shards are at their heads.
 
         Shards take turns, a page each.
 
-        :param may_drain: False where the drain would wait for a transaction of our own.
-        :param events: that are consumed at a time; some times as many are read ahead, shared by the shards.
+        :param may_drain: False if a drain would wait for our own transaction.
+        :param events: consumed at a time; a multiple of that is read ahead, divided among the shards.
         """
         return self._read_ahead() or (self._look(may_drain, events) and self._read_ahead()) or None
 
@@ -192,13 +192,13 @@ class Intake:
         return None
 
     def _in_turn(self) -> list[Shard]:
-        """Return the shards, the one whose turn it is first."""
+        """Return the shards, starting with the one whose turn it is."""
         shards = list(self._readers)
         begin = shards.index(self._turn) if self._turn in self._readers else 0
         return shards[begin:] + shards[:begin]
 
     def _look(self, may_drain: bool, events: int) -> bool:
-        """Look for news in one statement, and read what there is; returns whether there was any."""
+        """Poll for new events in one statement and read them; returns whether there were any."""
         if not self.holding.rows and may_drain:
             self._see_shards()
             self.ask()
@@ -214,13 +214,13 @@ class Intake:
             if self._may_stop_early:
                 reader.head = new_events.head
             if new_events.has_outbox or (new_events.head is not None and new_events.head > reader.after):
-                # Each page costs some questions, and a consumer that is behind wants many.
+                # Each page costs several queries, and a consumer that is behind needs many pages.
                 ahead = min(_BATCHES_AHEAD * events, LARGEST_PAGE) // len(self._readers)
                 is_any = reader.fill(may_drain=may_drain, events=ahead) or is_any
         return is_any
 
     def leave(self) -> None:
-        """Give all shards back; if the database is away, they run out by themselves."""
+        """Release all shards; if the database is unreachable, the leases expire by themselves."""
         with suppress(ChangefeedError):
             self.holding.leave()
         self.forget(list(self._readers))

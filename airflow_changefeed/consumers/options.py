@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a consumer checks before it asks for anything."""
+"""Checks of a consumer's options before it starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_changefeed.sources.base import FeedSource
 if TYPE_CHECKING:
     from airflow_changefeed.consumers.events.page import EventColumns
 
-#: Seconds, of every time that can be given.
+#: Maximum of every time option, in seconds.
 MAX_SECONDS = 86_400.0
 
 
@@ -29,7 +29,7 @@ def check_options(
     """
     Check a consumer's own options.
 
-    :raises InvalidArgumentError: names all that are wrong; terminal.
+    :raises InvalidArgumentError: names every invalid option; terminal.
     """
     problems = []
     try:
@@ -64,18 +64,19 @@ def open_columns(
     by_transaction: bool = False,
 ) -> EventColumns:
     """
-    Look at a feed's events, and check what is asked of them.
+    Check the options against the feed and describe its events.
 
-    :raises FeedNotFoundError: there is no such feed; terminal.
-    :raises InvalidArgumentError: shards that do not fit, or metadata that the feed does not have; terminal.
+    :raises FeedNotFoundError: the feed does not exist; terminal.
+    :raises InvalidArgumentError: shards of the wrong type, or metadata that the feed does not have;
+        terminal.
     """
     from airflow_changefeed.consumers.events.page import EventColumns
 
     check_shards(source.feed(feed), shards)
     if source.describe().get("bulk_reader") == "adbc":
         raise InvalidArgumentError(
-            "a consumer keeps the file open for its work, which the bulk reader 'adbc' does not stand (it "
-            "may damage the file): open the source with bulk_reader='sqlite3'"
+            "a consumer keeps the file open, and the bulk reader 'adbc' could then damage it; open the "
+            "source with bulk_reader='sqlite3'"
         )
     return EventColumns.of(
         feed,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a consumer waits and how much it reads at once; tests put a clock of their own here."""
+"""How a consumer waits and how much it reads at a time; tests replace the clock here."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def _new_wait() -> Callable[[float], object]:
 @dataclass(frozen=True)
 class Pace:
     """
-    How a consumer waits, and how much it reads at once.
+    How a consumer waits and how much it reads at a time.
 
-    :param page_size: events of a shard that are read at once, 1 to 100_000; more where batches ask for more,
-        up to some batches and 10,000.
-    :param wait: called with the seconds to wait at most; may return sooner, for example when there is news or
-        when the process is to end.
-    :param clock: seconds that never go back. Only how often the database is asked depends on it: whose lease
-        has run out the database decides by its own clock.
+    :param page_size: events of a shard read at a time, 1 to 100_000; larger batches raise it, up to
+        10,000.
+    :param wait: called with the maximum seconds to wait; may return sooner, for example when there are
+        new events or the process should end.
+    :param clock: monotonic seconds. It only determines how often the database is queried; the database's
+        own clock decides which leases have expired.
     """
 
     page_size: int = 1000

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wait for news of feeds: all who wait in one process for one database share one look an interval."""
+"""Wait for new events of feeds: all waiters in a process share one poll per database and interval."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError
 from airflow_changefeed.sources.base import FeedSource, FeedStatus, NewEvents
 
-#: Seconds between two looks.
+#: Seconds between two polls.
 POLL_INTERVAL = 1.0
 
-#: Waits until others tell something, or for so many seconds.
+#: Waits until notified, or for the given seconds.
 Pause = Callable[[threading.Condition, float | None], object]
 
 
 class Poller:
     """
-    Look for news of feeds in a thread, while somebody waits for them.
+    Poll feeds for new events in a thread, while anyone is waiting.
 
-    There is one look an interval for all who wait, and one at once for who waits for the first time. The
-    thread ends when the last watch is closed.
+    There is one poll per interval for all waiters, and an immediate one for each first wait. The thread ends
+    when the last watch is closed.
 
-    :param source: whose feeds are looked at; :meth:`for_source` shares pollers between sources.
-    :param interval: seconds between two looks, above 0.
-    :param clock: seconds, as ``time.monotonic``.
+    :param source: whose feeds are polled; :meth:`for_source` shares pollers between sources.
+    :param interval: seconds between two polls, above 0.
+    :param clock: seconds, like ``time.monotonic``.
     :param pause: for tests, which do not wait.
-    :raises InvalidArgumentError: no such interval; terminal.
+    :raises InvalidArgumentError: invalid interval; terminal.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Poller:
         pause: Pause = threading.Condition.wait,
     ) -> None:
         if not interval > 0:
-            raise InvalidArgumentError(f"interval must be seconds above 0, not {interval!r}")
+            raise InvalidArgumentError(f"interval must be more than 0 seconds, not {interval!r}")
         self._source = source
         self._interval = interval
         self._clock = clock
@@ -65,9 +65,9 @@ class Poller:
 
     @classmethod
     def for_source(cls, source: FeedSource, interval: float = POLL_INTERVAL) -> Poller:
-        """Return the poller that this process has for the source's database, login and options."""
+        """Return this process's poller for the source's database, login and options."""
         text = json.dumps([interval, source.describe()], sort_keys=True, default=str)
-        # A digest, as a description may hold secrets.
+        # A digest, because a description may contain secrets.
         key = hashlib.sha256(text.encode()).hexdigest()
         with _LOCK:
             poller = _POLLERS.get(key)
@@ -77,10 +77,10 @@ class Poller:
 
     def watch(self, feed: str, consumer: str | None = None, shards: Sequence[Shard] | None = None) -> Watch:
         """
-        Return a watch on a feed, to be closed, best by ``with``.
+        Return a watch on a feed; close it, preferably with ``with``.
 
-        :param consumer: whose shards are looked at even while a writer holds them; its cursors in the
-            database do not count.
+        :param consumer: whose shards are polled even while a writer holds them; its cursors in the
+            database are ignored.
         :param shards: None for all.
         """
         watch = Watch(self, feed, consumer, shards)
@@ -95,7 +95,7 @@ class Poller:
         waiter = _Waiter(watch, dict(after))
         with self._changed:
             if watch not in self._watches:
-                raise InvalidArgumentError(f"the watch on feed {watch.feed!r} is closed: open another one")
+                raise InvalidArgumentError(f"the watch on feed {watch.feed!r} is closed; open another one")
             self._waiting[waiter] = None
             self._changed.notify_all()
         return waiter
@@ -117,7 +117,7 @@ class Poller:
             self._look(waiters)
 
     def _next(self) -> list[_Waiter] | None:
-        """Wait for the next look, and return whom it is for; None when nobody watches."""
+        """Wait for the next poll and return its waiters; None if nobody is watching."""
         with self._changed:
             while self._watches:
                 seconds = self._seconds()
@@ -131,7 +131,7 @@ class Poller:
             return None
 
     def _seconds(self) -> float | None:
-        """Return the seconds until the next look; None while nobody waits."""
+        """Return the seconds until the next poll; None while nobody is waiting."""
         if not self._waiting:
             return None
         if any(one.watch.is_new for one in self._waiting):
@@ -152,9 +152,9 @@ class Poller:
 
 class Watch:
     """
-    Wait for news of a feed, from any thread or loop; made by :meth:`Poller.watch`.
+    Wait for new events of a feed, from any thread or event loop; created by :meth:`Poller.watch`.
 
-    :param is_new: whether it was not looked for yet.
+    :param is_new: whether it has not been polled yet.
     """
 
     def __init__(
@@ -175,22 +175,22 @@ class Watch:
         self.close()
 
     def close(self) -> None:
-        """Watch no more; who waits still gets no news."""
+        """Stop watching; pending waits return without new events."""
         self._poller._leave(self)
 
     def wait(self, after: Mapping[Shard, Ulid], timeout: float | None = None) -> dict[Shard, NewEvents]:
         """
         Wait until there are events beyond cursors, in the feed or waiting in the outbox.
 
-        Looks at once the first time, then at the poller's next look. What waits in the outbox may be held
-        back by an open transaction, so there may be nothing to read yet.
+        Polls at once the first time, then at the poller's next poll. An open transaction may hold back rows
+        in the outbox, so there may be nothing to read yet.
 
-        :param after: the caller's own cursors, exclusive; a shard left out stands at ``Ulid.MIN``.
-        :param timeout: seconds; None waits for ever.
-        :return: news by shard; none when the time is over, or the watch was closed.
+        :param after: the caller's own cursors, exclusive; a shard left out is at ``Ulid.MIN``.
+        :param timeout: seconds; None waits forever.
+        :return: new events by shard; empty after the timeout, or when the watch was closed.
         :raises FeedNotFoundError: the database has no such feed; terminal.
-        :raises TransientError: a look failed; wait again.
-        :raises InvalidArgumentError: the watch is closed, or no consumer can have that name; terminal.
+        :raises TransientError: a poll failed; wait again.
+        :raises InvalidArgumentError: the watch is closed, or the consumer's name is invalid; terminal.
         """
         waiter = self._poller._enter(self, after)
         try:
@@ -202,7 +202,7 @@ class Watch:
     async def wait_async(
         self, after: Mapping[Shard, Ulid], timeout: float | None = None
     ) -> dict[Shard, NewEvents]:
-        """Wait without holding up the loop; see :meth:`wait`."""
+        """Wait without blocking the event loop; see :meth:`wait`."""
         waiter = self._poller._enter(self, after)
         shown = asyncio.wrap_future(waiter.future)
         try:
@@ -224,7 +224,7 @@ class _Waiter:
     future: Future[dict[Shard, NewEvents]] = field(default_factory=Future)
 
     def take(self, found: FeedStatus | Exception) -> bool:
-        """Take what a look found, and say whether that ends the wait."""
+        """Take a poll's result and return whether it ends the wait."""
         if isinstance(found, Exception):
             with suppress(InvalidStateError):
                 self.future.set_exception(_own(found))
@@ -235,7 +235,7 @@ class _Waiter:
         return bool(new_events)
 
     def finish(self, new_events: dict[Shard, NewEvents]) -> None:
-        """End the wait; whoever waited may have gone."""
+        """End the wait; the waiter may be gone."""
         with suppress(InvalidStateError):
             self.future.set_result(new_events)
 
@@ -253,7 +253,7 @@ class _Waiter:
 
 
 def _own(error: Exception) -> Exception:
-    """Return an error for one of many who get it: each thread that raises it writes its way into it."""
+    """Copy an error for one of several waiters: each thread that raises it adds to its traceback."""
     if not isinstance(error, ChangefeedError):
         return error
     own = copy.copy(error)
@@ -266,7 +266,7 @@ _LOCK = threading.Lock()
 
 
 def _forget() -> None:
-    """Begin anew in a forked child: it has its parent's pollers, but not their threads."""
+    """Reset in a forked child: it has its parent's pollers but not their threads."""
     global _LOCK
     _LOCK = threading.Lock()
     _POLLERS.clear()

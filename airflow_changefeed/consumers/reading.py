@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The events of a shard on their way: read ahead, taken, and put back when their transaction rolled back."""
+"""The read-ahead buffer of a shard: events are read, taken, and put back on rollback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.sources.base import FeedSource
 
 
-#: Events that are read at once at most, however many are wanted.
+#: Maximum events read at a time, however many are wanted.
 LARGEST_PAGE = 10_000
 
 
@@ -25,8 +25,8 @@ class ShardReader:
     """
     Reads a shard from a cursor on, page by page.
 
-    :param after: exclusive; where the consumer stands.
-    :param page_size: events that are read at once.
+    :param after: exclusive; the consumer's position.
+    :param page_size: events read at a time.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class ShardReader:
         self._columns = columns
         self._after = after
         self._page_size = page_size
-        #: Last event that is known to be there, where reading may stop before it at no cost.
+        #: Last event known to exist, up to which reading is cheap.
         self.head: Ulid | None = None
-        #: Exclusive; where reading ends. None reads whatever comes.
+        #: Exclusive; where reading ends. None for no limit.
         self.below: Ulid | None = None
         self._ahead: deque[FeedEvent] = deque()
         self._taken: list[FeedEvent] = []
@@ -56,18 +56,18 @@ class ShardReader:
 
     @property
     def after(self) -> Ulid:
-        """The last event that was read, or where the consumer stood."""
+        """The last event read, or the consumer's position."""
         return self._after
 
     def fill(self, *, may_drain: bool = True, events: int = 0) -> bool:
         """
-        Read a page more, ordering new events where the feed has run out.
+        Read another page, ordering new events if the feed has run out.
 
-        :param may_drain: False where the drain would wait for a transaction of our own.
-        :param events: that are wanted; a page is larger for many.
-        :return: False when there was none: the shard is at its head.
-        :raises PurgedError: the consumer's cursor lies below what was purged; terminal.
-        :raises CursorBeyondFeedError: it lies beyond the shard's high-water time; terminal.
+        :param may_drain: False if a drain would wait for our own transaction.
+        :param events: number wanted; pages grow with it.
+        :return: False if there was none: the shard is at its head.
+        :raises PurgedError: events after the consumer's cursor were purged; terminal.
+        :raises CursorBeyondFeedError: it is beyond the shard's high-water time; terminal.
         """
         size = max(self._page_size, min(events, LARGEST_PAGE))
         upto = self.head
@@ -80,35 +80,35 @@ class ShardReader:
         return self._read(UlidRange(self._after, upto), size)
 
     def _look(self, size: int) -> Ulid | None:
-        """Return the last event of a page; there may be news that nobody has ordered yet."""
+        """Return the last event of a page; there may be new events not ordered yet."""
         return self._source.read_feed(self._feed, self.shard, self._after, size).last
 
     def _fed(self) -> Ulid | None:
-        """Return the last event that is ordered."""
+        """Return the last ordered event."""
         heads = {status.shard: status.head for status in self._source.shards(self._feed)}
         return heads.get(self.shard)
 
     def _read(self, range_: UlidRange, size: int) -> bool:
-        """Read a page at most of a range."""
+        """Read at most one page of a range."""
         before, limit = len(self._ahead), len(self._ahead) + size
         for page in pages(self._source, self._feed, self.shard, range_, self._columns, size):
             self._ahead.extend(events_of(page))
             self._after = page.last
-            # A stream that is read to its end leaves its connection to the next one.
+            # A stream read to its end returns its connection for reuse.
             if len(self._ahead) >= limit and self._after < range_.upto:
                 break
         return len(self._ahead) > before
 
     def first(self) -> FeedEvent | None:
-        """Return the next event, which stays the next one."""
+        """Return the next event without taking it."""
         return self._ahead[0] if self._ahead else None
 
     def some(self, events: int) -> list[FeedEvent]:
-        """Return so many of the next events, or what has been read of them; they stay the next ones."""
+        """Return up to this many of the events already read, without taking them."""
         return list(islice(self._ahead, events))
 
     def transaction(self, *, may_drain: bool = True) -> list[FeedEvent]:
-        """Return all next events that one transaction made, reading on until another's, or the head."""
+        """Return the next events of one transaction, reading on until another transaction or the head."""
         first = self.first()
         if first is None:
             return []
@@ -125,16 +125,16 @@ class ShardReader:
                 return self.some(found)
 
     def take(self, events: int) -> None:
-        """Go on behind the next events, for as long as their transaction holds."""
+        """Take the next events, until their transaction commits or rolls back."""
         for _ in range(events):
             self._taken.append(self._ahead.popleft())
 
     def resolve(self) -> None:
-        """What was taken was consumed."""
+        """Confirm that the taken events were consumed."""
         self._taken.clear()
 
     def put_back(self) -> None:
-        """What was taken was not consumed: it is next again, with the same ids."""
+        """Put the taken events back: they come next again, with the same ids."""
         self._ahead.extendleft(reversed(self._taken))
         self._taken.clear()
 
@@ -151,7 +151,7 @@ def pages(
     """
     Read the events of a range.
 
-    :param letter: number of the dead letter that the range is.
+    :param dead_letter: number of the dead letter that the range holds.
     """
     from airflow_changefeed.consumers.events.page import EventPage
 

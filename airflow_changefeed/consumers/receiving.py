@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The half of a consumer that gets events: its registration, and what it waits for."""
+"""The half of a consumer that gets events: registration and waiting."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Answer = TypeVar("Answer")
 
 
 class Receiver:
-    """Gets a consumer's events; :class:`~airflow_changefeed.consumers.consumer.Consumer` says the rest."""
+    """Gets a consumer's events; see :class:`~airflow_changefeed.consumers.consumer.Consumer`."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Receiver:
         self._work = Work(source, self._intake.holding)
         self._source = source
         self._got: list[FeedEvent] = []
-        #: Token of the lease under which they were got.
+        #: Fencing token of the lease under which they were read.
         self._got_under = 0
         self._dead_letters_taken: list[FeedEvent] = []
         self._is_lost = False
@@ -69,7 +69,7 @@ class Receiver:
 
     def end_below(self, below: Ulid) -> None:
         """
-        Leave events from a ULID on alone; said before it is registered.
+        Set an upper bound; call it before registering.
 
         :param below: exclusive; a transaction that reaches beyond it is cut there.
         """
@@ -77,12 +77,12 @@ class Receiver:
 
     @property
     def shards(self) -> list[Shard]:
-        """The shards that it holds, as far as it knows."""
+        """The shards it holds, as far as it knows."""
         return list(self._intake.holding.rows)
 
     @property
     def holder(self) -> str:
-        """Its name among the holders of leases, which no other one has."""
+        """Its unique name as a lease holder."""
         return self._intake.holding.holder
 
     def __enter__(self) -> Self:
@@ -94,10 +94,11 @@ class Receiver:
 
     def register(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """
-        Wait until it holds a shard; entering the context does it. A feed without shards is not waited for.
+        Wait until the consumer holds a shard; entering the context calls this. Returns at once if the feed
+        has no shards yet.
 
-        :param should_stop: asked each second; then it is waited for no longer.
-        :raises LeaseHeldError: others held all of them for ``register_timeout``; transient.
+        :param should_stop: checked each second; if true, the wait ends.
+        :raises LeaseHeldError: other consumers held all shards for ``register_timeout``; transient.
         """
         self._intake.register(self._register_timeout, should_stop)
         self._is_registered = True
@@ -107,7 +108,7 @@ class Receiver:
             self._watch = poller.watch(spec.feed, spec.consumer, self._intake.wanted_shards)
 
     def leave(self) -> None:
-        """Roll back what is open, and give all shards back."""
+        """Roll back an open transaction and release all shards."""
         self._is_registered = False
         self._got, self._dead_letters_taken = [], []
         watch, self._watch = self._watch, None
@@ -122,7 +123,7 @@ class Receiver:
 
     def reregister(self) -> None:
         """
-        Forget all that was read, and register again, from where the database says that it stands.
+        Discard what was read ahead and register again, from the position in the database.
 
         :raises LeaseHeldError: as :meth:`register`.
         """
@@ -131,12 +132,13 @@ class Receiver:
 
     def get(self) -> FeedEvent:
         """
-        Return the next event, waiting until there is one.
+        Return the next event, waiting for it.
 
-        It is the same one until it is consumed, or given to :meth:`next`; after a roll-back it comes again.
+        It stays the same event until it is consumed or passed to :meth:`next`; after a rollback it is
+        delivered again.
 
-        :raises ConsumerUseError: a transaction is open on a database that has one writer at a time, so that
-            no event can come until it ends; terminal.
+        :raises ConsumerUseError: a transaction is open on a database with a single writer, so no event
+            can arrive until it ends; terminal.
         """
         while True:
             event = self.poll(60.0)
@@ -144,27 +146,27 @@ class Receiver:
                 return event
             if not self._may_drain():
                 raise ConsumerUseError(
-                    "no event can come while this transaction is open, as the database has one writer at a "
-                    "time: get the events before the connection is used, or use poll"
+                    "no event can arrive while this transaction is open, because the database has a single "
+                    "writer; get the events before using the connection, or use poll"
                 )
 
     def poll(self, timeout: float = 0.0) -> FeedEvent | None:
         """
-        Return the next event as :meth:`get` does; None when none came in time.
+        Return the next event like :meth:`get`, or None after the timeout.
 
-        :param timeout: seconds; 0 looks once.
+        :param timeout: seconds; 0 checks once.
         """
         got = self.get_batch(ONE, timeout)
         return got[0] if got else None
 
     def get_batch(self, batch: Batch, timeout: float | None = None) -> list[FeedEvent]:
         """
-        Return the next events of one shard that are to be consumed together.
+        Return the next batch of events of one shard.
 
-        They are all consumed by one :meth:`consume` or :meth:`next`; until then they come again.
+        One :meth:`consume` or :meth:`next` consumes them all; until then they are delivered again.
 
-        :param timeout: seconds to wait for the first of them; None waits for ever.
-        :return: none when none came in time.
+        :param timeout: seconds to wait for the first event; None waits forever.
+        :return: empty after the timeout.
         """
         self._need_registered()
         self.check_batch(batch)
@@ -178,17 +180,17 @@ class Receiver:
                 self._got = []
                 return []
             self._is_lost = False
-            # Kept while more is waited for.
+            # Kept while waiting for more.
             self._got, self._got_under = [first], self._intake.holding.rows[first.shard].fencing_token
             got = [first] if first.dead_letter is not None else self._collect(first.shard, batch)
             if self._got:
                 self._got = got
                 return list(got)
-            # Its shard went meanwhile, and nobody was given it; there may be others.
+            # Its shard was lost before the event was returned; others may have events.
             self._is_lost = False
 
     def _wait_for(self, poll: Callable[[], Answer | None], timeout: float | None) -> Answer | None:
-        """Look until there is something, or the time is over."""
+        """Check until there are events or the timeout passes."""
         begun = self.pace.clock()
         while True:
             self._tend()
@@ -201,7 +203,7 @@ class Receiver:
             self._rest(min(left, self._intake.holding.renew_every))
 
     def _rest(self, seconds: float) -> None:
-        """Wait until there may be news, at most so long; all consumers of a process share one look for it."""
+        """Wait until there may be new events, up to a timeout; all consumers of a process share one poll."""
         if self._watch is None:
             self.pace.wait(min(seconds, self._poll_interval))
         else:
@@ -228,28 +230,28 @@ class Receiver:
     def _need_registered(self) -> None:
         if not self._is_registered:
             raise ConsumerUseError(
-                f"consumer {self.info.spec.consumer!r} is not registered: use it in a `with` block, or call "
+                f"consumer {self.info.spec.consumer!r} is not registered; use it in a `with` block, or call "
                 "register() first"
             )
 
     def check_batch(self, batch: Batch) -> None:
         """
-        Check that the feed has such batches.
+        Check that the feed supports the batch.
 
-        :raises InvalidArgumentError: a plain feed does not know its events' transactions; terminal.
+        :raises InvalidArgumentError: a plain feed does not record transactions; terminal.
         """
         if batch.transaction and not self.columns.is_captured:
             open_columns(self._source, self.info.spec.feed, None, by_transaction=True)
 
     def _tend(self) -> None:
-        """Keep the leases while nothing of ours is locked, which would wait for itself."""
+        """Renew the leases, unless our own transaction has locked rows: the renewal would wait for it."""
         if self._work.has_begun:
             return
         busy = {event.shard for event in self._got[:1]} | self._work.shards
         try:
             self._intake.tend(busy)
         finally:
-            # A shard that was lost, and got again at once, is another one: its events may be consumed.
+            # A shard lost and acquired again counts as new: another consumer may have consumed its events.
             if not self._is_got_held() or not self._work.is_held:
                 self._is_lost = True
                 self._got = []
@@ -261,5 +263,5 @@ class Receiver:
         return self._may_always_drain or not self._work.has_begun
 
     def pause(self, seconds: float) -> None:
-        """Wait for so long, and keep the leases meanwhile: for work that is tried again later."""
+        """Wait and keep the leases meanwhile: for work to be retried later."""
         self._wait_for(lambda: None, seconds)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the default consumer, as its clients give them: a JSON object."""
+"""The options of the default consumer, given by its clients as a JSON object."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _MAX_MILLISECONDS = 86_400_000
 @dataclass(frozen=True)
 class DefaultOptions:
     """
-    What the default consumer is asked for; names and units are those of Comdb2's.
+    Options of the default consumer; names and units are Comdb2's.
 
-    :param with_epoch, with_sequence, with_tid: whether rows have a column for it.
+    :param with_epoch, with_sequence, with_tid: whether rows have this column.
     :param batch_consume: whether all events of a transaction are consumed together.
-    :param with_txn_sentinel: whether a row says that they are complete.
-    :param register_timeout: milliseconds to wait for a shard before a row says so; None waits for ever.
-    :param poll_timeout: milliseconds to wait for an event before a row says so; None waits for ever.
-    :param emit_timeout: milliseconds that the client has to ask for the next row while another one waits.
-    :raises InvalidArgumentError: names all that is wrong; terminal.
+    :param with_txn_sentinel: whether a row marks the end of each transaction.
+    :param register_timeout: milliseconds to wait for a shard before a timeout row; None waits forever.
+    :param poll_timeout: milliseconds to wait for an event before a timeout row; None waits forever.
+    :param emit_timeout: milliseconds the client has to request the next row while another consumer waits.
+    :raises InvalidArgumentError: names every problem; terminal.
     """
 
     with_epoch: bool = False
@@ -47,18 +47,19 @@ class DefaultOptions:
         """
         Read them.
 
-        :raises InvalidArgumentError: no JSON object, unknown names, or values of the wrong type; names all.
+        :raises InvalidArgumentError: not a JSON object, unknown names or wrong types; names every
+            problem.
         """
         subject = "options of the default consumer"
         try:
             given = json.loads(text)
         except json.JSONDecodeError as error:
-            raise InvalidArgumentError(f"{subject}: {error}; give a JSON object") from None
+            raise InvalidArgumentError(f"{subject}: {error}; pass a JSON object") from None
         if not isinstance(given, dict):
-            raise InvalidArgumentError(f"{subject}: give a JSON object, not {text[:100]}")
+            raise InvalidArgumentError(f"{subject}: not a JSON object: {text[:100]}")
         known = {name: value for name, value in given.items() if name in (*_FLAGS, *_TIMES)}
         problems = [
-            f"there is no option {name!r}; there are {', '.join((*_FLAGS, *_TIMES))}"
+            f"unknown option {name!r}; known options are {', '.join((*_FLAGS, *_TIMES))}"
             for name in given
             if name not in known
         ]
@@ -84,5 +85,5 @@ def _problems(given: Mapping[str, Any]) -> list[str]:
                 f"{json.dumps(value, default=str)}"
             )
     if given.get("with_txn_sentinel") is True and given.get("batch_consume") is not True:
-        problems.append("with_txn_sentinel needs batch_consume: without it nothing ends a transaction")
+        problems.append("with_txn_sentinel needs batch_consume, which marks where a transaction ends")
     return problems

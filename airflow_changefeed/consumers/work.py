@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transaction of a consumer: its work, and what it consumes with it."""
+"""The transaction of a consumer: its work and the events consumed with it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ if TYPE_CHECKING:
 
 
 class _RolledBackError(Exception):
-    """Ends a session's transaction; nobody else sees it."""
+    """Internal exception that ends a session's transaction."""
 
 
 @dataclass
 class _Mark:
     """
-    What is consumed at the commit: events of a shard up to one, a parked event, or a letter.
+    What is consumed at commit: events of a shard up to a ULID, a parked event, or a dead letter.
 
-    :param token: of the lease under which it was got; a newer one may follow what another one has consumed.
+    :param token: fencing token of the lease under which it was read; under a newer lease another consumer
+        may have consumed it.
     """
 
     shard: Shard
@@ -42,10 +43,10 @@ class _Mark:
 
 class Work:
     """
-    A consumer's session with its database, and the transaction in it.
+    A consumer's database session and its transaction.
 
-    A transaction begins in the database when its connection is asked for, or at its commit: so a consumer can
-    still look for events when a transaction was begun, also where there is one writer at a time.
+    A transaction begins in the database when its connection is first used, or at commit; until then a
+    consumer can still read events, even on a database with a single writer.
     """
 
     def __init__(self, source: FeedSource, holding: Holding) -> None:
@@ -58,17 +59,17 @@ class Work:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the database knows of the transaction."""
+        """Whether the transaction has begun in the database."""
         return self._block is not None
 
     @property
     def shards(self) -> set[Shard]:
-        """The shards that the transaction consumes events of."""
+        """The shards whose events the transaction consumes."""
         return {mark.shard for mark in self._marks}
 
     @property
     def session(self) -> ConsumerSession:
-        """The session, opened when it is first needed."""
+        """The session, opened on first use."""
         if self._session is None:
             wanted = self._holding.wanted
             self._session = self._source.open_session(wanted.consumer, wanted.feed)
@@ -78,17 +79,17 @@ class Work:
         """
         Begin a transaction.
 
-        :raises ConsumerUseError: one is open already; terminal.
+        :raises ConsumerUseError: a transaction is already open; terminal.
         """
         if self.is_open:
-            raise ConsumerUseError("a transaction is open already: commit it or roll it back first")
+            raise ConsumerUseError("a transaction is already open; commit or roll it back first")
         self.is_open = True
 
     def connect(self) -> Any:
         """
         Return the connection, in the transaction.
 
-        :raises ConsumerUseError: none is open; terminal.
+        :raises ConsumerUseError: no transaction is open; terminal.
         """
         self.need_open("the connection")
         if self._block is None:
@@ -100,13 +101,13 @@ class Work:
     def need_open(self, what: str) -> None:
         """Raise ConsumerUseError unless a transaction is open."""
         if not self.is_open:
-            raise ConsumerUseError(f"{what} needs a transaction: begin() one, or use `with transaction()`")
+            raise ConsumerUseError(f"{what} needs a transaction; call begin(), or use `with transaction()`")
 
     def mark(self, events: Sequence[FeedEvent], token: int) -> None:
         """
-        Consume events of one shard, or a letter, with the transaction.
+        Consume events of one shard, or a dead letter, with the transaction.
 
-        :param token: of the lease under which they were got.
+        :param token: fencing token of the lease under which they were read.
         """
         last = events[-1]
         before = self._marks[-1] if self._marks else None
@@ -118,20 +119,20 @@ class Work:
             self._marks.append(_Mark(last.shard, last.id, token))
 
     def mark_parked(self, shard: Shard, parked: Parked, token: int) -> None:
-        """Leave an event behind as a dead letter with the transaction."""
+        """Park an event as a dead letter with the transaction."""
         self._marks.append(_Mark(shard, parked.ulid, token, parked=parked))
 
     @property
     def is_held(self) -> bool:
-        """Whether all that was marked is still held as it was when it was got."""
+        """Whether all marked events are still held under the lease they were read under."""
         return all(self._holding.has(mark.shard, mark.token) for mark in self._marks)
 
     def commit(self, attempt: Attempt | None = None) -> None:
         """
-        Consume what was marked, and commit.
+        Consume the marked events and commit.
 
-        :param attempt: for the log of invocations.
-        :raises LeaseLostError: of a shard that is not held any more; nothing was written; transient.
+        :param attempt: for the invocation log.
+        :raises LeaseLostError: a shard is no longer held; nothing was written; transient.
         """
         rows: dict[Shard, CursorRow] = {}
         try:
@@ -168,10 +169,9 @@ class Work:
     def _lost(self, shard: Shard) -> LeaseLostError:
         wanted = self._holding.wanted
         return LeaseLostError(
-            f"consumer {wanted.consumer!r} of feed {wanted.feed!r} does not hold shard {shard} any more, or "
-            "holds it anew: it did not ask for the next event, or consume, within its emit timeout, and "
-            "another one waited. Nothing was written. get() goes on with what is held now; a longer "
-            "emit_timeout leaves more time",
+            f"consumer {wanted.consumer!r} of feed {wanted.feed!r} lost shard {shard}: it did not request "
+            "the next event or consume within its emit timeout, and another consumer waited. Nothing was "
+            "written. Call get() to continue with the shards it holds now, or raise emit_timeout",
             consumer=wanted.consumer,
             feed=wanted.feed,
             shard=shard,
@@ -181,7 +181,7 @@ class Work:
         """
         Roll back.
 
-        :param error: why; the session may know better what it means, and raises that then.
+        :param error: the cause; the session may raise a more precise error for it.
         """
         block, self._block = self._block, None
         self._end()
@@ -197,12 +197,12 @@ class Work:
         self.is_open = False
 
     def log(self, shard: Shard, attempt: Attempt, token: int) -> None:
-        """Write an attempt that failed into the log, outside of any transaction."""
+        """Write a failed attempt to the log, outside any transaction."""
         step = Consumption(shard, attempt.last, 0, token, self._holding.wanted.seconds, attempt)
         self.session.log([step], holder=self._holding.holder)
 
     def close(self) -> None:
-        """Close the session, which rolls back what is open."""
+        """Close the session, which rolls back an open transaction."""
         self._end()
         session, self._session, self._block = self._session, None, None
         if session is not None:

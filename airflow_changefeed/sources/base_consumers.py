@@ -82,7 +82,7 @@ class ConsumerStore(Protocol):
         self, spec: ConsumerSpec, *, begin: Ulid, starts: Mapping[Shard, Ulid], by: str
     ) -> ConsumerInfo:
         """
-        Make a consumer; harmless to repeat with the same settings, which leaves it where it stands.
+        Create a consumer. Idempotent: repeating it with the same settings leaves its position unchanged.
 
         :param begin: exclusive; where shards begin that come later.
         :param starts: exclusive; where the shards begin that are there.

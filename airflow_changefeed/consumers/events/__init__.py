@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events as consumers get them."""
+"""Events as delivered to consumers."""

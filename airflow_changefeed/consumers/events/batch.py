@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is consumed together: so many events, those of some seconds, or those of one transaction."""
+"""What is consumed together: a number of events, those of a few seconds, or those of one transaction."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from airflow_changefeed.exceptions import InvalidArgumentError
 
-#: Events that one batch by number or seconds may hold: they are in memory, and one transaction consumes
-#: them.
+#: Maximum events in a batch by number or seconds: they are held in memory and consumed in one transaction.
 MAX_BATCH = 100_000
 _MAX_SECONDS = 86_400.0
 
@@ -16,14 +15,14 @@ _MAX_SECONDS = 86_400.0
 @dataclass(frozen=True)
 class Batch:
     """
-    What is handled and consumed together; always events of one shard, in order.
+    What is handled and consumed together: always events of one shard, in order.
 
-    :param events: so many at most, 1 to 100_000.
-    :param seconds: how long to wait for more after the first one, 0 to 86,400. With 0 a batch is what is
-        there, as soon as anything is.
-    :param transaction: all events that one transaction made in the shard, however many; only for a capture.
-        An event whose transaction is not known is a batch by itself.
-    :raises InvalidArgumentError: all that is wrong with it.
+    :param events: maximum number, 1 to 100_000.
+    :param seconds: how long to wait for more after the first one, 0 to 86,400. With 0 a batch is whatever
+        is available as soon as anything is.
+    :param transaction: all events of one transaction in the shard, however many; captures only. An event
+        whose transaction is unknown is a batch by itself.
+    :raises InvalidArgumentError: names every problem.
     """
 
     events: int = MAX_BATCH
@@ -38,7 +37,7 @@ class Batch:
             problems.append(f"seconds must be 0 to {_MAX_SECONDS:.0f}, not {self.seconds}")
         if self.transaction and (self.events != MAX_BATCH or self.seconds):
             problems.append(
-                "a batch by transaction has neither events nor seconds: it is as large as that is"
+                "a batch by transaction takes no events or seconds; it holds the whole transaction"
             )
         InvalidArgumentError.collect("batch", problems)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An event as a consumer gets it."""
+"""An event as delivered to a consumer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from airflow_changefeed.consumers.events.page import EventPage
 
-#: What an event of a plain feed is called; those of a capture have types of their own.
+#: Type of a plain feed's events; captures have several types.
 PLAIN_TYPE = "add"
 #: Length of a ULID in bytes.
 _SIZE = 16
@@ -24,13 +24,13 @@ _SIZE = 16
 
 class FeedEvent:
     """
-    An event; cannot be changed, and is equal to the same event got again.
+    An event; immutable, and equal to the same event delivered again.
 
-    Values are what the database holds: ``Decimal``, ``bytes``, whole numbers of any size, times with their
-    zone where the type has one. Columns are those of the export, so what Python's own types cannot hold
-    stands in a second column (``at_100ns``, ``at_offset_minutes``), as the reference of types says.
+    Values are exactly what the database holds: ``Decimal``, ``bytes``, integers of any size, times with a
+    time zone if the type has one. Columns are those of the export, so what Python's types cannot hold is in a
+    second column (``at_100ns``, ``at_offset_minutes``); see the type reference.
 
-    Its page is read once, and its values are made when they are first asked for, a column at a time.
+    Its page is read once; values are converted on first access, one column at a time.
     """
 
     __slots__ = ("_page", "_position")
@@ -43,7 +43,7 @@ class FeedEvent:
         object.__setattr__(self, "_position", position)
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"an event cannot be changed: {name}")
+        raise AttributeError(f"events are immutable; cannot set {name}")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FeedEvent):
@@ -62,22 +62,22 @@ class FeedEvent:
 
     @property
     def page(self) -> EventPage:
-        """The page that the event was read with."""
+        """The page the event was read in."""
         return self._page
 
     @property
     def position(self) -> int:
-        """The event's number in its page, from 0."""
+        """The event's index in its page, from 0."""
         return self._position
 
     def _value(self, name: str) -> Any:
-        """Return the event's value of a capture's column; None of a plain feed, which has no such column."""
+        """Return the event's value of a capture column; None for a plain feed, which has no such column."""
         page = self._page
         return page.values(name)[self._position] if page.columns.is_captured else None
 
     @property
     def id(self) -> Ulid:
-        """What names the event for ever: its ULID. It comes again with the same one until it is consumed."""
+        """The event's permanent identifier, its ULID; the same when it is delivered again."""
         begin = self._position * _SIZE
         return Ulid(self._page.ids[begin : begin + _SIZE])
 
@@ -88,42 +88,42 @@ class FeedEvent:
 
     @property
     def shard(self) -> Shard:
-        """The shard, within which alone events have an order."""
+        """The shard; events are ordered only within a shard."""
         return self.page.shard
 
     @property
     def time(self) -> datetime:
-        """The time of its ULID, UTC: feed time, not when it happened."""
+        """The time in its ULID, UTC: feed time, not the time of the change."""
         return self.id.time
 
     @property
     def dead_letter(self) -> int | None:
-        """Number of the dead letter that it is, when it was parked and is tried again; else None."""
+        """Number of its dead letter if it was parked and is being retried, else None."""
         return self.page.dead_letter
 
     @property
     def is_captured(self) -> bool:
-        """Whether it is the event of a capture, with ``old`` and ``new`` instead of ``row``."""
+        """Whether it is a capture's event, with ``old`` and ``new`` instead of ``row``."""
         return self.page.columns.is_captured
 
     @property
     def row(self) -> dict[str, Any] | None:
-        """The event's row in its table; None for the event of a capture."""
+        """The event's row in its table; None for a capture's event."""
         return None if self.is_captured else self.page.rows()[self.position]
 
     @property
     def name(self) -> str:
-        """The table that was changed; of a plain feed, its event table."""
+        """The changed table; for a plain feed, its event table."""
         return self._value("name") or self.feed
 
     @property
     def type(self) -> str:
-        """``add``, ``upd``, ``del`` or ``reset``; of a plain feed always ``add``."""
+        """``add``, ``upd``, ``del`` or ``reset``; always ``add`` for a plain feed."""
         return self._value("type") or PLAIN_TYPE
 
     @property
     def old(self) -> dict[str, Any] | None:
-        """The row before an update or delete; a column that its operation does not capture is None."""
+        """The row before an update or delete; columns not captured for the operation are None."""
         found: dict[str, Any] | None = self._value("old")
         return found
 
@@ -135,52 +135,52 @@ class FeedEvent:
 
     @property
     def is_snapshot(self) -> bool:
-        """Whether the row was there before, and was recorded when the capture was enabled or resolved."""
+        """Whether the row already existed and was recorded by a snapshot or resync."""
         return bool(self._value("is_snapshot"))
 
     @property
     def session_variables(self) -> dict[str, str] | None:
-        """What the capture recorded of the writer's session; None without any."""
+        """Session variables that the capture recorded; None if there were none."""
         text = self._value("session_variables")
         found: dict[str, str] | None = None if text is None else json.loads(text)
         return found
 
     @property
     def trace_context(self) -> str | None:
-        """The W3C trace context of the writer; None where it had none."""
+        """The writer's W3C trace context, or None."""
         found: str | None = self._value("trace_context")
         return found
 
     @property
     def sequence(self) -> int | None:
-        """Counts the shard's events from 1 without a gap; only of a consumer made ``with_sequence``."""
+        """The event's number in the shard, from 1 without gaps; only if the consumer is ``with_sequence``."""
         found: int | None = self._value("sequence") if self.page.columns.with_sequence else None
         return found
 
     @property
     def epoch(self) -> int | None:
-        """Seconds since 1970 when the statement ran; only of a consumer made ``with_epoch``."""
+        """Seconds since 1970 when the statement ran; only if the consumer is ``with_epoch``."""
         found: int | None = self._value("epoch") if self.page.columns.with_epoch else None
         return found
 
     @property
     def tid(self) -> int | None:
         """
-        Number of the transaction that made it; only of a consumer made ``with_tid``.
+        Number of the originating transaction; only if the consumer is ``with_tid``.
 
-        Groups neighbours, and comes again some day. None, too, where the writer's transaction is not known.
+        Groups neighbouring events; numbers are eventually reused. None if the transaction is unknown.
         """
         return self.transaction if self.page.columns.with_tid else None
 
     @property
     def metadata(self) -> tuple[int | None, int | None, int | None]:
-        """Transaction, sequence and epoch, also where nobody asked for them: what procedures get."""
+        """Transaction, sequence and epoch, whatever the options: passed to procedures."""
         sequence = self._value("sequence") if "sequence" in self._page.batch.schema.names else None
         return self.transaction, sequence, self._value("epoch")
 
     @property
     def transaction(self) -> int | None:
-        """As ``tid``, also where nobody asked for it: what batches go by."""
+        """As ``tid``, whatever the options: used to form batches."""
         found: int | None = self._value("tid")
         return found
 

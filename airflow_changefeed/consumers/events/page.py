@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Events of Arrow batches, without a Python loop over what nobody asks for.
+Events from Arrow batches, without converting values that are never read.
 
-A leaf module: it loads Arrow.
+A leaf module: it imports Arrow.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 @dataclass(frozen=True)
 class EventColumns:
     """
-    What is known of a feed's events before any is read.
+    What is known of a feed's events before reading any.
 
-    :param is_captured: whether they are a capture's, with old and new rows.
-    :param tables: of the capture; the feed's own name for a plain one.
+    :param is_captured: whether they are a capture's events, with old and new rows.
+    :param tables: of the capture; for a plain feed, its name.
     :param fields: columns of a row.
     """
 
@@ -57,11 +57,12 @@ class EventColumns:
         by_transaction: bool = False,
     ) -> EventColumns:
         """
-        Check what is asked of a feed's events.
+        Check the options against the feed's events.
 
-        :param schema: of ``FeedReader.schema``.
+        :param schema: from ``FeedReader.schema``.
         :param by_transaction: whether batches go by the originating transaction.
-        :raises InvalidArgumentError: names all that these events cannot tell, and why; terminal.
+        :raises InvalidArgumentError: names every option that these events do not support, and why;
+            terminal.
         """
         shape = shape_of(schema)
         asked = {
@@ -72,9 +73,8 @@ class EventColumns:
         }
         if shape is None:
             problems = [
-                f"{name} needs the feed of a capture: a plain outbox keeps neither the transaction nor the "
-                "sequence nor the time of the statement that made an event. Leave it out, or capture the "
-                "table"
+                f"{name} needs the feed of a capture; a plain outbox does not record the transaction, "
+                "sequence or statement time of an event. Leave it out, or capture the table"
                 for name, is_asked in asked.items()
                 if is_asked
             ]
@@ -84,7 +84,7 @@ class EventColumns:
             problems = []
             if with_sequence and not shape.with_sequence:
                 problems.append(
-                    "with_sequence needs a capture that was enabled with_sequence; this one counts nothing"
+                    "with_sequence needs a capture that was enabled with_sequence; this one has no sequence"
                 )
             row = schema.field("new").type
             fields = tuple(row.field(number).name for number in range(row.num_fields))
@@ -98,7 +98,7 @@ class EventPage:
     Some events of a shard, in order, as one Arrow batch.
 
     :param ids: their ULIDs, 16 bytes each.
-    :param letter: number of the dead letter that its one event is; None for events on their way.
+    :param dead_letter: number of the dead letter that its one event is; None for events on their way.
     """
 
     def __init__(
@@ -145,9 +145,10 @@ class EventPage:
 
 def python_values(column: pa.Array) -> list[Any]:
     """
-    Return a column's values as Python has them, exactly.
+    Return a column's values as exact Python objects.
 
-    Arrow's own way gives times in a zone one by one by name, which takes longer than all the rest.
+    Arrow's own conversion looks up the time zone of each value by name, which takes longer than everything
+    else.
     """
     kind = column.type
     if pa.types.is_dictionary(kind):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Events as JSON texts, exactly as the exports' shapes have them: for handlers that are not Python.
+Events as JSON texts, identical to the exports' shapes: for handlers not written in Python.
 
-A leaf module: it loads Arrow.
+A leaf module: it imports Arrow.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from airflow_changefeed.core.plan import Shape
 
 
 def image_texts(event: FeedEvent) -> tuple[str | None, str | None]:
-    """Return the old and the new row of a capture's event, as the envelope shape has them."""
+    """Return the old and new row of a capture's event, as in the envelope shape."""
     batch = shaped_batch(_row(event), Shape.ENVELOPE, feed=event.feed)
     old, new = (batch.column(name)[0].as_py() for name in ("old", "new"))
     return old, new
@@ -27,7 +27,7 @@ def row_text(event: FeedEvent, columns: frozenset[str]) -> str:
     """
     Return the row of a plain feed's event as a JSON object.
 
-    :param columns: of the event table; what it has beside them belongs to one of them (ADR 0006).
+    :param columns: of the event table; any other column is the second column of one of them (ADR 0006).
     """
     batch = _row(event)
     fields = [field for field in batch.schema if field.name in event.page.columns.fields]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handlers: what is run for each event, how often, and what becomes of failures."""
+"""Handlers: what runs for each event, retries and failures."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One attempt at events: the handler, the consumption, and what becomes of a failure."""
+"""One attempt at events: run the handler, consume, handle failures."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ log = logging.getLogger(__name__)
 @dataclass
 class Run:
     """
-    What a run of a consumer did.
+    Result of a consumer run.
 
-    :param events: that were consumed, with dead letters that succeeded; not those that were parked.
+    :param events: consumed events, including dead letters that succeeded; not parked ones.
     :param transactions: in which they were consumed.
     :param failures: attempts that failed.
     :param parked: events that became dead letters, or stayed one.
-    :param lost: transactions that were rolled back as the lease was another one's.
+    :param lost: transactions rolled back because another consumer held the lease.
     """
 
     events: int = 0
@@ -58,12 +58,13 @@ class Run:
 @dataclass(frozen=True)
 class Backoff:
     """
-    How long to wait after failures.
+    How long to wait after a failure.
 
-    :param first: seconds after the first one; twice as long after each further one.
+    :param first: seconds after the first failure; doubled after each further one.
     :param longest: seconds at most.
-    :param outages: how often a run that ends by itself tries again to reach a database that is away.
-    :param jitter: gives 0 to 1: up to half of the wait is left out, so that many do not come back at once.
+    :param outages: how often a run with an end condition retries an unreachable database.
+    :param jitter: returns 0 to 1; the wait is shortened by up to half, so that many consumers do not
+        retry at once.
     """
 
     first: float = 0.5
@@ -74,21 +75,21 @@ class Backoff:
     def __post_init__(self) -> None:
         if not 0 <= self.first <= self.longest:
             raise InvalidArgumentError(
-                f"backoff: first must be 0 to longest seconds, not {self.first} of {self.longest}"
+                f"backoff: first must be 0 to longest ({self.longest}) seconds, not {self.first}"
             )
 
     def seconds(self, failures: int) -> float:
-        """Return how long to wait after so many failures in a row."""
+        """Return how long to wait after a number of consecutive failures."""
         whole = min(self.longest, self.first * 2.0 ** min(failures - 1, 60))
         return whole * (1 - self.jitter() / 2)
 
 
 class HandlerAttempt:
     """
-    Attempts at events, one after the other.
+    Attempts at events, one after another.
 
-    :param timeout: seconds that the handler has; None for no end.
-    :param on_poison: what is done with what failed too often.
+    :param timeout: seconds the handler may take; None for no limit.
+    :param on_poison: what to do with events that failed too often.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class HandlerAttempt:
         self._done = done
         self._backoff = backoff
         self._singles = 0
-        #: What the handler raised, as it raised it.
+        #: The handler's exception, unwrapped.
         self._raised: Exception | None = None
         #: The last error whose traceback was logged.
         self._traced: str | None = None
@@ -115,12 +116,12 @@ class HandlerAttempt:
         self.on_poison = OnPoison.STOP
 
     def next_batch(self) -> Batch:
-        """Return what to handle next: events one by one, while a batch that failed is taken apart."""
+        """Return what to handle next; the events of a failed batch are retried one by one."""
         return ONE if self._singles else self._batch
 
     def attempt(self, events: list[FeedEvent]) -> float:
         """
-        Handle and consume events, or note that it failed.
+        Handle and consume events, or record the failure.
 
         :return: seconds to wait before the next attempt.
         """
@@ -162,19 +163,19 @@ class HandlerAttempt:
 
     def _is_to_blame(self, error: Exception) -> bool:
         """
-        Whether the work failed, and not what we do around it.
+        Whether the handler's work failed, rather than our own code around it.
 
-        Its lock time-outs and deadlocks are named by us on their way, and are its failures all the same; that
-        the database went away meanwhile is none.
+        Lock timeouts and deadlocks of the work count as its failures although we translate them; a lost
+        database does not.
         """
         if self._raised is None:
             return not isinstance(error, ChangefeedError)
         return error is self._raised or not isinstance(error, SourceUnavailableError)
 
     def _pass_over(self, events: list[FeedEvent], error: Exception) -> float:
-        """Raise what nobody here can do anything about; a letter may be resolved while it waits its turn."""
+        """Raise errors that cannot be handled here; a dead letter may be resolved while it waits its turn."""
         if isinstance(error, DeadLetterError) and events[0].dead_letter is not None:
-            log.warning("%s; going on with what comes next", error)
+            log.warning("%s; continuing with the next event", error)
             return 0.0
         raise error
 
@@ -189,7 +190,7 @@ class HandlerAttempt:
 
     def _failed(self, events: list[FeedEvent], started_at: datetime, token: int, error: Exception) -> float:
         attempt = self._attempts.attempt(events, started_at, error)
-        # Where the database is away the log cannot be written, and the attempt does not count.
+        # If the database is unreachable the log cannot be written, and the attempt does not count.
         self._consumer.log(events[0].shard, attempt, token)
         self._attempts.failed(events)
         self._done.failures += 1
@@ -201,12 +202,12 @@ class HandlerAttempt:
             attempt.number,
             events[0].id,
             attempt.error,
-            # Once for the same error: a hundred tracebacks of one handler hide what else is said.
+            # Log one traceback per error: a hundred of the same would hide everything else.
             exc_info=error if attempt.error != self._traced else None,
         )
         self._traced = attempt.error
         if len(events) > 1 and not self._batch.transaction:
-            # Which of them failed is not known: each for itself, so that only that one is to blame.
+            # Which event failed is unknown: retry them one by one, so that only the failing one is counted.
             self._singles = len(events)
             return 0.0
         limit = self._consumer.info.spec.max_attempts
@@ -220,19 +221,19 @@ class HandlerAttempt:
             raise PoisonError(
                 f"consumer {spec.consumer!r} of feed {spec.feed!r} stopped: event {events[0].id} of shard "
                 f"{shard_text(events[0].shard)} failed {attempts} times, last with {reason(error)}. Nothing "
-                "of it was committed. Repair what makes it fail and run the consumer again, which begins "
-                "with this event; or go on without it: run once with on_poison park (airflow changefeed "
-                "consume --on-poison park), and see airflow changefeed dead-letters list",
+                "was committed. Fix the cause and run the consumer again; it starts with this event. To "
+                "skip the event, run once with on_poison park (airflow changefeed consume --on-poison "
+                "park); parked events are listed by airflow changefeed dead-letters list",
                 consumer=spec.consumer,
                 feed=spec.feed,
                 shard=events[0].shard,
                 ulid=events[0].id,
                 attempts=attempts,
             ) from error
-        # What is not a transaction is one event here: a batch was taken apart before.
+        # Except for transactions, this is a single event: a failed batch was split before.
         got = self._consumer.get_batch(self._batch if self._batch.transaction else ONE, 0.0)
         if [event.id for event in got] != [event.id for event in events]:
-            # The lease went meanwhile; whoever has it goes on.
+            # The lease was lost; its new holder continues.
             return 0.0
         self._consumer.park(reason(error), attempts)
         self._attempts.done(events)

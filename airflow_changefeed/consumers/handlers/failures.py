@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often events failed already: counted from the log of invocations, so that a restart forgets nothing."""
+"""Failure counts of events, taken from the invocation log so that they survive a restart."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from airflow_changefeed.core.ulid import Ulid
 if TYPE_CHECKING:
     from airflow_changefeed.sources.base import FeedSource
 
-#: Newest entries of a shard's log in which failures of its next event are looked for.
+#: Newest log entries of a shard that are searched for failures of its next event.
 _ENTRIES = 100
 
 
 class Attempts:
     """
-    Counts the attempts at each event, and makes the entries of the log.
+    Counts the attempts at each event and creates the log entries.
 
     :param clock: seconds that never go back.
     """
@@ -33,15 +33,15 @@ class Attempts:
         self._consumer = consumer
         self._clock = clock
         self._failed: dict[Shard, dict[Ulid, int]] = {}
-        # By the database's clock, without asking it for each event.
+        # By the database's clock, without a query per event.
         self._begun, self._begun_at = clock(), source.now()
 
     def now(self) -> datetime:
-        """Return the database's present time, as far as it is known here."""
+        """Return the estimated current time of the database."""
         return floor_to_millisecond(self._begun_at + timedelta(seconds=self._clock() - self._begun))
 
     def number(self, events: Sequence[FeedEvent]) -> int:
-        """Return the number of the attempt that is to come; 1 for the first one."""
+        """Return the number of the next attempt, from 1."""
         first = events[0]
         if first.shard not in self._failed:
             self._failed[first.shard] = self._load(first.shard)
@@ -56,22 +56,22 @@ class Attempts:
         return found
 
     def forget(self, shard: Shard) -> None:
-        """Count anew from the log: another one may have tried meanwhile."""
+        """Recount from the log: another consumer may have tried meanwhile."""
         self._failed.pop(shard, None)
 
     def failed(self, events: Sequence[FeedEvent]) -> None:
-        """Count an attempt that failed, once the log has it."""
+        """Count a failed attempt once it is in the log."""
         number = self.number(events)
         self._failed[events[0].shard][events[0].id] = number
 
     def done(self, events: Sequence[FeedEvent]) -> None:
-        """Forget what failed before and was consumed now."""
+        """Forget earlier failures of events that are now consumed."""
         self._failed.get(events[0].shard, {}).pop(events[0].id, None)
 
     def attempt(
         self, events: Sequence[FeedEvent], started_at: datetime, error: BaseException | None = None
     ) -> Attempt:
-        """Return the entry of an attempt; with an error it failed."""
+        """Return the log entry of an attempt; with an error, a failed one."""
         return Attempt(
             first=events[0].id,
             last=events[-1].id,
@@ -84,5 +84,5 @@ class Attempts:
 
 
 def reason(error: BaseException) -> str:
-    """Return what an error says, as it is kept for people."""
+    """Return an error's message for the log."""
     return f"{type(error).__name__}: {error}"[:MAX_REASON]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is run for each event: a function that is named by text, or a procedure of the feed's database."""
+"""What runs for each event: a function given by name, or a procedure in the feed's database."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from airflow_changefeed.exceptions import HandlerError, InvalidArgumentError
 if TYPE_CHECKING:
     from airflow_changefeed.sources.base import FeedSource
 
-#: Called with an event, or the list of a batch's events, and the connection of their transaction. What it
-#: returns does not matter; it fails by raising.
+#: Called with an event, or a list of a batch's events, and the connection of their transaction. Its return
+#: value is ignored; it fails by raising.
 Handler = Callable[[Any, Any], object]
-#: Seconds after which a handler is interrupted once more.
+#: Seconds after which a handler is interrupted again.
 _AGAIN = 1.0
-#: Before the name of a procedure.
+#: Prefix of a procedure's name.
 PROCEDURE = "procedure:"
 
 
 class HandlerTimeoutError(Exception):
-    """A handler took longer than its time."""
+    """A handler exceeded its timeout."""
 
 
 def load_handler(handler: Handler | str, source: FeedSource, *, is_batch: bool) -> Handler:
     """
-    Return what is to be called.
+    Return the handler to call.
 
     :param handler: a function; ``package.module:function``; or ``procedure:schema.name``, of SQL Server.
-    :param is_batch: whether it is called with lists of events; a procedure then is run for each in turn.
-    :raises HandlerError: it cannot be imported or called so, or the source runs no procedures; terminal.
+    :param is_batch: whether it is called with lists of events; a procedure then runs once per event.
+    :raises HandlerError: it cannot be imported or called this way, or the source has no procedures;
+        terminal.
     """
     if isinstance(handler, str) and handler.startswith(PROCEDURE):
         from airflow_changefeed.consumers.handlers.procedure import ProcedureHandler
@@ -46,8 +47,7 @@ def load_handler(handler: Handler | str, source: FeedSource, *, is_batch: bool) 
         raise HandlerError(f"handler {name} is a {type(function).__name__}, which cannot be called")
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise HandlerError(
-            f"handler {name} would do nothing when it is called: it must be a plain function, neither async "
-            "nor a generator"
+            f"handler {name} is async or a generator, so calling it does nothing; pass a plain function"
         )
     _check_signature(name, function, is_batch)
     return function
@@ -57,15 +57,15 @@ def _imported(text: str) -> Any:
     module_name, colon, path = text.partition(":")
     if not module_name or not colon or not path:
         raise HandlerError(
-            f"{text!r} names no handler: write package.module:function, or procedure:schema.name"
+            f"{text!r} is not a handler; write package.module:function, or procedure:schema.name"
         )
     try:
         found: Any = import_module(module_name)
     except Exception as error:
-        # Of any kind: importing runs the module.
+        # Any exception: importing runs the module.
         raise HandlerError(
-            f"handler {text!r}: {module_name} cannot be imported ({type(error).__name__}: {error}); it must "
-            "be on the Python path of the process that consumes",
+            f"handler {text!r}: {module_name} cannot be imported ({type(error).__name__}: {error}); put it "
+            "on the Python path of the consuming process",
             handler=text,
         ) from error
     for name in path.split("."):
@@ -79,7 +79,7 @@ def _check_signature(name: str, function: Handler, is_batch: bool) -> None:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        # Of some functions in C nothing is known.
+        # Some C functions have no signature.
         return
     try:
         signature.bind(object(), object())
@@ -92,10 +92,10 @@ def _check_signature(name: str, function: Handler, is_batch: bool) -> None:
 
 def check_timeout(seconds: float | None) -> None:
     """
-    Check that a handler can be given so much time here.
+    Check that a handler timeout can be enforced here.
 
-    :raises InvalidArgumentError: not a time, or not in the main thread, where alone Python can interrupt a
-        function; terminal.
+    :raises InvalidArgumentError: not a valid time, or not in the main thread, the only one where Python
+        can interrupt a function; terminal.
     """
     import signal
     import threading
@@ -104,12 +104,12 @@ def check_timeout(seconds: float | None) -> None:
         return
     problems = []
     if not seconds > 0:
-        problems.append(f"handler_timeout must be seconds above 0, or None, not {seconds}")
+        problems.append(f"handler_timeout must be more than 0 seconds, or None, not {seconds}")
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         problems.append(
-            "handler_timeout needs the main thread of a POSIX process, as only there a function can be "
-            "interrupted: leave it out (another consumer then takes over after emit_timeout), or consume in "
-            "a process of its own"
+            "handler_timeout needs the main thread of a POSIX process, where a function can be interrupted; "
+            "leave it out (another consumer then takes over after emit_timeout), or consume in a separate "
+            "process"
         )
     InvalidArgumentError.collect("run_consumer", problems)
 
@@ -117,13 +117,13 @@ def check_timeout(seconds: float | None) -> None:
 @contextmanager
 def limited(seconds: float | None) -> Iterator[None]:
     """
-    Interrupt a block after some seconds, and again each second where it catches that.
+    Interrupt a block after a timeout, and again each second if it catches the interruption.
 
-    It is interrupted where Python runs next, so a call into a library that never comes back is not. A process
-    has one such timer: one that runs already, as of a task's ``execution_timeout``, goes on, and comes first
-    where it is due first.
+    The interruption takes effect when Python code next runs, so a library call that never returns is not
+    interrupted. A process has one such timer: one already running, such as that of a task's
+    ``execution_timeout``, keeps running and fires first if it is due first.
 
-    :raises HandlerTimeoutError: its time is over, also where the block caught it.
+    :raises HandlerTimeoutError: the timeout passed, even if the block caught the interruption.
     """
     if seconds is None:
         yield
@@ -137,7 +137,7 @@ def limited(seconds: float | None) -> Iterator[None]:
     late: list[HandlerTimeoutError] = []
 
     def interrupt(*_: object) -> None:
-        late.append(HandlerTimeoutError(f"the handler took longer than its {seconds:g} s"))
+        late.append(HandlerTimeoutError(f"the handler took longer than its timeout of {seconds:g} s"))
         raise late[-1]
 
     begun = time.monotonic()
@@ -149,7 +149,7 @@ def limited(seconds: float | None) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         if outer:
-            # 0 would stop it.
+            # 0 would cancel it.
             left = max(outer - (time.monotonic() - begun), 0.001)
             signal.setitimer(signal.ITIMER_REAL, left, again)
     if late:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A T-SQL procedure as a handler: run for each event, in the transaction that consumes it.
+A T-SQL procedure as a handler: runs for each event, in the transaction that consumes it.
 
-It returns 0 when it is done, as Comdb2's triggers do; any other value, and any error, is a failure.
+It returns 0 on success, like Comdb2's triggers; any other value, or an error, is a failure.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ _PLAIN = ("feed", "shard", "id", "event")
 
 
 class ProcedureFailedError(Exception):
-    """A procedure returned something else than 0."""
+    """A procedure returned a value other than 0."""
 
 
 class ProcedureHandler:
     """
     Runs a procedure of SQL Server for each event.
 
-    Of a capture it gets ``@feed``, ``@shard``, ``@id`` (26 characters), ``@name``, ``@type``, ``@old`` and
-    ``@new`` (JSON of the rows as the envelope shape has them), ``@tid``, ``@sequence`` and ``@epoch``; of a
-    plain feed ``@feed``, ``@shard``, ``@id`` and ``@event`` (JSON of the row).
+    For a capture it gets ``@feed``, ``@shard``, ``@id`` (26 characters), ``@name``, ``@type``, ``@old`` and
+    ``@new`` (JSON rows as in the envelope shape), ``@tid``, ``@sequence`` and ``@epoch``; for a plain feed
+    ``@feed``, ``@shard``, ``@id`` and ``@event`` (JSON of the row).
 
     :param name: ``schema.name``.
-    :raises HandlerError: not a name, or not a database that has procedures; terminal.
+    :raises HandlerError: not a valid name, or the database has no procedures; terminal.
     """
 
     def __init__(self, name: str, source: FeedSource) -> None:
         kind = source.describe().get("type")
         if kind != "mssql":
             raise HandlerError(
-                f"handler procedure:{name} needs SQL Server: a source of type {kind!r} has no procedures. "
-                "Name a function (package.module:function)"
+                f"handler procedure:{name} needs SQL Server; a source of type {kind!r} has no procedures. "
+                "Use a function (package.module:function)"
             )
         try:
             schema, procedure = split_name(name)
         except InvalidArgumentError as error:
-            raise HandlerError(f"procedure:{name} names no procedure: {error.message}") from error
+            raise HandlerError(f"procedure:{name} is not a procedure: {error.message}") from error
         self._name = name
         self._quoted = f"{quote(schema)}.{quote(procedure)}"
         self._source = source
         self._columns: dict[str, frozenset[str]] = {}
 
     def __call__(self, given: FeedEvent | Sequence[FeedEvent], connection: Any) -> None:
-        """Run the procedure for an event, or for each of several in order."""
+        """Run the procedure for an event, or for several in order."""
         for event in (given,) if isinstance(given, FeedEvent) else given:
             self._run(event, connection)
 
@@ -65,7 +65,7 @@ class ProcedureHandler:
         arguments = ", ".join(f"@{name} = ?" for name in names)
         with connection.cursor() as cursor:
             cursor.execute(
-                # The name alone stands in the text, and is quoted.
+                # Only the name is in the text, and it is quoted.
                 f"declare @changefeed_result int; exec @changefeed_result = {self._quoted} {arguments}; "
                 "select @changefeed_result as changefeed_result",
                 values,
@@ -94,7 +94,7 @@ class ProcedureHandler:
 
 
 def _last_value(cursor: Any) -> Any:
-    """Return what the last result of a batch holds: the procedure may have given results of its own."""
+    """Return the value of a batch's last result; the procedure may have returned results of its own."""
     value = None
     while True:
         if cursor.description:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Run a handler for each event of a feed: a trigger, in the sense of Comdb2's Lua triggers.
+Run a handler for each event of a feed, like Comdb2's Lua triggers.
 
-The handler's writes by the connection that it is given and the consumption are one transaction.
+The handler's writes through the given connection and the consumption are one transaction.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from airflow_changefeed.sources.base import FeedSource
 
 log = logging.getLogger(__name__)
 
-#: Seconds that one wait for events lasts, at whose end it is asked whether to stop.
+#: Seconds per wait for events, after which the stop condition is checked.
 _SLICE = 1.0
 _PURGE_EVERY = 3600.0
 
-#: An event to set, or a function that says True, when the run is to end.
+#: An event to set, or a function returning True, to end the run.
 Stop = threading.Event | Callable[[], bool]
 
 
@@ -53,35 +53,35 @@ def run_consumer(
     **options: Any,
 ) -> Run:
     """
-    Run a handler for each event, or each batch, until told to stop.
+    Run a handler for each event, or each batch, until asked to stop.
 
-    A failure rolls back, is written into the log of invocations, and is tried again, later each time. A batch
-    that failed is tried again event by event, so that only an event that fails is to blame; one by
-    transaction stays whole. After ``max_attempts`` of the consumer's settings it stops, or parks what failed
-    and goes on. A lease that was lost, and a database that is away, count as no failure: it goes on when it
-    can, also where it waits for its first shard.
+    A failure is rolled back, logged as an invocation and retried with growing pauses. A failed batch is
+    retried event by event, so that only the failing event is counted; a batch by transaction stays whole.
+    After the consumer's ``max_attempts`` the run stops, or parks the failed events and continues. A lost
+    lease or an unreachable database is not a failure: the run continues when it can, even while waiting for
+    its first shard.
 
-    :param handler: called with an event (with a batch: the list of its events) and the connection; or its
+    :param handler: called with an event (for a batch, the list of its events) and the connection; or its
         name (:func:`~airflow_changefeed.consumers.handlers.functions.load_handler`).
-    :param batch: what is handled together; None for each event by itself.
-    :param at_head: whether to end when no event is left in the shards that it holds.
-    :param until: end at this time, by the database's clock; None for no end.
-    :param below: leave events from this ULID on alone; with ``at_head`` it ends before them. A transaction
-        that reaches beyond it is cut there.
-    :param max_events: end after so many events; None for no end.
-    :param handler_timeout: seconds after which a handler is interrupted, which is a failure; only in the main
-        thread. Without it a handler that never returns keeps its transaction open; another consumer takes
-        over after ``emit_timeout``, and nothing of the first one is ever committed. On a database with one
-        writer at a time nobody can take over, or write, until that process ends. A process has one alarm:
-        where another one is due first, as of a task's ``execution_timeout``, that comes instead.
-    :param on_poison: None as the consumer's settings say.
-    :param stop: an event or function; asked between batches, and each second while waiting.
+    :param batch: what is handled together; None for single events.
+    :param at_head: whether to end when no event is left in the held shards.
+    :param until: end at this time by the database's clock; None for no limit.
+    :param below: exclusive upper bound; events from this ULID on are not read, and with ``at_head`` the
+        run ends before them. A transaction that reaches beyond it is cut there.
+    :param max_events: end after this many events; None for no limit.
+    :param handler_timeout: seconds after which a handler is interrupted, which counts as a failure; main
+        thread only. Without it a handler that never returns keeps its transaction open; another consumer
+        takes over after ``emit_timeout``, and the first can no longer commit. On a database with a single
+        writer nobody can take over, or write, until that process ends. A process has one alarm: if another is
+        due first, such as a task's ``execution_timeout``, that one fires.
+    :param on_poison: None uses the consumer's settings.
+    :param stop: an event or function; checked between batches and each second while waiting.
     :param options: of :class:`~airflow_changefeed.consumers.consumer.Consumer`.
     :raises HandlerError: the handler cannot be found or called; nothing was consumed; terminal.
-    :raises InvalidArgumentError: options that are wrong or do not fit the feed; terminal.
-    :raises PoisonError: an event failed too often, and the consumer stops at it; terminal.
+    :raises InvalidArgumentError: options are invalid or not supported by the feed; terminal.
+    :raises PoisonError: an event failed too often, and the consumer stopped at it; terminal.
     :raises WorkTransactionError: the handler ended its transaction; nothing was consumed; terminal.
-    :raises LeaseHeldError: others held all shards for ``register_timeout``; transient.
+    :raises LeaseHeldError: other consumers held all shards for ``register_timeout``; transient.
     """
     batch = batch or ONE
     if max_events is not None and max_events < 1:
@@ -132,7 +132,7 @@ class _Loop:
         self.handler_attempt = HandlerAttempt(consumer, function, self._attempts, batch, self.done, backoff)
 
     def end_at(self, until: datetime | None) -> None:
-        """End at a time of the database's clock."""
+        """Stop at a time by the database's clock."""
         if until is not None:
             left = (until - self._source.now()).total_seconds()
             self._deadline = self._clock() + left
@@ -141,7 +141,7 @@ class _Loop:
         return self._should_stop() or (self._deadline is not None and self._clock() >= self._deadline)
 
     def register(self, at_head: bool) -> None:
-        """Wait until a shard is held, also while the database is away: others stand by for hours."""
+        """Wait until a shard is held, even while the database is unreachable: standbys wait for hours."""
         outages = 0
         while not self._is_over():
             try:
@@ -151,13 +151,13 @@ class _Loop:
                 raise
             except TransientError as error:
                 wait = self._backoff.seconds(outages := outages + 1)
-                log.warning("%s; going on in %.1f s", error, wait)
+                log.warning("%s; retrying in %.1f s", error, wait)
                 if self._cannot_wait(at_head, outages):
                     raise
             self._pause(wait)
 
     def run(self, at_head: bool, max_events: int | None) -> Run:
-        """Run until told to stop."""
+        """Run until asked to stop."""
         outages = 0
         while not self._is_over():
             left = None if max_events is None else max_events - self.done.events - self.done.parked
@@ -173,16 +173,16 @@ class _Loop:
                 wait = self.handler_attempt.attempt(events)
                 outages = 0
             except TransientError as error:
-                # Of the database, or of the lease: not the event's fault.
+                # A database or lease error, not the event's fault.
                 wait = self._backoff.seconds(outages := outages + 1)
-                log.warning("%s; going on in %.1f s", error, wait)
+                log.warning("%s; retrying in %.1f s", error, wait)
                 if self._cannot_wait(at_head, outages):
                     raise
             self._pause(wait)
         return self.done
 
     def _cannot_wait(self, at_head: bool, outages: int) -> bool:
-        """Whether a run that is to end by itself has tried often enough."""
+        """Whether a run with an end condition has retried often enough."""
         return at_head and outages > self._backoff.outages
 
     def _next(self, timeout: float, left: int | None) -> list[FeedEvent]:
@@ -202,11 +202,11 @@ class _Loop:
         self._source.purge_invocations(spec.feed, spec.consumer, before=before)
 
     def _pause(self, seconds: float) -> None:
-        """Wait before the next attempt, in slices, so that a stop is heard."""
+        """Wait before the next attempt, in slices, to notice a stop."""
         end = self._clock() + seconds
         while not self._is_over() and (left := end - self._clock()) > 0:
             try:
                 self._consumer.pause(min(left, _SLICE))
             except TransientError:
-                # Nothing can be kept then; the next attempt tells it, if it is still so.
+                # The leases cannot be renewed now; the next attempt raises the error if it persists.
                 self._consumer.pace.wait(min(left, _SLICE))

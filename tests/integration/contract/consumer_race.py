@@ -77,7 +77,7 @@ def judge_fail_over(found: FailOver) -> list[str]:
         times = Counter(ulid for ulid, *_ in rows)
         complaints += [f"shard {shard}: {ulid} was lost" for ulid in events if not times[ulid]]
         complaints += [f"shard {shard}: {ulid} was consumed {n} times" for ulid, n in times.items() if n > 1]
-        complaints += [f"shard {shard}: {ulid} is no event" for ulid in times.keys() - set(events)]
+        complaints += [f"shard {shard}: {ulid} is not an event" for ulid in times.keys() - set(events)]
         highest = 0
         for ulid, _, token, holder in sorted(rows):
             if token < highest:

@@ -42,14 +42,14 @@ def test_a_function_is_found_by_its_name(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("handler", "says"),
     [
-        ("good", "names no handler"),
-        (f"{HERE}:", "names no handler"),
+        ("good", "is not a handler"),
+        (f"{HERE}:", "is not a handler"),
         ("no.such.module:f", "cannot be imported"),
         (f"{HERE}:missing", "has no missing"),
         (f"{HERE}:NO_FUNCTION", "cannot be called"),
         (f"{HERE}:one_argument", r"cannot be called with \(event, connection\)"),
         (f"{HERE}:three_arguments", r"cannot be called with \(event, connection\)"),
-        (f"{HERE}:later", "neither async"),
+        (f"{HERE}:later", "is async or a generator"),
         ("procedure:dbo.handle", "has no procedures"),
     ],
 )
@@ -143,5 +143,5 @@ def test_a_procedure_that_returns_anything_but_0_has_failed(shop: Shop, result: 
 
 def test_a_name_that_is_none_is_refused(shop: Shop) -> None:
     """Before anything is consumed."""
-    with pytest.raises(HandlerError, match="names no procedure"):
+    with pytest.raises(HandlerError, match="is not a procedure"):
         ProcedureHandler("a.", Server(shop))

@@ -38,7 +38,7 @@ class MssqlDeadLetters:
         """See :class:`~airflow_changefeed.sources.base_consumers.ConsumerStore`, also for what follows."""
         arguments = {"consumer": consumer, "is_open": int(is_open)}
         (rows,) = ask_feeds(self.database, feed, "dead_letters", arguments)
-        return sorted(map(_letter, rows), key=lambda dead_letter: dead_letter.number)
+        return sorted(map(_dead_letter, rows), key=lambda dead_letter: dead_letter.number)
 
     def resolve_dead_letter(
         self, number: int, state: DeadLetterState, *, by: str, note: str | None = None
@@ -56,7 +56,7 @@ class MssqlDeadLetters:
         with self.database.connect(dead_letter=number) as session:
             found = load_feed(session, self.database.schema, self._feed_of(session, number))
             ((row,),) = call_results(session, found, procedure, {"number": number, **arguments})
-        return _letter(row)
+        return _dead_letter(row)
 
     def _feed_of(self, session: Session, number: int) -> str:
         """Return the feed of a letter, whose procedures change it."""
@@ -114,7 +114,7 @@ def parked_arguments(parked: Parked) -> Record:
     }
 
 
-def _letter(row: Mapping[str, Any]) -> DeadLetter:
+def _dead_letter(row: Mapping[str, Any]) -> DeadLetter:
     resolved_at = row["resolved_at"]
     return DeadLetter(
         number=int(row["number"]),

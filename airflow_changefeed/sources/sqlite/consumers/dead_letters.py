@@ -53,7 +53,7 @@ class SqliteDeadLetters:
                 "order by number",
                 (feed, consumer, int(is_open)),
             )
-            return [_letter(*row) for row in rows]
+            return [_dead_letter(*row) for row in rows]
 
     def resolve_dead_letter(
         self, number: int, state: DeadLetterState, *, by: str, note: str | None = None
@@ -236,10 +236,10 @@ def _load(connection: sqlite3.Connection, number: int) -> DeadLetter:
         raise DeadLetterError(
             f"there is no dead letter {number}: see airflow changefeed dead-letters list", number=number
         )
-    return _letter(*row)
+    return _dead_letter(*row)
 
 
-def _letter(*values: Any) -> DeadLetter:
+def _dead_letter(*values: Any) -> DeadLetter:
     number, consumer, feed, shard, ulid, state, attempts, reason, parked_at, parked_by, *resolved = values
     resolved_at, resolved_by, note = resolved
     return DeadLetter(

@@ -87,8 +87,8 @@ class SqliteLeases(SqliteConsumers):
         for shard in shards:
             check_shard(shard, tables.info.shard_key_type)
             if shard not in begun:
-                # A clock that has not come so far would refuse it; whatever comes there is later than what it
-                # has.
+                # A shard refuses a cursor beyond its high-water time; all its later events are after its head
+                # anyway.
                 _, highest = shard_bounds(connection, tables, shard)
                 self.insert_cursor(connection, consumer, feed, shard, min(info.begin, highest), by)
 
