@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Maximum seconds per wait for a lease.
 _SLICE = 1.0
+#: The shortest wait for a lease that is about to run out.
+_SOON = 0.01
 #: Batches read ahead when a consumer is behind, over all its shards.
 _BATCHES_AHEAD = 5
 
@@ -47,6 +50,8 @@ class Intake:
         self._known: tuple[Shard, ...] = ()
         self._turn: Shard | None = None
         self._was_waiting = False
+        #: Seconds from the last request on, until a lease of others runs out.
+        self._free_in = math.inf
         # Closing a stream early costs a connection on a server, and nothing on an embedded database.
         self._may_stop_early = not source.capabilities.parallel_writers
 
@@ -70,14 +75,8 @@ class Intake:
             if left <= 0:
                 self.holding.leave()
                 raise self.holding.held_elsewhere(timeout or 0.0)
-            self.wait_for_lease(left)
-
-    def wait_for_lease(self, seconds: float) -> None:
-        """Wait until a shard may be free, but not so long that our own request expires."""
-        wanted = self._wanted
-        shards = self.holding.missing(self._known)
-        seconds = min(seconds, _SLICE, wanted.seconds / 3)
-        self._source.wait_for_lease(wanted.consumer, wanted.feed, shards, seconds=seconds)
+            # Not so long that our own request expires.
+            self._pace.wait(min(left, _SLICE, self._wanted.seconds / 3, max(self._free_in, _SOON)))
 
     @property
     def wanted_shards(self) -> tuple[Shard, ...] | None:
@@ -99,7 +98,8 @@ class Intake:
         """Request the missing shards; returns whether any is held now."""
         missing = self.holding.missing(self._known)
         if missing:
-            granted = self.holding.request(missing).rows
+            grant = self.holding.request(missing)
+            granted, self._free_in = grant.rows, grant.free_in
             for shard, row in granted.items():
                 self._readers[shard] = ShardReader(
                     self._source, self._wanted.feed, shard, self._columns, row.ulid, self._pace.page_size

@@ -9,7 +9,8 @@ success are those of Comdb2's Lua consumers; the log of invocations is that of H
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
@@ -171,11 +172,25 @@ class Grant:
 
     :param rows: of the shards it may consume now, with their tokens and cursors; empty when others hold all
         of them: then it is written down as waiting.
-    :param free_at: when the first of the others runs out, by the database's clock; None without others.
+    :param free_at: when the first of the others' leases runs out, by the database's clock; None without
+        others.
+    :param free_in: the same in seconds, from the request on; infinity without others.
     """
 
     rows: Mapping[Shard, CursorRow]
     free_at: datetime | None = None
+    free_in: float = math.inf
+
+    @classmethod
+    def of(cls, rows: Mapping[Shard, CursorRow], held_until: Iterable[datetime], now: datetime) -> Grant:
+        """
+        Return a grant.
+
+        :param held_until: when the others' leases run out.
+        :param now: the database's clock.
+        """
+        free_at = min(held_until, default=None)
+        return cls(rows, free_at) if free_at is None else cls(rows, free_at, (free_at - now).total_seconds())
 
 
 @dataclass(frozen=True)

@@ -141,13 +141,6 @@ class ConsumerStore(Protocol):
     def leave(self, consumer: str, feed: str, tokens: Mapping[Shard, int], *, holder: str) -> None:
         """Give leases back, as far as they are still the newest, and wait no longer."""
 
-    def wait_for_lease(self, consumer: str, feed: str, shards: Sequence[Shard], *, seconds: float) -> None:
-        """
-        Wait until a lease may have become free, at most so many seconds.
-
-        Only wakes: :meth:`request_leases` decides.
-        """
-
     def leases(self, feed: str | None = None) -> list[LeaseInfo]:
         """Return the shards of all consumers, exports' too, with holders and waiters."""
 

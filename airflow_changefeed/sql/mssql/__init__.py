@@ -166,7 +166,6 @@ FEED = (
     "renew_leases.procedure",
     "leave.procedure",
     "revoke_lease.procedure",
-    "wait_lease.procedure",
     "leases.procedure",
     "consume_events.procedure",
     "log_attempt.procedure",

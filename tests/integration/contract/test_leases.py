@@ -74,7 +74,6 @@ _NAMED: dict[str, Callable[[Any, str, str], object]] = {
     "renew": lambda source, consumer, feed: source.renew_leases(
         consumer, feed, {0: 1}, holder=FIRST, seconds=60
     ),
-    "wait": lambda source, consumer, feed: source.wait_for_lease(consumer, feed, [0], seconds=60),
     "session": lambda source, consumer, feed: source.open_session(consumer, feed),
 }
 
@@ -254,34 +253,6 @@ def test_each_shard_is_granted_to_one_of_many(bench: Bench) -> None:
         if row.lease_holder is not None
     }
     assert len(granted) in (len(shards) - 1, len(shards))
-
-
-@pytest.mark.parametrize("how", ["given back", "run out"])
-def test_who_waits_is_woken(stand: Stand, how: str) -> None:
-    """Long before his time is over."""
-    row = stand.request(FIRST, 0, 1, seconds=60 if how == "given back" else 1).rows[0]
-    waits = threading.Event()
-    mine = stand.bench.engine.source()
-
-    def wait() -> None:
-        waits.set()
-        mine.wait_for_lease(ME, stand.feed, [0], seconds=600)
-
-    waiter = threading.Thread(target=wait)
-    waiter.start()
-    assert waits.wait(timeout=30)
-    if how == "given back":
-        stand.source.leave(ME, stand.feed, {0: row.fencing_token}, holder=FIRST)
-    waiter.join(timeout=60)
-    assert not waiter.is_alive()
-    assert set(stand.request(SECOND, 0).rows) == {0}
-
-
-def test_waiting_ends_with_its_time(stand: Stand) -> None:
-    """Nobody gave anything back."""
-    stand.request(FIRST)
-    stand.source.wait_for_lease(ME, stand.feed, [0, 1], seconds=0.05)
-    assert not stand.request(SECOND).rows
 
 
 def test_an_exports_lease_is_listed_too(stand: Stand) -> None:

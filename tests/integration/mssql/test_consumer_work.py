@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import mssql_python
 import pytest
@@ -248,36 +246,6 @@ def _resolved(source: MssqlFeedSource, client: Client) -> CursorRow:
     return _row(source)
 
 
-class _Watched(MssqlFeedSource):
-    """A source that says when it has waited for the first time."""
-
-    has_waited: threading.Event
-
-    def _wait(self, *arguments: Any) -> dict[str, Any]:
-        found = super()._wait(*arguments)
-        self.has_waited.set()
-        return found
-
-
-def test_the_end_of_a_holders_session_wakes_who_waits(source: MssqlFeedSource, feed: Database) -> None:
-    """Long before its lease runs out; the row still decides who gets it."""
-    row = _lease(source, seconds=3600)
-    session = source.open_session(ME, FEED)
-    with session.transaction():
-        session.consume(replace(_step(row, _upto(source)), seconds=3600))
-    with closing(_Watched(**feed.description)) as mine:
-        mine.has_waited = threading.Event()
-        waiter = threading.Thread(
-            target=lambda: mine.wait_for_lease(ME, FEED, [0], seconds=3600), daemon=True
-        )
-        waiter.start()
-        assert mine.has_waited.wait(timeout=60)
-        session.close()
-        waiter.join(timeout=60)
-        assert not waiter.is_alive()
-        assert not mine.request_leases(ME, FEED, [0], holder="another", seconds=60).rows
-
-
 _EXAMPLE = re.compile(r"## Consuming events in T-SQL\n(.*?)\n## ", re.DOTALL)
 
 
@@ -310,11 +278,6 @@ REFUSED: dict[str, tuple[int, str, tuple[str, ...]]] = {
         77100,
         "begin transaction; " + ON.format("request_leases") + "N'audit', N'[0]', N'a', 60",
         ("request_leases",),
-    ),
-    "wait in a transaction": (
-        77100,
-        "begin transaction; " + ON.format("wait_lease") + "N'audit', N'[0]', 10",
-        ("wait_lease",),
     ),
     "no seconds": (77108, ON.format("request_leases") + "N'audit', N'[0]', N'a', 0", ("31622400",)),
     "nobody": (77108, ON.format("request_leases") + "N'audit', N'[0]', N'', 60", ("@holder",)),

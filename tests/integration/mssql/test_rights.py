@@ -26,7 +26,7 @@ READ = {
         "read_feed", "poll_feed", "shards", "inspect_outbox", "shard_bounds", "count_feed", "split_feed",
         "stale_marks", "next_attempt", "cursors", "begin_consumer", "take_lease", "release_lease",
         "move_cursor", "drop_consumer", "create_consumer", "consumer_settings", "request_leases",
-        "renew_leases", "leave", "wait_lease", "leases", "consume_events", "log_attempt", "invocations",
+        "renew_leases", "leave", "leases", "consume_events", "log_attempt", "invocations",
         "purge_invocations", "dead_letters", "resolve_dead_letter", "park_again", "change_consumer",
         "revoke_lease", "history", "overview",
     )

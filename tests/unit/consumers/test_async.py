@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from airflow_changefeed.consumers.aio import AsyncConsumer
 from airflow_changefeed.consumers.events.batch import Batch
+from airflow_changefeed.consumers.pace import Pace
 from airflow_changefeed.exceptions import ConsumerNotFoundError, ConsumerUseError, LeaseHeldError
 from tests.unit.consumers.feeds import CAPTURE, NAME, Shop
 
@@ -18,7 +20,7 @@ SAY = "insert into audit values (?, ?)"
 
 
 def _consumer(shop: Shop, **options: Any) -> AsyncConsumer:
-    return AsyncConsumer(shop.source, NAME, CAPTURE, pace=shop.pace(), **options)
+    return AsyncConsumer(shop.source, NAME, CAPTURE, **{"pace": shop.pace(), **options})
 
 
 def _say(connection: Any, text: str) -> None:
@@ -104,7 +106,8 @@ def test_registering_that_is_cancelled_waits_no_longer(shop: Shop) -> None:
     shop.insert("a")
 
     async def work() -> None:
-        entering = asyncio.create_task(_consumer(shop).__aenter__())
+        pace = Pace(wait=lambda seconds: time.sleep(0.01))
+        entering = asyncio.create_task(_consumer(shop, pace=pace).__aenter__())
         await asyncio.sleep(0.05)
         entering.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,6 @@ from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ConsumerNotFoundError
-from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.consumers.cursors import (
     MssqlCursors,
     check_lease_seconds,
@@ -25,13 +23,6 @@ from airflow_changefeed.sources.mssql.feed.calls import Record, ask_feeds, call_
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.mssql.names import as_time
-
-#: Milliseconds for which the server is asked to wait, at most: who asked may be gone meanwhile.
-_SLICE_MS = 1000
-#: Seconds between two looks where there is no lock to wait for.
-_LOOK = 0.25
-#: What ``wait_lease`` says of its lock: a session that kept it has ended, nobody keeps it, or somebody does.
-_WOKEN, _NOT_KEPT, _TIME_OVER = 1, 0, -1
 
 
 class MssqlConsumers(MssqlCursors):
@@ -103,13 +94,13 @@ class MssqlConsumers(MssqlCursors):
 
         (rows,) = self._change("request_leases", consumer, feed, arguments)
         granted = {row["shard"]: cursor_row(feed, row) for row in rows if row["is_granted"]}
-        others = [
-            as_time(row["lease_expires"])
-            for row in rows
-            if row["lease_holder"] not in (None, holder) and row["lease_expires"] is not None
-        ]
+        held = [row for row in rows if row["lease_expires"] is not None]
+        others = [row for row in held if row["lease_holder"] not in (None, holder)]
         taken = {shard: granted[shard_text(shard)] for shard in shards if shard_text(shard) in granted}
-        return Grant(taken, min(others, default=None))
+        if not others:
+            return Grant(taken)
+        held_until = [as_time(row["lease_expires"]) for row in others]
+        return Grant.of(taken, held_until, as_time(others[0]["asked_at"]))
 
     def renew_leases(
         self, consumer: str, feed: str, tokens: Mapping[Shard, int], *, holder: str, seconds: float
@@ -129,30 +120,6 @@ class MssqlConsumers(MssqlCursors):
         self._change(
             "leave", consumer, feed, lambda found: {"tokens": _tokens(found, tokens), "holder": holder}
         )
-
-    def wait_for_lease(self, consumer: str, feed: str, shards: Sequence[Shard], *, seconds: float) -> None:
-        """See the protocol."""
-        self.consumer(consumer, feed)
-        deadline = time.monotonic() + seconds
-        was_kept = False
-        while (left := deadline - time.monotonic()) > 0:
-            found = self._wait(consumer, feed, shards, min(int(left * 1000) + 1, _SLICE_MS))
-            # A session may end between two slices, too.
-            has_ended = found["result"] == _WOKEN or (was_kept and found["result"] == _NOT_KEPT)
-            if found["is_free"] or has_ended:
-                return
-            was_kept = found["result"] == _TIME_OVER and found["remaining"] is not None
-            if not was_kept:
-                time.sleep(max(0.0, min(_LOOK, deadline - time.monotonic())))
-
-    def _wait(self, consumer: str, feed: str, shards: Sequence[Shard], milliseconds: int) -> Record:
-        def question(session: Session) -> Record:
-            found = load_feed(session, self.database.schema, feed)
-            arguments = {"shards": _shards(found, shards), "milliseconds": milliseconds}
-            ((row,),) = call_results(session, found, "wait_lease", {"consumer": consumer, **arguments})
-            return row
-
-        return self.database.ask(question, feed=feed, consumer=consumer)
 
     def leases(self, feed: str | None = None) -> list[LeaseInfo]:
         """See the protocol."""

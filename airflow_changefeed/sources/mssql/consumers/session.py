@@ -204,7 +204,6 @@ class MssqlConsumerSession:
             **({} if step.attempt is None else attempt_arguments(step.attempt)),
             **({} if step.parked is None else parked_arguments(step.parked)),
             "dead_letter": step.dead_letter,
-            "keep": 1,
         }
 
     def _refusal(self, error: Exception, step: Consumption) -> BaseException:

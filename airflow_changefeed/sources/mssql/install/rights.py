@@ -20,7 +20,6 @@ _READERS = (
         "request_leases",
         "renew_leases",
         "leave",
-        "wait_lease",
         "leases",
     ),
     *("consume_events", "log_attempt", "invocations", "purge_invocations"),

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
@@ -22,8 +21,6 @@ from airflow_changefeed.sources.sqlite.feed.names import load_feed, present
 from airflow_changefeed.sources.sqlite.feed.reader import shard_bounds
 
 _WHERE = "where feed = ? and consumer = ? and shard = ?"
-#: Seconds between two looks of one who waits: nothing wakes it, and a look takes no lock.
-_LOOK = 0.05
 
 
 class SqliteLeases(SqliteConsumers):
@@ -44,7 +41,7 @@ class SqliteLeases(SqliteConsumers):
         with self.database.connect() as connection:
             load_consumer(connection, consumer, feed)
             if not self._is_worth_it(connection, consumer, feed, shards, holder, seconds):
-                return Grant({}, self._free_at(connection, consumer, feed, shards, holder))
+                return self._granted(connection, consumer, feed, shards, holder)
             with self.database.write(connection):
                 info = load_consumer(connection, consumer, feed)
                 self._begin_shards(connection, info, shards, by=holder)
@@ -53,10 +50,8 @@ class SqliteLeases(SqliteConsumers):
                 rows = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
                 has_any = any(row.lease_holder == holder for row in rows.values())
                 self._note_waiter(connection, consumer, feed, holder, 0 if has_any else seconds)
-            return Grant(
-                {shard: rows[shard] for shard in free},
-                self._free_at(connection, consumer, feed, shards, holder),
-            )
+            taken = {shard: rows[shard] for shard in free}
+            return self._granted(connection, consumer, feed, shards, holder, taken)
 
     def _is_worth_it(
         self,
@@ -104,21 +99,23 @@ class SqliteLeases(SqliteConsumers):
         rows = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
         return [shard for shard in shards if shard in rows and not _is_held(rows[shard], holder, now)]
 
-    def _free_at(
+    def _granted(
         self,
         connection: sqlite3.Connection,
         consumer: str,
         feed: str,
         shards: Sequence[Shard],
         holder: str,
-    ) -> datetime | None:
+        taken: Mapping[Shard, CursorRow] | None = None,
+    ) -> Grant:
+        """Return what was taken, with when the others' leases run out."""
         now = self.database.now()
-        held = [
+        others = [
             row.lease_expires
             for row in cursor_rows(connection, feed, consumer)
             if row.shard in shards and row.lease_expires and _is_held(row, holder, now)
         ]
-        return min(held, default=None)
+        return Grant.of(taken or {}, others, now)
 
     def _grant(
         self,
@@ -196,17 +193,6 @@ class SqliteLeases(SqliteConsumers):
                 [(feed, consumer, shard_text(shard), token, holder) for shard, token in tokens.items()],
             )
             self._note_waiter(connection, consumer, feed, holder, 0)
-
-    def wait_for_lease(self, consumer: str, feed: str, shards: Sequence[Shard], *, seconds: float) -> None:
-        """See the protocol."""
-        deadline = time.monotonic() + seconds
-        with self.database.connect() as connection:
-            load_consumer(connection, consumer, feed)
-            while not self._free(connection, consumer, feed, shards, ""):
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return
-                time.sleep(min(left, _LOOK))
 
     def leases(self, feed: str | None = None) -> list[LeaseInfo]:
         """See the protocol."""

@@ -15,7 +15,6 @@
 -- null takes any. @transaction_id: current_transaction_id() as the caller began its only transaction; null does not look.
 -- @first_ulid, @last_ulid, @events, @attempt, @started_at, @outcome, @error: for the log, where @attempt is given.
 -- @parked_ulid, @attempts, @reason: of an event that is left behind as a dead letter. @dead_letter: a dead letter that was consumed.
--- @keep: 1 keeps an application lock that tells those who wait that this session lives.
 -- result: the row, as of cursors. Its ack follows the cursor, but stays below the first open dead letter.
 -- errors: 77105 @upto lies beyond the shard's high-water time. 77108 @seconds. 77131 the consumer was dropped, or never began there. 77132
 --     the row was changed. 77133 the lease is not the newest or was given back; transient. 77135 the consumer is somebody
@@ -39,8 +38,7 @@ create procedure <<schema>>.[consume_events:<<name>>] (
     @parked_ulid binary(16) = null,
     @attempts int = null,
     @reason nvarchar(2000) = null,
-    @dead_letter bigint = null,
-    @keep bit = 0
+    @dead_letter bigint = null
 )
 as
 begin
@@ -51,7 +49,6 @@ begin
         declare @is_own bit = case when @@trancount = 0 then 1 else 0 end;
         declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id), @message nvarchar(2048), @now datetime2(3), @version bigint, @token bigint;
         declare @holder nvarchar(256), @moved_by nvarchar(256), @owner nvarchar(128), @cursor binary(16), @open binary(16), @ack binary(16);
-        declare @resource nvarchar(255), @result int;
         if xact_state() = -1 or (@transaction_id is not null and (@@trancount <> 1 or current_transaction_id() <> @transaction_id))
             throw 77150, N'changefeed 77150: feed "<<name_text>>": the work ended the transaction that it was given, by a commit or rollback of its own or an error that it caught, or left one open in it: nothing was consumed. Leave begin, commit and rollback to the consumer, and let errors out', 1;
         if @seconds <= 0 or @seconds > 31622400
@@ -134,14 +131,6 @@ begin
             moved_by = @holder,
             lease_expires = case when @seconds is null then lease_expires else <<schema>>.[later](@now, @seconds) end
         where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard and fencing_token = @fencing_token and lease_holder is not null;
-        if @keep = 1
-        begin
-            set @resource = concat(N'changefeed/lease/', @fencing_token);
-            -- Not waited for, and nothing depends on it.
-            if applock_mode(N'<<schema_text>>.locks', @resource, N'Session') = N'NoLock'
-                exec @result = sp_getapplock @Resource = @resource, @LockMode = N'Exclusive', @LockOwner = N'Session', @LockTimeout = 0,
-                    @DbPrincipal = N'<<schema_text>>.locks';
-        end;
         if @is_own = 1 commit;
         select
             c.consumer, c.shard, c.start_ulid, c.ulid, c.ahead, c.ack, c.resource_version, c.moved_at, c.moved_by,

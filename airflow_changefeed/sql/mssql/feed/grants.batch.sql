@@ -22,7 +22,6 @@ grant execute on <<schema>>.[create_consumer:<<name>>] to [<<schema_name>>.reade
 grant execute on <<schema>>.[request_leases:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[renew_leases:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[leave:<<name>>] to [<<schema_name>>.readers:<<name>>];
-grant execute on <<schema>>.[wait_lease:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[leases:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[consume_events:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[log_attempt:<<name>>] to [<<schema_name>>.readers:<<name>>];

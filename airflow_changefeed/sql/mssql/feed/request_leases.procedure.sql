@@ -2,7 +2,7 @@
 -- consumer's later shards do, or at its end where its clock has not come so far. Without any lease the holder is written down as waiting, for @seconds; with one no longer.
 -- @shards: JSON array. @holder: a name that nobody else has. @seconds: until they run out by the database's clock. @at_most:
 -- how many; null takes all.
--- result: as of cursors, of the shards that were asked for, and is_granted. One that is locked just now may be missing.
+-- result: as of cursors, of the shards that were asked for, and is_granted, asked_at. One that is locked just now may be missing.
 -- errors: 77100 in a transaction. 77101 no lock; transient. 77108 arguments. 77135 it is somebody else's. 77151 no such consumer
 -- permission: readers
 create procedure <<schema>>.[request_leases:<<name>>] (
@@ -110,7 +110,8 @@ begin
         commit;
         select
             c.consumer, c.shard, c.start_ulid, c.ulid, c.ahead, c.ack, c.resource_version, c.moved_at, c.moved_by,
-            c.fencing_token, c.lease_holder, c.lease_expires, convert(bit, case when c.fencing_token = @token then 1 else 0 end) as is_granted
+            c.fencing_token, c.lease_holder, c.lease_expires, convert(bit, case when c.fencing_token = @token then 1 else 0 end) as is_granted,
+            @now as asked_at
         from <<schema>>.[consumers] as c with (rowlock, readpast, readcommittedlock)
         inner join @asked as a on a.shard = c.shard
         where c.feed_id = <<feed_id>> and c.consumer = @consumer
