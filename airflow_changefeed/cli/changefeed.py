@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What ``airflow changefeed`` offers: names and options only.
+The commands of ``airflow changefeed``: names and options only.
 
-Every call of ``airflow`` imports this file, whatever the command; a command's own file is imported when it
-runs.
+Every ``airflow`` command imports this file; the module of a command is imported when that command runs.
 """
 
 from __future__ import annotations
@@ -18,18 +17,17 @@ from airflow_changefeed.cli.options.consumers import (
     leases_command,
 )
 from airflow_changefeed.cli.options.cursors import cursor_commands
-from airflow_changefeed.cli.options.shared import action, conn_id, option, seen, shown
+from airflow_changefeed.cli.options.shared import PATH_CONN_ID_HELP, action, conn_id, option, seen, shown
 from airflow_changefeed.cli.options.values import count, length, position, seconds, shard, time
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, Arg, CLICommand, GroupCommand
 
 _CACHE_HELP = (
-    "Numbers that the server keeps ready of each sequence that is made (default: 1000); 1 for servers that "
-    "keep them for each session"
+    "Cache size of each new sequence (default: 1000). Use 1 on servers that keep a cache for each session"
 )
 _FEED_HELP = "Name of the feed, for example myservice.MyEvent"
-_KIND_HELP = "How the table is written (default: outbox)"
+_KIND_HELP = "How writers fill the table (default: outbox)"
 _TIME_HELP = "ISO 8601 with a zone, for example 2013-01-01T00:00:00Z"
 
 
@@ -70,12 +68,12 @@ def _sql() -> ActionCommand:
     return action(
         "sql",
         "install.sql",
-        "Print the script that installs or upgrades changefeed in a database of SQL Server",
-        "For sqlcmd, SSMS, Flyway and DbUp; harmless to repeat. Needs neither a connection nor Airflow's "
-        "metadata.",
-        option("--schema", help="Where the objects live (default: changefeed)", default="changefeed"),
+        "Print the script that installs or upgrades changefeed in a SQL Server database",
+        "Run it with sqlcmd, SSMS, Flyway or DbUp; it is safe to run again. Needs no connection and no "
+        "Airflow metadata database.",
+        option("--schema", help="Schema of all objects (default: changefeed)", default="changefeed"),
         option("--sequence-cache", help=_CACHE_HELP, type=count, default=1000),
-        option("--output-file", help="File to write to instead of standard output"),
+        option("--output-file", help="Write to this file instead of standard output"),
         ARG_VERBOSE,
     )
 
@@ -85,10 +83,11 @@ def _install() -> ActionCommand:
         "install",
         "install.install",
         "Install changefeed in a database, or upgrade it and all its feeds",
-        "Runs what the command sql prints. Needs a member of db_owner; the embedded source needs nothing.",
+        "Runs the script that the sql command prints. Requires membership in db_owner. The embedded source "
+        "needs no installation.",
         *conn_id(),
         option("--sequence-cache", help=_CACHE_HELP, type=count),
-        option("--force", help="Also go back to an older version", action="store_true"),
+        option("--force", help="Allow a downgrade", action="store_true"),
         *shown(),
     )
 
@@ -99,9 +98,10 @@ def _renew_identity() -> ActionCommand:
     return action(
         "renew-identity",
         "install.renew_identity",
-        "Give a copy of a database an identity of its own",
-        "Nothing of it is taken for the original's then. Shows the present identity and asks first. Needs a "
-        "member of db_owner. Never run it on the original: its Variables and outputs have the old one.",
+        "Give a copy of a database its own identity",
+        "Afterwards the copy cannot be mistaken for the original. Shows the current identity and asks for "
+        "confirmation. Requires membership in db_owner. Never run it on the original: its Variables and "
+        "outputs carry the old identity.",
         *conn_id(),
         ARG_YES,
         *shown(),
@@ -112,10 +112,10 @@ def _setup_feed() -> ActionCommand:
     return action(
         "setup-feed",
         "install.setup_feed",
-        "Make a feed over a table, or bring it to this version",
-        "Installs changefeed first where it is missing and the login may. Harmless to repeat; asks first "
-        "where settings of a feed that is there would change.",
-        option("table", help="The event table, for example myservice.MyEvent"),
+        "Create a feed on a table, or upgrade an existing one",
+        "Installs changefeed first if it is missing and the login has permission. Safe to run again; asks "
+        "for confirmation before it changes the settings of an existing feed.",
+        option("table", help="Event table, for example myservice.MyEvent"),
         *conn_id(),
         option("--kind", help=_KIND_HELP, choices=("outbox", "serialized"), default="outbox"),
         option(
@@ -126,8 +126,8 @@ def _setup_feed() -> ActionCommand:
         ),
         option(
             "--time-tolerance",
-            help="Seconds (default: 3600, of a feed that is there as it is): a time hint further in the "
-            "future takes the present time",
+            help="Seconds. A time hint further in the future than this is replaced by the current time "
+            "(default: 3600; an existing feed keeps its setting)",
             type=seconds,
         ),
         *seen(),
@@ -139,10 +139,10 @@ def _status() -> ActionCommand:
     return action(
         "status",
         "status.status",
-        "Show the shards of feeds, and where their consumers stand",
-        "Changes nothing. json and yaml have more than the table: ULIDs, versions, who moved a cursor.",
+        "Show the shards of feeds and the cursors of their consumers",
+        "Changes nothing. json and yaml show more than the table: ULIDs, versions, who moved a cursor.",
         *conn_id(),
-        option("--feed", help="Name of one feed; all without it"),
+        option("--feed", help="Name of one feed (default: all)"),
         *shown(),
     )
 
@@ -151,11 +151,11 @@ def _seal() -> ActionCommand:
     return action(
         "seal",
         "status.seal",
-        "Order what waits, and promise that nothing comes before a time any more",
-        "Waits for locks as long as lock_timeout of the connection says.",
+        "Order the waiting events and seal the feed: no event will be added before a given time",
+        "Waits for locks up to the connection's lock_timeout.",
         *conn_id(),
         option("--feed", help=_FEED_HELP, required=True),
-        option("--until", help=f"{_TIME_HELP}, exclusive (default: the database's present time)", type=time),
+        option("--until", help=f"{_TIME_HELP}, exclusive (default: the database's current time)", type=time),
         *shown(),
     )
 
@@ -164,18 +164,22 @@ def _read() -> ActionCommand:
     return action(
         "read",
         "read.read",
-        "Show events of a shard, with ULID, time and key",
-        "Shows what is ordered and changes nothing, unless --drain orders what waits in the outbox.",
+        "Show the events of a shard, with ULID, time and key",
+        "Shows ordered events and changes nothing, unless --drain is given.",
         *conn_id(),
         option("--feed", help=_FEED_HELP, required=True),
-        option("--shard", help="Shard, a whole number or a UUID", type=shard, required=True),
+        option("--shard", help="Shard, an integer or a UUID", type=shard, required=True),
         option(
             "--after",
-            help="ULID to go on from, exclusive, or time to begin with (default: the start of the feed)",
+            help="Where to begin: after a ULID, or at a time (default: the start of the feed)",
             type=position,
         ),
-        option("--limit", help="Events to show (default: 100)", type=count, default=100),
-        option("--drain", help="Order what waits in the outbox when the feed runs out", action="store_true"),
+        option("--limit", help="Number of events to show (default: 100)", type=count, default=100),
+        option(
+            "--drain",
+            help="Order the events waiting in the outbox once all ordered events are shown",
+            action="store_true",
+        ),
         *shown(),
     )
 
@@ -186,13 +190,13 @@ def _purge() -> ActionCommand:
     return action(
         "purge",
         "purge.purge",
-        "Remove old events from a feed; its table is not touched",
-        "Asks first. Never goes beyond the seal nor what every consumer has acknowledged, and says what "
-        "holds it back. Ends with status 1 when the answer was no.",
+        "Remove old events from a feed; the event table is not changed",
+        "Asks for confirmation. Never removes events beyond the seal, or events that a consumer has not "
+        "acknowledged, and reports what holds the purge back. Exits with status 1 if you decline.",
         *conn_id(),
         option("--feed", help=_FEED_HELP, required=True),
         option("--before", help=f"{_TIME_HELP}, exclusive", type=time, required=True),
-        option("-n", "--dry-run", help="Only say what would be removed", action="store_true"),
+        option("-n", "--dry-run", help="Only show what would be removed", action="store_true"),
         ARG_YES,
         *shown(),
     )
@@ -203,30 +207,23 @@ def _verify() -> ActionCommand:
 
     return ActionCommand(
         name="verify",
-        help="Read an export again and name everything that its manifests do not say",
+        help="Compare an export with its manifests and report every difference",
         description=(
-            "Read an export again, or a part of it, and compare it with its manifests. Ends with status 0 "
-            "when nothing is damaged (leftovers may be), 1 when something is, 2 when it cannot be verified."
+            "Read an export, or a part of it, and compare it with its manifests. Exits with status 0 if "
+            "nothing is damaged (there may be leftovers), 1 if something is damaged, 2 if the export cannot "
+            "be verified."
         ),
         func=lazy_load_command("airflow_changefeed.cli.commands.verify.verify"),
         args=(
             option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
-            option("--feed", help="Name of the feed, for example myservice.MyEvent", required=True),
-            option(
-                "--start",
-                help="Begin, inclusive: ISO 8601 with a zone, for example 2013-01-01T00:00:00Z",
-                type=time,
-            ),
+            option("--feed", help=_FEED_HELP, required=True),
+            option("--start", help=f"Start, inclusive: {_TIME_HELP}", type=time),
             option("--end", help="End, exclusive: ISO 8601 with a zone", type=time),
             option("--shard", help="Shard; may be given more than once", type=shard, action="append"),
-            option(
-                "--conn-id",
-                "--path-conn-id",
-                help="Airflow connection that of the path (aws, wasb, adls, google_cloud_platform, generic)",
-            ),
+            option("--conn-id", "--path-conn-id", help=PATH_CONN_ID_HELP),
             option(
                 "--changefeed-conn-id",
-                help="Airflow connection of the feed's database: also name units that have become stale",
+                help="Airflow connection of the feed's database; with it, stale units are reported too",
             ),
             ARG_OUTPUT,
             ARG_VERBOSE,
@@ -240,59 +237,56 @@ def _output() -> GroupCommand:
     remove = action(
         "remove-batches",
         "output.remove_batches",
-        "Take batches out of an output of windows, so that the windows around them can be exported",
-        "Shows each and asks first. Their consumers' cursors go back to before them, so windows bring every "
-        "event again; refused where the feed no longer has one. Ends with status 1 when the answer was no.",
+        "Remove batches from an output of windows, so that the windows around them can be exported",
+        "Shows the batches and asks for confirmation. Moves their consumers' cursors back to before the "
+        "batches, so that windows export every event again; refused if the feed no longer has one of them. "
+        "Exits with status 1 if you decline.",
         *conn_id(),
         option("--feed", help=_FEED_HELP, required=True),
         option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
-        option(
-            "--path-conn-id",
-            help="Airflow connection that of the path (aws, wasb, adls, google_cloud_platform, generic)",
-        ),
+        option("--path-conn-id", help=PATH_CONN_ID_HELP),
         ARG_YES,
         *shown(),
     )
-    return GroupCommand(name="output", help="Mend the output of exports", subcommands=(remove,))
+    return GroupCommand(name="output", help="Repair the output of exports", subcommands=(remove,))
 
 
 def _doctor() -> ActionCommand:
     return action(
         "doctor",
         "doctor.doctor",
-        "Find out what is wrong with feeds, their consumers and exports, and what to do",
-        "Looks for faults of the installation, the feeds, their consumers, Variables and exports, and names "
-        "the remedy of each; changes nothing. Ends with status 0 when there are none but notes, 1 when there "
-        "are errors or warnings, 2 when it cannot look.",
+        "Check feeds, their consumers and exports, and show how to fix each problem",
+        "Checks the installation, the feeds, their consumers, Variables and exports, and shows the remedy "
+        "for each fault. Changes nothing. Exits with status 0 if there is nothing but notes, 1 if there are "
+        "errors or warnings, 2 if the checks cannot run.",
         option(
             "--conn-id",
             "--changefeed-conn-id",
             help="Airflow connection of the feeds' database (default: changefeed_default)",
             default="changefeed_default",
         ),
-        option("--feed", help="Name of the feed, for example myservice.MyEvent (default: all)"),
+        option("--feed", help=f"{_FEED_HELP} (default: all)"),
         option("--consumer", help="Name of the consumer (default: all)"),
-        option("--path", help="Root of the export, to look for missing and stale windows"),
-        option(
-            "--path-conn-id",
-            help="Airflow connection that of the path (aws, wasb, adls, google_cloud_platform, generic)",
-        ),
+        option("--path", help="Root of the export; with it, missing and stale windows are reported too"),
+        option("--path-conn-id", help=PATH_CONN_ID_HELP),
         option(
             "--role",
-            help="Whose rights the connection should have (default: operators, as exports seal)",
+            help="Role that the connection should have (default: operators, because exports seal)",
             choices=("readers", "operators"),
             default="operators",
         ),
         _limit(
-            "--high-water-ahead", 10, "minutes that a shard's high-water time may be ahead of the database's"
+            "--high-water-ahead",
+            10,
+            "minutes that a shard's high-water time may be ahead of the database's clock",
         ),
         _limit("--outbox-age", 6, "hours that a row may wait in the outbox"),
-        _limit("--open-transaction", 60, "minutes that a transaction may be open"),
-        _limit("--idle-consumer", 168, "hours that a consumer may hold back retention without moving"),
+        _limit("--open-transaction", 60, "minutes that a transaction may stay open"),
+        _limit("--idle-consumer", 168, "hours that a consumer may hold back a purge without moving"),
         *shown(),
     )
 
 
 def _limit(flag: str, default: float, what: str) -> Arg:
-    text = f"{what[0].upper()}{what[1:]} (default: {default:g})"
+    text = f"Limit in {what} (default: {default:g})"
     return option(flag, help=text, type=length, default=default)

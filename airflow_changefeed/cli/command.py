@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands share: how they fail, how they find connections, and how they show rows."""
+"""Shared by all commands: error handling, connections, confirmation and output."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from airflow_changefeed.core.ulid import Ulid
     from airflow_changefeed.sources.base import FeedSource
 
-#: Exit status of a command that could not do what it was asked for; 1 is left to what a command finds.
+#: Exit status of a command that failed; 1 means that the command found something.
 FAILED = 2
-#: Exit status after a person said no.
+#: Exit status after a person declined.
 DECLINED = 1
 
 Row = dict[str, Any]
 
 
 def command(run: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
-    """Let a function be a command: logs are silent unless asked for; what a person can act on is one line."""
+    """Make a function a command: no logs without ``--verbose``, and an expected error is one line."""
 
     @suppress_logs_and_warning
     @providers_configuration_loaded
@@ -47,7 +47,7 @@ def command(run: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
         try:
             run(args)
         except Exception as problem:
-            # What a server says may have no name of ours; a traceback would end with the status of a finding.
+            # A driver error need not be mapped to one of our classes; a traceback would exit with status 1.
             if not isinstance(problem, (ChangefeedError, OSError)) and not is_driver_error(problem):
                 raise
             echo(with_conn_id(f"{type(problem).__name__}: {problem}", args))
@@ -57,19 +57,19 @@ def command(run: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
 
 
 def with_conn_id(text: str, args: Namespace) -> str:
-    """Name the connection in commands: below this layer nobody knows by which one was asked."""
+    """Insert the connection into suggested commands; the layers below do not know its id."""
     return text.replace(CONN_ID, f"--conn-id {shlex.quote(getattr(args, 'conn_id', None) or '...')}")
 
 
 def echo(message: str | Exception) -> None:
-    """Write for people, to standard error: standard output is for results alone."""
+    """Write a message to standard error; standard output is only for results."""
     if isinstance(message, Exception):
         message = f"{type(message).__name__}: {message}"
     print(message, file=sys.stderr)
 
 
 def use_stored_connections() -> None:
-    """Let the task SDK, which looks connections up, find those that are stored, as Airflow's commands do."""
+    """Let the task SDK find stored connections, as Airflow's own commands do."""
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
 
 
@@ -77,7 +77,7 @@ def open_feeds(conn_id: str) -> closing[FeedSource]:
     """
     Open the feeds of an Airflow connection, for a block.
 
-    :raises ConnectionNotUsableError: no such connection, or one that holds no feeds; terminal.
+    :raises ConnectionNotUsableError: the connection does not exist or has no feeds; terminal.
     """
     from airflow_changefeed.hooks.changefeed import ChangefeedHook
 
@@ -87,14 +87,14 @@ def open_feeds(conn_id: str) -> closing[FeedSource]:
 
 def ask(question: str, otherwise: str) -> None:
     """
-    Go on only if a person says yes.
+    Continue only if a person confirms.
 
-    :param otherwise: what a command that ends here has not done.
+    :param otherwise: what the command has not done if it ends here.
     """
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline()
     if not answer:
-        echo(f"\nNobody is there to answer: give --yes. {otherwise}")
+        echo(f"\nNo terminal to confirm on; pass --yes. {otherwise}")
         raise SystemExit(FAILED)
     if answer.strip().lower() not in ("y", "yes"):
         echo(otherwise)
@@ -103,11 +103,11 @@ def ask(question: str, otherwise: str) -> None:
 
 def seen_version(args: Namespace, present: int, question: str, otherwise: str) -> int:
     """
-    Return the resource version to change: the one that was named, or the one that a person has just seen.
+    Return the expected resource version: the one that was given, or the one that a person just confirmed.
 
-    :param present: as it was read.
-    :param question: names what changes, and the present value.
-    :param otherwise: what a command that ends here has not done.
+    :param present: version as read.
+    :param question: names the change and the current value.
+    :param otherwise: what the command has not done if it ends here.
     """
     if args.resource_version is not None:
         return int(args.resource_version)
@@ -117,7 +117,7 @@ def seen_version(args: Namespace, present: int, question: str, otherwise: str) -
 
 
 def ulid_values(name: str, ulid: Ulid | None) -> Row:
-    """Return a ULID and its time, as two values of a row."""
+    """Return a ULID and its time as two values of a row."""
     return {
         name: None if ulid is None else str(ulid),
         f"{name}_time": None if ulid is None else format_time(ulid.time),
@@ -128,10 +128,10 @@ def show(
     rows: Sequence[Row], output: str, short: Callable[[Row], Row] = lambda row: row, *, on_error: bool = False
 ) -> None:
     """
-    Write rows to standard output; none is an empty list for programs, and nothing for people.
+    Write rows to standard output; no rows are an empty list in ``json`` and ``yaml``, nothing otherwise.
 
     :param output: ``json`` and ``yaml`` have all values as they are, ``table`` and ``plain`` are for people.
-    :param short: what people get of a row.
+    :param short: picks the values of a row that people see.
     :param on_error: whether to write to standard error instead.
     """
     file = sys.stderr if on_error else sys.stdout
@@ -144,7 +144,7 @@ def show(
         if output == "plain":
             print(_plain(texts), file=file)
         else:
-            # Brackets would be taken for colours.
+            # Rich reads brackets as markup.
             escaped = [{name: escape(value) for name, value in row.items()} for row in texts]
             AirflowConsole(file=file).print_as(data=escaped, output="table")
 
@@ -160,7 +160,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(rows: Sequence[dict[str, str]]) -> str:
-    """Return columns with spaces between; texts stay as they are, also those that look like numbers."""
+    """Return aligned columns; texts that look like numbers are not changed."""
     lines = [list(rows[0]), *(list(row.values()) for row in rows)]
     widths = [max(len(line[position]) for line in lines) for position in range(len(lines[0]))]
     return "\n".join(

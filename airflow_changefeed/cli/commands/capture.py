@@ -32,17 +32,18 @@ if TYPE_CHECKING:
 
 #: Exit status of a check that found an open gap.
 OPEN = 1
-#: Said before triggers are made on tables of SQL Server: their users learn it here, or from errors.
+#: Shown before triggers are created on SQL Server tables: without it their users learn it from errors.
 OUTPUT_WARNING = """\
-Tables with triggers refuse `output` without `into` (error 334), and cannot be the target of `output into`.
-Before you enable a capture, tell those that write {tables}:
+Tables with triggers refuse `output` without `into` (error 334) and cannot be the target of `output into`.
+Before you enable a capture, change the applications that write {tables}:
   Entity Framework Core 7 and later: ToTable(table => table.HasTrigger("...")), or UseSqlOutputClause(false)
   SQLAlchemy: Table(..., implicit_returning=False)
   others: output into a table variable, or scope_identity()"""
 _NO_FOLD = """\
 {table} cannot be folded from these events alone: {why}.
-A feed of notifications needs no more. To fold, enable a capture with these options, under another --name."""
-#: What `--spec` says all by itself.
+This does not matter for a feed of notifications. To fold, enable a capture with these options under another \
+--name."""
+#: Options that `--spec` replaces.
 _OF_SPEC = (
     *("table", "insert", "update", "delete", "shard", "name", "shard_key_type", "key_change"),
     *("keep_unchanged", "session_key", "trace_key", "with_sequence", "no_guard_table", "no_guard_schema"),
@@ -52,7 +53,7 @@ _ALL, _NONE = "all", "none"
 
 @command
 def enable(args: Namespace) -> None:
-    """Record changes from now on; a dry run only prints what would be asked for."""
+    """Record changes from now on; a dry run only prints the capture."""
     spec = spec_of(args)
     if args.dry_run:
         print(json.dumps(spec_to_dict(spec), indent=2))
@@ -64,30 +65,26 @@ def enable(args: Namespace) -> None:
         version = _seen_disabled(source, spec, args)
         info = source.enable_capture(spec, snapshot=args.snapshot, resource_version=version)
         show([capture_row(info)], args.output, _short)
-        echo(f"Capture {info.name} records changes; its events are the feed {info.name}")
+        echo(f"Capture {info.name} is enabled; its events are in feed {info.name}")
         _warn_of_folds(spec, info)
 
 
 def _warn_of_folds(spec: CaptureSpec, info: CaptureInfo | None = None) -> None:
     """
-    Say why the tables' rows cannot be folded from what is recorded, and by which options they could.
+    Warn about tables that cannot be folded from the recorded events, with the options that would allow it.
 
-    :param info: the capture as it is; None where only its options are known.
+    :param info: the capture; None if only its options are known.
     """
     for table in spec.tables:
         missing = [one.value for one in Operation if one not in table.operations]
         why = [f"{operation}s are not recorded (--{operation})" for operation in missing]
         if spec.key_change is KeyChange.NEW_ONLY and table.update is not None:
-            why.append("an update of a key records the new row alone (--key-change delete_insert)")
+            why.append("an update of a key records only the new row (--key-change delete_insert)")
         if None not in (table.insert, table.update) and set(table.insert or ()) != set(table.update or ()):
             why.append("inserts and updates record different columns (--insert, --update)")
         if info is not None:
             captured = info.shape.tables[table.table]
-            why += (
-                []
-                if missing or captured.is_whole
-                else ["the rows that were there are not recorded (--snapshot)"]
-            )
+            why += [] if missing or captured.is_whole else ["the existing rows are not recorded (--snapshot)"]
             why += [] if captured.key_columns else ["it has no primary key"]
             lost = {
                 key for one in captured.columns.values() for key in captured.key_columns if key not in one
@@ -98,36 +95,36 @@ def _warn_of_folds(spec: CaptureSpec, info: CaptureInfo | None = None) -> None:
 
 
 def _seen_disabled(source: FeedSource, spec: CaptureSpec, args: Namespace) -> int | None:
-    """Return the version that was named, or shown of a capture that is disabled; None where there is none."""
+    """Return the expected version of a disabled capture, given or confirmed; None if the capture is new."""
     is_installed = not source.capabilities.needs_install or source.version() is not None
     known = {info.name: info for info in source.captures()} if is_installed else {}
     present = known.get(spec.full_name)
     if present is None or present.is_enabled:
         return None if args.resource_version is None else int(args.resource_version)
-    question = f"Enable capture {present.name} again? It is disabled; what changed meanwhile is a gap"
+    question = f"Capture {present.name} is disabled; changes made since then become a gap. Enable it again?"
     return seen_version(args, present.resource_version, question, "Nothing was enabled")
 
 
 def spec_of(args: Namespace) -> CaptureSpec:
     """
-    Return the capture that options, or a file, ask for.
+    Return the capture described by the options or by a file.
 
-    :raises InvalidArgumentError: both, neither, a file that holds none, or a capture that is wrong by itself.
+    :raises InvalidArgumentError: both or neither, an unreadable file, or an invalid capture; terminal.
     """
     if args.spec is not None:
         given = [f"--{name.replace('_', '-')}" for name in _OF_SPEC if getattr(args, name)]
         if given:
             raise InvalidArgumentError(
-                f"--spec says all of the capture: leave {', '.join(given)} out, or --spec"
+                f"--spec cannot be combined with {', '.join(given)}; the file describes the whole capture"
             )
         return spec_from_dict(_read(args.spec))
     if not args.table:
-        raise InvalidArgumentError("name a table by --table, or a file by --spec")
+        raise InvalidArgumentError("no table given; pass --table, or a file with --spec")
     columns = {name: _columns(getattr(args, name)) for name in ("insert", "update", "delete")}
     chosen = [f"--{name}" for name, names in columns.items() if names]
     if chosen and len(args.table) > 1:
         raise InvalidArgumentError(
-            f"{', '.join(chosen)}: columns are named for one --table; for several give a file by --spec"
+            f"{', '.join(chosen)} cannot be used with more than one --table; pass a file with --spec"
         )
     return CaptureSpec(
         tables=tuple(TableCapture(table, shard=args.shard or "0", **columns) for table in args.table),
@@ -144,25 +141,25 @@ def spec_of(args: Namespace) -> CaptureSpec:
 
 
 def _columns(text: str | None) -> tuple[str, ...] | None:
-    """Return the columns of an operation; empty for all, None for an operation that is not recorded."""
+    """Return the columns of an operation; empty for all, None if the operation is not recorded."""
     if text is None or text == _ALL:
         return ()
     if text == _NONE:
         return None
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
-        raise InvalidArgumentError(f"{text!r} names no columns: write a,b,c, or {_ALL}, or {_NONE}")
+        raise InvalidArgumentError(f"{text!r} is not a list of columns; expected a,b,c, {_ALL} or {_NONE}")
     return names
 
 
 def _read(path: str) -> Any:
-    """Read JSON from a file, or from standard input."""
+    """Read JSON from a file or from standard input."""
     text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     try:
         return json.loads(text)
     except ValueError as error:
         where = "standard input" if path == "-" else path
-        raise InvalidArgumentError(f"{where} holds no JSON of a capture: {error}") from None
+        raise InvalidArgumentError(f"{where} is not valid JSON: {error}") from None
 
 
 @command
@@ -178,7 +175,7 @@ def disable(args: Namespace) -> None:
             version = seen_version(args, present.resource_version, question, "Nothing was disabled")
         source.disable_capture(args.name, resource_version=version)
         show([capture_row(source.capture(args.name))], args.output, _short)
-        echo(f"Capture {args.name} records nothing any more; its feed stays, to be exported to its end")
+        echo(f"Disabled capture {args.name}; its feed is kept and can be exported to its end")
 
 
 @command
@@ -192,47 +189,46 @@ def list_captures(args: Namespace) -> None:
 
 @command
 def refresh(args: Namespace) -> None:
-    """Capture the present columns."""
+    """Capture the current columns."""
     with open_feeds(args.conn_id) as source:
         present = source.capture(args.name)
-        question = f"Let capture {present.name} take the present columns? {_drift(present)}"
+        question = f"{_drift(present)}. Refresh capture {present.name} to the current columns?"
         version = seen_version(args, present.resource_version, question, "Nothing was refreshed")
         without = tuple(args.without or ())
         info = source.refresh_capture(args.name, without=without, resource_version=version)
         show([capture_row(info)], args.output, _short)
-        echo(f"Capture {info.name} takes the present columns")
+        echo(f"Refreshed capture {info.name} to the current columns")
 
 
 def _drift(info: CaptureInfo) -> str:
-    return f"What differs: {'; '.join(info.drift)}" if info.drift else "Nothing differs"
+    return f"Differences: {'; '.join(info.drift)}" if info.drift else "There are no differences"
 
 
 @command
 def check(args: Namespace) -> None:
-    """Look for gaps; the open ones go to standard output."""
+    """Check for gaps; the open ones go to standard output."""
     with open_feeds(args.conn_id) as source:
         names = [info.name for info in source.captures()] if args.name is None else [args.name]
         found = [gap for name in names for gap in source.check_capture(name)]
         show([gap_row(gap) for gap in found], args.output, _open)
         echo(f"Captures: {len(names)}; open gaps: {len(found)}")
         if found:
-            echo("Their feeds are not sealed until you resolve them: airflow changefeed capture resolve")
+            echo("Their feeds cannot be sealed until you resolve them: airflow changefeed capture resolve")
             raise SystemExit(OPEN)
 
 
 @command
 def resolve(args: Namespace) -> None:
-    """Close the gaps that are open, or record all rows anew where there are none, after asking."""
+    """Close the open gaps, or record all rows again if there are none, after confirmation."""
     with open_feeds(args.conn_id) as source:
         before = source.capture(args.name)
         if not before.gaps and not args.resync and args.resource_version is None:
             show([capture_row(before)], args.output, _short)
-            echo(f"Capture {args.name} has no open gap: nothing was resolved")
+            echo(f"Capture {args.name} has no open gaps; nothing was resolved")
             return
         if args.resync and not before.is_enabled:
             raise InvalidArgumentError(
-                f"capture {args.name!r} is disabled, so it records no rows: enable it first, or leave "
-                "--resync out"
+                f"capture {args.name!r} is disabled and cannot record rows; enable it first, or omit --resync"
             )
         if args.resource_version is None and not args.yes:
             show([gap_row(gap) for gap in before.gaps], "table", _open, on_error=True)
@@ -244,20 +240,20 @@ def resolve(args: Namespace) -> None:
         show([capture_row(info)], args.output, _short)
         echo(f"Resolved {len(before.gaps)} gaps of capture {args.name}")
         if args.resync:
-            echo("The rows that there are now were recorded; folds are right from there on")
+            echo("Recorded the existing rows; folds are correct from here on")
 
 
 def _resolving(info: CaptureInfo, *, resync: bool) -> str:
-    """Return what resolving a capture is about to do, as a question."""
+    """Return the question that confirms what is about to be resolved."""
     if not info.gaps:
-        return f"Capture {info.name} has no open gap. Record all rows of its tables anew?"
-    more = ", and record all rows of their tables anew" if resync else ""
+        return f"Capture {info.name} has no open gaps. Record all rows of its tables again?"
+    more = ", and record all rows of their tables again" if resync else ""
     return f"Resolve {len(info.gaps)} gaps of capture {info.name}{more}?"
 
 
 @command
 def gaps(args: Namespace) -> None:
-    """Show all gaps there ever were."""
+    """Show all gaps, open and resolved."""
     with open_feeds(args.conn_id) as source:
         names = [info.name for info in source.captures()] if args.name is None else [args.name]
         found = [gap for name in names for gap in source.capture_gaps(name)]
@@ -266,7 +262,7 @@ def gaps(args: Namespace) -> None:
 
 
 def capture_row(info: CaptureInfo) -> Row:
-    """Return a capture as JSON has it."""
+    """Return a capture as a JSON object."""
     return {
         "capture": info.name,
         "is_enabled": info.is_enabled,
@@ -280,7 +276,7 @@ def capture_row(info: CaptureInfo) -> Row:
 
 
 def gap_row(gap: CaptureGap) -> Row:
-    """Return a gap as JSON has it."""
+    """Return a gap as a JSON object."""
     return {
         "number": gap.number,
         "capture": gap.capture,
@@ -299,7 +295,7 @@ def _time(time: datetime | None) -> str | None:
 
 
 def _short(row: Row) -> Row:
-    """Return what fits a screen of a capture."""
+    """Return the values of a capture that fit a screen."""
     return {
         "capture": row["capture"],
         "tables": [table["table"] for table in row["spec"]["tables"]],
@@ -312,5 +308,5 @@ def _short(row: Row) -> Row:
 
 
 def _open(row: Row) -> Row:
-    """Return what fits a screen of an open gap."""
+    """Return the values of an open gap that fit a screen."""
     return {name: row[name] for name in ("number", "capture", "table", "reason", "after")}

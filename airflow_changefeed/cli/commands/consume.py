@@ -38,18 +38,18 @@ def consume(args: Namespace) -> None:
             events = _run_handler(source, feed, args, stop)
         echo(f"Consumed {events} events of feed {feed}")
         if args.at_head and stop.is_set():
-            raise StoppedError("stopped before all events there are were consumed; the same command goes on")
+            raise StoppedError("stopped before all events were consumed; run the same command to continue")
 
 
 def _check(args: Namespace) -> None:
-    """Refuse options that mean nothing together."""
+    """Refuse options that cannot be combined."""
     printing = {"--json": args.options, "--format": args.format}
     running = {"--handler-timeout": args.handler_timeout, "--on-poison": args.on_poison}
     given = printing if args.handler is not None else running
     problems = [name for name, value in given.items() if value is not None]
     if problems:
-        side = "--handler runs" if args.handler is not None else "without --handler nothing runs"
-        raise InvalidArgumentError(f"{', '.join(problems)} cannot be given, as {side}: leave it out")
+        side = "with" if args.handler is not None else "without"
+        raise InvalidArgumentError(f"{', '.join(problems)} cannot be used {side} --handler")
 
 
 def _only_feed(source: FeedSource, consumer: str) -> str:
@@ -57,20 +57,20 @@ def _only_feed(source: FeedSource, consumer: str) -> str:
     if not feeds:
         known = sorted({info.spec.consumer for info in source.consumers()})
         raise ConsumerNotFoundError(
-            f"there is no consumer {consumer!r}; there are: {', '.join(known) or 'none'}. Create it first: "
-            f"airflow changefeed consumer create {consumer}",
+            f"consumer {consumer!r} not found; known consumers: {', '.join(known) or 'none'}. Create it "
+            f"first: airflow changefeed consumer create {consumer}",
             consumer=consumer,
         )
     if len(feeds) > 1:
         raise InvalidArgumentError(
-            f"consumer {consumer!r} is there of several feeds ({', '.join(feeds)}): name one by --feed"
+            f"consumer {consumer!r} exists on several feeds ({', '.join(feeds)}); choose one with --feed"
         )
     return feeds[0]
 
 
 @contextmanager
 def _stopping() -> Iterator[threading.Event]:
-    """Let SIGINT and SIGTERM end the block when the event at hand is done."""
+    """Set the event on SIGINT and SIGTERM, so that the block stops after the current event."""
     stop = threading.Event()
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in _signals()}
     try:
@@ -81,7 +81,7 @@ def _stopping() -> Iterator[threading.Event]:
 
 
 def _signals() -> tuple[signal.Signals, ...]:
-    # Elsewhere Python refuses it, and nobody can press a key.
+    # Python allows signal handlers only in the main thread.
     is_main = threading.current_thread() is threading.main_thread()
     return (signal.SIGINT, signal.SIGTERM) if is_main else ()
 
@@ -132,7 +132,7 @@ def _print_events(source: FeedSource, feed: str, args: Namespace, stop: threadin
             if row[ID] is not None and row[ID] != last:
                 seen, last = seen + 1, row[ID]
             if seen == args.max_events and row[EVENT] != "old":
-                # Asking for the next row consumes this one, and then ends.
+                # Requesting the next row consumes this one and ends the loop.
                 is_over.set()
             if not (is_head and is_silent):
                 write(row)
@@ -144,9 +144,9 @@ def _print_events(source: FeedSource, feed: str, args: Namespace, stop: threadin
 @contextmanager
 def printer(format_: str) -> Iterator[Callable[[Row], None]]:
     """
-    Give what writes rows, each at once: as a JSON object, or as a line of a table as wide as its first row.
+    Yield a function that writes a row: as a JSON object, or as a line of a table as wide as its first row.
 
-    At once, as asking for the next row consumes this one: what is kept back could be lost.
+    It flushes each row, because requesting the next row consumes this one: a buffered row could be lost.
     """
     if format_ == "json":
         yield lambda row: print(json_text(row), flush=True)
@@ -170,9 +170,9 @@ def _line(texts: Mapping[str, str], widths: Mapping[str, int]) -> str:
 
 def json_text(value: Any) -> str:
     """
-    Return a value as JSON, exactly, as the exports' shapes have it (docs/reference/event-shapes.md).
+    Return a value as exact JSON, as in exports (docs/reference/event-shapes.md).
 
-    Decimals keep all digits, whole numbers of any size stay whole, bytes are base64, times ISO 8601.
+    Decimals keep all digits, integers of any size stay integers, bytes are base64, times ISO 8601.
     """
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{json.dumps(str(k))}: {json_text(v)}" for k, v in value.items()) + "}"

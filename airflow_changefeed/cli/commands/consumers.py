@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed consumer``, and ``leases``."""
+"""``airflow changefeed consumer`` and ``leases``."""
 
 from __future__ import annotations
 
@@ -36,29 +36,32 @@ if TYPE_CHECKING:
 
 @command
 def create(args: Namespace) -> None:
-    """Make a consumer."""
+    """Create a consumer."""
     from airflow_changefeed.consumers.begin import create_consumer
 
     spec = ConsumerSpec(args.name, args.feed, **_given(args))
     with open_feeds(args.conn_id) as source:
         info = create_consumer(source, spec, args.start or Beginning.LATEST, by=getuser())
         show([consumer_row(info)], args.output)
-        echo(f"Consumer {args.name} of feed {args.feed} is there; no purge passes it until it is dropped")
+        echo(
+            f"Created consumer {args.name} of feed {args.feed}. Purges keep the events that it has not "
+            "acknowledged until it is dropped"
+        )
 
 
 @command
 def alter(args: Namespace) -> None:
-    """Give a consumer other settings, after asking."""
+    """Change the settings of a consumer, after confirmation."""
     given = _given(args)
     if not given:
-        raise InvalidArgumentError("name what to change: --max-attempts, --on-poison or --keep-log")
+        raise InvalidArgumentError("nothing to change; pass --max-attempts, --on-poison or --keep-log")
     with open_feeds(args.conn_id) as source:
         info = source.consumer(args.name, args.feed)
         spec = replace(info.spec, **given)
         is_same = spec == info.spec
         if is_same and args.resource_version is None:
             show([consumer_row(info)], args.output)
-            echo(f"Consumer {args.name} of feed {args.feed} has these settings already: nothing was changed")
+            echo(f"Consumer {args.name} of feed {args.feed} already has these settings; nothing was changed")
             return
         question = (
             f"Change consumer {args.name} of feed {args.feed} from {info.spec.to_json()} to {spec.to_json()}?"
@@ -66,11 +69,11 @@ def alter(args: Namespace) -> None:
         version = seen_version(args, info.resource_version, question, "Nothing was changed")
         info = source.change_consumer(spec, resource_version=version, by=getuser())
         show([consumer_row(info)], args.output)
-        echo("Changed. A process that runs goes on with what it began with until it is started again")
+        echo(f"Changed consumer {args.name}. A running process keeps its settings until it is restarted")
 
 
 def _given(args: Namespace) -> dict[str, Any]:
-    """Return the settings that options name."""
+    """Return the settings given as options."""
     given: dict[str, Any] = {}
     if args.max_attempts is not None:
         given["max_attempts"] = None if args.max_attempts == "none" else args.max_attempts
@@ -83,7 +86,7 @@ def _given(args: Namespace) -> dict[str, Any]:
 
 @command
 def revoke(args: Namespace) -> None:
-    """Take a lease away from its holder, after asking."""
+    """Revoke a lease, after confirmation."""
     with open_feeds(args.conn_id) as source:
         token = args.fencing_token
         if token is None:
@@ -93,11 +96,11 @@ def revoke(args: Namespace) -> None:
             one for one in source.leases(args.feed) if one.consumer == args.name and one.shard == args.shard
         ]
         show([lease_row(one) for one in found], args.output)
-        echo(f"Whoever held lease {token} writes nothing under it any more")
+        echo(f"Lease {token} revoked; its holder can no longer commit")
 
 
 def _seen_lease(source: FeedSource, args: Namespace) -> int:
-    """Return the token of the present grant, shown and agreed to."""
+    """Return the fencing token of the current lease, after confirmation."""
     rows = {row.shard: row for row in source.cursors(args.feed, args.name)}
     row = rows.get(args.shard)
     if row is None:
@@ -109,13 +112,13 @@ def _seen_lease(source: FeedSource, args: Namespace) -> int:
         )
     if row.lease_holder is None:
         raise InvalidArgumentError(
-            f"nobody holds shard {shard_text(args.shard)} for consumer {args.name!r} of feed {args.feed!r}: "
-            "there is nothing to revoke"
+            f"shard {shard_text(args.shard)} of consumer {args.name!r}, feed {args.feed!r} has no lease; "
+            "nothing to revoke"
         )
     if not args.yes:
         until = None if row.lease_expires is None else format_time(row.lease_expires)
         ask(
-            f"Take shard {shard_text(args.shard)} away from {row.lease_holder} (fencing token "
+            f"Revoke the lease of {row.lease_holder} on shard {shard_text(args.shard)} (fencing token "
             f"{row.fencing_token}, until {until})?",
             "Nothing was revoked",
         )
@@ -124,7 +127,7 @@ def _seen_lease(source: FeedSource, args: Namespace) -> int:
 
 @command
 def list_consumers(args: Namespace) -> None:
-    """Show the consumers of events."""
+    """Show consumers."""
     with open_feeds(args.conn_id) as source:
         found = source.consumers(args.feed)
         show([consumer_row(info) for info in found], args.output)
@@ -133,12 +136,12 @@ def list_consumers(args: Namespace) -> None:
 
 @command
 def drop(args: Namespace) -> None:
-    """Forget a consumer, after asking."""
+    """Drop a consumer, after confirmation."""
     with open_feeds(args.conn_id) as source:
         info = source.consumer(args.name, args.feed)
         dead_letters = source.dead_letters(args.feed, args.name)
         if args.resource_version is None and not args.yes:
-            show([_place_row(row) for row in source.cursors(args.feed, args.name)], "table", on_error=True)
+            show([_position_row(row) for row in source.cursors(args.feed, args.name)], "table", on_error=True)
         also = f" and its {len(dead_letters)} open dead letters" if dead_letters else ""
         question = f"Drop consumer {args.name} of feed {args.feed}{also}?"
         version = seen_version(args, info.resource_version, question, "Nothing was dropped")
@@ -160,7 +163,7 @@ def log(args: Namespace) -> None:
 
 @command
 def leases(args: Namespace) -> None:
-    """Show who consumes what."""
+    """Show leases."""
     with open_feeds(args.conn_id) as source:
         found = [one for one in source.leases(args.feed) if args.consumer in (None, one.consumer)]
         if args.consumer is not None and not found:
@@ -171,16 +174,17 @@ def leases(args: Namespace) -> None:
 
 
 def _check_known(source: FeedSource, consumer: str, feed: str | None) -> None:
-    """Tell a consumer that has no shard yet from one that is not there."""
+    """Raise an error for an unknown consumer; one that exists may have no shards yet."""
     known = sorted({info.spec.consumer for info in source.consumers(feed)})
     if consumer not in known:
         raise ConsumerNotFoundError(
-            f"there is no consumer {consumer!r}; there are: {', '.join(known) or 'none'}", consumer=consumer
+            f"consumer {consumer!r} not found; known consumers: {', '.join(known) or 'none'}",
+            consumer=consumer,
         )
 
 
 def consumer_row(info: ConsumerInfo) -> Row:
-    """Return a consumer as JSON has it."""
+    """Return a consumer as a JSON object."""
     spec = info.spec
     return {
         "consumer": spec.consumer,
@@ -194,7 +198,7 @@ def consumer_row(info: ConsumerInfo) -> Row:
     }
 
 
-def _place_row(row: CursorRow) -> Row:
+def _position_row(row: CursorRow) -> Row:
     return {
         "shard": shard_text(row.shard),
         **ulid_values("cursor", row.ulid),
@@ -204,7 +208,7 @@ def _place_row(row: CursorRow) -> Row:
 
 
 def lease_row(lease: LeaseInfo) -> Row:
-    """Return a lease as JSON has it."""
+    """Return a lease as a JSON object."""
     return {
         "consumer": lease.consumer,
         "feed": lease.feed,
@@ -218,7 +222,7 @@ def lease_row(lease: LeaseInfo) -> Row:
 
 
 def invocation_row(one: Invocation) -> Row:
-    """Return an attempt as JSON has it."""
+    """Return an attempt as a JSON object."""
     return {
         "number": one.number,
         "shard": shard_text(one.shard),

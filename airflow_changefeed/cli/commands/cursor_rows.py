@@ -23,10 +23,10 @@ _SHOWN = ("shard", "cursor", "cursor_time", "resource_version", "behind", "missi
 
 def cursor_row(row: CursorRow, behind: int | None, state: VariableState | None) -> Row:
     """
-    Return a cursor as JSON has it.
+    Return a cursor as a JSON object.
 
-    :param behind: None where it is not known, as the feed has no such shard.
-    :param state: of the Variable; None for a consumer of events.
+    :param behind: number of events after the cursor; None if the feed does not have the shard.
+    :param state: of the Variable; None for a consumer, which has none.
     """
     return {
         "consumer": row.consumer,
@@ -48,7 +48,7 @@ def cursor_row(row: CursorRow, behind: int | None, state: VariableState | None) 
 
 
 def move_row(move: PlannedMove) -> Row:
-    """Return a move as JSON has it."""
+    """Return a move as a JSON object."""
     return {
         "shard": shard_text(move.shard),
         "resource_version": move.row.resource_version,
@@ -62,7 +62,7 @@ def move_row(move: PlannedMove) -> Row:
 
 
 def change_row(change: CursorChange) -> Row:
-    """Return a change as JSON has it."""
+    """Return a change as a JSON object."""
     return {
         "number": change.number,
         "shard": shard_text(change.shard),
@@ -79,7 +79,7 @@ def _range(one: UlidRange) -> Row:
     return {
         "after": str(one.after),
         "upto": str(one.upto),
-        # As windows are named: the first millisecond, and the first one behind.
+        # As in the names of windows: the first millisecond, and the first one after.
         "start": format_time(_next(one.after).time),
         "end": format_time(_next(one.upto).time),
     }
@@ -90,7 +90,7 @@ def _next(ulid: Ulid) -> Ulid:
 
 
 def short_cursor(row: Row) -> Row:
-    """Return what fits a screen of a cursor."""
+    """Return the values of a cursor that fit a screen."""
     values: dict[str, Any] = {**row, "lease": row["lease_holder"]}
     if row["behind"] == COUNTED:
         values["behind"] = f"{COUNTED} or more"
@@ -104,7 +104,7 @@ def _windows(ranges: Sequence[Mapping[str, str]], most: int = 3) -> list[str]:
 
 
 def short_move(row: Row) -> Row:
-    """Return what fits a screen of a move."""
+    """Return the values of a move that fit a screen."""
     short = {
         "shard": row["shard"],
         "version": row["resource_version"],
@@ -120,6 +120,6 @@ def short_move(row: Row) -> Row:
 
 
 def short_change(row: Row) -> Row:
-    """Return what fits a screen of a change."""
+    """Return the values of a change that fit a screen."""
     names = ("number", "shard", "at", "by", "before_time", "after_time", "resource_version", "why")
     return {name.replace("_", " "): row[name] for name in names}

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from airflow_changefeed.cursors.variable_state import VariableState
     from airflow_changefeed.sources.base import FeedSource
 
-#: Shards of a page of an overview.
+#: Number of shards in a page of the overview.
 _PAGE = 1_000
 
 
 @command
 def show_cursors(args: Namespace) -> None:
-    """Show where a consumer stands."""
+    """Show the cursors of a consumer."""
     from airflow_changefeed.cursors.move_plan import known_rows
     from airflow_changefeed.cursors.moves import is_of_events
     from airflow_changefeed.cursors.variable_state import variable_state
@@ -51,7 +51,7 @@ def show_cursors(args: Namespace) -> None:
     with open_feeds(args.conn_id) as source:
         state = None
         if not is_of_events(source, args.name, args.feed):
-            # First, as it says what to do where the database has lost its rows.
+            # First, because it says what to do if the database has lost the rows.
             state = variable_state(source, _variables(args), args.name, args.feed)
             if state.problem is not None:
                 echo(with_conn_id(f"{state.kind.value}: {state.problem}", args))
@@ -73,7 +73,7 @@ def _chosen(rows: Sequence[CursorRow], shards: Sequence[Shard] | None) -> Sequen
 
 
 def _behind(source: FeedSource, consumer: str, feed: str) -> dict[Shard, int]:
-    """Return how many events are beyond each cursor, as far as they are counted."""
+    """Return the number of events after each cursor, as far as they are counted."""
     found: dict[Shard, int] = {}
     first = 0
     while True:
@@ -91,9 +91,9 @@ def _behind(source: FeedSource, consumer: str, feed: str) -> dict[Shard, int]:
 
 def _summary(rows: Sequence[CursorRow], state: VariableState | None) -> str:
     gaps = sum(len(row.frontier.missing()) for row in rows)
-    words = [f"Cursors: {len(rows)}", f"gaps that hold them: {gaps}"]
+    words = [f"Cursors: {len(rows)}", f"gaps before them: {gaps}"]
     if state is not None:
-        again = ", and is published again by the next run" if state.kind.value in ("missing", "older") else ""
+        again = " (the next run publishes it again)" if state.kind.value in ("missing", "older") else ""
         words.append(f"Variable {state.key}: {state.kind.value}{again}")
     return "; ".join(words)
 
@@ -113,7 +113,7 @@ def reset_cursors(args: Namespace) -> None:
     from airflow_changefeed.cursors.moves import go_back, plan_reset
 
     if args.change is not None and args.shard:
-        raise InvalidArgumentError("--change names the shard already: leave --shard out")
+        raise InvalidArgumentError("--shard cannot be combined with --change, which already names the shard")
     with open_feeds(args.conn_id) as source:
         if args.change is None:
             moves, what = plan_reset(source, args.name, args.feed, args.shard), "reset"
@@ -124,7 +124,7 @@ def reset_cursors(args: Namespace) -> None:
 
 
 def _move(source: FeedSource, args: Namespace, moves: Sequence[PlannedMove], what: str) -> None:
-    """Move what is planned, after asking, and only what was shown."""
+    """Make the planned moves, after confirmation, if no cursor has changed since it was shown."""
     from airflow_changefeed.cursors.moves import move_to
 
     versions = None
@@ -143,22 +143,23 @@ def _move(source: FeedSource, args: Namespace, moves: Sequence[PlannedMove], wha
         args.output,
         short_move,
     )
-    echo(f"Moved {len(moves)} cursors. airflow changefeed cursor history shows how to go back")
+    echo(f"Moved {len(moves)} cursors. To undo, see airflow changefeed cursor history")
 
 
 def named_versions(
     given: Sequence[tuple[Shard | None, int]], moves: Sequence[PlannedMove]
 ) -> dict[Shard, int]:
     """
-    Return the version that was named of each cursor that moves.
+    Return the expected version of each cursor that moves.
 
-    :param given: a version, with its shard; without one where a single cursor moves.
-    :raises InvalidArgumentError: a version without shard where several cursors move, or two of one; terminal.
+    :param given: versions with their shards; the shard may be None if a single cursor moves.
+    :raises InvalidArgumentError: a version without a shard although several cursors move, or two versions
+        of one shard; terminal.
     """
     if any(shard is None for shard, _ in given) and (len(given) > 1 or len(moves) > 1):
         names = " ".join(f"--resource-version {shard_text(move.shard)}=..." for move in moves[:3])
         raise InvalidArgumentError(
-            f"{len(moves)} cursors move: name the version of each with its shard, {names}"
+            f"{len(moves)} cursors move; give the version of each with its shard: {names}"
         )
     versions = {moves[0].shard if shard is None else shard: version for shard, version in given}
     if len(versions) < len(given):
@@ -169,8 +170,8 @@ def named_versions(
 def _question(args: Namespace, moves: Sequence[PlannedMove]) -> str:
     again, skipped = sum(move.again for move in moves), sum(move.skipped for move in moves)
     return (
-        f"{again} events come again, {skipped} are skipped. Move {len(moves)} cursors of consumer "
-        f"{args.name}, feed {args.feed}, from the versions shown?"
+        f"{again} events will be repeated, {skipped} will be skipped. Move {len(moves)} cursors of consumer "
+        f"{args.name}, feed {args.feed}?"
     )
 
 
@@ -183,12 +184,12 @@ def history(args: Namespace) -> None:
         known_rows(source, args.name, args.feed)
         found = source.history(args.feed, args.name, shard=args.shard, limit=args.limit)
         show([change_row(change) for change in found], args.output, short_change)
-        echo(f"Changes: {len(found)}; to before one: airflow changefeed cursor reset --change NUMBER")
+        echo(f"Changes: {len(found)}. To undo one: airflow changefeed cursor reset --change NUMBER")
 
 
 @command
 def adopt(args: Namespace) -> None:
-    """Let the Variable be right, after asking."""
+    """Set the cursors to the Variable, after confirmation."""
     from airflow_changefeed.cursors import recovery
     from airflow_changefeed.cursors.move_plan import plan_adoption
 
@@ -206,24 +207,24 @@ def adopt(args: Namespace) -> None:
             ask(_question(args, moves), "Nothing was moved")
         rows = recovery.adopt(source, variables, args.name, args.feed, by=getuser(), versions=versions)
         _show_rows(args, before, rows)
-        echo("The Variable's ULIDs are the cursors now")
+        echo("Moved the cursors to the ULIDs of the Variable")
 
 
 @command
 def publish(args: Namespace) -> None:
-    """Let the database be right."""
+    """Set the Variable to the cursors in the database."""
     from airflow_changefeed.cursors import recovery
 
     with open_feeds(args.conn_id) as source:
         _check_of_export(source, args)
         rows = recovery.publish(source, _variables(args), args.name, args.feed)
         _show_rows(args, rows, rows)
-        echo("The Variable says what the database says")
+        echo("Published the cursors in the database to the Variable")
 
 
 @command
 def rebuild(args: Namespace) -> None:
-    """Let the manifests be right, for what is lost."""
+    """Restore lost cursors from the manifests."""
     from airflow_changefeed.cursors import recovery
     from airflow_changefeed.hooks.changefeed_output import storage_options
     from airflow_changefeed.output.store import ExportStore
@@ -234,7 +235,7 @@ def rebuild(args: Namespace) -> None:
         before = source.cursors(args.feed, args.name)
         rows = recovery.rebuild(source, _variables(args), args.name, args.feed, store, by=getuser())
         _show_rows(args, before, rows)
-        echo("Lost cursors were made again, and the Variable says what the database says")
+        echo("Restored the lost cursors and published them to the Variable")
 
 
 def _check_of_export(source: FeedSource, args: Namespace) -> None:
@@ -242,8 +243,8 @@ def _check_of_export(source: FeedSource, args: Namespace) -> None:
 
     if is_of_events(source, args.name, args.feed):
         raise InvalidArgumentError(
-            f"consumer {args.name!r} of feed {args.feed!r} is one of events: it has no Variable and no "
-            "manifests. Its cursors are moved by cursor set"
+            f"consumer {args.name!r} of feed {args.feed!r} is not an export and has no Variable or "
+            "manifests; move its cursors with cursor set"
         )
 
 

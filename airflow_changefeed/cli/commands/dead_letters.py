@@ -32,7 +32,7 @@ def list_dead_letters(args: Namespace) -> None:
 
 @command
 def retry(args: Namespace) -> None:
-    """Let consumers try again."""
+    """Retry events."""
     with open_feeds(args.conn_id) as source:
         dead_letters = _open(source, args.number)
         found = [
@@ -41,19 +41,19 @@ def retry(args: Namespace) -> None:
         ]
         show([dead_letter_row(dead_letter) for dead_letter in found], args.output, _short)
         names = sorted({dead_letter.consumer for dead_letter in found})
-        echo(f"The next turn of {', '.join(names)} tries {len(found)} events again")
+        echo(f"The next run of {', '.join(names)} retries {len(found)} events")
 
 
 @command
 def drop(args: Namespace) -> None:
-    """Do without events, after asking."""
+    """Discard events, after confirmation."""
     with open_feeds(args.conn_id) as source:
         dead_letters = _open(source, args.number)
         if not args.yes:
             show(
                 [dead_letter_row(dead_letter) for dead_letter in dead_letters], "table", _short, on_error=True
             )
-            ask(f"Do without {len(dead_letters)} events?", "Nothing was dropped")
+            ask(f"Discard {len(dead_letters)} events?", "Nothing was dropped")
         found = [
             source.resolve_dead_letter(
                 dead_letter.number, DeadLetterState.DROPPED, by=getuser(), note=args.note
@@ -65,22 +65,22 @@ def drop(args: Namespace) -> None:
 
 
 def _open(source: FeedSource, numbers: Sequence[int]) -> list[DeadLetter]:
-    """Return the letters, all of which are open: one that is not is told before any other is changed."""
+    """Return the dead letters; if one of them is not open, fail before any other is changed."""
     dead_letters = {dead_letter.number: dead_letter for dead_letter in source.dead_letters(is_open=False)}
     wanted = dict.fromkeys(numbers)
-    problems = [f"there is no dead letter {number}" for number in wanted if number not in dead_letters]
+    problems = [f"dead letter {number} not found" for number in wanted if number not in dead_letters]
     problems += [
-        f"dead letter {number} is {dead_letters[number].state.value} already"
+        f"dead letter {number} is already {dead_letters[number].state.value}"
         for number in wanted
         if number in dead_letters and not dead_letters[number].state.is_open
     ]
     if problems:
-        raise DeadLetterError(f"{'; '.join(problems)}: nothing was changed", problems=problems)
+        raise DeadLetterError(f"{'; '.join(problems)}. Nothing was changed", problems=problems)
     return [dead_letters[number] for number in wanted]
 
 
 def dead_letter_row(dead_letter: DeadLetter) -> Row:
-    """Return a dead letter as JSON has it."""
+    """Return a dead letter as a JSON object."""
     return {
         "number": dead_letter.number,
         "consumer": dead_letter.consumer,
@@ -100,6 +100,6 @@ def dead_letter_row(dead_letter: DeadLetter) -> Row:
 
 
 def _short(row: Row) -> Row:
-    """Return what fits a screen of a dead letter."""
+    """Return the values of a dead letter that fit a screen."""
     names = ("number", "consumer", "feed", "shard", "ulid", "state", "attempts", "reason")
     return {name: row[name] for name in names}

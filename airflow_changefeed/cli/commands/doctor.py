@@ -26,13 +26,13 @@ FAULTY = 1
 
 @command
 def doctor(args: Namespace) -> None:
-    """Find out what is wrong; the faults go to standard output, all else to standard error."""
+    """Find faults; they go to standard output, all else to standard error."""
     found = _with_spark(_examine(args))
     rows = [fault.to_dict() for fault in found.faults]
     show([row | {"remedy": with_conn_id(row["remedy"], args)} for row in rows], args.output)
     echo(f"{args.conn_id}: {found.summary}")
-    echo(f"Looked at: {'; '.join(found.checked)}")
-    echo(f"Not looked at: {'; '.join(found.left_out)}")
+    echo(f"Checked: {'; '.join(found.checked)}")
+    echo(f"Not checked: {'; '.join(found.left_out)}")
     if not found.is_clean:
         raise SystemExit(FAULTY)
 
@@ -66,7 +66,7 @@ def _examine(args: Namespace) -> Examination:
 
 
 def _with_spark(found: Examination) -> Examination:
-    """Add what Spark would find on this machine; the tasks may run on others."""
+    """Add faults of Java and Spark on this machine; the tasks may run on others."""
     from airflow_changefeed.core.fault import Examination, Fault, FaultKind
     from airflow_changefeed.exceptions import SparkEnvironmentError
     from airflow_changefeed.hooks.changefeed_spark import check_java, check_pyspark
@@ -74,16 +74,16 @@ def _with_spark(found: Examination) -> Examination:
     faults, checked, left_out = list(found.faults), list(found.checked), list(found.left_out)
     here = "this machine"
     try:
-        checked.append(f"on {here} Java {check_java(os.environ)}")
+        checked.append(f"Java {check_java(os.environ)} on {here}")
     except SparkEnvironmentError as problem:
-        remedy = "Only where exports on Spark run: else leave it"
+        remedy = "Needed only where exports run on Spark; otherwise ignore this"
         faults.append(Fault(FaultKind.JAVA_MISSING, here, problem.message, remedy))
     try:
         version = check_pyspark(os.environ)
         if version is None:
-            left_out.append(f"on {here} Spark's version (another Spark than pip's is used, or none)")
+            left_out.append(f"the version of Spark on {here} (Spark is missing, or was not installed by pip)")
         else:
-            checked.append(f"on {here} pyspark and pyspark-client {version}")
+            checked.append(f"pyspark and pyspark-client {version} on {here}")
     except SparkEnvironmentError as problem:
         what, _, remedy = problem.message.partition(" Run: ")
         faults.append(Fault(FaultKind.SPARK_VERSIONS_DIFFER, here, what.rstrip("."), f"Run: {remedy}"))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @command
 def sql(args: Namespace) -> None:
-    """Write the script; no connection is opened, and nothing of Airflow's metadata is read."""
+    """Write the script; opens no connection and does not use Airflow's metadata database."""
     from airflow_changefeed import __version__
     from airflow_changefeed.sources.mssql.install.upgrade import install_text
 
@@ -29,7 +29,7 @@ def sql(args: Namespace) -> None:
     if args.output_file is None:
         sys.stdout.write(text)
     else:
-        # Line ends as they are: a Windows machine would make another text of it.
+        # Bytes, so that Windows does not change the line ends.
         Path(args.output_file).write_bytes(text.encode())
         echo(f"Wrote the script of version {__version__} to {args.output_file}")
 
@@ -41,43 +41,43 @@ def install(args: Namespace) -> None:
         done = source.install(sequence_cache=args.sequence_cache, force=args.force)
         feeds = [info.name for info in source.feeds()]
         row = {"conn_id": args.conn_id, "before": done.before, "after": done.after, "feeds": feeds}
-        # A file without feeds holds nothing of ours.
+        # An embedded database without feeds has none of our tables.
         has_identity = source.capabilities.needs_install or feeds
         show([{**row, "database": source.identity().id if has_identity else None}], args.output)
         if source.capabilities.needs_install:
-            echo(f"{_sentence(done)}; feeds of this version: {len(feeds)}")
+            echo(f"{_sentence(done)}; feeds on this version: {len(feeds)}")
         else:
-            echo("This source needs no installation: setup-feed makes all there is")
+            echo("This source needs no installation; create feeds with setup-feed")
 
 
 @command
 def renew_identity(args: Namespace) -> None:
-    """Give a copy of a database an identity of its own, after asking."""
+    """Give a copy of a database its own identity, after confirmation."""
     with open_feeds(args.conn_id) as source:
         before = source.identity().id
         if not args.yes:
             ask(
-                f"This is database {before}. A copy gets an identity of its own: its consumers publish under "
-                "new Variables, and its exports refuse the outputs of the original, so that they need paths "
-                "of their own. Do this to a copy alone, while nothing exports from it. Renew its identity?",
+                f"This is database {before}. With a new identity its consumers publish to new Variables, and "
+                "its exports refuse the outputs of the original and need new paths. Do this only to a copy, "
+                "and while no export from it is running. Renew its identity?",
                 "Nothing was changed",
             )
         after = source.renew_identity().id
         show([{"conn_id": args.conn_id, "before": before, "after": after}], args.output)
-        echo(f"This is database {after} now")
+        echo(f"The identity of this database is now {after}")
 
 
 def _sentence(done: Installed) -> str:
     if done.before is None:
         return f"Installed version {done.after}"
     if done.before == done.after:
-        return f"Version {done.after} was there, and was installed again"
-    return f"Went from version {done.before} to {done.after}"
+        return f"Reinstalled version {done.after}"
+    return f"Upgraded from version {done.before} to {done.after}"
 
 
 @command
 def setup_feed(args: Namespace) -> None:
-    """Make a feed over a table, or renew it."""
+    """Create or upgrade a feed."""
     with open_feeds(args.conn_id) as source:
         options: dict[str, Any] = {}
         if args.time_tolerance is not None:
@@ -111,11 +111,11 @@ def _present(source: FeedSource, table: str) -> FeedInfo | None:
 
 
 def _seen(args: Namespace, present: FeedInfo | None, tolerance: timedelta | None) -> int | None:
-    """Return the version that was named, shown or read; None where there is no such feed."""
+    """Return the expected version: given, confirmed or read; None if the feed does not exist."""
     if present is None or tolerance is None:
         return None if args.resource_version is None else int(args.resource_version)
     if tolerance == present.time_tolerance:
-        # It was read to stay: what somebody sets meanwhile is not to be set back.
+        # The setting does not change; the version keeps us from undoing somebody else's change.
         return int(args.resource_version or present.resource_version)
     return seen_version(
         args,

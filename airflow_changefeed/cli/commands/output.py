@@ -21,7 +21,7 @@ _SHOWN = ("shard", "rows", "first_time", "end_time", "made_at", "consumer", "run
 
 @command
 def remove_batches(args: Namespace) -> None:
-    """Take batches out of an output of windows, after asking."""
+    """Remove batches from an output of windows, after confirmation."""
     from airflow_changefeed.export.batch_removal import check_removable, committed_batches, remove_batches
     from airflow_changefeed.hooks.changefeed import ChangefeedHook
     from airflow_changefeed.hooks.changefeed_output import storage_options
@@ -38,18 +38,18 @@ def remove_batches(args: Namespace) -> None:
         if batches and not args.yes:
             show(rows, "table", _short, on_error=True)
             ask(
-                f"Take these {len(batches)} batches, {sum(batch.rows for batch in batches)} events, out of "
-                f"{args.path}? Readers miss the events until windows bring them again",
-                "Nothing was taken out",
+                f"Readers will miss {sum(batch.rows for batch in batches)} events until windows export them "
+                f"again. Remove these {len(batches)} batches from {args.path}?",
+                "Nothing was removed",
             )
         variables = ChangefeedHook(args.conn_id).variables()
         remove_batches(source, variables, store, batches, by=getuser())
     show(rows, args.output, _short)
-    echo(f"Batches taken out: {len(batches)}" + (". Run the windows of their time now" if batches else ""))
+    echo(f"Batches removed: {len(batches)}" + (". Run the windows of their time now" if batches else ""))
 
 
 def _row(batch: Manifest) -> Row:
-    """Return a batch as JSON has it."""
+    """Return a batch as a JSON object."""
     first = min((file.first for file in batch.files), default=batch.unit.range.upto)
     return {
         "shard": shard_text(batch.unit.shard),
@@ -65,5 +65,5 @@ def _row(batch: Manifest) -> Row:
 
 
 def _short(row: Row) -> Row:
-    """Return what fits a screen of a batch."""
+    """Return the values of a batch that fit a screen."""
     return {name.replace("_", " "): row[name] for name in _SHOWN}

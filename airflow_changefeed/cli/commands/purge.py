@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @command
 def purge(args: Namespace) -> None:
-    """Remove old events, after asking; a dry run only says what would go."""
+    """Remove old events, after confirmation; a dry run only shows what would be removed."""
     with open_feeds(args.conn_id) as source:
         if not args.dry_run and not args.yes:
             preview = _rows(source, args, dry_run=True)
@@ -37,11 +37,11 @@ def purge(args: Namespace) -> None:
         verb = "Would remove" if args.dry_run else "Removed"
         echo(f"{verb} {_total(rows)} events of feed {args.feed} before {format_time(args.before)}")
         if source.feed(args.feed).kind is FeedKind.SERIALIZED:
-            echo("Its writers keep the events in their own table: delete there what is no longer promised")
+            echo("The events remain in the writers' own table; delete those that you no longer need there")
 
 
 def _rows(source: FeedSource, args: Namespace, *, dry_run: bool) -> list[Row]:
-    # Read first: what stood in the way may be gone afterwards, not the other way round.
+    # Read before the purge: an obstacle may disappear while it runs, but none may appear.
     states = {state.shard: state for state in source.shards(args.feed)}
     cursors = source.cursors(args.feed)
     begins = {info.spec.consumer: info.begin for info in source.consumers(args.feed)}
@@ -72,12 +72,12 @@ def held_back(
     dead_letters: Iterable[DeadLetter] = (),
 ) -> list[str]:
     """
-    Name all that keeps a purge from going as far as it was asked to; nothing where it does.
+    Return the reasons why a purge stopped early; empty if it did not.
 
-    :param wanted: up to which ULID it was asked to go, inclusive.
-    :param cursors: of all consumers of the feed. One without a row for the shard needs all of it.
-    :param begins: of the consumers of events; one without a row for the shard needs what comes behind.
-    :param letters: dead letters that are open.
+    :param wanted: ULID up to which the purge was asked to go, inclusive.
+    :param cursors: of all consumers and exports. One without a row for the shard needs all of it.
+    :param begins: of the consumers; one without a row for the shard needs everything after it.
+    :param dead_letters: that are open.
     """
     if purged.upto >= wanted:
         return []
@@ -86,7 +86,7 @@ def held_back(
     if sealed is None:
         reasons.append("the feed is not sealed")
     elif Ulid.floor(sealed).previous() < wanted:
-        reasons.append(f"the feed is sealed until {format_time(sealed)} only")
+        reasons.append(f"the feed is only sealed until {format_time(sealed)}")
     acks = {name: None if begin == Ulid.MIN else begin for name, begin in begins.items()}
     for row in cursors:
         acks.setdefault(row.consumer, None)
@@ -94,15 +94,15 @@ def held_back(
             acks[row.consumer] = row.ack
     for consumer, ack in sorted(acks.items()):
         if ack is None:
-            reasons.append(f"consumer {consumer} has not begun here and needs all")
+            reasons.append(f"consumer {consumer} has not begun in this shard and needs all of it")
         elif ack == Ulid.MIN:
             reasons.append(f"consumer {consumer} has acknowledged nothing")
         elif ack < wanted:
             parked = [one for one in dead_letters if (one.consumer, one.shard) == (consumer, purged.shard)]
             first = min(parked, key=lambda one: one.ulid, default=None)
             is_parked = first is not None and first.ulid.previous() == ack
-            why = f", as dead letter {first.number} is open" if first is not None and is_parked else ""
-            reasons.append(f"consumer {consumer} has acknowledged up to {format_time(ack.time)}{why}")
+            why = f", because dead letter {first.number} is open" if first is not None and is_parked else ""
+            reasons.append(f"consumer {consumer} has only acknowledged up to {format_time(ack.time)}{why}")
     return reasons
 
 

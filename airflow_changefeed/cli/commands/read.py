@@ -24,12 +24,12 @@ _PAGE_SIZE = 1000
 
 @command
 def read(args: Namespace) -> None:
-    """Show events of a shard, in their order."""
+    """Show events of a shard, in order."""
     with open_feeds(args.conn_id) as source:
         info = source.feed(args.feed)
         check_shards(info, [args.shard])
         state = _state(source, args.feed, args.shard)
-        # Nothing can be read below what was purged.
+        # Purged events cannot be read.
         after = state.purged_upto if args.after is None else args.after
         upto = Ulid.MAX if args.drain else state.head
         events = read_events(source, args.feed, args.shard, after, upto, args.limit)
@@ -56,8 +56,8 @@ def read_events(
     Read events page by page.
 
     :param after: exclusive.
-    :param upto: stop at it, inclusive; None reads nothing. A page is asked for only while an event at or
-        below it is to come: one that finds none would order what waits in the outbox.
+    :param upto: last ULID to read, inclusive; None reads nothing. Reads no page after it: a read at the head
+        would order the events that wait in the outbox.
     """
     events: list[Event] = []
     while upto is not None and after < upto and len(events) < limit:
@@ -70,7 +70,7 @@ def read_events(
 
 
 def event_row(info: FeedInfo, event: Event) -> Row:
-    """Return an event as JSON has it, with nothing lost."""
+    """Return an event as a JSON object, without loss."""
     names = [column.name for column in info.key_columns]
     return {
         "ulid": str(event.ulid),
@@ -80,7 +80,7 @@ def event_row(info: FeedInfo, event: Event) -> Row:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a key's value as JSON has it: numbers and texts as they are, all else as an exact text."""
+    """Return a key's value for JSON: numbers and strings as they are, all else as an exact string."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -97,10 +97,10 @@ def _summary(args: Namespace, state: ShardStatus, events: list[Event]) -> str:
     where = f"feed {args.feed}, shard {shard_text(args.shard)}"
     parts = [f"{len(events)} events of {where}"]
     if len(events) == args.limit:
-        parts.append(f"more may follow: --after {events[-1].ulid}")
+        parts.append(f"there may be more: --after {events[-1].ulid}")
     elif not args.drain:
         last = state.head
-        parts.append(f"the last one that is ordered is {last}" if last else "none is ordered")
+        parts.append(f"the last ordered event is {last}" if last else "there are no ordered events")
         if state.has_outbox:
-            parts.append("rows wait in the outbox: --drain orders them first")
+            parts.append("events wait in the outbox; --drain orders them")
     return "; ".join(parts)

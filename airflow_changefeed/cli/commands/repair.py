@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed capture repair`` and ``repairs``: recorded values that no export can carry."""
+"""``airflow changefeed capture repair`` and ``repairs``: recorded values that cannot be exported."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
     from airflow_changefeed.core.capture import CaptureRepair, UnexportableValue
 
-#: Exit status of a look that found such values.
+#: Exit status if such values were found.
 _FOUND = 1
 _HOW_TO = (
-    "Correct the captured rows that have such values first, or leave the column out (capture refresh "
-    "--without): else the next change records them again. Then repair with --present, --cast, --null or "
-    "--value"
+    "First correct the values in the captured table, or stop capturing the column (capture refresh "
+    "--without); otherwise the next change records them again. Then repair the events with --present, "
+    "--cast, --null or --value"
 )
-#: What fits a screen of a value or its repair, and the characters of each.
+#: Columns of a value or its repair that fit a screen, and the maximum width of each.
 _SHORT, _LONGEST = ("event", "table", "image", "column", "expected", "value", "before", "after", "note"), 40
 
 
 @command
 def repair(args: Namespace) -> None:
-    """Show the recorded values that no export can carry; replace them after asking, where a way is given."""
+    """Show recorded values that cannot be exported; given a way, replace them after confirmation."""
     chosen = {"event": args.event, "column": args.column}
     with open_feeds(args.conn_id) as source:
         version = source.capture(args.name).resource_version
@@ -38,17 +38,17 @@ def repair(args: Namespace) -> None:
         if way is None:
             found = source.unexportable_values(args.name, **chosen)
             show([_unexportable(one) for one in found], args.output, _short_value)
-            echo(f"Values of capture {args.name} that no export can carry: {len(found)}")
+            echo(f"Values of capture {args.name} that cannot be exported: {len(found)}")
             if found:
                 echo(_HOW_TO)
                 raise SystemExit(_FOUND)
             return
         if not args.note:
-            raise InvalidArgumentError("--note is missing: say why these values are right")
+            raise InvalidArgumentError("--note is missing; explain why these values are correct")
         chosen |= {"note": args.note, "by": getuser()}
         planned = source.repair_capture(args.name, way, value, dry_run=True, **chosen)
         if not planned:
-            echo(f"Capture {args.name} has no such value that no export can carry: nothing was repaired")
+            echo(f"All such values of capture {args.name} can be exported; nothing was repaired")
             return
         if args.resource_version is None and not args.yes:
             show([repair_row(one) for one in planned], "table", _short_value, on_error=True)
@@ -60,17 +60,17 @@ def repair(args: Namespace) -> None:
 
 
 def _way(args: Namespace) -> tuple[RepairWay | None, str | None]:
-    """Return the way to repair, and the value that was given."""
+    """Return the way to repair and the given value."""
     given = [way for way in RepairWay if getattr(args, way.value) not in (None, False)]
     if len(given) > 1:
         names = " and ".join(f"--{way.value}" for way in given)
-        raise InvalidArgumentError(f"{names} exclude each other: give one of them")
+        raise InvalidArgumentError(f"{names} cannot be combined; use only one of them")
     return next(iter(given), None), args.value
 
 
 @command
 def list_repairs(args: Namespace) -> None:
-    """Show what was ever repaired."""
+    """Show all repairs."""
     with open_feeds(args.conn_id) as source:
         names = [info.name for info in source.captures()] if args.name is None else [args.name]
         found = [one for name in names for one in source.capture_repairs(name)]
@@ -79,7 +79,7 @@ def list_repairs(args: Namespace) -> None:
 
 
 def _unexportable(value: UnexportableValue) -> Row:
-    """Return a value that no export can carry as JSON has it."""
+    """Return a value that cannot be exported as a JSON object."""
     return {
         "event": value.event,
         "ulid": None if value.ulid is None else str(value.ulid),
@@ -94,7 +94,7 @@ def _unexportable(value: UnexportableValue) -> Row:
 
 
 def repair_row(repair: CaptureRepair) -> Row:
-    """Return a repair as JSON has it."""
+    """Return a repair as a JSON object."""
     return {
         "number": repair.number,
         "capture": repair.capture,

@@ -65,9 +65,12 @@ def status(args: Namespace) -> None:
             except ChangefeedError as error:
                 problems.append(error)
         show(rows, args.output, _short)
-        echo(f"Feeds: {len(infos)}; the database's clock says {format_time(source.now())}")
+        echo(f"Feeds: {len(infos)}; time of the database: {format_time(source.now())}")
         if not infos and source.version() is None:
-            echo("Nothing is installed here, or this login must not see it: airflow changefeed install")
+            echo(
+                "Changefeed is not installed here, or this login has no permission to see it. To install it: "
+                "airflow changefeed install"
+            )
         for problem in problems:
             echo(problem)
         if problems:
@@ -75,8 +78,8 @@ def status(args: Namespace) -> None:
 
 
 def feed_rows(source: FeedSource, info: FeedInfo) -> list[Row]:
-    """Return a row for each shard and consumer; one that has no other side has nulls there."""
-    # The cursors first: they never lie beyond a clock that is read later.
+    """Return a row for each shard and consumer; values of a missing shard or consumer are null."""
+    # The cursors first: they are never beyond a high-water time that is read later.
     cursors: dict[Shard | None, list[CursorRow | None]] = defaultdict(list)
     for cursor in source.cursors(info.name):
         cursors[cursor.shard].append(cursor)
@@ -130,11 +133,11 @@ def _consumer_values(row: CursorRow | None, head: Ulid | None, now: datetime) ->
 
 def lag(cursor: Ulid, head: Ulid | None) -> float | None:
     """
-    Return how far a cursor lies behind the last event of the feed, in seconds of feed time.
+    Return how far a cursor is behind the last event of the feed, in seconds of feed time.
 
-    What waits in the outbox has no time yet and does not count.
+    Events in the outbox have no time yet and do not count.
 
-    :return: 0 at or beyond the last event; None for a cursor at the start of a feed that has events.
+    :return: 0 at or after the last event; None for a cursor at the start of a feed that has events.
     """
     if head is None or cursor >= head:
         return 0.0
@@ -142,7 +145,7 @@ def lag(cursor: Ulid, head: Ulid | None) -> float | None:
 
 
 def _moved(ulid: Ulid | None) -> Ulid | None:
-    """Return None for the start of the feed, which is no event's place."""
+    """Return None for the start of the feed, where there is no event."""
     return None if ulid == Ulid.MIN else ulid
 
 
@@ -151,15 +154,15 @@ def _time(time: datetime | None) -> str | None:
 
 
 def _short(row: Row) -> Row:
-    """Return what fits a screen: times instead of ULIDs."""
+    """Return the values that fit a screen: times instead of ULIDs."""
     seconds, holder = row["lag_seconds"], row["lease_holder"]
     is_at_start = row["consumer"] is not None and row["cursor"] is None
     behind: Any = "" if seconds is None else timedelta(seconds=round(seconds))
-    lease = holder and f"{holder} {'until' if row['lease_is_held'] else 'ran out'} {row['lease_expires']}"
+    lease = holder and f"{holder} {'until' if row['lease_is_held'] else 'expired'} {row['lease_expires']}"
     return {
         "feed": row["feed"],
         "shard": row["shard"],
-        "high_water": row["high_water"],
+        "high water": row["high_water"],
         "sealed until": row["sealed_until"],
         "head": row["head_time"],
         "outbox": row["has_outbox"],
@@ -173,7 +176,7 @@ def _short(row: Row) -> Row:
 
 @command
 def seal(args: Namespace) -> None:
-    """Seal a feed, until the present time unless told otherwise."""
+    """Seal a feed until a time, by default the current one."""
     with open_feeds(args.conn_id) as source:
         until = args.until or source.now()
         seals = source.seal(args.feed, until)
@@ -186,4 +189,4 @@ def seal(args: Namespace) -> None:
             for seal in seals.values()
         ]
         show(rows, args.output)
-        echo(f"Feed {args.feed} is sealed until {format_time(until)}; shards with events so far: {len(rows)}")
+        echo(f"Sealed feed {args.feed} until {format_time(until)}; shards with events: {len(rows)}")

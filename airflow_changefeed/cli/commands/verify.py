@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from airflow_changefeed.verify.findings import Finding, Report
 
-#: Exit status. What cannot be verified ends as every command that fails: this user may only not look.
+#: Exit status if there is damage. An export that cannot be verified exits like every failed command: it
+#: need not be damaged.
 DAMAGED = 1
 
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What ``airflow changefeed capture`` offers: names and options only.
+The commands of ``airflow changefeed capture``: names and options only.
 
-Every call of ``airflow`` imports this file, whatever the command; the commands' own file is imported when one
-of them runs.
+Every ``airflow`` command imports this file; the module of a command is imported when that command runs.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from airflow_changefeed.cli.options.shared import action, conn_id, option, seen,
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
-_COLUMNS = "columns of the table, with commas between, or all (default), or none to record no {}"
+_COLUMNS = "a comma-separated list of columns, all (default), or none to record no {}"
 
 
 def capture_commands() -> GroupCommand:
@@ -46,18 +45,28 @@ def _enable() -> ActionCommand:
         "enable",
         "capture.enable",
         "Record the inserts, updates and deletes of tables from now on",
-        "Makes triggers on the tables, a table of events, and a feed over it. Harmless to repeat; a capture "
-        "that is disabled is enabled again, after asking. On SQL Server it needs a member of db_owner, and "
-        "warns of statements with an output clause, which tables with triggers refuse.",
+        "Creates triggers on the tables, an event table, and a feed on it. Safe to run again; asks for "
+        "confirmation before it enables a disabled capture. On SQL Server it requires membership in "
+        "db_owner, and warns about statements with an output clause, which fail on tables with triggers.",
         *conn_id(),
-        option("--table", help="Table, schema.table; may be given more than once", action="append"),
-        option("--insert", help=f"What an insert records: {_COLUMNS.format('inserts')}", metavar="COLUMNS"),
-        option("--update", help=f"What an update records: {_COLUMNS.format('updates')}", metavar="COLUMNS"),
-        option("--delete", help=f"What a delete records: {_COLUMNS.format('deletes')}", metavar="COLUMNS"),
-        option("--shard", help="A whole number, or SQL over the key columns that gives one (default: 0)"),
+        option("--table", help="Table, as schema.table; may be given more than once", action="append"),
+        option(
+            "--insert", help=f"Columns recorded on insert: {_COLUMNS.format('inserts')}", metavar="COLUMNS"
+        ),
+        option(
+            "--update", help=f"Columns recorded on update: {_COLUMNS.format('updates')}", metavar="COLUMNS"
+        ),
+        option(
+            "--delete", help=f"Columns recorded on delete: {_COLUMNS.format('deletes')}", metavar="COLUMNS"
+        ),
+        option(
+            "--shard",
+            help="An integer, or an SQL expression on the key columns that returns one (default: 0)",
+        ),
         option(
             "--name",
-            help="Of the capture, its feed and its table of events (default: TABLE_changes, of one table)",
+            help="Name of the capture, its feed and its event table (default for a single table: "
+            "TABLE_changes)",
         ),
         option(
             "--shard-key-type",
@@ -66,8 +75,8 @@ def _enable() -> ActionCommand:
         ),
         option(
             "--key-change",
-            help="What an update to a new key records: the new row alone (new_only, the default), or the old "
-            "row as deleted and the new one as inserted (delete_insert, for those who fold)",
+            help="What an update of the key records: only the new row (new_only, the default), or a delete "
+            "of the old row and an insert of the new one (delete_insert, needed for folding)",
             choices=("new_only", "delete_insert"),
         ),
         option(
@@ -78,20 +87,22 @@ def _enable() -> ActionCommand:
         option(
             "--session-key",
             help="Session variable whose value is recorded with each event; may be given more than once. "
-            "Whoever sets it has to clear it: it outlives the transaction",
+            "Clear it after use: it outlives the transaction",
             action="append",
         ),
         option("--trace-key", help="Session variable with the trace context (default: traceparent), or none"),
         option(
-            "--with-sequence", help="Number each shard's events from 1, without a gap", action="store_true"
+            "--with-sequence",
+            help="Number the events of each shard from 1, without gaps",
+            action="store_true",
         ),
         *_without_guards(),
         option(
             "--snapshot",
-            help="Also record the rows that are there, as inserts, in the same transaction",
+            help="Also record the existing rows, as inserts, in the same transaction",
             action="store_true",
         ),
-        option("--spec", help="File with all of this as JSON, as --dry-run prints it; - for standard input"),
+        option("--spec", help="JSON file with these options, as printed by --dry-run; - for standard input"),
         option("-n", "--dry-run", help="Only print the capture as JSON", action="store_true"),
         *seen(),
         *shown(),
@@ -102,12 +113,12 @@ def _without_guards() -> tuple[Arg, Arg]:
     return (
         option(
             "--no-guard-table",
-            help="Let truncate and partition switch pass, which then leave a gap",
+            help="Allow truncate and partition switch, which then leave a gap",
             action="store_true",
         ),
         option(
             "--no-guard-schema",
-            help="Let changes of captured columns pass that may make the tables' writers fail",
+            help="Allow changes to captured columns that may make writers of the tables fail",
             action="store_true",
         ),
     )
@@ -117,9 +128,9 @@ def _disable() -> ActionCommand:
     return action(
         "disable",
         "capture.disable",
-        "Stop recording; what was recorded stays",
-        "Asks first. The feed can be exported to its end. What changes while the capture is disabled is a "
-        "gap once it is enabled again. Ends with status 1 when the answer was no.",
+        "Stop recording; recorded events are kept",
+        "Asks for confirmation. The feed can still be exported to its end. Changes made while the capture "
+        "is disabled become a gap when it is enabled again. Exits with status 1 if you decline.",
         _name(),
         *conn_id(),
         *seen(),
@@ -131,7 +142,7 @@ def _list() -> ActionCommand:
     return action(
         "list",
         "capture.list_captures",
-        "Show all captures, how their tables differ by now, and their open gaps",
+        "Show all captures, how their tables have changed since, and their open gaps",
         "Changes nothing.",
         *conn_id(),
         *shown(),
@@ -142,14 +153,14 @@ def _refresh() -> ActionCommand:
     return action(
         "refresh",
         "capture.refresh",
-        "Capture the tables' present columns",
-        "Asks first. Of an operation whose columns were chosen, only those that are gone are left out. "
-        "Events that are recorded already keep theirs. Ends with status 1 when the answer was no.",
+        "Capture the current columns of the tables",
+        "Asks for confirmation. If an operation has a list of columns, only dropped columns are removed "
+        "from it. Events that are already recorded do not change. Exits with status 1 if you decline.",
         _name(),
         *conn_id(),
         option(
             "--without",
-            help="Column to capture no longer, so that it may be dropped or given another type; may be given "
+            help="Column to stop capturing, so that it can be dropped or its type changed; may be given "
             "more than once",
             action="append",
         ),
@@ -162,9 +173,9 @@ def _check() -> ActionCommand:
     return action(
         "check",
         "capture.check",
-        "Look whether changes passed unseen, as each seal does, and show the open gaps",
-        "Ends with status 1 when there is an open gap: its feed is not sealed until a person resolves it.",
-        _name(nargs="?", of="one capture; all without it"),
+        "Check for changes that were not recorded, as each seal does, and show the open gaps",
+        "Exits with status 1 if there is an open gap: the feed cannot be sealed until somebody resolves it.",
+        _name(nargs="?", of="one capture (default: all)"),
         *conn_id(),
         *shown(),
     )
@@ -174,15 +185,15 @@ def _resolve() -> ActionCommand:
     return action(
         "resolve",
         "capture.resolve",
-        "Close the open gaps of a capture, so that its feed is sealed again",
-        "Shows them and asks first. Ends with status 1 when the answer was no.",
+        "Close the open gaps of a capture, so that its feed can be sealed again",
+        "Shows the gaps and asks for confirmation. Exits with status 1 if you decline.",
         _name(),
         *conn_id(),
-        option("--note", help="What was done about them; stays with the gaps", required=True),
+        option("--note", help="What was done about the gaps; kept with them", required=True),
         option(
             "--resync",
-            help="Record a reset and all rows of each affected table, of all where no gap is open, so that "
-            "folds are right from there on",
+            help="Record a reset and all rows of each affected table (of every table if no gap is open), so "
+            "that folds are correct from then on",
             action="store_true",
         ),
         *seen(),
@@ -194,9 +205,9 @@ def _gaps() -> ActionCommand:
     return action(
         "gaps",
         "capture.gaps",
-        "Show all gaps there ever were, and how they were resolved",
-        "Changes nothing, and looks for no new ones: check does.",
-        _name(nargs="?", of="one capture; all without it"),
+        "Show all gaps, open and resolved, and how they were resolved",
+        "Changes nothing. To search for new gaps use check.",
+        _name(nargs="?", of="one capture (default: all)"),
         *conn_id(),
         *shown(),
     )
@@ -206,29 +217,29 @@ def _repair() -> ActionCommand:
     return action(
         "repair",
         "repair.repair",
-        "Show the recorded values that no export can carry, and replace them",
-        "Without --value, --null, --cast or --present it only shows them, and ends with status 1 when there "
-        "are any. With one it shows what would take their place, and asks. Only values that keep their "
-        "events from being exported can be replaced, so nothing that was exported changes. Ends with status "
-        "1 when the answer was no.",
+        "Show recorded values that cannot be exported, and replace them",
+        "Without --value, --null, --cast or --present, only shows the values, and exits with status 1 if "
+        "there are any. With one of them, shows the replacements and asks for confirmation. Only values that "
+        "block the export of their events can be replaced, so exported events never change. Exits with "
+        "status 1 if you decline.",
         _name(),
         *conn_id(),
-        option("--event", help="Only this event, by its number in the table of events", type=int),
+        option("--event", help="Only this event, by its number in the event table", type=int),
         option("--column", help="Only this column of the captured tables"),
-        option("--value", help="Replace by this value: text, digits of a number, or bytes in hexadecimal"),
-        option("--null", help="Replace by null", action="store_true"),
+        option("--value", help="Replace with this value: text, a number, or bytes in hexadecimal"),
+        option("--null", help="Replace with null", action="store_true"),
         option(
             "--cast",
-            help="Replace by the same value as the column's type, for example 2024 by '2024'; refused where "
-            "something would be lost",
+            help="Convert to the column's type, for example 2024 to '2024'; refused if that would lose "
+            "information",
             action="store_true",
         ),
         option(
             "--present",
-            help="Replace by what the captured table's row of that key holds now",
+            help="Replace with the current value in the captured table's row with that key",
             action="store_true",
         ),
-        option("--note", help="Why these values are right; stays with the repairs"),
+        option("--note", help="Why these values are correct; kept with the repairs"),
         *seen(),
         *shown(),
     )
@@ -238,9 +249,9 @@ def _repairs() -> ActionCommand:
     return action(
         "repairs",
         "repair.list_repairs",
-        "Show all recorded values that were ever replaced, by whom and why",
+        "Show all replaced values, who replaced them and why",
         "Changes nothing.",
-        _name(nargs="?", of="one capture; all without it"),
+        _name(nargs="?", of="one capture (default: all)"),
         *conn_id(),
         *shown(),
     )

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What ``airflow changefeed`` offers for consumers of events: names and options only.
+The commands of ``airflow changefeed`` for consumers: names and options only.
 
-Every call of ``airflow`` imports this file, whatever the command; a command's own file is imported when it
-runs.
+Every ``airflow`` command imports this file; the module of a command is imported when that command runs.
 """
 
 from __future__ import annotations
@@ -26,62 +25,62 @@ if TYPE_CHECKING:
 
 _FEED_HELP = "Name of the feed, for example myservice.MyEvent"
 _HANDLER_HELP = (
-    "What runs for each event, in the transaction that consumes it: package.module:function, or "
-    "procedure:schema.name on SQL Server; without it events are printed"
+    "Handler to run for each event, in the transaction that consumes it: package.module:function, or "
+    "procedure:schema.name on SQL Server (default: print the events)"
 )
 _JSON_HELP = (
-    'Options of the default consumer, for example \'{"with_tid": true, "poll_timeout": 2000}\'; times are '
+    'Options of the default consumer, for example \'{"with_tid": true, "poll_timeout": 2000}\'; times are in '
     "milliseconds"
 )
 
 
 def consumer_commands() -> GroupCommand:
-    """Return the commands on consumers of events."""
+    """Return the commands on consumers."""
     from airflow.cli.cli_config import GroupCommand
 
     return GroupCommand(
         name="consumer",
-        help="Create, change, list and drop consumers of events, and see what they tried",
+        help="Create, change, list and drop consumers, and show their attempts",
         subcommands=(_create(), _alter(), _list(), _drop(), _revoke(), _log()),
     )
 
 
 def dead_letter_commands() -> GroupCommand:
-    """Return the commands on events that consumers parked."""
+    """Return the commands on dead letters."""
     from airflow.cli.cli_config import GroupCommand
 
     return GroupCommand(
         name="dead-letters",
-        help="Resolve events that consumers failed at too often",
+        help="Show, retry or drop events that failed too often",
         subcommands=(_list_dead_letters(), _retry(), _drop_dead_letter()),
     )
 
 
 def leases_command() -> ActionCommand:
-    """Return the command that shows who consumes what."""
+    """Return the command that shows leases."""
     return action(
         "leases",
         "consumers.leases",
-        "Show who holds the shards of consumers, since when, and who waits",
-        "Changes nothing. A lease that ran out is still its holder's until somebody else asks for it.",
+        "Show which process holds each shard of a consumer, since when, and who waits for it",
+        "Changes nothing. The holder keeps an expired lease until somebody else asks for it.",
         *conn_id(),
         _feed(),
-        option("--consumer", help="Name of one consumer; all without it"),
+        option("--consumer", help="Name of one consumer (default: all)"),
         *shown(),
     )
 
 
 def consume_command() -> ActionCommand:
-    """Return the command that consumes."""
+    """Return the command that consumes events."""
     from airflow.cli.cli_config import ARG_VERBOSE
 
     return action(
         "consume",
         "consume.consume",
         "Consume events: print them, or run a handler for each, until stopped",
-        "Waits until no other process consumes. An event that was printed is consumed when the next one is "
-        "asked for, so the last one comes again after a crash. Ends cleanly on SIGINT and SIGTERM.",
-        option("name", help="The consumer"),
+        "Waits while another process consumes. A printed event counts as consumed when the next one is "
+        "requested, so the last one is repeated after a crash. Stops cleanly on SIGINT and SIGTERM.",
+        option("name", help="Name of the consumer"),
         *conn_id(),
         _feed(),
         option("--json", help=_JSON_HELP, dest="options"),
@@ -90,11 +89,11 @@ def consume_command() -> ActionCommand:
         option("--handler-timeout", help="Seconds that a handler may take (default: no limit)", type=length),
         option(
             "--on-poison",
-            help="What to do with an event that fails too often, in this run (default: as created)",
+            help="What this run does with an event that fails too often (default: the consumer's setting)",
             choices=("stop", "park"),
         ),
-        option("--max-events", help="End after so many events", type=count),
-        option("--at-head", help="End when all events there are have been consumed", action="store_true"),
+        option("--max-events", help="Stop after this many events", type=count),
+        option("--at-head", help="Stop when all events have been consumed", action="store_true"),
         ARG_VERBOSE,
     )
 
@@ -103,15 +102,15 @@ def _create() -> ActionCommand:
     return action(
         "create",
         "consumers.create",
-        "Make a consumer of a feed's events",
-        "Harmless to repeat with the same settings, which leaves it where it stands. From then on no purge "
-        "passes it: drop it when nobody needs it any more.",
+        "Create a consumer of a feed",
+        "Safe to run again with the same settings: its cursors do not move. Purges keep all events that it "
+        "has not acknowledged, so drop it when it is no longer needed.",
         _name(),
         *conn_id(),
         _feed(required=True),
         option(
             "--start",
-            help="Where it begins: latest (default), earliest, a time with its zone, or a ULID (exclusive)",
+            help="Where to begin: latest (default), earliest, a time with its zone, or after a ULID",
             type=beginning,
         ),
         *_settings(" (default: 10)", " (default)", " (default: 604800)"),
@@ -120,19 +119,19 @@ def _create() -> ActionCommand:
 
 
 def _settings(attempts_: str = "", poison: str = "", log: str = "") -> tuple[Arg, Arg, Arg]:
-    """Give the options of a consumer's settings, with what each is without it."""
+    """Return the options of a consumer's settings, with the default of each."""
     return (
         option(
             "--max-attempts",
-            help=f"Failures of one event before --on-poison{attempts_}; none tries for ever",
+            help=f"Failures of one event before --on-poison applies{attempts_}; none for no limit",
             type=attempts,
         ),
         option(
             "--on-poison",
-            help=f"stop{poison}, or park the event as a dead letter and go on",
+            help=f"stop{poison}, or park the event as a dead letter and continue",
             choices=("stop", "park"),
         ),
-        option("--keep-log", help=f"Seconds that its attempts are kept{log}", type=seconds),
+        option("--keep-log", help=f"Seconds to keep the log of attempts{log}", type=seconds),
     )
 
 
@@ -140,9 +139,9 @@ def _alter() -> ActionCommand:
     return action(
         "alter",
         "consumers.alter",
-        "Give a consumer other settings",
-        "Shows both and asks first; settings that are not named stay. A process that runs goes on with what "
-        "it began with until it is started again. Ends with status 1 when the answer was no.",
+        "Change the settings of a consumer",
+        "Shows the old and new settings and asks for confirmation; settings that are not given stay. A "
+        "running process keeps its settings until it is restarted. Exits with status 1 if you decline.",
         _name(),
         *conn_id(),
         _feed(required=True),
@@ -158,16 +157,16 @@ def _revoke() -> ActionCommand:
     return action(
         "revoke",
         "consumers.revoke",
-        "Take a shard away from the process that holds it, for a consumer of events or an export's",
-        "Shows the holder and asks first. Nothing that it does under its lease is written any more. Ends "
-        "with status 1 when the answer was no.",
+        "Revoke the lease on a shard of a consumer or export",
+        "Shows the holder and asks for confirmation. The holder can no longer commit under its lease. Exits "
+        "with status 1 if you decline.",
         _name(),
         *conn_id(),
         _feed(required=True),
-        option("--shard", help="Shard, a whole number or a UUID", type=shard, required=True),
+        option("--shard", help="Shard, an integer or a UUID", type=shard, required=True),
         option(
             "--fencing-token",
-            help="Of the lease as it was seen: refused if it is another by now, and nothing is asked",
+            help="Expected fencing token: fails if it has changed since, and skips the confirmation",
             type=version,
         ),
         ARG_YES,
@@ -179,8 +178,8 @@ def _list() -> ActionCommand:
     return action(
         "list",
         "consumers.list_consumers",
-        "Show the consumers of events and their settings",
-        "Changes nothing. Where they stand is shown by the command status, who runs them by leases.",
+        "Show consumers and their settings",
+        "Changes nothing. Use status for their cursors and leases for their running processes.",
         *conn_id(),
         _feed(),
         *shown(),
@@ -191,9 +190,9 @@ def _drop() -> ActionCommand:
     return action(
         "drop",
         "consumers.drop",
-        "Forget a consumer, with its cursors, dead letters and log",
-        "Shows where it stands and asks first; frees what it held back from purging. Whoever consumes for it "
-        "can write nothing any more. Ends with status 1 when the answer was no.",
+        "Drop a consumer with its cursors, dead letters and log",
+        "Shows its cursors and asks for confirmation. It no longer holds back purges, and a process that "
+        "runs it can no longer commit. Exits with status 1 if you decline.",
         _name(),
         *conn_id(),
         _feed(required=True),
@@ -206,13 +205,13 @@ def _log() -> ActionCommand:
     return action(
         "log",
         "consumers.log",
-        "Show what a consumer tried, newest first: which events, by whom, how it ended",
+        "Show a consumer's attempts, newest first: events, process, outcome",
         "Changes nothing.",
         _name(),
         *conn_id(),
         _feed(required=True),
-        option("--failed", help="Only what failed", action="store_true"),
-        option("--limit", help="Attempts to show (default: 100)", type=count, default=100),
+        option("--failed", help="Only failed attempts", action="store_true"),
+        option("--limit", help="Number of attempts to show (default: 100)", type=count, default=100),
         *shown(),
     )
 
@@ -225,8 +224,8 @@ def _list_dead_letters() -> ActionCommand:
         "Changes nothing.",
         *conn_id(),
         _feed(),
-        option("--consumer", help="Name of one consumer; all without it"),
-        option("--all", help="Also those that are resolved", action="store_true"),
+        option("--consumer", help="Name of one consumer (default: all)"),
+        option("--all", help="Include resolved dead letters", action="store_true"),
         *shown(),
     )
 
@@ -235,8 +234,9 @@ def _retry() -> ActionCommand:
     return action(
         "retry",
         "dead_letters.retry",
-        "Let the consumer try parked events again",
-        "Its next turn does, before new events. Ends with status 2 where one is not open any more.",
+        "Retry parked events",
+        "The consumer retries them on its next run, before new events. Exits with status 2 if one is no "
+        "longer open.",
         _numbers(),
         *conn_id(),
         *shown(),
@@ -249,25 +249,25 @@ def _drop_dead_letter() -> ActionCommand:
     return action(
         "drop",
         "dead_letters.drop",
-        "Do without parked events: their windows are complete then, and purges may pass them",
-        "Shows them and asks first. Ends with status 1 when the answer was no.",
+        "Discard parked events: their windows become complete, and they no longer hold back purges",
+        "Shows the events and asks for confirmation. Exits with status 1 if you decline.",
         _numbers(),
         *conn_id(),
-        option("--note", help="Why they are not needed; stays with them", required=True),
+        option("--note", help="Why they are not needed; kept with them", required=True),
         ARG_YES,
         *shown(),
     )
 
 
 def _name() -> Arg:
-    return option("name", help="The consumer, 1 to 128 characters without ':'")
+    return option("name", help="Name of the consumer, 1 to 128 characters without ':'")
 
 
 def _numbers() -> Arg:
-    return option("number", help="Numbers of dead letters, as list shows them", nargs="+", type=count)
+    return option("number", help="Numbers of dead letters, as shown by list", nargs="+", type=count)
 
 
 def _feed(*, required: bool = False) -> Arg:
     return option(
-        "--feed", help=_FEED_HELP if required else f"{_FEED_HELP}; all without it", required=required
+        "--feed", help=_FEED_HELP if required else f"{_FEED_HELP} (default: all)", required=required
     )

@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What ``airflow changefeed cursor`` offers: names and options only.
+The commands of ``airflow changefeed cursor``: names and options only.
 
-Every call of ``airflow`` imports this file, whatever the command; a command's own file is imported when it
-runs.
+Every ``airflow`` command imports this file; the module of a command is imported when that command runs.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.cli.options.shared import action, conn_id, option, shown
+from airflow_changefeed.cli.options.shared import PATH_CONN_ID_HELP, action, conn_id, option, shown
 from airflow_changefeed.cli.options.values import count, destination, row_version, shard
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
 _VERSION_HELP = (
-    "Resource version of the cursor as it was seen, or SHARD=VERSION, once for each cursor that moves: "
-    "refused if it was changed since, and nothing is asked"
+    "Expected resource version of the cursor: VERSION, or SHARD=VERSION once for each cursor that moves. "
+    "Fails if it has changed since, and skips the confirmation"
 )
 
 
@@ -28,7 +27,7 @@ def cursor_commands() -> GroupCommand:
 
     return GroupCommand(
         name="cursor",
-        help="See and move the cursors of consumers, and resolve what differs",
+        help="Show and move the cursors of consumers, and repair Variables",
         subcommands=(_show(), _set(), _reset(), _history(), _adopt(), _publish(), _rebuild()),
     )
 
@@ -37,8 +36,8 @@ def _show() -> ActionCommand:
     return action(
         "show",
         "cursors.show_cursors",
-        "Show where a consumer stands, what holds it, and whether its Variable says the same",
-        "Changes nothing. Where the Variable was edited it shows both values and the commands for it.",
+        "Show a consumer's cursors, its gaps and leases, and whether its Variable agrees",
+        "Changes nothing. If the Variable was edited, shows both values and the commands that resolve it.",
         *_consumer(),
         _shards("Shard to show"),
         *shown(),
@@ -50,12 +49,12 @@ def _set() -> ActionCommand:
         "set",
         "cursors.set_cursors",
         "Move cursors to a ULID, a time, the first or the last event",
-        "Shows what would come again or be skipped and asks first. Refused if a cursor was changed since it "
-        "was shown. Ends with status 1 when the answer was no.",
+        "Shows how many events would be repeated or skipped and asks for confirmation. Refused if a cursor "
+        "has changed since it was shown. Exits with status 1 if you decline.",
         *_consumer(),
         option(
             "--to",
-            help="A ULID (done up to it, inclusive), a time with its zone (goes on with its events), "
+            help="A ULID (continue after it), a time with its zone (continue with the events of that time), "
             "earliest (the first event that is not purged) or latest",
             type=destination,
             required=True,
@@ -70,10 +69,10 @@ def _reset() -> ActionCommand:
     return action(
         "reset",
         "cursors.reset_cursors",
-        "Move cursors back to where the consumer began, or to before a change of the history",
-        "Asks and refuses as set does.",
+        "Move cursors back to where the consumer began, or undo a change from the history",
+        "Asks for confirmation and refuses as set does.",
         *_consumer(),
-        option("--change", help="Number of a change, as history shows it: to before it", type=count),
+        option("--change", help="Number of the change to go back before, as shown by history", type=count),
         _shards("Shard whose cursor moves"),
         *_decision(),
         *shown(),
@@ -85,10 +84,10 @@ def _history() -> ActionCommand:
         "history",
         "cursors.history",
         "Show who changed a consumer's cursors, when, from where to where, and why; newest first",
-        "Changes nothing. reset --change goes back.",
+        "Changes nothing. To undo a change use reset --change.",
         *_consumer(),
         option("--shard", help="Shard to show (default: all)", type=shard),
-        option("--limit", help="Changes to show (default: 100)", type=count, default=100),
+        option("--limit", help="Number of changes to show (default: 100)", type=count, default=100),
         *shown(),
     )
 
@@ -97,8 +96,9 @@ def _adopt() -> ActionCommand:
     return action(
         "adopt",
         "cursors.adopt",
-        "Take over what a person wrote into the Variable: its ULIDs become the cursors",
-        "Shows what that means and asks first. Refuses what the feed has not reached, and what is purged.",
+        "Set the cursors to the ULIDs that a person wrote into the Variable",
+        "Shows the moves and asks for confirmation. Refuses a ULID that the feed has not reached, or that "
+        "is purged.",
         *_consumer(),
         *_versions(),
         *shown(),
@@ -109,8 +109,8 @@ def _publish() -> ActionCommand:
     return action(
         "publish",
         "cursors.publish",
-        "Overwrite the Variable with what the database says",
-        "Whatever a person wrote into it is gone.",
+        "Overwrite the Variable with the cursors in the database",
+        "Edits that a person made to the Variable are lost.",
         *_consumer(),
         *shown(),
     )
@@ -120,33 +120,30 @@ def _rebuild() -> ActionCommand:
     return action(
         "rebuild",
         "cursors.rebuild",
-        "Make lost cursors again from the manifests of the consumer's export, and publish them",
-        "Cursors that are there, and have moved, stay.",
+        "Restore lost cursors from the manifests of the consumer's export, and publish them",
+        "Cursors that exist and have moved are kept.",
         *_consumer(),
         option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
-        option(
-            "--path-conn-id",
-            help="Airflow connection that of the path (aws, wasb, adls, google_cloud_platform, generic)",
-        ),
+        option("--path-conn-id", help=PATH_CONN_ID_HELP),
         *shown(),
     )
 
 
 def _consumer() -> tuple[Arg, ...]:
     return (
-        option("name", help="The consumer, of an export or of events"),
+        option("name", help="Name of the consumer or export"),
         *conn_id(),
         option("--feed", help="Name of the feed, for example myservice.MyEvent", required=True),
     )
 
 
 def _shards(what: str) -> Arg:
-    help_ = f"{what}; may be given more than once (default: all that the consumer has)"
+    help_ = f"{what}; may be given more than once (default: all shards of the consumer)"
     return option("--shard", help=help_, type=shard, action="append")
 
 
 def _decision() -> tuple[Arg, ...]:
-    return (option("--why", help="Why; stays in the history"), *_versions())
+    return (option("--why", help="Reason, kept in the history"), *_versions())
 
 
 def _versions() -> tuple[Arg, ...]:

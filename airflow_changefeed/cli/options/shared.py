@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the descriptions of commands share.
+Helpers that describe commands.
 
-Imported by every call of ``airflow``, so Airflow's own command line is imported when a description is made.
+Every ``airflow`` command imports this file, so Airflow's own command line is imported inside the functions.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, Arg
 
+PATH_CONN_ID_HELP = (
+    "Airflow connection with access to the path (aws, wasb, adls, google_cloud_platform, generic)"
+)
+
 
 def action(name: str, function: str, help_: str, more: str, *args: Arg) -> ActionCommand:
     """
     Describe a command.
 
-    :param function: below ``airflow_changefeed.cli.commands``.
-    :param more: what its own help says besides ``help_``.
+    :param function: module and function, relative to ``airflow_changefeed.cli.commands``.
+    :param more: added to ``help_`` in the command's own help.
     """
     from airflow.cli.cli_config import ActionCommand, lazy_load_command
 
@@ -32,7 +36,7 @@ def action(name: str, function: str, help_: str, more: str, *args: Arg) -> Actio
 
 
 def conn_id() -> tuple[Arg]:
-    """Give the option that nearly all commands need."""
+    """Return the option that nearly all commands need."""
     return (
         option(
             "--conn-id",
@@ -44,24 +48,24 @@ def conn_id() -> tuple[Arg]:
 
 
 def seen() -> tuple[Arg, Arg]:
-    """Give the options of commands that change only what was seen."""
+    """Return the options of commands that change a resource only if it has not changed since it was shown."""
     from airflow.cli.cli_config import ARG_YES
 
     from airflow_changefeed.cli.options.values import version
 
-    help_ = "As it was seen: refused if it was changed since, and nothing is asked"
+    help_ = "Expected version: fails if it has changed since, and skips the confirmation"
     return option("--resource-version", help=help_, type=version), ARG_YES
 
 
 def shown() -> tuple[Arg, Arg]:
-    """Give the options of all commands that show rows."""
+    """Return the options of all commands that show rows."""
     from airflow.cli.cli_config import ARG_OUTPUT, ARG_VERBOSE
 
     return ARG_OUTPUT, ARG_VERBOSE
 
 
 def option(*flags: str, **more: Any) -> Arg:
-    """Describe an option, with the arguments of Python's ``add_argument``."""
+    """Describe an option; takes the arguments of Python's ``add_argument``."""
     from airflow.cli.cli_config import Arg
 
     return Arg(flags, **more)  # type: ignore[no-untyped-call] # Airflow's class has no types

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Values of options, read from the command line.
+Parsers for the values of options.
 
-Imported by every call of ``airflow``, so what a value needs is imported when there is one.
+Every ``airflow`` command imports this file, so each parser imports what it needs when it is called.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def time(text: str) -> datetime:
-    """Read a time from the command line."""
+    """Parse a time."""
     from airflow_changefeed.core.times import parse_time
 
     try:
@@ -31,7 +31,7 @@ def time(text: str) -> datetime:
 
 
 def shard(text: str) -> Shard:
-    """Read a shard from the command line."""
+    """Parse a shard."""
     from airflow_changefeed.core.feed import parse_shard
 
     try:
@@ -41,7 +41,7 @@ def shard(text: str) -> Shard:
 
 
 def position(text: str) -> Ulid:
-    """Read where to begin: a ULID, exclusive, or a time, with whose events reading begins."""
+    """Parse where to begin: after a ULID, or at a time."""
     from airflow_changefeed.core.times import parse_time
     from airflow_changefeed.core.ulid import Ulid
 
@@ -53,41 +53,43 @@ def position(text: str) -> Ulid:
     try:
         return Ulid.parse_text(text)
     except InvalidArgumentError as no_ulid:
-        raise ArgumentTypeError(f"{no_ulid.message} A time is written 2013-01-01T00:00:00Z") from None
+        raise ArgumentTypeError(f"{no_ulid.message}; write a time as 2013-01-01T00:00:00Z") from None
 
 
 def count(text: str) -> int:
-    """Read how many of something, at least one."""
+    """Parse a count, at least 1."""
     if text.isdecimal() and int(text) > 0:
         return int(text)
-    raise ArgumentTypeError(f"{text!r} is no number: give 1 or more")
+    raise ArgumentTypeError(f"{text!r} is not a whole number; expected 1 or more")
 
 
 def seconds(text: str) -> float:
-    """Read how long something may take."""
+    """Parse a number of seconds, 0 or more."""
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise ArgumentTypeError(f"{text!r} is no time: give seconds, 0 or more")
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds; expected 0 or more")
     return value
 
 
 def length(text: str) -> float:
-    """Read a length of time, in whatever unit, from the command line."""
+    """Parse a length of time, in any unit."""
     try:
         value = float(text)
     except ValueError:
         value = 0.0
-    # A century of hours; what is no number at all is in no such range.
+    # A century in hours. NaN fails this comparison too.
     if not 0 < value <= 876_600:
-        raise ArgumentTypeError(f"{text!r} is no length of time: give a number above 0, at most 876600")
+        raise ArgumentTypeError(
+            f"{text!r} is not a length of time; expected a number above 0, at most 876600"
+        )
     return value
 
 
 def beginning(text: str) -> Beginning | datetime | Ulid:
-    """Read where a consumer begins."""
+    """Parse where a consumer begins."""
     from airflow_changefeed.core.consumer import parse_beginning
 
     try:
@@ -97,12 +99,12 @@ def beginning(text: str) -> Beginning | datetime | Ulid:
 
 
 def attempts(text: str) -> int | str:
-    """Read how often something may fail; ``none`` for ever."""
+    """Parse the maximum number of attempts; ``none`` for no limit."""
     return text if text == "none" else count(text)
 
 
 def destination(text: str) -> Destination:
-    """Read where a cursor is to go."""
+    """Parse the destination of a cursor."""
     from airflow_changefeed.cursors.move_plan import parse_destination
 
     try:
@@ -112,13 +114,13 @@ def destination(text: str) -> Destination:
 
 
 def version(text: str) -> int:
-    """Read a resource version."""
+    """Parse a resource version."""
     if text.isdecimal() and 0 < int(text) < 2**63:
         return int(text)
-    raise ArgumentTypeError(f"{text!r} is no resource version: give a whole number, as it is shown")
+    raise ArgumentTypeError(f"{text!r} is not a resource version; expected a whole number, as shown")
 
 
 def row_version(text: str) -> tuple[Shard | None, int]:
-    """Read a cursor's resource version: alone, or behind its shard and ``=``."""
+    """Parse a cursor's resource version: ``VERSION`` or ``SHARD=VERSION``."""
     name, is_named, number = text.rpartition("=")
     return (shard(name) if is_named else None), version(number)

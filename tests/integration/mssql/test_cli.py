@@ -85,14 +85,14 @@ def _login(database: Database, *statements: str) -> Iterator[dict[str, Any]]:
 def test_a_database_is_installed_by_the_command(commands: Commands, empty_database: Database) -> None:
     """From nothing; a second time it says that this version was there, and changes nothing."""
     assert commands.run("status") == 0
-    assert "Nothing is installed here" in commands.err
+    assert "Changefeed is not installed here" in commands.err
     (row,) = commands.rows("install", "--sequence-cache", _cache(empty_database))
     assert (row["before"], row["after"], row["feeds"]) == (None, __version__, [])
     assert f"Installed version {__version__}" in commands.err
     with empty_database.unchanged(_content):
         (row,) = commands.rows("install")
         assert (row["before"], row["after"]) == (__version__, __version__)
-        assert "was there, and was installed again" in commands.err
+        assert "Reinstalled version" in commands.err
 
 
 def test_the_script_can_be_run_twice(empty_database: Database) -> None:
@@ -130,7 +130,7 @@ def test_an_upgrade_takes_the_feeds_along(commands: Commands, database: Database
         (row,) = commands.rows("install")
         assert (row["before"], row["after"]) == ("0.0.1", __version__)
         assert "myservice.Upgraded" in row["feeds"]
-        assert f"Went from version 0.0.1 to {__version__}" in commands.err
+        assert f"Upgraded from version 0.0.1 to {__version__}" in commands.err
         assert set(client.rows("select version from changefeed.feeds")) == {(__version__,)}
         client.results("exec changefeed.drop_feed N'myservice.Upgraded'")
 
@@ -214,7 +214,7 @@ def test_operators_do_all_by_commands(fed: Commands) -> None:
     assert rest == events[1:]
     purge = ("purge", "--feed", FEED, "--before", "2013-01-01T04:00:00Z")
     (row,) = fed.rows(*purge, "--dry-run")
-    assert (row["rows"], row["held_back_by"]) == (2, ["the feed is sealed until 2013-01-01T03:00:00Z only"])
+    assert (row["rows"], row["held_back_by"]) == (2, ["the feed is only sealed until 2013-01-01T03:00:00Z"])
     assert [row["rows"] for row in fed.rows(*purge, "--yes")] == [2]
     (state,) = fed.rows("status", "--feed", FEED)
     assert state["purged_upto_time"] == "2013-01-01T02:59:59.999Z"

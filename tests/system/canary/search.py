@@ -74,7 +74,7 @@ class Search:
         data = content.encode(errors="surrogateescape") if isinstance(content, str) else content
         for marker in markers:
             assert marker.encode() in data, (
-                f"{place} was not looked at: {marker!r} is not in it: {data[:2000]!r}"
+                f"{place} was not searched: {marker!r} is not in it: {data[:2000]!r}"
             )
         assert markers, place
         self._note(place, data)
@@ -85,7 +85,7 @@ class Search:
         for path, data in _files(folder):
             left -= {marker for marker in left if marker.encode() in data or marker in path}
             self._note(f"{place}: {path}", path.encode() + data)
-        assert not left, f"{place} was not looked at: {left} is in none of the files of {folder}"
+        assert not left, f"{place} was not searched: {left} is in none of the files of {folder}"
         assert markers, place
 
     def look_at_metadata(self, url: str, markers: dict[str, str]) -> None:
@@ -108,7 +108,7 @@ class Search:
                     )
                     if name in left:
                         assert left.pop(name).encode() in data, (
-                            f"table {name} was not looked at: {data[:2000]!r}"
+                            f"table {name} was not searched: {data[:2000]!r}"
                         )
                     self._note(f"metadata: {name}", data)
         finally:

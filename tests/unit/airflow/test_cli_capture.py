@@ -97,7 +97,7 @@ def test_a_capture_records_from_now_on(commands: Commands, path: Path, source: S
     (row,) = commands.rows("capture enable", "--table", "shop.Order")
     assert (row["capture"], row["is_enabled"], row["open_gaps"]) == (CAPTURE, True, [])
     assert row["whole_tables"] == ["shop.Order"]
-    assert f"its events are the feed {CAPTURE}" in commands.err
+    assert f"its events are in feed {CAPTURE}" in commands.err
     execute(path, """insert into "shop.Order" values (1, 'new', null)""", 'delete from "shop.Order"')
     assert source.drain(CAPTURE) == {0: 2}
     assert commands.rows("capture enable", "--table", "shop.Order") == [row]
@@ -111,7 +111,7 @@ def test_a_capture_of_a_table_with_rows_is_told_to_be_no_whole_one(commands: Com
     execute(path, """insert into "shop.Order" values (1, 'new', null)""")
     (row,) = commands.rows("capture enable", "--table", "shop.Order")
     assert row["whole_tables"] == []
-    assert "rows that were there are not recorded (--snapshot)" in commands.err
+    assert "existing rows are not recorded (--snapshot)" in commands.err
     folds = ("--name", "shop.All", "--snapshot", "--key-change", "delete_insert")
     (row,) = commands.rows("capture enable", "--table", "shop.Order", *folds)
     assert row["whole_tables"] == ["shop.Order"]
@@ -120,7 +120,7 @@ def test_a_capture_of_a_table_with_rows_is_told_to_be_no_whole_one(commands: Com
 
 FOLDS = ("--key-change", "delete_insert")
 NO_FOLDS = {
-    "keys": ((), "an update of a key records the new row alone (--key-change delete_insert)"),
+    "keys": ((), "an update of a key records only the new row (--key-change delete_insert)"),
     "deletes": ((*FOLDS, "--delete", "none"), "deletes are not recorded (--delete)"),
     "columns": ((*FOLDS, "--update", "Id,Status"), "different columns (--insert, --update)"),
 }
@@ -242,19 +242,22 @@ def test_a_file_says_what_options_cannot(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ((), "name a table by --table, or a file by --spec"),
+        ((), "no table given; pass --table, or a file with --spec"),
         (
             ("--spec", "x", "--table", "a.b", "--with-sequence"),
-            "leave --table, --with-sequence out, or --spec",
+            "--spec cannot be combined with --table, --with-sequence",
         ),
-        (("--table", "a.b", "--update", "a,,b"), "'a,,b' names no columns: write a,b,c, or all, or none"),
+        (
+            ("--table", "a.b", "--update", "a,,b"),
+            "'a,,b' is not a list of columns; expected a,b,c, all",
+        ),
         (
             ("--table", "a", "--table", "b", "--name", "c", "--insert", "d"),
-            "--insert: columns are named for one",
+            "--insert cannot be used with more than one --table",
         ),
         (("--table", "a.b", "--table", "a.c"), "a capture of several tables needs a name"),
         (("--spec", "{tmp}/gone.json"), "No such file or directory: '{tmp}/gone.json'"),
-        (("--spec", "{tmp}/wrong.json"), "{tmp}/wrong.json holds no JSON of a capture: Expecting value"),
+        (("--spec", "{tmp}/wrong.json"), "{tmp}/wrong.json is not valid JSON: Expecting value"),
         (("--spec", "{tmp}/list.json"), "this is no capture: "),
         (("--table", "shop.Missing"), "FeedSetupError: "),
         (("--table", "shop.Order", "--update", "Colour"), "Colour"),
@@ -292,7 +295,7 @@ def test_whoever_uses_output_is_warned_where_triggers_forbid_it(
     assert "output" not in commands.err
     monkeypatch.setitem(SOURCES, "sqlite", f"{__name__}.{TriggersOfStatements.__name__}")
     assert commands.run("capture enable", "--table", "shop.OrderLine") == 0
-    warning, _, rest = commands.err.partition("Capture shop.OrderLine_changes records")
+    warning, _, rest = commands.err.partition("Capture shop.OrderLine_changes is enabled")
     assert rest
     for word in (
         "shop.OrderLine",
@@ -310,7 +313,7 @@ def test_a_disabled_capture_keeps_its_feed(commands: Commands, path: Path, sourc
     execute(path, """insert into "shop.Order" values (1, 'new', null)""")
     (row,) = commands.rows("capture disable", CAPTURE, "--yes")
     assert row["is_enabled"] is False
-    assert f"{CAPTURE} records nothing any more" in commands.err
+    assert f"Disabled capture {CAPTURE}" in commands.err
     execute(path, """insert into "shop.Order" values (2, 'new', null)""")
     assert source.drain(CAPTURE) == {0: 1}
 
@@ -324,7 +327,7 @@ def test_refresh_takes_the_present_columns(commands: Commands, path: Path) -> No
     (row,) = commands.rows("capture refresh", CAPTURE, "--yes")
     assert row["drift"] == []
     (row,) = commands.rows("capture refresh", CAPTURE, "--without", "Colour", "--without", "PaidAt", "--yes")
-    assert commands.err.startswith(f"Capture {CAPTURE} takes the present columns")
+    assert commands.err.startswith(f"Refreshed capture {CAPTURE} to the current columns")
 
 
 def test_a_gap_is_found_resolved_and_remembered(commands: Commands, path: Path) -> None:
@@ -360,7 +363,7 @@ def test_resolve_asks(
     commands.run("capture check")
     monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
     assert commands.run("capture resolve", CAPTURE, "--note", "seen", "--resync", "-o", "json") == status
-    assert "record all rows of their tables anew? [y/N]" in commands.err
+    assert "record all rows of their tables again? [y/N]" in commands.err
     assert "reason" in commands.err
     is_open = bool(commands.rows("capture list")[0]["open_gaps"])
     assert is_open == (status != 0)
@@ -370,7 +373,7 @@ def test_resolve_without_a_gap_does_nothing(commands: Commands) -> None:
     """And says so, without a question."""
     commands.rows("capture enable", "--table", "shop.Order")
     commands.rows("capture resolve", CAPTURE, "--note", "seen")
-    assert "has no open gap: nothing was resolved" in commands.err
+    assert "has no open gaps; nothing was resolved" in commands.err
     assert commands.rows("capture gaps") == []
 
 
@@ -379,15 +382,15 @@ def test_a_resync_needs_no_gap(commands: Commands, path: Path, source: SqliteFee
     execute(path, "insert into \"shop.Order\" values (1, 'new', null)")
     commands.rows("capture enable", "--table", "shop.Order")
     assert commands.run("capture resolve", CAPTURE, "--note", "to fold", "--resync") != 0
-    assert "has no open gap. Record all rows of its tables anew? [y/N]" in commands.err
+    assert "has no open gaps. Record all rows of its tables again? [y/N]" in commands.err
     commands.rows("capture resolve", CAPTURE, "--note", "to fold", "--resync", "--yes")
-    assert "The rows that there are now were recorded" in commands.err
+    assert "Recorded the existing rows" in commands.err
     source.drain(CAPTURE)
     events = source.stream(CAPTURE, 0, UlidRange(Ulid.MIN, Ulid.MAX))
     assert [row["type"] for batch in events for row in batch.to_pylist()] == ["reset", "add"]
     commands.rows("capture disable", CAPTURE, "--yes")
     assert commands.run("capture resolve", CAPTURE, "--note", "to fold", "--resync", "--yes") != 0
-    assert "is disabled, so it records no rows: enable it first" in commands.err
+    assert "is disabled and cannot record rows; enable it first" in commands.err
 
 
 def test_resolve_needs_a_note(commands: Commands) -> None:

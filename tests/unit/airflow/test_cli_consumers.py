@@ -75,7 +75,7 @@ def test_a_consumer_is_created_listed_and_dropped(commands: Commands, source: Sq
     """Again with the same settings is harmless, with others refused; dropped, it is gone."""
     (row,) = commands.rows(*CREATE, "--start", "earliest", "--max-attempts", "3", "--on-poison", "park")
     assert (row["consumer"], row["max_attempts"], row["on_poison"]) == (NAME, 3, "park")
-    assert "no purge passes it" in commands.err
+    assert "Purges keep the events that it has not acknowledged" in commands.err
     assert commands.rows(*CREATE, "--max-attempts", "3", "--on-poison", "park") == [row]
     assert commands.run(*CREATE) == 2
     assert "ConsumerSetupError: consumer 'billing'" in commands.err
@@ -126,7 +126,7 @@ def test_leases_show_who_consumes_and_who_waits(commands: Commands, source: Sqli
     assert [waiter.partition(" since ")[0] for waiter in row["waiters"]] == ["second"]
     assert "Shards: 1; held: 1" in commands.err
     assert commands.run("leases", "--consumer", "nobody") == 2
-    assert "there are: billing" in commands.err
+    assert "known consumers: billing" in commands.err
 
 
 def test_dead_letters_are_listed_tried_again_and_dropped(
@@ -138,16 +138,16 @@ def test_dead_letters_are_listed_tried_again_and_dropped(
     assert [row["number"] for row in commands.rows("dead-letters list")] == [1, 2]
     assert "open: 2" in commands.err
     assert [row["state"] for row in commands.rows("dead-letters retry", "1")] == ["retry"]
-    assert f"The next turn of {NAME} tries 1 events again" in commands.err
+    assert f"The next run of {NAME} retries 1 events" in commands.err
     assert commands.run("dead-letters drop", "1", "9", "--note", "no", "--yes") == 2
-    assert "there is no dead letter 9: nothing was changed" in commands.err
+    assert "dead letter 9 not found. Nothing was changed" in commands.err
     (row, _) = commands.rows("dead-letters drop", "1", "2", "--note", "booked by hand", "--yes")
     assert (row["state"], row["note"]) == ("dropped", "booked by hand")
     assert source.cursors(FEED, NAME)[0].ack == ulids(source)[1]
     assert commands.rows("dead-letters list", "--consumer", NAME) == []
     assert len(commands.rows("dead-letters list", "--all", "--feed", FEED)) == 2
     assert commands.run("dead-letters retry", "1") == 2
-    assert "dead letter 1 is dropped already" in commands.err
+    assert "dead letter 1 is already dropped" in commands.err
 
 
 def test_dropping_dead_letters_asks_first(
@@ -158,7 +158,7 @@ def test_dropping_dead_letters_asks_first(
     park_two(source)
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
     assert commands.run("dead-letters drop", "1", "--note", "no") == 1
-    assert "Do without 1 events?" in commands.err
+    assert "Discard 1 events?" in commands.err
     assert len(source.dead_letters()) == 2
 
 
@@ -242,8 +242,8 @@ def test_options_that_mean_nothing_are_refused(commands: Commands, source: Sqlit
     """Of a handler without one, of printing beside one, of another consumer; of unknown names all at once."""
     commands.rows(*CREATE)
     for words, complaint in (
-        ((NAME, "--handler-timeout", "1"), "--handler-timeout cannot be given, as without --handler"),
-        ((NAME, "--handler", "a:b", "--json", "{}"), "--json cannot be given, as --handler runs"),
+        ((NAME, "--handler-timeout", "1"), "--handler-timeout cannot be used without --handler"),
+        ((NAME, "--handler", "a:b", "--json", "{}"), "--json cannot be used with --handler"),
         ((NAME, "--json", '{"x": 1, "with_tid": 2}'), "unknown option 'x'"),
         ((NAME, "--handler", "nowhere:f"), "HandlerError: handler 'nowhere:f'"),
         (("nobody",), "airflow changefeed consumer create nobody"),
@@ -260,7 +260,7 @@ def test_a_name_that_several_feeds_have_needs_its_feed(commands: Commands, sourc
     commands.rows(*CREATE)
     commands.rows("consumer create", NAME, "--feed", "other")
     assert commands.run("consume", NAME, "--at-head") == 2
-    assert "name one by --feed" in commands.err
+    assert "choose one with --feed" in commands.err
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_adopting_asks_first_and_names_the_version(
     for answer, status in (("", 2), ("n\n", 1)):
         monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
         assert commands.run("cursor adopt", *OF) == status
-        assert "events come again, 0 are skipped. Move 1 cursors" in commands.err
+        assert "events will be repeated, 0 will be skipped. Move 1 cursors" in commands.err
         assert end_of(0) in commands.err
     message = commands.fails("cursor adopt", *OF, "--resource-version", str(version - 1))
     assert message.startswith("StaleVersionError: ")
@@ -183,7 +183,7 @@ def test_events_have_no_variable_to_resolve(
     create_consumer(exported, ConsumerSpec("billing", FEED), "earliest", by="test")
     for name, more in (("adopt", ()), ("publish", ()), ("rebuild", ("--path", str(tmp_path / "export")))):
         message = commands.fails(f"cursor {name}", "billing", "--feed", FEED, *more)
-        assert "is one of events" in message
+        assert "is not an export" in message
     commands.rows("cursor set", "billing", "--feed", FEED, "--to", "latest", "--yes")
     assert {str(row.ulid) for row in exported.cursors(FEED, "billing")} == {end_of(5)}
     assert Variable.get(variable_key(DATABASE, "billing", FEED), default_var=None) is None

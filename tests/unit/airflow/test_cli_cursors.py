@@ -48,7 +48,7 @@ def test_show_says_where_a_consumer_stands(commands: Commands, exported: SqliteF
     (gap,) = first["missing"]
     assert (gap["start"], gap["end"]) == ("2013-01-01T03:00:00Z", "2013-01-01T04:00:00Z")
     assert (first["lease_holder"], first["moved_by"], second["shard"]) == (None, "a run", "1")
-    assert "Cursors: 2; gaps that hold them: 2; Variable" in commands.err
+    assert "Cursors: 2; gaps before them: 2; Variable" in commands.err
     assert commands.rows("cursor show", *OF, "--shard", "1") == [second]
     assert (exported.cursors(FEED, CONSUMER), Variable.get(KEY)) == (before, text)
 
@@ -67,7 +67,7 @@ def test_show_says_what_a_variable_is(commands: Commands, exported: SqliteFeedSo
     old = Variable.get(KEY)
     Variable.delete(KEY)
     assert {row["variable"] for row in commands.rows("cursor show", *OF)} == {"missing"}
-    assert "missing, and is published again by the next run" in commands.err
+    assert "missing (the next run publishes it again)" in commands.err
     export(exported, 3)
     Variable.set(KEY, old)
     assert {row["variable"] for row in commands.rows("cursor show", *OF)} == {"older"}
@@ -120,11 +120,11 @@ def test_a_shard_that_is_not_there(commands: Commands, exported: SqliteFeedSourc
 @pytest.mark.parametrize(
     ("to", "place", "words"),
     [
-        (end_of(0), end_of(0), "12 events come again, 0 are skipped"),
-        (end_of(0).lower(), end_of(0), "12 events come again"),
-        ("2013-01-01T01:00:00Z", end_of(0), "12 events come again"),
-        ("earliest", str(Ulid.MIN), "18 events come again"),
-        ("latest", end_of(5), "0 events come again, 18 are skipped"),
+        (end_of(0), end_of(0), "12 events will be repeated, 0 will be skipped"),
+        (end_of(0).lower(), end_of(0), "12 events will be repeated"),
+        ("2013-01-01T01:00:00Z", end_of(0), "12 events will be repeated"),
+        ("earliest", str(Ulid.MIN), "18 events will be repeated"),
+        ("latest", end_of(5), "0 events will be repeated, 18 will be skipped"),
     ],
     ids=["ULID", "small letters", "time", "earliest", "latest"],
 )
@@ -140,9 +140,7 @@ def test_set_says_what_it_means_asks_and_moves(
     answer(monkeypatch, "y\n")
     rows = commands.rows("cursor set", *OF, "--to", to, "--why", "hour 2 was wrong")
     assert words in commands.err
-    assert (
-        f"Move 2 cursors of consumer {CONSUMER}, feed {FEED}, from the versions shown? [y/N]" in commands.err
-    )
+    assert f"Move 2 cursors of consumer {CONSUMER}, feed {FEED}? [y/N]" in commands.err
     assert end_of(2) in commands.err
     assert "version" in commands.err
     assert [(row["before"], row["after"], row["resource_version"]) for row in rows] == [
@@ -198,7 +196,7 @@ def test_versions_are_named_for_each_cursor(commands: Commands, exported: Sqlite
     """One alone needs no shard; nothing is asked then."""
     to = ("--to", end_of(0))
     message = commands.fails("cursor set", *OF, *to, "--resource-version", "2")
-    assert "2 cursors move: name the version of each with its shard, --resource-version 0=..." in message
+    assert "2 cursors move; give the version of each with its shard: --resource-version 0=..." in message
     message = commands.fails("cursor set", *OF, *to, "--resource-version", "0=2")
     assert "shard 1: no version named" in message
     twice = ("--resource-version", "0=2", "--resource-version", "0=3")
@@ -245,8 +243,8 @@ def test_a_version_of_the_future_is_refused(commands: Commands, exported: Sqlite
         ((), "required: --to"),
         (("--to", "latest", "--shard", "x"), "'x' is no shard"),
         (("--to", "latest", "--resource-version"), "expected one argument"),
-        (("--to", "latest", "--resource-version", "0"), "'0' is no resource version"),
-        (("--to", "latest", "--resource-version", "0=x"), "'x' is no resource version"),
+        (("--to", "latest", "--resource-version", "0"), "'0' is not a resource version"),
+        (("--to", "latest", "--resource-version", "0=x"), "'x' is not a resource version"),
         (("--to", "latest", "--resource-version", "x=1"), "'x' is no shard"),
     ],
     ids=lambda value: " ".join(value)[-40:] if isinstance(value, tuple) else "",
@@ -329,7 +327,9 @@ def test_a_change_that_cannot_be_undone(commands: Commands, exported: SqliteFeed
     assert "no change 99" in commands.fails("cursor reset", *OF, "--change", "99")
     first = commands.rows("cursor history", *OF)[-1]["number"]
     assert "nothing was before it" in commands.fails("cursor reset", *OF, "--change", str(first))
-    assert "leave --shard out" in commands.fails("cursor reset", *OF, "--change", "1", "--shard", "0")
+    assert "--shard cannot be combined with --change" in commands.fails(
+        "cursor reset", *OF, "--change", "1", "--shard", "0"
+    )
 
 
 # ---- what stands in the way

@@ -36,14 +36,14 @@ def test_read_changes_nothing(commands: Commands, database: str, source: SqliteF
     """It shows what is ordered only, and says what waits."""
     before = changes(database)
     assert commands.rows("read", "--feed", FEED, "--shard", "0") == []
-    assert "rows wait in the outbox: --drain orders them first" in commands.err
+    assert "events wait in the outbox; --drain orders them" in commands.err
     assert changes(database) == before
     source.drain(FEED)
     insert(database, range(36, 40), START)
     before = changes(database)
     rows = commands.rows("read", "--feed", FEED, "--shard", "0")
     assert [row["key"] for row in rows] == [{"id": number} for number in range(0, 36, 2)]
-    assert f"the last one that is ordered is {rows[-1]['ulid']}" in commands.err
+    assert f"the last ordered event is {rows[-1]['ulid']}" in commands.err
     assert changes(database) == before
 
 
@@ -183,12 +183,12 @@ def test_purge_names_what_holds_it_back(commands: Commands, source: SqliteFeedSo
     consume(source, START + HOUR)
     first, second = commands.rows("purge", *purge_arguments(NOON), "--yes")
     assert first["held_back_by"] == [
-        "the feed is sealed until 2013-01-01T01:00:00Z only",
-        f"consumer {CONSUMER} has acknowledged up to 2012-12-31T23:59:59.999Z",
+        "the feed is only sealed until 2013-01-01T01:00:00Z",
+        f"consumer {CONSUMER} has only acknowledged up to 2012-12-31T23:59:59.999Z",
     ]
     assert second["held_back_by"] == [
-        "the feed is sealed until 2013-01-01T01:00:00Z only",
-        f"consumer {CONSUMER} has not begun here and needs all",
+        "the feed is only sealed until 2013-01-01T01:00:00Z",
+        f"consumer {CONSUMER} has not begun in this shard and needs all of it",
     ]
     assert (first["rows"], second["rows"]) == (0, 0)
 
@@ -205,7 +205,7 @@ def test_every_consumer_that_holds_back_is_named() -> None:
     rows = [row("done", wanted), row("b", Ulid.MIN), row("a", Ulid.floor(START + HOUR))]
     found = held_back(Purged(0, 0, Ulid.floor(START)), wanted, state, rows)
     assert found == [
-        "consumer a has acknowledged up to 2013-01-01T01:00:00Z",
+        "consumer a has only acknowledged up to 2013-01-01T01:00:00Z",
         "consumer b has acknowledged nothing",
     ]
     assert held_back(Purged(0, 5, wanted), wanted, state, rows) == []
@@ -221,9 +221,9 @@ def test_consumers_of_events_that_hold_back_are_named() -> None:
     begins = {"mailer": Ulid.MIN, "new": Ulid.MIN, "from": parked, "behind": wanted}
     state = ShardStatus(0, NOON, None, NOON, Ulid.MIN, False)
     assert held_back(Purged(0, 0, Ulid.floor(START)), wanted, state, [row], begins, [dead_letter]) == [
-        "consumer from has acknowledged up to 2013-01-01T01:00:00Z",
-        "consumer mailer has acknowledged up to 2013-01-01T00:59:59.999Z, as dead letter 7 is open",
-        "consumer new has not begun here and needs all",
+        "consumer from has only acknowledged up to 2013-01-01T01:00:00Z",
+        "consumer mailer has only acknowledged up to 2013-01-01T00:59:59.999Z, because dead letter 7 is open",
+        "consumer new has not begun in this shard and needs all of it",
     ]
 
 
@@ -233,7 +233,7 @@ def test_purge_says_who_keeps_the_events_of_serialized_writers(commands: Command
         connection.execute('create table "nyc.Reading" (ulid blob, id integer primary key)')
     assert commands.run("setup-feed", "nyc.Reading", "--kind", FeedKind.SERIALIZED.value) == 0
     assert commands.run("purge", "--feed", "nyc.Reading", "--before", format_time(NOON), "--yes") == 0
-    assert "delete there what is no longer promised" in commands.err
+    assert "delete those that you no longer need there" in commands.err
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_a_place_that_is_not_in_the_feed(
         (("purge", "--feed", FEED, "--before", "1969-01-01T00:00:00Z"), "before 1970"),
         (("read", "--feed", FEED), "required: --shard"),
         (("read", "--feed", FEED, "--shard", "x"), "'x' is no shard"),
-        (("read", "--feed", FEED, "--shard", "0", "--limit", "0"), "'0' is no number"),
+        (("read", "--feed", FEED, "--shard", "0", "--limit", "0"), "'0' is not a whole number"),
         (("read", "--feed", FEED, "--shard", "0", "--after", "1:00"), "'1:00' is no time"),
         (("read", "--feed", FEED, "--shard", "0", "--after", "01ILO"), "'01ILO' is no ULID"),
         (("status", "--output", "xml"), "invalid choice: 'xml'"),

@@ -101,7 +101,7 @@ def test_sql_refuses_a_cache_that_is_none(capsys: pytest.CaptureFixture[str], ca
     with pytest.raises(SystemExit) as caught:
         run("sql", f"--sequence-cache={cache}")
     assert caught.value.code == 2
-    assert f"'{cache}' is no number" in capsys.readouterr().err
+    assert f"'{cache}' is not a whole number" in capsys.readouterr().err
 
 
 def test_the_embedded_source_needs_no_installation(commands: Commands, path: Path) -> None:
@@ -182,9 +182,9 @@ def test_a_table_that_cannot_become_a_feed(
         ((), "the following arguments are required: table"),
         (("shop.Order", "--kind", "both"), "invalid choice: 'both'"),
         (("shop.Order", "--shard-key-type", "text"), "invalid choice: 'text'"),
-        (("shop.Order", "--time-tolerance=-1"), "'-1' is no time: give seconds"),
-        (("shop.Order", "--time-tolerance", "nan"), "'nan' is no time"),
-        (("shop.Order", "--time-tolerance", "1h"), "'1h' is no time"),
+        (("shop.Order", "--time-tolerance=-1"), "'-1' is not a number of seconds"),
+        (("shop.Order", "--time-tolerance", "nan"), "'nan' is not a number of seconds"),
+        (("shop.Order", "--time-tolerance", "1h"), "'1h' is not a number of seconds"),
     ],
     ids=["table", "kind", "shards", "negative", "nan", "unit"],
 )

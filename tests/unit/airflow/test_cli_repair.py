@@ -70,9 +70,9 @@ def test_it_asks_with_what_would_take_the_values_places(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--null", "--cast", "--note", "x"), "--null and --cast exclude each other: give one of them"),
-        (("--value", "", "--present", "--note", "x"), "--value and --present exclude each other"),
-        (("--null",), "--note is missing: say why these values are right"),
+        (("--null", "--cast", "--note", "x"), "--null and --cast cannot be combined; use only one of them"),
+        (("--value", "", "--present", "--note", "x"), "--value and --present cannot be combined"),
+        (("--null",), "--note is missing; explain why these values are correct"),
         (("--present", "--note", "x"), "the table's row holds integer as well"),
     ],
 )

@@ -66,7 +66,7 @@ def test_status_is_a_table_for_people(commands: Commands, source: SqliteFeedSour
     source.begin_consumer("new", FEED, {1: Ulid.MIN}, by="test")
     assert commands.run("status", "-o", "plain") == 0
     words = " ".join(commands.out.split())
-    assert words.startswith("feed shard high_water sealed until head outbox consumer cursor lag ack lease")
+    assert words.startswith("feed shard high water sealed until head outbox consumer cursor lag ack lease")
     assert "2013-01-01T05:40:00Z no warehouse 2013-01-01T00:59:59.999Z 4:40:00 2012" in words
     assert "Z a task until 20" in words
     assert "2013-01-01T05:50:00Z no new start all" in words
@@ -131,7 +131,7 @@ def test_seal_takes_the_present_time(commands: Commands, source: SqliteFeedSourc
     assert {row["head_time"] for row in rows} == {"2013-01-01T05:40:00Z", "2013-01-01T05:50:00Z"}
     (until,) = {row["until"] for row in rows}
     assert format_time(before) <= until <= format_time(source.now())
-    assert f"is sealed until {until}; shards with events so far: 2" in commands.err
+    assert f"Sealed feed {FEED} until {until}; shards with events: 2" in commands.err
     assert not any(state.has_outbox for state in source.shards(FEED))
 
 

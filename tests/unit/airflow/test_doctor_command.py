@@ -140,7 +140,7 @@ def test_java_and_both_pysparks_are_checked(
     assert "pip install --force-reinstall --no-deps 'pyspark" in spark["remedy"]
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
     assert doctor(store, "-o", "json") == 0
-    assert "on this machine Spark's version (another Spark" in capsys.readouterr().err
+    assert "the version of Spark on this machine (Spark is missing" in capsys.readouterr().err
 
 
 def test_notes_alone_end_with_status_0(store: ExportStore, capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,10 +219,10 @@ def test_what_cannot_be_looked_at_ends_with_status_2(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--high-water-ahead", "0"), "'0' is no length of time"),
-        (("--outbox-age", "nan"), "'nan' is no length of time"),
-        (("--open-transaction", "soon"), "'soon' is no length of time"),
-        (("--idle-consumer", "1e9"), "'1e9' is no length of time"),
+        (("--high-water-ahead", "0"), "'0' is not a length of time"),
+        (("--outbox-age", "nan"), "'nan' is not a length of time"),
+        (("--open-transaction", "soon"), "'soon' is not a length of time"),
+        (("--idle-consumer", "1e9"), "'1e9' is not a length of time"),
         (("--role", "owner"), "invalid choice: 'owner'"),
     ],
     ids=lambda value: str(value)[:30],
