@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Everything a clone needs; only python3 (3.10 or later), make and Java (17 or later, for Spark) must be there.
+# Everything a clone needs; only python3 (3.10 or later), make and Java (17 or later, for Spark) must be there;
+# for tests of SQL Server's driver also three libraries of the system, which `make libraries` names.
 SHELL := bash
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
@@ -26,7 +27,7 @@ unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 # Some dozen processes of Airflow and Spark are started, each of which would compile a thousand modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java demo demo-mssql ui test browser stores soak tsql test-mssql bench lint format constraints build clean
+.PHONY: help setup java libraries demo demo-mssql ui test browser stores soak tsql test-mssql bench lint format constraints build clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -59,16 +60,25 @@ java: ## Check that Java 17 or later is there for Spark
 		exit 1; \
 	fi >&2
 
+libraries: ## Check that Microsoft's driver for SQL Server finds the libraries of the system that it needs
+	@[ "$$(uname)" != Linux ] || $(PYTHON) -c 'import ctypes.util, sys; \
+		sys.exit(not all(map(ctypes.util.find_library, ("ltdl", "krb5", "gssapi_krb5"))))' || { \
+		echo "Microsoft's driver for SQL Server needs libltdl, libkrb5 and libgssapi_krb5; at least one was not found."; \
+		echo "  Debian, Ubuntu:  sudo apt-get install libltdl7 libkrb5-3 libgssapi-krb5-2"; \
+		echo "  Fedora, RHEL:    sudo dnf install libtool-ltdl krb5-libs"; \
+		exit 1; \
+	} >&2
+
 demo: setup java ## Backfill real flights through Airflow and Spark, with proof (under 6 minutes)
 	@$(BIN)/python -m tests.system.demo
 
-demo-mssql: setup java ## The same on the SQL Server named by CHANGEFEED_TEST_MSSQL
+demo-mssql: setup java libraries ## The same on the SQL Server named by CHANGEFEED_TEST_MSSQL
 	@$(BIN)/python -m tests.system.demo --mssql
 
 ui: setup java ## Open Airflow's UI with a loaded feed and a week of hourly windows (PORT=8080)
 	@exec $(BIN)/python -m tests.system.ui --port "$(PORT)"
 
-test: setup java ## Run all tests but soak, tsql, browser and stores (under 10 minutes)
+test: setup java libraries ## Run all tests but soak, tsql, browser and stores (under 10 minutes)
 	@$(BIN)/python -m pytest -m "not soak and not tsql and not browser and not stores" -n $(WORKERS) $(PYTEST_ARGS)
 
 browser: setup ## Test the page in Airflow in a browser (needs chromium and chromedriver)
@@ -89,7 +99,7 @@ build/stores/bin/fake-gcs-server:
 stores: setup build/stores/node_modules/.bin/azurite-blob build/stores/bin/fake-gcs-server ## Test exports to Azure and Google Cloud Storage (needs Node.js and Go)
 	@$(BIN)/python -m pytest -m stores --timeout 900 -n $(WORKERS) $(PYTEST_ARGS) tests/integration/stores
 
-soak: setup java ## Run the long tests
+soak: setup java libraries ## Run the long tests
 	@$(BIN)/python -m pytest -m soak --timeout 7200 $(PYTEST_ARGS)
 
 tsql: setup ## Compile all T-SQL with Microsoft's compiler (needs Mono)
@@ -98,7 +108,7 @@ tsql: setup ## Compile all T-SQL with Microsoft's compiler (needs Mono)
 	$(BIN)/python -m pytest -m tsql $(PYTEST_ARGS) tests/tsql || status=1; \
 	exit $$status
 
-test-mssql: setup java ## Run all tests of SQL Server on CHANGEFEED_TEST_MSSQL, or on a container of Microsoft's
+test-mssql: setup java libraries ## Run all tests of SQL Server on CHANGEFEED_TEST_MSSQL, or on a container of Microsoft's
 	@$(BIN)/python -m tests.tools.mssql $(PYTEST_ARGS)
 
 bench: setup java ## Measure (about 12 minutes), and 20 more on the server named by CHANGEFEED_TEST_MSSQL
