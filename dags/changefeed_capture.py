@@ -2,24 +2,18 @@
 """
 ### Capture a table, export its changes and fold them back into its state.
 
-Nobody who writes `nyc.Board` has to be changed: `capture` has the database record each insert, update and
-delete, in the transaction that makes it. Enabling a capture is harmless to repeat, so the task is its
-migration. `export` writes the changes of the run's window to Parquet, `fold` the state that the table had at
-the window's end, into a folder of its own.
+The programs that write `nyc.Board` stay as they are. `capture` lets the database record each insert, update
+and delete, in the writer's transaction; enabling a capture again changes nothing. `export` writes the changes
+of the run's window to Parquet. `fold` writes the state that the table had at the window's end, into a folder
+of its own.
 
-* A capture sees what is changed from now on, so there is nothing to backfill before it was enabled.
-* *Trigger* exports the last complete hour, or the window given by `window_start` and `window_end`, in whole
-  units of `CHANGEFEED_CAPTURE_UNIT` seconds (3600).
-* Where the login of the connection may not make triggers, a DBA enables the capture once, and the task goes.
-
-Where things are: the environment variables `CHANGEFEED_CAPTURED_TABLE`, `CHANGEFEED_EXPORT_PATH`,
-`CHANGEFEED_FOLD_PATH`, `CHANGEFEED_CONN_ID` and `CHANGEFEED_SPARK_CONN_ID`. Windows with fewer rows than
-`CHANGEFEED_LOCAL_BELOW` (100,000) are written without Spark.
+* A capture records changes from the moment it is enabled, so there is nothing to backfill before that.
+* *Trigger* exports the last complete hour, or the window from `window_start` to `window_end`, in whole units.
+* If the connection's login may not create triggers, let a DBA enable the capture, and delete the first task.
 """
 
 from __future__ import annotations
 
-import os
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -35,20 +29,18 @@ from airflow_changefeed import (
     window_params,
 )
 
-TABLE = os.environ.get("CHANGEFEED_CAPTURED_TABLE", "nyc.Board")
-PATH = os.environ.get("CHANGEFEED_EXPORT_PATH", "/tmp/changefeed-export")  # noqa: S108 - to try it out
-FOLD_PATH = os.environ.get("CHANGEFEED_FOLD_PATH", "/tmp/changefeed-folded")  # noqa: S108 - likewise
-CONN_ID = os.environ.get("CHANGEFEED_CONN_ID", "changefeed_default")
-SPARK_CONN_ID = os.environ.get("CHANGEFEED_SPARK_CONN_ID", "spark_default")
-LOCAL_BELOW = int(os.environ.get("CHANGEFEED_LOCAL_BELOW", "100000"))
-UNIT = timedelta(seconds=int(os.environ.get("CHANGEFEED_CAPTURE_UNIT", "3600")))
+CONN_ID = "changefeed_default"
+SPARK_CONN_ID = "spark_default"
+PATH = "/tmp/changefeed-export"
+FOLD_PATH = "/tmp/changefeed-folded"
+UNIT = timedelta(hours=1)
 CAPTURE = CaptureSpec(
-    # Two shards, by the key: what happens to one flight stays in order.
-    tables=(TableCapture(TABLE, shard="FlightID % 2"),),
-    # Else an update that gives a row another key would lose the old one, and could not be folded.
+    # Two shards, by the key: the changes of one flight stay in order.
+    tables=(TableCapture("nyc.Board", shard="FlightID % 2"),),
+    # Without it, an update that changes a row's key would lose the old key, and could not be folded.
     key_change=KeyChange.DELETE_INSERT,
     with_sequence=True,
-    # It would be a trigger on the database's DDL, which is a DBA's to decide.
+    # The guard is a trigger on the database's DDL: ask your DBA before you enable it.
     guard_schema=False,
 )
 
@@ -66,7 +58,7 @@ with DAG(
 
     @task
     def capture() -> str:
-        """Have the changes recorded, from the first run on; the rows that are there are recorded as well."""
+        """Record all changes from the first run on, and the rows that are there now."""
         return ChangefeedHook(CONN_ID).source().enable_capture(CAPTURE, snapshot=True).name
 
     export = ChangefeedToParquetOperator(
@@ -77,13 +69,13 @@ with DAG(
         unit=UNIT,
         changefeed_conn_id=CONN_ID,
         conn_id=SPARK_CONN_ID,
-        local_below=LOCAL_BELOW,
+        local_below=100_000,  # rows; smaller windows are written without Spark
         max_active_tis_per_dag=2,
     )
 
     @task.short_circuit
     def has_changed(exported: dict[str, Any]) -> bool:
-        """Leave the fold out where nothing happened: the state is that of the window before."""
+        """Skip the fold if the window has no changes: the state is that of the window before."""
         return bool(exported["rows"])
 
     fold = ChangefeedFoldOperator(
@@ -92,7 +84,7 @@ with DAG(
         path=PATH,
         output_path=FOLD_PATH,
         conn_id=SPARK_CONN_ID,
-        # Holds for backfills too, which ignore a DAG's max_active_runs: each one starts a Spark.
+        # Each run starts Spark, and backfills ignore the DAG's max_active_runs.
         max_active_tis_per_dag=1,
     )
     capture() >> export

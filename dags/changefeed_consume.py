@@ -1,28 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-### Do something for each event of a feed, once and in order.
+### Handle each event of a feed once, in order.
 
-`count_flights` is called for each event, in the transaction that consumes it: what it writes by its
-connection is committed together with the consumption, or not at all. A run consumes what lies before the end
-of its window; what a handler fails at ten times is parked as a dead letter, and the run fails until somebody
-has resolved it (`airflow changefeed dead-letters list`).
+`count_flights` is called for each event, in the transaction that consumes it: its writes and the consumption
+are committed together, or not at all. A run consumes the events before the end of its window. An event that
+fails ten times is parked as a dead letter, and the run fails until somebody resolves it
+(`airflow changefeed dead-letters list`).
 
-* Another process of the same consumer, a second run or `airflow changefeed consume airports`, shares the work
-  by shard; no event is handled by two.
-* A run that is cleared finds its events consumed already, and does nothing: a consumer goes on, it does not
-  go back. To do something again for last March, make another consumer that begins there.
-* Work that is done elsewhere may be done twice after a crash; `event.id` tells that it is the same.
+* Other processes of the same consumer, such as a second run or `airflow changefeed consume airports`, share
+  the work by shard. No two of them handle the same event.
+* A run that is cleared finds its events consumed and does nothing: a consumer only goes forward. To handle
+  last March again, create another consumer that begins there.
+* Work outside the feed's database may be repeated after a crash; `event.id` is the same then.
 
-The table of the work is the user's own:
+Create the table of the results yourself:
 `create table nyc.Airport (origin varchar(3) primary key, flights int)`.
-
-Where things are: the environment variables `CHANGEFEED_FEED`, `CHANGEFEED_CONN_ID` and
-`CHANGEFEED_WORK_TABLE` (in the embedded source a table's name with its dot is one name, in quotes).
 """
 
 from __future__ import annotations
 
-import os
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +29,11 @@ from airflow_changefeed import ChangefeedHook, ConsumerSpec, create_consumer, wi
 if TYPE_CHECKING:
     from airflow_changefeed.consumers.events.event import FeedEvent
 
-FEED = os.environ.get("CHANGEFEED_FEED", "nyc.Flight")
-CONN_ID = os.environ.get("CHANGEFEED_CONN_ID", "changefeed_default")
-TABLE = os.environ.get("CHANGEFEED_WORK_TABLE", '"nyc.Airport"')
+CONN_ID = "changefeed_default"
+FEED = "nyc.Flight"
 CONSUMER = "airports"
+# In SQLite the dot is part of the name; on SQL Server write "nyc.Airport".
+TABLE = '"nyc.Airport"'
 
 
 with DAG(
@@ -52,7 +49,7 @@ with DAG(
 
     @task
     def create() -> None:
-        """Make the consumer, which is harmless to repeat; no purge passes it from then on."""
+        """Create the consumer, which is safe to repeat. From then on no purge passes it."""
         from airflow_changefeed.core.consumer import OnPoison
 
         source = ChangefeedHook(CONN_ID).source()
@@ -65,8 +62,8 @@ with DAG(
         """Count the flights of each airport."""
         row = event.row or {}
         cursor = connection.cursor()
-        cursor.execute(f"update {TABLE} set flights = flights + 1 where origin = ?", (row["origin"],))  # noqa: S608 - our own
+        cursor.execute(f"update {TABLE} set flights = flights + 1 where origin = ?", (row["origin"],))
         if cursor.rowcount == 0:
-            cursor.execute(f"insert into {TABLE} (origin, flights) values (?, 1)", (row["origin"],))  # noqa: S608 - likewise
+            cursor.execute(f"insert into {TABLE} (origin, flights) values (?, 1)", (row["origin"],))
 
     create() >> count_flights()

@@ -2,19 +2,23 @@
 """
 ### Export a change feed, one file.
 
-Each day becomes 24 hours of Parquet files below `CHANGEFEED_EXPORT_PATH`, complete and without duplicates.
-Start a *Backfill* for the past, or *Trigger* a day or any window of whole hours again: it is replaced as a
-whole.
+Each run exports a day as 24 hourly windows of Parquet files, complete and without duplicates. Start a
+*Backfill* for the past. *Trigger* exports a day, or any window of whole hours, again and replaces it.
 """
 
 from __future__ import annotations
 
-import os
 from datetime import datetime, timedelta, timezone
 
 from airflow.sdk import DAG, CronDataIntervalTimetable
 
 from airflow_changefeed import ChangefeedToParquetOperator, window_params
+
+CONN_ID = "changefeed_default"
+SPARK_CONN_ID = "spark_default"
+FEED = "nyc.Flight"
+PATH = "/tmp/changefeed-export"
+
 
 with DAG(
     "changefeed_quickstart",
@@ -27,11 +31,11 @@ with DAG(
 ):
     ChangefeedToParquetOperator(
         task_id="export",
-        feed=os.environ.get("CHANGEFEED_FEED", "nyc.Flight"),
-        path=os.environ.get("CHANGEFEED_EXPORT_PATH", "/tmp/changefeed-export"),  # noqa: S108 - to try it
+        feed=FEED,
+        path=PATH,
         consumer="warehouse",
         unit=timedelta(hours=1),
-        changefeed_conn_id=os.environ.get("CHANGEFEED_CONN_ID", "changefeed_default"),
-        conn_id=os.environ.get("CHANGEFEED_SPARK_CONN_ID", "spark_default"),
+        changefeed_conn_id=CONN_ID,
+        conn_id=SPARK_CONN_ID,
         retries=2,
     )

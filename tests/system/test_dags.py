@@ -21,14 +21,16 @@ from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.system.demo.board import Board
 from tests.system.demo.captured import check, whole
 from tests.system.demo.embedded import EmbeddedEngine
+from tests.system.example_dags import DAGS, copy_dags
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag
 
-DAGS = Path(__file__).resolve().parents[2] / "dags"
 FEED, CONSUMER = "nyc.Flight", "warehouse"
 START = datetime(2013, 1, 1, tzinfo=timezone.utc)
 DAY = timedelta(days=1)
+#: The unit of the capture's export.
+SECOND = timedelta(seconds=1)
 NAMES = sorted(path.stem for path in DAGS.glob("*.py"))
 
 pytestmark = [pytest.mark.airflow]
@@ -51,7 +53,10 @@ def feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteFeedSource:
                 (number % 3, hint, number),
             )
         connection.commit()
-    monkeypatch.setenv("CHANGEFEED_EXPORT_PATH", str(tmp_path / "out"))
+    dags = copy_dags(
+        tmp_path / "dags", PATH=str(tmp_path / "out"), FOLD_PATH=str(tmp_path / "folded"), UNIT=SECOND
+    )
+    monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(dags))
     monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps({"conn_type": "sqlite", "host": path}))
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
     return source
@@ -124,14 +129,11 @@ def run(
 
 
 @pytest.mark.spark
-def test_a_day_then_an_hour_then_a_chosen_window_are_exported(
-    feed: SqliteFeedSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_day_then_an_hour_then_a_chosen_window_are_exported(feed: SqliteFeedSource, tmp_path: Path) -> None:
     """
     The daily DAG, by a real spark-submit, and the hourly one, without Spark, share output and cursor; a third
     one, which Airflow runs because windows are complete, reads the day's.
     """
-    monkeypatch.setenv("CHANGEFEED_LOCAL_BELOW", "1000")
     hour = timedelta(hours=1)
     window = {"window_start": "2013-01-02T01:00:00Z", "window_end": "2013-01-02T03:00:00Z"}
     result = run(
@@ -147,7 +149,7 @@ def test_a_day_then_an_hour_then_a_chosen_window_are_exported(
     variable = json.loads(text)
     assert {shard["ulid"] for shard in variable["shards"].values()} == {str(min(places(feed)))}
     (followed,) = result["results"][1]
-    assert [read["rows"] for read in followed] == [read["told"] for read in followed] == [60] * 24
+    assert [read["rows"] for read in followed] == [read["expected"] for read in followed] == [60] * 24
     assert followed[-1]["window"] == "[2013-01-01T23:00:00Z, 2013-01-02T00:00:00Z)"
 
 
@@ -160,10 +162,7 @@ def test_a_captured_table_is_exported_and_folded(
 
     Each committed change is an event, nothing that was rolled back is, and they fold into the table.
     """
-    second = timedelta(seconds=1)
     engine = EmbeddedEngine(tmp_path / "board.db")
-    monkeypatch.setenv("CHANGEFEED_CAPTURE_UNIT", "1")
-    monkeypatch.setenv("CHANGEFEED_FOLD_PATH", str(tmp_path / "folded"))
     monkeypatch.setenv(f"AIRFLOW_CONN_{engine.conn_id.upper()}", json.dumps(engine.connection))
     with engine.made():
         board = Board(engine)
@@ -171,11 +170,11 @@ def test_a_captured_table_is_exported_and_folded(
         board.write(60)
         with closing(SqliteFeedSource(str(engine.path))) as source:
             # Airflow needs longer to start than this second lasts.
-            window = whole(board.begun, source.now(), second)
+            window = whole(board.begun, source.now(), SECOND)
         conf = {"window_start": format_time(window.start), "window_end": format_time(window.end)}
         run(tmp_path / "home", ("changefeed_capture", window.start, conf))
         out = tmp_path / "out"
-        result = check(out, tmp_path / "folded", window, board.made, engine.board_rows(), second)
+        result = check(out, tmp_path / "folded", window, board.made, engine.board_rows(), SECOND)
     assert min(result.exported[name] for name in ("add", "upd", "del")) > 0
     assert board.rolled_back > 0
     assert result.exported == board.made

@@ -21,6 +21,7 @@ from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.verify.verify import verify
 from tests.examples import examples
+from tests.system.example_dags import copy_dags
 
 FEEDS = ("nyc.Flight", "nyc.Weather")
 START = datetime(2013, 3, 30, tzinfo=timezone.utc)
@@ -48,9 +49,9 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteFeedSource:
                     (number % 2, hint, number),
                 )
             connection.commit()
-    monkeypatch.setenv("CHANGEFEED_EXPORT_PATH", str(tmp_path / "out"))
     monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps({"conn_type": "sqlite", "host": path}))
-    monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(Path(__file__).parent / "dags"))
+    dags = copy_dags(tmp_path / "own-dags", Path(__file__).parent / "dags", PATH=str(tmp_path / "out"))
+    monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(dags))
     monkeypatch.setenv("AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION", "False")
     monkeypatch.setenv("JAVA_HOME", "/none")
     return source

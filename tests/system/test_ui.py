@@ -161,7 +161,7 @@ def read_until(process: subprocess.Popen[str], words: str) -> None:
 
 def left(folder: Path) -> list[str]:
     """Command lines of what still runs below a folder: Airflow, tasks, Spark, the database."""
-    home = Surroundings(folder).home(env={}, fresh=False)
+    home = Surroundings(folder).home(fresh=False)
     postgres = [process for process in psutil.process_iter() if str(folder) in command_line(process)]
     return [command_line(process) for process in [*home.processes(), *postgres]]
 

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import os
 from datetime import datetime, timedelta, timezone
 
 from airflow.sdk import DAG, CronDataIntervalTimetable
 
 from airflow_changefeed import ChangefeedSensor, ChangefeedToParquetOperator
 
+PATH = "/tmp/changefeed-export"
 FEEDS = ["nyc.Flight", "nyc.Weather"]
 
 with DAG(
@@ -21,7 +21,7 @@ with DAG(
     wait = ChangefeedSensor.partial(task_id="wait", consumer="warehouse", poke_interval=1).expand(feed=FEEDS)
     export = ChangefeedToParquetOperator.partial(
         task_id="export",
-        path=os.environ["CHANGEFEED_EXPORT_PATH"],
+        path=PATH,
         consumer="warehouse",
         unit=timedelta(hours=1),
         local_below=1000,

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import os
 from datetime import datetime, timedelta, timezone
 
 from airflow.sdk import DAG, CronPartitionTimetable
 
 from airflow_changefeed import ChangefeedSensor, ChangefeedToParquetOperator
+
+PATH = "/tmp/changefeed-export"
 
 with DAG(
     "partitioned",
@@ -20,7 +21,7 @@ with DAG(
     export = ChangefeedToParquetOperator(
         task_id="export",
         feed="nyc.Flight",
-        path=os.environ["CHANGEFEED_EXPORT_PATH"],
+        path=PATH,
         consumer="warehouse",
         unit=timedelta(hours=1),
         local_below=10_000,

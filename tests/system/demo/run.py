@@ -53,7 +53,7 @@ class Demo:
     """
 
     def __init__(self, folder: Path, server: Engine | None = None, console: Console | None = None) -> None:
-        surroundings = Surroundings(folder, server)
+        self.surroundings = surroundings = Surroundings(folder, server)
         self.folder = folder
         self.engine = surroundings.engine
         self.export = surroundings.export
@@ -63,12 +63,8 @@ class Demo:
         self.tries: dict[str, int] = {}
         self.home = surroundings.home(
             connections=surroundings.connections,
-            env={
-                # Live, the DAGs would begin with today's last hour, in which nothing flew.
-                "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
-                # Captured events happen now, and nobody waits for an hour to end.
-                "CHANGEFEED_CAPTURE_UNIT": str(int(MINUTE.total_seconds())),
-            },
+            # Live, the DAGs would begin with today's last hour, in which nothing flew.
+            env={"AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False"},
         )
 
     def run(self) -> bool:
@@ -92,6 +88,8 @@ class Demo:
 
     def _run(self, begun: float) -> bool:
         loaded = self._load()
+        # Captured events happen now, and nobody waits for an hour to end.
+        self.surroundings.write_dags(UNIT=MINUTE)
         with self._board() as board, self.home:
             self.console.print(
                 f"Airflow is up at {self.home.url}, healthy after {time.monotonic() - begun:.0f} s"
@@ -239,7 +237,7 @@ class Demo:
         for run in runs:
             self.console.print(f"Run {run.run_id}: {run.state}, {self.tries[run.run_id]} tries")
         self.console.print(
-            f"{rows:,} rows in {seconds:.0f} s of Airflow ({rows / seconds:,.0f} rows/s with {len(runs)} "
+            f"{rows:,} rows in {seconds:.0f} s of Airflow ({rows / seconds:,.0f} rows/s with {DAYS} "
             f"Spark starts and a killed task); {loaded.rows:,} events stay in the feed for you to export"
         )
         is_moved = self._show_cursors(cursors, windows[-1])

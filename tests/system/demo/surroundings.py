@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.system.airflow_home import AirflowHome
-from tests.system.airflow_settings import PROJECT
 from tests.system.demo.embedded import EmbeddedEngine
 from tests.system.demo.engine import Engine
-from tests.system.demo.flights import BOARD, FEED
+from tests.system.example_dags import copy_dags
 
 DAILY, HOURLY, FOLLOW = "changefeed_quickstart", "changefeed_hourly", "changefeed_follow"
 CAPTURING = "changefeed_capture"
@@ -59,20 +58,29 @@ class Surroundings:
             "spark_default": {"conn_type": "spark", "host": "local[2]"},
         }
 
-    def home(self, *, env: Mapping[str, str], **options: Any) -> AirflowHome:
+    def write_dags(self, **constants: object) -> None:
         """
-        Return an Airflow, not started, with the project's DAGs for these flights.
+        Write copies of the example DAGs for these flights.
+
+        :param constants: further constants at their top.
+        """
+        copy_dags(
+            self.folder / "dags",
+            CONN_ID=self.engine.conn_id,
+            PATH=str(self.export),
+            FOLD_PATH=str(self.folded),
+            **constants,
+        )
+
+    def home(self, *, env: Mapping[str, str] | None = None, **options: Any) -> AirflowHome:
+        """
+        Return an Airflow, not started, for the DAGs that :meth:`write_dags` writes.
 
         :param env: further environment.
         :param options: further arguments of :class:`AirflowHome`.
         """
-        own = {
-            "CHANGEFEED_CONN_ID": self.engine.conn_id,
-            "CHANGEFEED_FEED": FEED,
-            "CHANGEFEED_CAPTURED_TABLE": BOARD,
-            "CHANGEFEED_EXPORT_PATH": str(self.export),
-            "CHANGEFEED_FOLD_PATH": str(self.folded),
-            # Seconds; Airflow's own default of five minutes is for people who have them.
-            "AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "5",
-        }
-        return AirflowHome(self.folder / "airflow", dags=PROJECT / "dags", env={**own, **env}, **options)
+        # Seconds; Airflow's own default of five minutes is for people who have them.
+        own = {"AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "5"}
+        return AirflowHome(
+            self.folder / "airflow", dags=self.folder / "dags", env={**own, **(env or {})}, **options
+        )

@@ -116,9 +116,7 @@ class Ui:
     # -- before Airflow runs -------------------------------------------------------------------------------
 
     def _home(self) -> AirflowHome:
-        # An hour of flights is small: the task itself writes it sooner than a Spark would have started.
-        env = {"CHANGEFEED_LOCAL_BELOW": "10000"}
-        return self.surroundings.home(env=env, fresh=False, port=self.port)
+        return self.surroundings.home(fresh=False, port=self.port)
 
     def _lock_folder(self) -> None:
         try:
@@ -143,6 +141,7 @@ class Ui:
         self.console.print(f"  {loaded.rows:,} events in {loaded.seconds:.1f} s")
 
     def _write_home_files(self) -> None:
+        self.surroundings.write_dags()
         for name, text in HOME_FILES.items():
             path = self.home.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
