@@ -19,8 +19,7 @@ from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.unit import range_from, range_to
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError
-from airflow_changefeed.export.result import ExportResult
-from airflow_changefeed.export.summary import MOST_NAMED, named
+from airflow_changefeed.export.result import MOST_NAMED, ExportResult, named
 from airflow_changefeed.output.claims import check_same
 from airflow_changefeed.output.layout import ManifestName
 from airflow_changefeed.output.read import UnitFile, units_and_files

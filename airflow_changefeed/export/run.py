@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from airflow_changefeed.core.plan import Plan
-from airflow_changefeed.export.part_task import gather, plan_parts, task_name, write_parts
+from airflow_changefeed.export.parts import gather, plan_parts, task_name, write_parts
 from airflow_changefeed.export.progress import ProgressWatch
 from airflow_changefeed.export.result import ErrorFacts, ExportResult, write_result
 from airflow_changefeed.output.commit import begin, commit, end

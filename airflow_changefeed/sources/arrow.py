@@ -7,8 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from airflow_changefeed.exceptions import SchemaChangedError
+from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.ulid import UlidRange
+from airflow_changefeed.exceptions import IncompleteReadError, SchemaChangedError
 from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -147,3 +150,27 @@ def check_schema(found: pa.Schema, schema: pa.Schema, feed: str) -> None:
         f"{'; '.join(changed) or 'their order'}; retry",
         feed=feed,
     )
+
+
+def check_order(batch: pa.RecordBatch, last: str, range_: UlidRange, feed: str, shard: Shard) -> str:
+    """
+    Check that a batch goes on in ascending ULIDs within its range.
+
+    :param last: last ULID of the batch before, exclusive; the beginning of the range for the first one.
+    :return: the batch's last ULID.
+    :raises IncompleteReadError: the source gave events out of order or outside the range; transient.
+    """
+    if batch.num_rows == 0:
+        return last
+    # ULIDs as text sort as they do as numbers.
+    ulids = batch.column(ULID_COLUMN)
+    first, final = ulids[0].as_py(), ulids[-1].as_py()
+    ascends = batch.num_rows == 1 or pc.all(pc.less(ulids.slice(0, len(ulids) - 1), ulids.slice(1))).as_py()
+    if not (ascends and first > last and final <= str(range_.upto)):
+        raise IncompleteReadError(
+            f"feed {feed!r}, shard {shard}: the source gave events out of order or outside ({range_.after}, "
+            f"{range_.upto}], between {first} and {final}; retry",
+            feed=feed,
+            shard=shard,
+        )
+    return str(final)

@@ -22,11 +22,11 @@ from airflow_changefeed.capture.shapes import shaped_batch
 from airflow_changefeed.core.feed import INTEGER_SHARD_BITS, shard_text
 from airflow_changefeed.core.plan import Shape
 from airflow_changefeed.exceptions import ColumnTypeError, IncompleteReadError
-from airflow_changefeed.export.batch_order import check_order
 from airflow_changefeed.export.planner import check_shape
 from airflow_changefeed.output.read import SHARD_COLUMN
 from airflow_changefeed.output.structs import struct_fields
 from airflow_changefeed.sources import open_source
+from airflow_changefeed.sources.arrow import check_order
 from airflow_changefeed.sources.base import FeedReader, FeedSource
 from airflow_changefeed.spark.filters import narrow
 from airflow_changefeed.spark.options import ReadOptions, parse_options

@@ -8,7 +8,6 @@ Its last line says how it ended, and the result says it to the operator.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -78,14 +77,10 @@ def run_fold(
                 running.conf.set(name, setting)
 
 
-def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    own = {"fold": "JSON of what to fold", "result": "where to say how it ended"}
-    return job_arguments("fold_job.py", "Fold a capture's export on Spark.", own).parse_args(arguments)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job, and return its exit status."""
-    options = _arguments(arguments)
+    own = {"fold": "JSON of what to fold", "result": "where to say how it ended"}
+    options = job_arguments("fold_job.py", "Fold a capture's export on Spark.", own).parse_args(arguments)
     watch(options.watch_pid, say)
     try:
         # Both before either is looked into: the connection goes in any case.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.exceptions import TerminalError
 from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.export.part_task import gather
+from airflow_changefeed.export.parts import gather
 from airflow_changefeed.export.progress import ProgressWatch, size_text
 from airflow_changefeed.export.result import ErrorFacts, ExportResult
 from airflow_changefeed.export.run import Written, run_attempt
@@ -51,30 +51,24 @@ def run_plan(
     :param report: takes one line of progress.
     :raises ChangefeedError: ours, also when it was raised in a task.
     """
-    return run_attempt(store, plan, lambda: _write(spark(), store, plan, connection, report))
 
+    def write() -> Written:
+        running = spark()
+        cores = int(running.sparkContext.defaultParallelism)
+        tasks = group(plan, cores)
+        write_tasks = WriteParts(
+            plan.feed, plan.path, plan.attempt, plan.options, connection, tuple(tasks), plan.database
+        )
+        report(
+            f"changefeed job: feed {plan.feed}, attempt {plan.attempt}: {plan.rows} rows in "
+            f"{len(plan.units)} units, {len(tasks)} tasks on {cores} cores"
+        )
+        numbers = running.range(0, len(tasks), 1, len(tasks))
+        with ProgressWatch(store.files, plan, report):
+            rows = numbers.mapInArrow(write_tasks, FACTS_SCHEMA).collect()
+        return gather((json.loads(row["facts"]) for row in rows), plan.feed, len(tasks))
 
-def _write(
-    spark: SparkSession,
-    store: ExportStore,
-    plan: Plan,
-    connection: JobConnection,
-    report: Callable[[str], None],
-) -> Written:
-    """Let Spark's tasks write all parts, and return what they wrote."""
-    cores = int(spark.sparkContext.defaultParallelism)
-    tasks = group(plan, cores)
-    write = WriteParts(
-        plan.feed, plan.path, plan.attempt, plan.options, connection, tuple(tasks), plan.database
-    )
-    report(
-        f"changefeed job: feed {plan.feed}, attempt {plan.attempt}: {plan.rows} rows in {len(plan.units)} "
-        f"units, {len(tasks)} tasks on {cores} cores"
-    )
-    numbers = spark.range(0, len(tasks), 1, len(tasks))
-    with ProgressWatch(store.files, plan, report):
-        rows = numbers.mapInArrow(write, FACTS_SCHEMA).collect()
-    return gather((json.loads(row["facts"]) for row in rows), plan.feed, len(tasks))
+    return run_attempt(store, plan, write)
 
 
 def session(app_name: str) -> SparkSession:
@@ -125,14 +119,10 @@ def job_arguments(prog: str, description: str, own: Mapping[str, str]) -> argpar
     return parser
 
 
-def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    own = {"plan": "JSON of the plan"}
-    return job_arguments("job.py", "Run a changefeed export plan on Spark.", own).parse_args(arguments)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job, and return its exit status."""
-    options = _arguments(arguments)
+    own = {"plan": "JSON of the plan"}
+    options = job_arguments("job.py", "Run a changefeed export plan on Spark.", own).parse_args(arguments)
     watch(options.watch_pid, say)
     try:
         # Both before either is looked into: the connection goes in any case.

@@ -14,7 +14,7 @@ import pyarrow as pa
 from airflow_changefeed.core.plan import ExportOptions, Plan
 from airflow_changefeed.exceptions import ConnectionNotUsableError
 from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.export.part_task import PlannedPart, plan_parts, task_name, write_parts
+from airflow_changefeed.export.parts import PlannedPart, plan_parts, task_name, write_parts
 from airflow_changefeed.export.result import ErrorFacts
 from airflow_changefeed.sources.arrow import byte_strings
 from airflow_changefeed.storage.files import open_files
@@ -81,8 +81,9 @@ class WriteParts:
         from airflow_changefeed.sources import open_source
 
         files = open_files(self.path, self.connection.storage_options)
+        bulk = {"bulk_reader": "adbc"} if self.connection.source.get("type") == "sqlite" else {}
         # Spark gives a worker process one task at a time, so nobody else here has the source open.
-        source = open_source(self.connection.source, **_bulk(self.connection))
+        source = open_source(self.connection.source, **bulk)
         try:
             if (found := source.identity().id) != self.database:
                 raise ConnectionNotUsableError(
@@ -101,10 +102,6 @@ class WriteParts:
             )
         finally:
             source.close()
-
-
-def _bulk(connection: JobConnection) -> dict[str, str]:
-    return {"bulk_reader": "adbc"} if connection.source.get("type") == "sqlite" else {}
 
 
 def _facts(rows: list[dict[str, Any]]) -> pa.RecordBatch:

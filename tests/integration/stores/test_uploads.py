@@ -10,7 +10,7 @@ import pytest
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.doctor import output as doctor_output
 from airflow_changefeed.exceptions import SupersededError, TransientError
-from airflow_changefeed.export.part_task import gather, plan_parts, write_parts
+from airflow_changefeed.export.parts import gather, plan_parts, write_parts
 from airflow_changefeed.export.result import ExportResult, take_result, write_result
 from airflow_changefeed.output.commit import commit, end
 from airflow_changefeed.verify.findings import FindingKind

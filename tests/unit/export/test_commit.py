@@ -14,7 +14,7 @@ import pytest
 
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.exceptions import IncompleteReadError, SupersededError, TransientError
-from airflow_changefeed.export.part_task import gather, plan_parts, write_parts
+from airflow_changefeed.export.parts import gather, plan_parts, write_parts
 from airflow_changefeed.export.result import ExportResult, take_result, write_result
 from airflow_changefeed.output import commit as commit_module
 from airflow_changefeed.output.commit import begin, commit, end

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.exceptions import ColumnTypeError
-from airflow_changefeed.export.range_writer import _OpenFile
+from airflow_changefeed.export.parts import PartFile
 from airflow_changefeed.output.dataset import arrow_type
 from airflow_changefeed.output.schemas import wider_type
 from airflow_changefeed.output.store import ExportStore
@@ -224,7 +225,7 @@ def test_leaves_are_null_where_their_struct_is() -> None:
 
 def _written(folder: Path, table: pa.Table) -> pq.ParquetFile:
     (batch,) = table.combine_chunks().to_batches()
-    file = _OpenFile(LocalFiles(str(folder)), f"{folder}/a.parquet", table.schema, "zstd", batch)
+    file = PartFile(LocalFiles(str(folder)), f"{folder}/a.parquet", table.schema, ExportOptions(), batch)
     file.write(batch)
     facts = file.finish()
     assert read_facts(ExportStore(str(folder), "f"), f"{folder}/a.parquet", "a.parquet") == facts

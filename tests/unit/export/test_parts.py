@@ -22,9 +22,9 @@ from airflow_changefeed.exceptions import (
     TerminalError,
     TransientError,
 )
-from airflow_changefeed.export import range_writer
+from airflow_changefeed.export import parts
 from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.export.range_writer import write_part
+from airflow_changefeed.export.parts import write_part
 from airflow_changefeed.export.result import ErrorFacts, ExportResult, take_result, write_result
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import LocalFiles, open_files
@@ -98,13 +98,15 @@ def test_a_stream_out_of_order_is_refused(tmp_path: Path, batches: tuple[list[in
 
 def test_large_rows_go_to_small_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row group holds a bounded number of bytes, however unequal the rows; a row beyond it has its own."""
-    monkeypatch.setattr(range_writer, "ROW_GROUP_BYTES", 1000)
+    monkeypatch.setattr(parts, "ROW_GROUP_BYTES", 1000)
     schema = pa.schema([("changefeed_ulid", pa.string()), ("raw", pa.binary())])
     sizes = [10] * 40 + [5000] + [300] * 5
     texts = [str(Ulid.of_int(number + 1)) for number in range(len(sizes))]
     values = {"changefeed_ulid": texts, "raw": [b"x" * size for size in sizes]}
     batch = pa.RecordBatch.from_pydict(values, schema)
-    file = range_writer._OpenFile(LocalFiles(str(tmp_path)), f"{tmp_path}/a.parquet", schema, "NONE", batch)
+    file = parts.PartFile(
+        LocalFiles(str(tmp_path)), f"{tmp_path}/a.parquet", schema, ExportOptions(compression="none"), batch
+    )
     file.write(batch)
     facts = file.finish()
     assert facts.rows == len(sizes)

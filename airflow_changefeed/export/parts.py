@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Parts of export units: how a plan is cut into them, how a task writes them, and what the driver gathers.
+
+A task runs on Spark, or in the process that made the plan. It streams a range of the feed into Parquet files,
+and checks and sums on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_changefeed.capture.shapes import shaped_batch, shaped_schema
+from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
+from airflow_changefeed.core.manifest import FileFacts, combine_checksums
+from airflow_changefeed.core.plan import ExportOptions, Plan, Shape
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.unit import range_from, range_to
+from airflow_changefeed.exceptions import IncompleteReadError, InvalidArgumentError, SchemaChangedError
+from airflow_changefeed.export.progress import TaskProgress
+from airflow_changefeed.output.layout import Layout, parse_unit, unit_key
+from airflow_changefeed.output.store import StagedFile
+from airflow_changefeed.output.structs import leaves, schema_texts
+from airflow_changefeed.sources.arrow import check_order, check_schema
+from airflow_changefeed.sources.base import ULID_COLUMN, FeedReader
+from airflow_changefeed.storage.files import Files
+from airflow_changefeed.verify.checksum import checksum
+
+#: Bytes of Arrow buffers that become one row group; the writer holds about as much again.
+ROW_GROUP_BYTES = 64 * 1024 * 1024
+#: Part of the first rows by which it is decided whether a column's values repeat.
+_SAMPLE_PART = 8
+
+#: A file's facts, and what completes its upload; nothing where it is not uploaded.
+WrittenFile = tuple[FileFacts, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class PlannedPart:
+    """
+    A part of a unit.
+
+    :param unit: number of the unit in the plan, from 0.
+    :param rows: estimated.
+    :param content: JSON values, all that its task must know.
+    """
+
+    unit: int
+    rows: int
+    content: Mapping[str, Any]
+
+
+def plan_parts(plan: Plan) -> list[PlannedPart]:
+    """Return the parts of all units with rows, those of a shard in their order."""
+    parts = []
+    for number, planned in enumerate(plan.units):
+        for part, range_ in enumerate(planned.parts):
+            content = {
+                "unit": number,
+                "part": part,
+                "shard": shard_text(planned.unit.shard),
+                "folder": unit_key(planned.unit),
+                **range_to(range_),
+            }
+            parts.append(PlannedPart(number, planned.rows // len(planned.parts), content))
+    return parts
+
+
+def task_name(number: int, task_attempt: int) -> str:
+    """Return the name of a task's own folder; its twins and retries have others."""
+    return f"{number:05d}-{task_attempt}"
+
+
+def write_parts(
+    source: FeedReader,
+    files: Files,
+    *,
+    feed: str,
+    attempt: int,
+    options: ExportOptions,
+    task: str,
+    parts: Iterable[Mapping[str, Any]],
+) -> Iterator[dict[str, Any]]:
+    """
+    Write parts one after the other, and yield facts as JSON values: the schema, then one for each file.
+
+    :param source: open, and left so.
+    :param task: see :func:`task_name`.
+    :param parts: the contents of :func:`plan_parts`.
+    :raises ChangefeedError: a part cannot be read or written.
+    """
+    layout = Layout(files.root, feed)
+    home = f"{layout.writing(attempt)}/{task}"
+    progress = TaskProgress(files, f"{home}/progress.json")
+    schema = source.schema(feed)
+    yield {"schema": schema_texts(shaped_schema(schema, options.shape, feed=feed))}
+    for part in parts:
+        shard = parse_shard(part["shard"])
+        folder = f"{home}/{part['folder']}"
+        if files.has_uploads:
+            # Uploads are unseen until they are completed, so they go where the files stay.
+            unit = parse_unit(shard, part["folder"].rpartition("/")[2])
+            if unit is None:
+                raise InvalidArgumentError(f"{part['folder']} names no unit")
+            folder = layout.placed(unit, attempt)
+        for facts, upload in write_part(
+            source,
+            files,
+            folder,
+            schema=schema,
+            feed=feed,
+            shard=shard,
+            range_=range_from(part),
+            part=part["part"],
+            options=options,
+            progress=partial(progress.add, part["shard"]),
+        ):
+            path = "" if upload else f"writing/{task}/{part['folder']}/{facts.name}"
+            yield StagedFile(part["unit"], path, facts, upload).to_dict()
+    progress.write()
+
+
+def write_part(
+    source: FeedReader,
+    files: Files,
+    folder: str,
+    *,
+    schema: pa.Schema,
+    feed: str,
+    shard: Shard,
+    range_: UlidRange,
+    part: int,
+    options: ExportOptions,
+    progress: Callable[[int, int], None] = lambda rows, size: None,
+) -> Iterator[WrittenFile]:
+    """
+    Write the events of a range to Parquet files, and yield the facts of each as it is finished, and what
+    completes its upload.
+
+    :param folder: where the files go; this task's own.
+    :param schema: that of ``source.schema(feed)``, asked once for many parts; the files have its columns in
+        the shape of the options.
+    :param part: number of the range within its unit, from 0; part of the files' names.
+    :param progress: called with the rows and bytes of each finished batch.
+    :raises IncompleteReadError: the source gave events out of order or outside the range.
+    :raises SchemaChangedError: it gives other columns than ``schema``.
+    :raises InvalidArgumentError: a shape that the feed's events cannot have.
+    """
+    written = shaped_schema(schema, options.shape, feed=feed)
+    stream = source.stream(feed, shard, range_, batch_rows=options.batch_rows, on_missing=options.on_missing)
+    file: PartFile | None = None
+    number, before, last = 0, 0, str(range_.after)
+    try:
+        for batch in stream:
+            check_schema(batch.schema, schema, feed)
+            last = check_order(batch, last, range_, feed, shard)
+            # JSON takes more room: what becomes JSON at once stays below what Arrow's texts hold.
+            pieces = iter([batch]) if options.shape is Shape.TYPED else _bounded(batch)
+            # Else it would be held while the source reads the next one; as is each name below.
+            del batch
+            for piece in pieces:
+                rows, offset = shaped_batch(piece, options.shape, feed=feed), 0
+                del piece
+                while offset < rows.num_rows:
+                    if file is None:
+                        name = f"part-{part:05d}-{number:05d}.parquet"
+                        file = PartFile(files, f"{folder}/{name}", written, options, rows.slice(offset))
+                        number, before = number + 1, 0
+                    some = rows.slice(offset, options.target_file_rows - file.rows)
+                    file.write(some)
+                    offset += some.num_rows
+                    progress(some.num_rows, file.size - before)
+                    before = file.size
+                    if file.is_full(options):
+                        done, file = (file.finish(), file.upload), None
+                        yield done
+                    del some
+                del rows
+        if file is not None:
+            done, file = (file.finish(), file.upload), None
+            yield done
+    except BaseException as error:
+        if file is not None:
+            file.abandon(error)
+        raise
+    finally:
+        # A generator that is left behind would keep its connection until it is collected.
+        close = getattr(stream, "close", None)
+        if close is not None:
+            close()
+
+
+class PartFile:
+    """A Parquet file that is being written."""
+
+    def __init__(
+        self, files: Files, path: str, schema: pa.Schema, options: ExportOptions, first: pa.RecordBatch
+    ) -> None:
+        self.name = path.rpartition("/")[2]
+        self.rows = 0
+        self._checksums: list[int] = []
+        self._first: Ulid | None = None
+        self._last = Ulid.MIN
+        self._opened: AbstractContextManager[Any] = files.writer(path)
+        self._sink = self._opened.__enter__()
+        dictionaries: Any = _repeating(first)
+        compression = "NONE" if options.compression == "none" else options.compression
+        self._parquet = pq.ParquetWriter(
+            self._sink, schema, compression=compression, version="2.6", use_dictionary=dictionaries
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+        return int(self._sink.tell())
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add rows, in row groups of bounded bytes; a row that is larger has one of its own."""
+        for batch in _bounded(rows):
+            self._parquet.write_batch(batch)
+            self._checksums.append(checksum(batch))
+            self.rows += batch.num_rows
+            ulids = batch.column(ULID_COLUMN)
+            self._last = Ulid.parse_text(ulids[-1].as_py())
+            self._first = self._first or Ulid.parse_text(ulids[0].as_py())
+
+    def is_full(self, options: ExportOptions) -> bool:
+        """Whether the next rows go to another file."""
+        return self.rows >= options.target_file_rows or (
+            options.target_file_bytes is not None and self.size >= options.target_file_bytes
+        )
+
+    @property
+    def upload(self) -> Mapping[str, Any]:
+        """What completes its upload once it is finished; nothing where it is not uploaded."""
+        return getattr(self._sink, "receipt", {})
+
+    def finish(self) -> FileFacts:
+        """Close the file and say what is in it."""
+        self._parquet.close()
+        size = self.size
+        self._opened.__exit__(None, None, None)
+        return FileFacts(
+            self.name,
+            self.rows,
+            size,
+            self._first or Ulid.MIN,
+            self._last,
+            combine_checksums(self._checksums),
+        )
+
+    def abandon(self, error: BaseException) -> None:
+        """Close a file that will not be used."""
+        try:
+            self._parquet.close()
+        finally:
+            self._opened.__exit__(type(error), error, error.__traceback__)
+
+
+def _bounded(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut rows into batches of bounded bytes; a row that is larger is one of its own."""
+    waiting = [rows]
+    while waiting:
+        batch = waiting.pop()
+        if batch.num_rows > 1 and batch.nbytes > ROW_GROUP_BYTES:
+            half = batch.num_rows // 2
+            waiting += [batch.slice(half), batch.slice(0, half)]
+        else:
+            yield batch
+
+
+def _repeating(batch: pa.RecordBatch) -> list[str]:
+    """
+    Return the columns, and the leaves of structs, whose values repeat, by the first rows.
+
+    A dictionary of values that do not repeat makes files larger, and looking for repetitions that are not
+    there took a third of the writing.
+    """
+    rows = batch.slice(0, batch.num_rows // _SAMPLE_PART)
+    columns = zip(rows.schema.names, rows.columns, strict=True)
+    return [
+        path
+        for name, column in columns
+        for path, values in leaves(name, column)
+        if len(values.unique()) <= rows.num_rows / 2
+    ]
+
+
+def gather(facts: Iterable[dict[str, Any]], feed: str, tasks: int) -> tuple[list[StagedFile], dict[str, str]]:
+    """
+    Sort out what tasks yielded.
+
+    :param tasks: how many there were.
+    :return: the files, and column name to Arrow type.
+    :raises IncompleteReadError: a task did not report.
+    :raises SchemaChangedError: two tasks saw different columns.
+    """
+    written: list[StagedFile] = []
+    schemas: list[dict[str, str]] = []
+    for value in facts:
+        if "schema" in value:
+            schemas.append(value["schema"])
+        else:
+            written.append(StagedFile.from_dict(value))
+    if len(schemas) != tasks:
+        raise IncompleteReadError(f"{tasks} tasks ran, {len(schemas)} of them reported; retry")
+    if any(schema != schemas[0] for schema in schemas):
+        raise SchemaChangedError(f"the columns of feed {feed!r} changed while it was read; retry", feed=feed)
+    return written, schemas[0]
