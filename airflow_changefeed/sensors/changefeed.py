@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.configuration import conf
@@ -15,17 +15,15 @@ from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import TransientError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.hooks.changefeed_context import (
-    airflow_errors,
+from airflow_changefeed.hooks.changefeed_arguments import (
     check_arguments,
-    consumer_problems,
-    lock_timeout_problems,
-    name_problems,
+    check_consumer_name,
+    check_lock_timeout,
+    check_name,
+    check_window,
     parse_shards,
-    run_window,
-    shard_problems,
-    window_problems,
 )
+from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_window
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 
 if TYPE_CHECKING:
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
 
     from airflow_changefeed.core.feed import Shard
     from airflow_changefeed.core.window import Window
-    from airflow_changefeed.cursors.new_events import PollResult
     from airflow_changefeed.triggers.changefeed import ChangefeedTrigger
 
 
@@ -90,31 +87,42 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
         self.skip_without_new_events = skip_without_new_events
         self.lock_timeout = lock_timeout
         self.deferrable = deferrable
-        check_arguments(self, self._problems())
+        self._check()
 
-    def _problems(self) -> list[str]:
-        """List what is wrong with the arguments, but those that are not rendered yet."""
-        return [
-            *name_problems("feed", self.feed),
-            *consumer_problems(self.consumer),
-            *name_problems("changefeed_conn_id", self.changefeed_conn_id),
-            *shard_problems(self.shards),
-            *window_problems(self.window_start, self.window_end),
-            *lock_timeout_problems(self.lock_timeout),
-        ]
+    def _check(self) -> None:
+        check_arguments(
+            self,
+            (check_name, "feed", self.feed),
+            (check_consumer_name, self.consumer),
+            (check_name, "changefeed_conn_id", self.changefeed_conn_id),
+            (parse_shards, self.shards),
+            (check_window, self.window_start, self.window_end),
+            (check_lock_timeout, self.lock_timeout),
+        )
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once; when deferrable and there is nothing yet, leave the waiting to the triggerer."""
+        from airflow_changefeed.cursors.new_events import poll
+
         try:
-            answer = self._poll_once(context)
+            with airflow_errors():
+                self._check()
+                window, shards = self._window(context), parse_shards(self.shards)
+                source = ChangefeedHook(self.changefeed_conn_id, lock_timeout=self.lock_timeout).source()
+                found = poll(source, self.feed, self.consumer, shards, window.end if window else None)
+            answer = self._answer(found.to_dict(), found.has_ended)
         except TransientError as error:
             if not (self.deferrable and self.silent_fail):
                 raise
-            # Looked over in the triggerer, too; here it would keep a worker.
+            # The triggerer goes on after errors, too; here the task would keep a worker.
             self.log.error("Sensor poke failed: %s: %s", type(error).__name__, error)
             answer = PokeReturnValue(is_done=False)
         if self.deferrable and not answer:
-            self._leave(context)
+            self.defer(
+                trigger=self._trigger(context),
+                method_name=self.execute_complete.__name__,
+                timeout=timedelta(seconds=self.timeout),
+            )
         return answer
 
     def execute_complete(self, context: Context, event: object = None) -> dict[str, Any]:
@@ -143,32 +151,16 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
         except (AirflowSensorTimeout, AirflowSkipException) as error:
             # Of soft_fail and never_fail a skip is made, from the timeout.
             if isinstance(error, AirflowSensorTimeout) or isinstance(error.__cause__, AirflowSensorTimeout):
-                answer = self._check_last(context)
-                if answer:
-                    return answer.xcom_value
+                # Here, and not in the triggerer again.
+                self.deferrable = False
+                try:
+                    answer = self.poke(context)
+                except (AirflowFailException, TransientError):
+                    self.log.warning("The last look before the timeout failed", exc_info=True)
+                else:
+                    if answer:
+                        return answer.xcom_value
             raise
-
-    def _poll_once(self, context: Context) -> PokeReturnValue:
-        with airflow_errors():
-            poll_result = self._look(context)
-        return self._answer(poll_result.to_dict(), poll_result.has_ended)
-
-    def _check_last(self, context: Context) -> PokeReturnValue | None:
-        try:
-            return self._poll_once(context)
-        except (AirflowFailException, TransientError):
-            self.log.warning("The last look before the timeout failed", exc_info=True)
-            return None
-
-    def _look(self, context: Context) -> PollResult:
-        from airflow_changefeed.cursors.new_events import poll
-
-        check_arguments(self, self._problems())
-        window = self._window(context)
-        source = ChangefeedHook(self.changefeed_conn_id, lock_timeout=self.lock_timeout).source()
-        return poll(
-            source, self.feed, self.consumer, parse_shards(self.shards), window.end if window else None
-        )
 
     def _window(self, context: Context) -> Window | None:
         return run_window(context, self.window_start, self.window_end)
@@ -191,13 +183,6 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
                 ", and the window has ended" if has_ended else " yet",
             )
         return PokeReturnValue(is_done=bool(new_events) or has_ended, xcom_value=new_events)
-
-    def _leave(self, context: Context) -> NoReturn:
-        self.defer(
-            trigger=self._trigger(context),
-            method_name=self.execute_complete.__name__,
-            timeout=timedelta(seconds=self.timeout),
-        )
 
     def _trigger(self, context: Context) -> ChangefeedTrigger:
         from airflow_changefeed.triggers.changefeed import MOST_FAILURES, ChangefeedTrigger

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -34,42 +34,42 @@ class FeedPoll:
         return FeedStatus.of(self.at, [(*shard, after.get(shard[0])) for shard in self.shards])
 
 
-#: Looks at feeds, each with the consumers whose cursors are wanted, and answers for each feed.
-PollFeeds = Callable[[Mapping[str, Sequence[str]]], Mapping[str, FeedPoll | Exception]]
-
-
-def answer(asks: Sequence[Ask], poll: PollFeeds) -> list[FeedStatus | Exception]:
-    """
-    Answer all who ask, from one look at each feed.
-
-    :return: in the order of asking; a name that no consumer can have is refused for that one alone.
-    """
-    refused: dict[str, InvalidArgumentError] = {}
+def wanted_of(asks: Sequence[Ask]) -> dict[str, list[str]]:
+    """Return each feed to look at, with the consumers whose cursors are wanted."""
     wanted: dict[str, dict[str, None]] = {}
     for feed, consumer in asks:
         if consumer is None:
             wanted.setdefault(feed, {})
-            continue
-        try:
-            check_consumer(consumer)
-        except InvalidArgumentError as error:
-            refused[consumer] = error
-        else:
+        elif _refusal(consumer) is None:
             wanted.setdefault(feed, {})[consumer] = None
-    polls = poll({feed: list(consumers) for feed, consumers in wanted.items()}) if wanted else {}
-
-    def one(feed: str, consumer: str | None) -> FeedStatus | Exception:
-        if consumer in refused:
-            return refused[consumer]
-        found = polls[feed]
-        return found if isinstance(found, Exception) else found.poll(consumer)
-
-    return [one(feed, consumer) for feed, consumer in asks]
+    return {feed: list(consumers) for feed, consumers in wanted.items()}
 
 
-def only(answers: Sequence[FeedStatus | Exception]) -> FeedStatus:
-    """Return the one answer, or raise it."""
-    (found,) = answers
-    if isinstance(found, Exception):
-        raise found
+def answers(asks: Sequence[Ask], polls: Mapping[str, FeedPoll | Exception]) -> list[FeedStatus | Exception]:
+    """
+    Answer all who ask, from one look at each feed of :func:`wanted_of`.
+
+    :return: in the order of asking; a name that no consumer can have is refused for that one alone.
+    """
+    found: list[FeedStatus | Exception] = []
+    for feed, consumer in asks:
+        refusal = _refusal(consumer) if consumer is not None else None
+        one = polls[feed] if refusal is None else refusal
+        found.append(one if isinstance(one, Exception) else one.poll(consumer))
     return found
+
+
+def _refusal(consumer: str) -> InvalidArgumentError | None:
+    try:
+        check_consumer(consumer)
+    except InvalidArgumentError as error:
+        return error
+    return None
+
+
+def only(found: Sequence[FeedStatus | Exception]) -> FeedStatus:
+    """Return the one answer, or raise it."""
+    (one,) = found
+    if isinstance(one, Exception):
+        raise one
+    return one

@@ -19,7 +19,7 @@ from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.mssql.feed.poll import poll
 from airflow_changefeed.sources.mssql.feed.types import stored_type
 from airflow_changefeed.sources.mssql.names import as_time, as_ulid, quote
-from airflow_changefeed.sources.polls import answer, only
+from airflow_changefeed.sources.polls import answers, only, wanted_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,12 +95,11 @@ class MssqlReader:
         facts = {"feed": asks[0][0], "consumer": asks[0][1]} if len(asks) == 1 else {}
         if not facts and len(feeds) == 1:
             facts = {"feed": asks[0][0]}
-        return answer(
-            asks,
-            lambda wanted: self.database.ask(
-                lambda session: poll(session, self.database.schema, wanted), **facts
-            ),
-        )
+        wanted = wanted_of(asks)
+        if not wanted:
+            return answers(asks, {})
+        schema = self.database.schema
+        return answers(asks, self.database.ask(lambda session: poll(session, schema, wanted), **facts))
 
     def read_feed(self, feed: str, shard: Shard, after: Ulid, page_size: int = 1000) -> Page:
         """See the protocol."""

@@ -52,11 +52,22 @@ def _look(
     connection: sqlite3.Connection, database: SqliteDatabase, feed: str, consumers: Sequence[str]
 ) -> tuple[FeedTables, list[Row]]:
     tables, definition = _LEARNED.get((database.path, feed), (_with_outbox(feed), None))
-    rows = _try(connection, tables, consumers)
+    values = {
+        "feed": tables.info.name,
+        "kind": tables.info.kind.value,
+        "consumers": json.dumps(list(consumers)),
+    }
+    try:
+        rows: list[Row] = connection.execute(poll_sql(tables), values).fetchall()
+    except sqlite3.OperationalError as error:
+        if "no such" not in str(error):
+            raise
+        rows = []  # the feed does not have these tables
     if not rows or rows[0][0] is None or definition not in (None, rows[0][0]):
         with database.snapshot(connection):
             tables = load_feed(connection, feed)
-            rows = _rows(connection, tables, consumers)
+            values |= {"feed": tables.info.name, "kind": tables.info.kind.value}
+            rows = connection.execute(poll_sql(tables), values).fetchall()
         if tables.is_serialized or tables.capture is not None:
             _LEARNED[database.path, feed] = (tables, rows[0][0] or "")
         else:
@@ -86,25 +97,6 @@ def _read(
 def _with_outbox(feed: str) -> FeedTables:
     """Return the tables of a feed with an outbox, of which all is known but what a look does not need."""
     return FeedTables(FeedInfo(feed, FeedKind.OUTBOX, "int", (), ()), 0, 0)
-
-
-def _try(connection: sqlite3.Connection, tables: FeedTables, consumers: Sequence[str]) -> list[Row]:
-    """Return the rows of a look; none where the feed has not these tables."""
-    try:
-        return _rows(connection, tables, consumers)
-    except sqlite3.OperationalError as error:
-        if "no such" not in str(error):
-            raise
-        return []
-
-
-def _rows(connection: sqlite3.Connection, tables: FeedTables, consumers: Sequence[str]) -> list[Row]:
-    values = {
-        "feed": tables.info.name,
-        "kind": tables.info.kind.value,
-        "consumers": json.dumps(list(consumers)),
-    }
-    return connection.execute(poll_sql(tables), values).fetchall()
 
 
 def poll_sql(tables: FeedTables) -> str:

@@ -30,7 +30,7 @@ from airflow_changefeed.exceptions import (
     PurgedError,
 )
 from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Ask, Capabilities, FeedStatus, RangePart
-from airflow_changefeed.sources.polls import answer, only
+from airflow_changefeed.sources.polls import answers, only, wanted_of
 from airflow_changefeed.sources.sqlite.capture.repair import first_unexportable
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, load_feeds
@@ -94,7 +94,8 @@ class SqliteReader:
 
     def poll_many(self, asks: Sequence[Ask]) -> list[FeedStatus | Exception]:
         """See the protocol."""
-        return answer(asks, lambda wanted: poll(self.database, wanted))
+        wanted = wanted_of(asks)
+        return answers(asks, poll(self.database, wanted) if wanted else {})
 
     def read_feed(self, feed: str, shard: Shard, after: Ulid, page_size: int = 1000) -> Page:
         """See the protocol."""
