@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.hooks.changefeed_context import (
-    airflow_errors,
+from airflow_changefeed.hooks.changefeed_arguments import (
     check_arguments,
-    name_problems,
+    check_name,
+    check_window,
     parse_shards,
-    run_window,
-    shard_problems,
-    window_problems,
 )
+from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_window
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 from airflow_changefeed.hooks.changefeed_output import storage_options
 
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_changefeed.core.feed import Shard
-    from airflow_changefeed.sources.base import FeedReader
-    from airflow_changefeed.verify.findings import Report
 
 #: So many findings go through Airflow's database and into the error; the log names all.
 MOST_NAMED = 100
@@ -79,32 +75,23 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
         self.shards = shards
         self.window_start = window_start
         self.window_end = window_end
-        check_arguments(self, self._problems())
+        self._check()
 
-    def _problems(self) -> list[str]:
-        """List what is wrong with the arguments, but those that are not rendered yet."""
-        return [
-            *name_problems("feed", self.feed),
-            *name_problems("path", self.path),
-            *shard_problems(self.shards),
-            *window_problems(self.window_start, self.window_end),
-        ]
+    def _check(self) -> None:
+        check_arguments(
+            self,
+            (check_name, "feed", self.feed),
+            (check_name, "path", self.path),
+            (parse_shards, self.shards),
+            (check_window, self.window_start, self.window_end),
+        )
 
+    @airflow_errors()
     def execute(self, context: Context) -> dict[str, Any]:
         """Verify the run's window."""
-        with airflow_errors():
-            report = self._verify(context)
-            result = report.to_dict(most=MOST_NAMED)
-            if report.damage:
-                # Airflow keeps no result of a task that fails.
-                context["ti"].xcom_push(key="return_value", value=result)
-            report.check(most=MOST_NAMED)
-        return result
-
-    def _verify(self, context: Context) -> Report:
         from airflow_changefeed.verify.verify import verify_export
 
-        check_arguments(self, self._problems())
+        self._check()
         window = run_window(context, self.window_start, self.window_end)
         report = verify_export(
             self.path,
@@ -113,12 +100,14 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
             window.end if window else None,
             parse_shards(self.shards),
             storage_options(self.path, self.path_conn_id),
-            source=self._source(),
+            source=ChangefeedHook(self.changefeed_conn_id).source() if self.changefeed_conn_id else None,
         )
         for finding in report.findings:
             (self.log.error if finding.is_damage else self.log.warning)("%s", finding)
         self.log.info("Feed %s, %s: %s", report.feed, window or "the whole export", report.summary)
-        return report
-
-    def _source(self) -> FeedReader | None:
-        return ChangefeedHook(self.changefeed_conn_id).source() if self.changefeed_conn_id else None
+        result = report.to_dict(most=MOST_NAMED)
+        if report.damage:
+            # Airflow keeps no result of a task that fails.
+            context["ti"].xcom_push(key="return_value", value=result)
+        report.check(most=MOST_NAMED)
+        return result

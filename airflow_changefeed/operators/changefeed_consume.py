@@ -13,14 +13,8 @@ from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import InvalidWindowError, LeaseHeldError, PoisonError, StoppedError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.hooks.changefeed_context import (
-    airflow_errors,
-    check_arguments,
-    name_problems,
-    parse_shards,
-    run_window,
-    shard_problems,
-)
+from airflow_changefeed.hooks.changefeed_arguments import check_arguments, check_name, parse_shards
+from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_window
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 
 if TYPE_CHECKING:
@@ -95,14 +89,10 @@ class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
         self.register_timeout = register_timeout
         self.changefeed_conn_id = changefeed_conn_id
         self._is_killed = False
-        check_arguments(self, self._problems())
+        self._check()
 
-    def _problems(self) -> list[str]:
-        problems = [
-            *name_problems("feed", self.feed),
-            *name_problems("consumer", self.consumer),
-            *shard_problems(self.shards),
-        ]
+    def _check(self) -> None:
+        problems = []
         if self.until not in UNTIL:
             problems.append(f"until must be one of {', '.join(UNTIL)}, not {self.until!r}")
         if self.batch != "transaction" and (
@@ -112,23 +102,28 @@ class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
         handler: object = self.handler
         if not callable(handler) and not isinstance(handler, str):
             problems.append(f"handler must be a callable or its name, not {handler!r}")
-        return problems
+        check_arguments(
+            self,
+            (check_name, "feed", self.feed),
+            (check_name, "consumer", self.consumer),
+            (parse_shards, self.shards),
+            problems=problems,
+        )
 
     def on_kill(self) -> None:
         """End after the event that is being handled; the task then fails, and may be retried."""
         self._is_killed = True
 
+    @airflow_errors()
     def execute(self, context: Context) -> dict[str, Any]:
         """Consume."""
-        with airflow_errors():
-            check_arguments(self, self._problems())
-            end = self._end(context)
-            hook = ChangefeedHook(self.changefeed_conn_id)
-            source = hook.source()
-            try:
-                return self._consume(source, end, self.bound_handler(context))
-            finally:
-                source.close()
+        self._check()
+        end = self._end(context)
+        source = ChangefeedHook(self.changefeed_conn_id).source()
+        try:
+            return self._consume(source, end, self.bound_handler(context))
+        finally:
+            source.close()
 
     def _end(self, context: Context) -> datetime | None:
         """Return the end of the run's window; None where it consumes to the head."""

@@ -7,16 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.exceptions import InvalidArgumentError, InvalidWindowError, TransientError
-from airflow_changefeed.hooks.changefeed_context import (
-    airflow_errors,
-    check_arguments,
-    is_template,
-    name_problems,
-    parse_moment,
-    run_name,
-    run_window,
-)
+from airflow_changefeed.exceptions import InvalidWindowError, TransientError
+from airflow_changefeed.hooks.changefeed_arguments import check_arguments, check_name, parse_at
+from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_name, run_window
 from airflow_changefeed.hooks.changefeed_job import job_folder
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_submit import TEMPLATED, ChangefeedSparkOperator, take_own
@@ -68,7 +61,9 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
         path_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        taken = take_own(kwargs, JOB_NAME)
+        wrong = [
+            f"{name} cannot be given: a fold runs a job of its own" for name in take_own(kwargs, JOB_NAME)
+        ]
         super().__init__(**kwargs)
         self.feed = feed
         self.path = path
@@ -76,39 +71,22 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
         self.table = table
         self.at = at
         self.path_conn_id = path_conn_id
-        check_arguments(
-            self,
-            [*self._problems(), *(f"{name} cannot be given: a fold runs a job of its own" for name in taken)],
-        )
+        self._check(wrong)
 
-    def _problems(self) -> list[str]:
-        """List what is wrong with the arguments, but those that are not rendered yet."""
-        problems = [
-            *name_problems("feed", self.feed),
-            *name_problems("path", self.path),
-            *name_problems("output_path", self.output_path),
-        ]
+    def _check(self, wrong: Sequence[str] = ()) -> None:
+        checks = [(check_name, name, getattr(self, name)) for name in ("feed", "path", "output_path")]
         if self.table is not None:
-            problems += name_problems("table", self.table)
-        if not is_template(self.at):
-            try:
-                parse_moment(self.at)
-            except InvalidArgumentError as problem:
-                problems.append(f"at: {problem.message}")
-        return problems
+            checks.append((check_name, "table", self.table))
+        check_arguments(self, *checks, (parse_at, self.at), problems=wrong)
 
-    # The provider's own returns nothing.
+    @airflow_errors()
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
         """Fold at the run's time."""
-        with airflow_errors():
-            return self._fold(context).to_dict()
-
-    def _fold(self, context: Context) -> State:
         from airflow_changefeed.export.job_connection import JobConnection
         from airflow_changefeed.folding.states import new_attempt
         from airflow_changefeed.folding.task import FoldTask
 
-        check_arguments(self, self._problems())
+        self._check()
         at, run = self._time(context), run_name(context)
         # A fold reads no database.
         connection = JobConnection({}, storage_options(self.path, self.path_conn_id))
@@ -119,10 +97,14 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
             files["fold"].write_text(task.to_json(), encoding="utf-8")
             connection.save(str(files["connection"]))
             self._prepare("fold_job", files)
-            return self._run(context, files["result"])
+            state = self._run(context, files["result"])
+        self.log.info(
+            "Table %s at %s: %s rows in %s", state.table, state.at.isoformat(), state.rows, state.path
+        )
+        return state.to_dict()
 
     def _time(self, context: Context) -> datetime:
-        at = parse_moment(self.at)
+        at = parse_at(self.at)
         if at is not None:
             return at
         window = run_window(context, None, None)
@@ -151,9 +133,4 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
             raise told.error.to_error() from failure
         if failure is not None or told.state is None:
             raise failure or TransientError(f"the Spark job of task {self.task_id!r} says nothing; retry")
-        self.log.info("Table %s at %s: %s rows in %s", *_words(told.state))
         return told.state
-
-
-def _words(state: State) -> tuple[str, str, int, str]:
-    return state.table, state.at.isoformat(), state.rows, state.path

@@ -20,7 +20,7 @@ from sqlalchemy import Select, func, select
 
 from airflow_changefeed.core.feed import Shard, parse_shard
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.hooks.changefeed_context import is_template
+from airflow_changefeed.hooks.changefeed_arguments import is_template
 
 #: Airflow option with connections that the page shows besides those that DAGs name.
 SECTION, OPTION = "changefeed", "page_connections"

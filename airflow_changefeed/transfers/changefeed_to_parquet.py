@@ -3,35 +3,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.assets.changefeed import emit, export_alias
-from airflow_changefeed.exceptions import ChangefeedError, InvalidWindowError, TransientError
+from airflow_changefeed.exceptions import (
+    ChangefeedError,
+    InvalidArgumentError,
+    InvalidWindowError,
+    TransientError,
+)
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.hooks.changefeed_context import (
+from airflow_changefeed.hooks.changefeed_arguments import (
     BATCH,
-    airflow_errors,
     check_arguments,
-    check_ended,
-    check_no_window_asked,
-    consumer_problems,
-    lock_timeout_problems,
-    mode_problems,
-    name_problems,
-    option_problems,
+    check_consumer_name,
+    check_lock_timeout,
+    check_mode,
+    check_name,
+    check_rows,
+    check_window,
     parse_options,
     parse_shards,
     parse_unit,
-    row_problems,
+    with_shape,
+)
+from airflow_changefeed.hooks.changefeed_context import (
+    airflow_errors,
+    check_ended,
+    check_no_window_asked,
     run_name,
     run_window,
-    shape_problems,
-    shard_problems,
-    unit_problems,
-    window_problems,
-    with_shape,
 )
 from airflow_changefeed.hooks.changefeed_job import job_folder
 from airflow_changefeed.hooks.changefeed_output import storage_options
@@ -47,7 +50,6 @@ if TYPE_CHECKING:
     from airflow_changefeed.core.ulid import UlidRange
     from airflow_changefeed.core.window import Window
     from airflow_changefeed.export.job_connection import JobConnection
-    from airflow_changefeed.export.planner import ExportRequest
     from airflow_changefeed.export.result import ExportResult
     from airflow_changefeed.output.store import ExportStore
     from airflow_changefeed.sources.base import FeedSource
@@ -90,8 +92,8 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
     :param local_below: rows; a plan with fewer is written by this task itself, which then needs neither Java
         nor a Spark connection. 0 for never.
-    :param shape: in which the events of a capture are written: ``typed``, ``envelope``, ``hasura`` or
-        ``debezium``. Becomes one of ``options``, which a mapped task gives it in. (templated)
+    :param shape: of a capture's events: ``typed``, ``envelope``, ``hasura`` or ``debezium``. Becomes one of
+        ``options``. (templated)
     :param kwargs: those of ``SparkSubmitOperator``; ``conn_id`` is the Spark connection, deploy mode client.
     """
 
@@ -121,12 +123,14 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         window_start: datetime | str | None = None,
         window_end: datetime | str | None = None,
         options: ExportOptions | Mapping[str, Any] | None = None,
+        shape: str | None = None,
         lock_timeout: float | None = None,
         local_below: int = 0,
         **kwargs: Any,
     ) -> None:
-        shape = kwargs.pop("shape", None)
-        taken = take_own(kwargs, JOB_NAME)
+        wrong = [
+            f"{name} cannot be given: an export runs a job of its own" for name in take_own(kwargs, JOB_NAME)
+        ]
         super().__init__(**kwargs)
         self.outlets = [*self.outlets, export_alias()]
         self.feed = feed
@@ -139,52 +143,45 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         self.unit = unit
         self.window_start = window_start
         self.window_end = window_end
-        self.options = with_shape(options, shape)
         self.lock_timeout = lock_timeout
         self.local_below = local_below
+        try:
+            self.options = with_shape(options, shape)
+        except InvalidArgumentError as problem:
+            self.options = options
+            wrong.append(problem.message)
+        self._check(wrong)
+
+    def _check(self, wrong: Sequence[str] = ()) -> None:
+        of_windows = ("unit", "window_start", "window_end")
         check_arguments(
             self,
-            [
-                *self._problems(),
-                *shape_problems(options, shape),
-                *(f"{name} cannot be given: an export runs a job of its own" for name in taken),
-            ],
+            (check_name, "feed", self.feed),
+            (check_name, "path", self.path),
+            (check_consumer_name, self.consumer),
+            (check_name, "changefeed_conn_id", self.changefeed_conn_id),
+            (parse_shards, self.shards),
+            (parse_unit, self.unit),
+            (check_window, self.window_start, self.window_end),
+            (check_mode, self.mode, [name for name in of_windows if getattr(self, name) is not None]),
+            (parse_options, self.options),
+            (check_lock_timeout, self.lock_timeout),
+            (check_rows, "local_below", self.local_below),
+            problems=wrong,
         )
 
-    def _problems(self) -> list[str]:
-        """List what is wrong with the arguments, but those that are not rendered yet."""
-        return [
-            *name_problems("feed", self.feed),
-            *name_problems("path", self.path),
-            *consumer_problems(self.consumer),
-            *name_problems("changefeed_conn_id", self.changefeed_conn_id),
-            *shard_problems(self.shards),
-            *unit_problems(self.unit),
-            *window_problems(self.window_start, self.window_end),
-            *mode_problems(
-                self.mode, unit=self.unit, window_start=self.window_start, window_end=self.window_end
-            ),
-            *option_problems(self.options),
-            *lock_timeout_problems(self.lock_timeout),
-            *row_problems("local_below", self.local_below),
-        ]
-
-    # The provider's own returns nothing.
+    @airflow_errors()
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
         """Export the run's window."""
-        with airflow_errors():
-            return self._export(context)
-
-    def _export(self, context: Context) -> dict[str, Any]:
         from airflow_changefeed.cursors import cursors
         from airflow_changefeed.export.batch import batch_leases, batches_of_earlier_tries
         from airflow_changefeed.export.completed import completed_export
         from airflow_changefeed.export.job_connection import JobConnection
-        from airflow_changefeed.export.planner import make_plan
-        from airflow_changefeed.export.summary import summary, waiting
+        from airflow_changefeed.export.planner import ExportRequest, make_plan
+        from airflow_changefeed.export.result import summary, waiting
         from airflow_changefeed.output.store import ExportStore
 
-        check_arguments(self, self._problems())
+        self._check()
         # All that can be wrong with the surroundings comes first: a refused run has changed nothing.
         hook = ChangefeedHook(self.changefeed_conn_id, lock_timeout=self.lock_timeout)
         source, variables = hook.source(), hook.variables()
@@ -194,17 +191,22 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
             self._check_spark()
         cursors.resolve(source, variables, self.consumer, self.feed)
         store = ExportStore(self.path, self.feed, connection.storage_options)
+        request = ExportRequest(
+            feed=self.feed,
+            path=self.path,
+            consumer=self.consumer,
+            run=run_name(context),
+            windows=windows,
+            shards=parse_shards(self.shards),
+            options=parse_options(self.options),
+        )
         with ExitStack() as stack:
-            request, leases, earlier = self._request(context, windows), None, []
+            leases, earlier = None, []
             if windows is None:
                 request, leases = stack.enter_context(batch_leases(source, request, store))
                 # A try that died behind the move of its cursor is retried from there, and has told nobody.
                 earlier = batches_of_earlier_tries(store, source.cursors(self.feed, self.consumer), request)
             plan = make_plan(source, store, request)
-            self.log.info(
-                "Feed %s: %s rows in %s units to export, attempt %s",
-                *(plan.feed, plan.rows, len(plan.units), plan.attempt),
-            )
             result = self._run(context, source, plan, store, connection).after(store, earlier)
             done: dict[Shard, list[UlidRange]] = {}
             for planned in plan.units:
@@ -215,7 +217,7 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         for line in waiting(rows):
             self.log.warning(line)
         emit(context, self.outlets, completed_export(plan, store, result, earlier))
-        shards = {*done, *(manifest.unit.shard for manifest in earlier)}
+        shards = {manifest.unit.shard for manifest in earlier}.union(done)
         return summary(plan, store, result, windows, {row.shard: row for row in rows if row.shard in shards})
 
     def _windows(self, context: Context, source: FeedSource) -> list[Window] | None:
@@ -234,19 +236,6 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         check_ended(window, source.now())
         return window.cut(parse_unit(self.unit))
 
-    def _request(self, context: Context, windows: list[Window] | None) -> ExportRequest:
-        from airflow_changefeed.export.planner import ExportRequest
-
-        return ExportRequest(
-            feed=self.feed,
-            path=self.path,
-            consumer=self.consumer,
-            run=run_name(context),
-            windows=windows,
-            shards=parse_shards(self.shards),
-            options=parse_options(self.options),
-        )
-
     def _run(
         self,
         context: Context,
@@ -255,41 +244,42 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         store: ExportStore,
         connection: JobConnection,
     ) -> ExportResult:
+        """Write and commit a plan here or on Spark, and return what the attempt says of itself."""
+        from airflow.sdk.exceptions import AirflowException
+
         from airflow_changefeed.export.planner import check_shape
-        from airflow_changefeed.export.result import ExportResult
+        from airflow_changefeed.export.result import ExportResult, take_result
         from airflow_changefeed.export.run import run_here
         from airflow_changefeed.output.commit import commit_empty
 
+        self.log.info(
+            "Feed %s: %s rows in %s units to export, attempt %s",
+            plan.feed,
+            plan.rows,
+            len(plan.units),
+            plan.attempt,
+        )
         if plan.is_empty:
             # Also an empty unit says what columns the feed has.
             schema = check_shape(source, plan.feed, plan.options.shape)
             return ExportResult.of_manifests(store, commit_empty(store, plan, schema))
-        if plan.rows < self.local_below:
-            self.log.info(
-                "%s rows are fewer than local_below=%s: written here, without Spark",
-                *(plan.rows, self.local_below),
-            )
-            return self._ended(plan, store, lambda: run_here(source, store, plan, self.log.info))
-        if self.local_below:
-            self._check_spark()
-        with job_folder() as folder:
-            files = folder / "plan.json", folder / "connection.json"
-            files[0].write_text(plan.to_json(), encoding="utf-8")
-            connection.save(str(files[1]))
-            self._prepare("job", dict(zip(("plan", "connection"), files, strict=True)))
-            return self._ended(plan, store, lambda: super(ChangefeedToParquetOperator, self).execute(context))
-
-    def _ended(self, plan: Plan, store: ExportStore, run: Callable[[], object]) -> ExportResult:
-        """Run the attempt, and return what it says of itself: spark-submit only knows that it failed."""
-        from airflow.sdk.exceptions import AirflowException
-
-        from airflow_changefeed.export.result import take_result
-
         failure: Exception | None = None
         try:
-            run()
+            if plan.rows < self.local_below:
+                self.log.info("Fewer rows than local_below=%s: written here, without Spark", self.local_below)
+                run_here(source, store, plan, self.log.info)
+            else:
+                if self.local_below:
+                    self._check_spark()
+                with job_folder() as folder:
+                    files = {"plan": folder / "plan.json", "connection": folder / "connection.json"}
+                    files["plan"].write_text(plan.to_json(), encoding="utf-8")
+                    connection.save(str(files["connection"]))
+                    self._prepare("job", files)
+                    super().execute(context)
         except (AirflowException, ChangefeedError) as error:
             failure = error
+        # From the attempt itself: spark-submit only knows that it failed.
         result = take_result(store, plan.attempt)
         if result is None:
             raise failure or TransientError(

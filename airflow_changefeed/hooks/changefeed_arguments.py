@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Arguments of tasks: what each may be, and all wrong ones named at once.
+
+They are read twice: when the DAG is parsed, all but templates and other tasks' results; and when the task
+runs, all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow_changefeed.core.cursor import check_consumer
+from airflow_changefeed.core.feed import Shard, parse_shard
+from airflow_changefeed.core.plan import ExportOptions, Shape
+from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
+from airflow_changefeed.exceptions import InvalidArgumentError, InvalidWindowError
+from airflow_changefeed.hooks.changefeed_context import NOTHING, airflow_errors, parse_moment, run_window
+
+BATCH = "batch"
+MODES = ("window", BATCH)
+_SECONDS = re.compile(r"\d+(\.\d+)?")
+
+
+def check_arguments(task: Any, *checks: tuple[Any, ...], problems: Sequence[str] = ()) -> None:
+    """
+    Refuse a task whose arguments are wrong; those that are not rendered yet are passed over.
+
+    :param checks: a function that raises InvalidArgumentError, and the values that it is called with.
+    :param problems: what else is wrong.
+    :raises InvalidArgumentError: names all of them.
+    :raises AirflowFailException: the same for a mapped task, which Airflow makes only when it runs, and would
+        make again and again.
+    """
+    found = list(problems)
+    for check, *values in checks:
+        if any(is_template(value) for value in values):
+            continue
+        try:
+            check(*values)
+        except InvalidArgumentError as problem:
+            found += problem.facts.get("problems", [problem.message])
+    is_mapped = getattr(task, "_BaseOperator__from_mapped", False)
+    with airflow_errors() if is_mapped else nullcontext():
+        InvalidArgumentError.collect(f"{type(task).__name__} {task.task_id!r}", found)
+
+
+def is_template(value: object) -> bool:
+    """Whether a value, or a part of it, is known only when the task runs: Jinja, or another task's result."""
+    if isinstance(value, str):
+        return "{{" in value or "{%" in value
+    if isinstance(value, Mapping):
+        return any(is_template(part) for part in value.values())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return any(is_template(part) for part in value)
+    return hasattr(value, "iter_references")
+
+
+def check_name(name: str, value: object) -> None:
+    """Refuse a name that is missing."""
+    if not (isinstance(value, str) and value.strip()):
+        raise InvalidArgumentError(f"{name} is missing")
+
+
+def check_consumer_name(consumer: object) -> None:
+    """Refuse what cannot be a consumer's name."""
+    check_consumer(str(consumer or ""))
+
+
+def check_window(window_start: object, window_end: object) -> None:
+    """Refuse a window that cannot be; none is fine."""
+    run_window({}, window_start, window_end)
+
+
+def parse_shards(shards: Any) -> list[Shard] | None:
+    """
+    Read shards; None for all.
+
+    :raises InvalidArgumentError: names all that are wrong.
+    """
+    if shards is None:
+        return None
+    if isinstance(shards, (str, bytes)) or not hasattr(shards, "__iter__"):
+        raise InvalidArgumentError(f"shards must be a list of shards, or None for all, not {shards!r}")
+    found: list[Shard] = []
+    problems = []
+    for shard in shards:
+        try:
+            found.append(parse_shard(shard))
+        except InvalidArgumentError as problem:
+            problems.append(f"shards: {problem.message}")
+    if not found and not problems:
+        problems.append("shards is empty: name some, or None for all")
+    if problems:
+        raise InvalidArgumentError("; ".join(problems), problems=problems)
+    return found
+
+
+def parse_unit(unit: object) -> timedelta | None:
+    """
+    Read the length of an export unit: a ``timedelta``, or the text or number that a template gives.
+
+    :return: None for none, and for a template that has nothing to say.
+    :raises InvalidArgumentError: it is none, or not positive, or finer than a millisecond.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    if unit in NOTHING:
+        return None
+    try:
+        text = float(unit) if isinstance(unit, str) and _SECONDS.fullmatch(unit.strip()) else unit
+        length = TypeAdapter(timedelta).validate_python(text) if not isinstance(text, bool) else None
+    except ValidationError:
+        length = None
+    if length is None or length <= timedelta(0) or length % timedelta(milliseconds=1) != timedelta(0):
+        raise InvalidArgumentError(
+            f"unit must be positive and in whole milliseconds, not {unit!r}: give a timedelta, or None for "
+            "the whole window; a template gives ISO 8601 such as PT1H, or 01:00:00, or seconds"
+        )
+    return length
+
+
+def parse_at(value: object) -> datetime | None:
+    """
+    Read the time ``at``; None where a template has nothing to say.
+
+    :raises InvalidWindowError: no time, or without a zone, or finer than a millisecond.
+    """
+    if value in NOTHING:
+        return None
+    try:
+        return from_milliseconds(to_milliseconds(parse_moment(value)))
+    except InvalidWindowError as problem:
+        raise InvalidWindowError(f"at: {problem.message}") from problem
+
+
+def check_mode(mode: object, of_windows: Sequence[str]) -> None:
+    """
+    Refuse a mode that does not exist, and a window or unit of a batch.
+
+    :param of_windows: names of arguments that were given and mean nothing for a batch.
+    """
+    if mode not in MODES:
+        raise InvalidArgumentError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
+    if mode == BATCH and of_windows:
+        problems = [
+            f"{name} cannot be given with mode='batch', which has no window: leave it out"
+            for name in of_windows
+        ]
+        raise InvalidArgumentError("; ".join(problems), problems=problems)
+
+
+def with_shape(options: object, shape: object) -> object:
+    """
+    Put a shape that was given beside the options into them.
+
+    :raises InvalidArgumentError: the options say another one, or are not known yet.
+    """
+    if shape is None or options is None:
+        return options if shape is None else {"shape": shape}
+    if isinstance(options, ExportOptions):
+        known = asdict(options)
+        given = shape if options.shape is Shape.TYPED else options.shape.value
+    elif isinstance(options, Mapping):
+        known = dict(options)
+        given = options.get("shape", shape)
+    else:
+        raise InvalidArgumentError(
+            "shape: options are known only when the task runs, so give the shape within them"
+        )
+    if given != shape:
+        raise InvalidArgumentError(f"shape is {shape!r}, but options say {given!r}: give one of them")
+    return {**known, "shape": shape}
+
+
+def parse_options(options: object) -> ExportOptions:
+    """
+    Read options, given as what they are or as a dict of their arguments.
+
+    :raises InvalidArgumentError: they are wrong.
+    """
+    if isinstance(options, ExportOptions):
+        return options
+    try:
+        if options is not None and not isinstance(options, Mapping):
+            raise TypeError(f"give an ExportOptions or a dict, not {options!r}")
+        return ExportOptions(**(options or {}))
+    except TypeError as problem:
+        raise InvalidArgumentError(f"options: {problem}") from problem
+
+
+def check_rows(name: str, value: object) -> None:
+    """Refuse what is not a number of rows."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidArgumentError(f"{name} must be a whole number of rows, 0 or more, not {value!r}")
+
+
+def check_lock_timeout(lock_timeout: object) -> None:
+    """Refuse what is not a lock timeout in seconds; None takes the connection's."""
+    fits = isinstance(lock_timeout, (int, float)) and 0 <= lock_timeout <= 86_400
+    if lock_timeout is not None and (not fits or isinstance(lock_timeout, bool)):
+        raise InvalidArgumentError(f"lock_timeout must be 0 to 86400 seconds, not {lock_timeout!r}")
