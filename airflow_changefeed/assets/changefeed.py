@@ -11,6 +11,7 @@ from urllib.parse import quote, urlsplit
 
 from airflow.sdk import Asset, AssetAlias
 
+from airflow_changefeed.core.codec import encode
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.output.layout import Layout
 
@@ -68,6 +69,6 @@ def emit(context: Mapping[str, Any], outlets: Sequence[Any], completed: Complete
         return
     asset, events = changefeed_asset(completed.feed, completed.path), context["outlet_events"]
     if asset in outlets:
-        events[asset].extra.update(completed.to_extra())
+        events[asset].extra.update(encode(completed))
     else:
-        events[export_alias()].add(asset, extra=completed.to_extra())
+        events[export_alias()].add(asset, extra=encode(completed))

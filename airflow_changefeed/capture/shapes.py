@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from airflow_changefeed.capture.rows import EVENT_TYPES, Events, check_rows, present_rows, row_texts
 from airflow_changefeed.capture.values import as_json, joined, json_texts, text_scalar
 from airflow_changefeed.core.capture import METADATA_KEY, CaptureShape
+from airflow_changefeed.core.codec import decode
 from airflow_changefeed.core.plan import Shape
 from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError
 from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD, byte_strings
@@ -102,7 +103,7 @@ def known_shape(shape: Shape | str) -> Shape:
 
 @lru_cache(maxsize=16)
 def _read(metadata: bytes) -> CaptureShape:
-    return CaptureShape.from_dict(json.loads(metadata))
+    return decode(CaptureShape, json.loads(metadata), where="the schema's capture")
 
 
 def _captured(schema: pa.Schema, shape: Shape, feed: str) -> CaptureShape:

@@ -10,13 +10,12 @@ operation, captures over several tables and sequences those of Comdb2's Lua trig
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import ClassVar
 
 from airflow_changefeed.core.feed import SHARD_KEY_TYPES
-from airflow_changefeed.core.times import format_time, parse_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError
 
@@ -65,6 +64,8 @@ class TableCapture:
         the feed's shards are UUIDs): a column that can change would lose the order of a key.
     """
 
+    REFUSES_UNKNOWN: ClassVar[bool] = True
+
     table: str
     insert: tuple[str, ...] | None = ()
     update: tuple[str, ...] | None = ()
@@ -98,6 +99,8 @@ class CaptureSpec:
         by a trigger on the database's DDL. A database that has such guards by nature ignores it.
     :raises InvalidArgumentError: all that is wrong, by itself.
     """
+
+    REFUSES_UNKNOWN: ClassVar[bool] = True
 
     tables: tuple[TableCapture, ...]
     name: str = ""
@@ -197,43 +200,6 @@ class CaptureShape:
             for field in columns.values()
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {
-            "name": self.name,
-            "key_change": self.key_change.value,
-            "with_sequence": self.with_sequence,
-            "begun_at": format_time(self.begun_at) if self.begun_at else None,
-            "tables": {
-                name: {
-                    "key_columns": list(table.key_columns),
-                    "columns": {one.value: dict(columns) for one, columns in table.columns.items()},
-                    "is_whole": table.is_whole,
-                    "gaps": [[format_time(after), format_time(found)] for after, found in table.gaps],
-                }
-                for name, table in self.tables.items()
-            },
-        }
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> CaptureShape:
-        """Read what :meth:`to_dict` wrote."""
-        return cls(
-            value["name"],
-            KeyChange(value["key_change"]),
-            value["with_sequence"],
-            {
-                name: CapturedTable(
-                    tuple(table["key_columns"]),
-                    {Operation(one): dict(columns) for one, columns in table["columns"].items()},
-                    table["is_whole"],
-                    tuple((parse_time(after), parse_time(found)) for after, found in table.get("gaps", ())),
-                )
-                for name, table in value["tables"].items()
-            },
-            parse_time(value["begun_at"]) if value.get("begun_at") else None,
-        )
-
 
 @dataclass(frozen=True)
 class CaptureGap:
@@ -286,35 +252,6 @@ class CaptureInfo:
     def name(self) -> str:
         """Of the capture, its feed and its table of events."""
         return self.shape.name
-
-
-def spec_to_dict(spec: CaptureSpec) -> dict[str, Any]:
-    """Return a spec as JSON values, as the embedded source keeps it and the command line reads it."""
-    return {**asdict(spec), "key_change": spec.key_change.value}
-
-
-def spec_from_dict(value: Mapping[str, Any]) -> CaptureSpec:
-    """
-    Read what :func:`spec_to_dict` wrote.
-
-    :raises InvalidArgumentError: an unknown or missing name, or a value that is wrong by itself.
-    """
-
-    def columns(given: Any) -> Any:
-        return None if given is None else tuple(given)
-
-    try:
-        tables = tuple(
-            TableCapture(
-                **{key: columns(one) if key in tuple(Operation) else one for key, one in table.items()}
-            )
-            for table in value["tables"]
-        )
-        rest = {key: one for key, one in value.items() if key != "tables"}
-        spec = CaptureSpec(tables=tables, **rest)
-    except (TypeError, KeyError, AttributeError) as error:
-        raise InvalidArgumentError(f"this is no capture: {error}") from None
-    return replace(spec, session_keys=tuple(spec.session_keys))
 
 
 class RepairWay(str, Enum):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A consumer of events: its settings, its leases, what it consumes, and what it could not.
+A consumer of events: its settings, its leases, what it consumes, what it could not, and where it stands.
 
 One active consumer of a queue with fail-over, consumption that is atomic with the work, and retries until
 success are those of Comdb2's Lua consumers; the log of invocations is that of Hasura's event triggers.
@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 
+from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.core.cursor import CursorRow, check_consumer
-from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.feed import FeedInfo, Shard, ShardStatus
 from airflow_changefeed.core.times import parse_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError, InvalidUlidError
@@ -24,6 +25,8 @@ from airflow_changefeed.exceptions import InvalidArgumentError, InvalidUlidError
 MAX_ATTEMPTS = 1_000_000
 #: Characters of a reason or note that are kept; the rest is cut.
 MAX_REASON = 2_000
+#: Events or rows that an overview counts, at most; who has more is told to have so many "or more".
+COUNTED = 10_000
 _MAX_KEEP = timedelta(days=36_500)
 
 
@@ -127,26 +130,15 @@ class ConsumerSpec:
 
     def to_json(self) -> str:
         """Write the settings, without consumer and feed; equal settings give equal texts."""
-        return json.dumps(
-            {
-                "keep_log": self.keep_log.total_seconds(),
-                "max_attempts": self.max_attempts,
-                "on_poison": self.on_poison.value,
-            },
-            sort_keys=True,
-        )
+        content = encode(self)
+        del content["consumer"], content["feed"]
+        return json.dumps(content, sort_keys=True)
 
     @classmethod
     def from_json(cls, consumer: str, feed: str, text: str) -> ConsumerSpec:
         """Read what :meth:`to_json` wrote."""
-        found = json.loads(text)
-        return cls(
-            consumer,
-            feed,
-            max_attempts=found["max_attempts"],
-            on_poison=OnPoison(found["on_poison"]),
-            keep_log=timedelta(seconds=found["keep_log"]),
-        )
+        content = {**json.loads(text), "consumer": consumer, "feed": feed}
+        return decode(cls, content, where=f"settings of consumer {consumer!r}")
 
 
 @dataclass(frozen=True)
@@ -326,3 +318,49 @@ class DeadLetter:
     resolved_at: datetime | None = field(default=None)
     resolved_by: str | None = None
     note: str | None = None
+
+
+@dataclass(frozen=True)
+class ConsumerPosition:
+    """
+    Where a consumer stands in a shard.
+
+    :param behind: events in the feed beyond its cursor, at most ``COUNTED``.
+    """
+
+    row: CursorRow
+    behind: int
+
+
+@dataclass(frozen=True)
+class ShardOverview:
+    """
+    A shard and its consumers.
+
+    :param waiting: committed rows in the outbox, at most ``COUNTED``; 0 for serialized writers.
+    """
+
+    status: ShardStatus
+    waiting: int
+    consumers: tuple[ConsumerPosition, ...]
+
+    @property
+    def shard(self) -> Shard:
+        """The shard."""
+        return self.status.shard
+
+
+@dataclass(frozen=True)
+class FeedOverview:
+    """
+    A feed at one glance: its shards, what waits in them, and where its consumers stand.
+
+    :param shards: those asked for, in their order: numbers ascending, UUIDs by text.
+    :param shard_count: how many there are of them all.
+    :param consumers: of events; exports' have no settings and are found in the shards alone.
+    """
+
+    info: FeedInfo
+    shards: tuple[ShardOverview, ...]
+    shard_count: int
+    consumers: tuple[ConsumerInfo, ...] = ()

@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import ClassVar
 
 from airflow_changefeed.core import documents
-from airflow_changefeed.core.feed import DatabaseIdentity, Shard, parse_shard, shard_text
+from airflow_changefeed.core.codec import decode, encode
+from airflow_changefeed.core.feed import DatabaseIdentity, Shard
 from airflow_changefeed.core.frontier import Frontier
-from airflow_changefeed.core.times import format_time, parse_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import CursorFormatError, InvalidArgumentError
 
@@ -37,10 +37,17 @@ class Cursor:
     :param moved_by: the run, person or program that moved it.
     """
 
+    ALSO_WRITTEN: ClassVar[tuple[str, ...]] = ("time",)
+
     ulid: Ulid
     resource_version: int
     moved_at: datetime
-    moved_by: str
+    moved_by: str = ""
+
+    @property
+    def time(self) -> datetime:
+        """Feed time of the cursor, for people."""
+        return self.ulid.time
 
 
 @dataclass(frozen=True)
@@ -131,23 +138,10 @@ class CursorDocument:
 
     def to_json(self) -> str:
         """Write the Variable's value."""
-        shards = {
-            shard_text(shard): {
-                "ulid": str(cursor.ulid),
-                "time": format_time(cursor.ulid.time),
-                "resource_version": cursor.resource_version,
-                "moved_at": format_time(cursor.moved_at),
-                "moved_by": cursor.moved_by,
-            }
-            for shard, cursor in sorted(self.shards.items(), key=lambda item: shard_text(item[0]))
-        }
-        content = {
-            "database": self.database,
-            "recovery_fork": self.recovery_fork,
-            "consumer": self.consumer,
-            "feed": self.feed,
-            "shards": shards,
-        }
+        content = encode(self)
+        del content["is_intact"]
+        # Equal cursors give equal texts, in whatever order they were found.
+        content["shards"] = dict(sorted(content["shards"].items()))
         return documents.dump(KIND, SCHEMA_VERSION, content, indent=2)
 
     @classmethod
@@ -160,35 +154,15 @@ class CursorDocument:
         :raises UnsupportedVersionError: a newer version wrote it.
         """
         where = f"Airflow Variable {key!r}"
-        content = documents.load(
-            text, KIND, SCHEMA_VERSION, where=where, error=CursorFormatError, check_digest=False
-        )
         try:
-            shards = {parse_shard(name): _cursor(value) for name, value in content["shards"].items()}
-            is_old = content["schema_version"] == 1
-            return cls(
-                str(content["consumer"]),
-                str(content["feed"]),
-                shards,
-                bool(content["is_intact"]),
-                "" if is_old else str(content["database"]),
-                None if is_old else content["recovery_fork"],
+            content = documents.load(
+                text, KIND, SCHEMA_VERSION, where=where, error=CursorFormatError, check_digest=False
             )
-        except (KeyError, TypeError, AttributeError, InvalidArgumentError) as problem:
+            return decode(cls, content, where=where, error=CursorFormatError)
+        except CursorFormatError as problem:
             raise CursorFormatError(
-                f"{where} is no cursor ({type(problem).__name__}: {problem}); overwrite it with what the "
-                "database holds (publish)",
-                where=where,
+                f"{problem.message}. Overwrite it with what the database holds (publish)", where=where
             ) from None
-
-
-def _cursor(value: Mapping[str, Any]) -> Cursor:
-    version = value["resource_version"]
-    if not isinstance(version, int) or isinstance(version, bool):
-        raise TypeError(f"resource_version {version!r} is no whole number")
-    return Cursor(
-        Ulid.parse_text(value["ulid"]), version, parse_time(value["moved_at"]), str(value.get("moved_by", ""))
-    )
 
 
 def variable_prefix(database: str) -> str:

@@ -1,14 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON documents with a schema version and a digest: the common ground of cursor, plan and manifest."""
+"""JSON documents with a schema version and a digest: cursors, plans, manifests, results."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
+from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.exceptions import TerminalError, UnsupportedVersionError
+
+_Document = TypeVar("_Document", bound="Document")
+
+
+class Document:
+    """
+    Base of a dataclass that is kept as a document.
+
+    ``KIND`` says what it is: ``"changefeed manifest"``. ``ERROR`` is raised for a text that is not one.
+    """
+
+    KIND: ClassVar[str]
+    SCHEMA_VERSION: ClassVar[int] = 1
+    ERROR: ClassVar[type[TerminalError]] = TerminalError
+
+    def to_json(self) -> str:
+        """Write the document."""
+        return dump(self.KIND, self.SCHEMA_VERSION, encode(self), indent=2)
+
+    @classmethod
+    def from_json(cls: type[_Document], text: str, *, where: str) -> _Document:
+        """
+        Read the document.
+
+        :param where: names it in errors, for example its path.
+        :raises TerminalError: not such a document, or damaged; as ``ERROR``.
+        :raises UnsupportedVersionError: a newer version wrote it.
+        """
+        content = load(text, cls.KIND, cls.SCHEMA_VERSION, where=where, error=cls.ERROR)
+        return decode(cls, content, where=where, error=cls.ERROR)
 
 
 def dump(kind: str, version: int, content: Mapping[str, Any], *, indent: int | None = None) -> str:

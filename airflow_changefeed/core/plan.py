@@ -4,20 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import ClassVar
 
-from airflow_changefeed.core import documents
-from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
-from airflow_changefeed.core.times import format_time, parse_time
+from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import UlidRange
-from airflow_changefeed.core.unit import ExportUnit, range_from, range_to
-from airflow_changefeed.exceptions import InvalidArgumentError, TerminalError
+from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.exceptions import InvalidArgumentError
 
-KIND = "changefeed plan"
-SCHEMA_VERSION = 1
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 ON_MISSING = ("fail", "keys_only")
 
@@ -55,6 +52,8 @@ class ExportOptions:
         events of a capture only. An output keeps the shape that it was begun with.
     :raises InvalidArgumentError: one or more are out of range; all are named.
     """
+
+    REFUSES_UNKNOWN: ClassVar[bool] = True
 
     compression: str = "zstd"
     target_file_rows: int = 5_000_000
@@ -106,7 +105,7 @@ class PlannedUnit:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Document):
     """
     One export.
 
@@ -116,6 +115,8 @@ class Plan:
     :param seals: shard to the time until which it was sealed before the plan was made.
     :param database: identity of the feed's database.
     """
+
+    KIND = "changefeed plan"
 
     feed: str
     path: str
@@ -137,68 +138,3 @@ class Plan:
     def is_empty(self) -> bool:
         """Whether the plan reads no row, so that it commits without Spark."""
         return self.rows == 0
-
-    def to_json(self) -> str:
-        """Write the plan."""
-        content = {
-            "database": self.database,
-            "feed": self.feed,
-            "path": self.path,
-            "consumer": self.consumer,
-            "attempt": self.attempt,
-            "run": self.run,
-            "made_at": format_time(self.made_at),
-            "seals": {shard_text(shard): format_time(time) for shard, time in self.seals.items()},
-            "options": asdict(self.options),
-            "units": [
-                {
-                    "unit": unit.unit.to_dict(),
-                    "rows": unit.rows,
-                    "parts": [range_to(part) for part in unit.parts],
-                    "stale_seen": unit.stale_seen,
-                }
-                for unit in self.units
-            ],
-        }
-        return documents.dump(KIND, SCHEMA_VERSION, content)
-
-    @classmethod
-    def from_json(cls, text: str, *, where: str = "plan") -> Plan:
-        """
-        Read a plan.
-
-        :param where: names the plan in errors, for example its path.
-        :raises TerminalError: not a plan, or damaged.
-        :raises UnsupportedVersionError: a newer version wrote it.
-        """
-        content = documents.load(text, KIND, SCHEMA_VERSION, where=where, error=TerminalError)
-        try:
-            return cls._from_content(content)
-        except (KeyError, TypeError, AttributeError) as problem:
-            raise TerminalError(
-                f"{where} is damaged: {type(problem).__name__}: {problem}", where=where
-            ) from None
-
-    @classmethod
-    def _from_content(cls, content: Mapping[str, Any]) -> Plan:
-        units = tuple(
-            PlannedUnit(
-                ExportUnit.from_dict(unit["unit"]),
-                unit["rows"],
-                tuple(range_from(part) for part in unit["parts"]),
-                unit["stale_seen"],
-            )
-            for unit in content["units"]
-        )
-        return cls(
-            feed=content["feed"],
-            path=content["path"],
-            consumer=content["consumer"],
-            attempt=content["attempt"],
-            run=content["run"],
-            made_at=parse_time(content["made_at"]),
-            units=units,
-            seals={parse_shard(shard): parse_time(time) for shard, time in content["seals"].items()},
-            options=ExportOptions(**content["options"]),
-            database=content["database"],
-        )

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
-from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.feed import Shard, shard_text
+from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError
 
@@ -52,32 +50,3 @@ class ExportUnit:
 
     def __str__(self) -> str:
         return f"shard {shard_text(self.shard)} {self.window or f'({self.range.after}, {self.range.upto}]'}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the unit as JSON values."""
-        return {
-            "shard": shard_text(self.shard),
-            "window": self.window.name if self.window else None,
-            "after": str(self.range.after),
-            "upto": str(self.range.upto),
-        }
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> ExportUnit:
-        """Read what :meth:`to_dict` wrote."""
-        window = value["window"]
-        return cls(
-            parse_shard(value["shard"]),
-            range_from(value),
-            Window.parse_name(window) if window is not None else None,
-        )
-
-
-def range_from(value: Mapping[str, Any]) -> UlidRange:
-    """Read a range from the JSON values ``after`` and ``upto``."""
-    return UlidRange(Ulid.parse_text(value["after"]), Ulid.parse_text(value["upto"]))
-
-
-def range_to(value: UlidRange) -> dict[str, str]:
-    """Return a range as the JSON values ``after`` and ``upto``."""
-    return {"after": str(value.after), "upto": str(value.upto)}

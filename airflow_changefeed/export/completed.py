@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
+from airflow_changefeed.core.codec import decode
+from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import Plan
-from airflow_changefeed.core.times import format_time, parse_time
+from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import UlidRange
-from airflow_changefeed.core.unit import range_from, range_to
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError
 from airflow_changefeed.export.result import MOST_NAMED, ExportResult, named
@@ -32,12 +32,26 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True)
+class CompletedWindow:
+    """A window ``[window_start, window_end)`` of an export, and its rows in all shards."""
+
+    window_start: datetime
+    window_end: datetime
+    rows: int
+
+    @property
+    def window(self) -> Window:
+        """The window."""
+        return Window(self.window_start, self.window_end)
+
+
+@dataclass(frozen=True)
 class CompletedExport:
     """
     What one export has completed: a window, several windows in a row, or a batch.
 
     :param path: root of the output.
-    :param window: ``[start, end)`` of all windows together; None for a batch.
+    :param window_start, window_end: ``[start, end)`` of all windows together; None for a batch.
     :param rows: of all windows and shards.
     :param manifests: paths of the manifests, one for each unit; their folder when they are more than 100.
     :param shards: that were exported.
@@ -48,52 +62,35 @@ class CompletedExport:
 
     feed: str
     path: str
-    window: Window | None
+    window_start: datetime | None
+    window_end: datetime | None
     rows: int
     manifests: tuple[str, ...]
     shards: tuple[Shard, ...]
-    windows: tuple[tuple[Window, int], ...] = ()
+    windows: tuple[CompletedWindow, ...] = ()
     batch: Mapping[Shard, UlidRange] = field(default_factory=dict)
     database: str = ""
 
-    def to_extra(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {
-            "database": self.database,
-            "feed": self.feed,
-            "path": self.path,
-            **_borders(self.window),
-            "rows": self.rows,
-            "manifests": list(self.manifests),
-            "shards": [shard_text(shard) for shard in self.shards],
-            "windows": [{**_borders(window), "rows": rows} for window, rows in self.windows],
-            "batch": {shard_text(shard): range_to(range_) for shard, range_ in self.batch.items()},
-        }
+    @property
+    def window(self) -> Window | None:
+        """All windows together; None for a batch."""
+        if self.window_start is None or self.window_end is None:
+            return None
+        return Window(self.window_start, self.window_end)
 
     @classmethod
     def from_extra(cls, extra: Mapping[str, Any] | None) -> CompletedExport:
         """
-        Read what :meth:`to_extra` wrote.
+        Read what :func:`~airflow_changefeed.core.codec.encode` made of it.
 
         :raises InvalidArgumentError: the event was made by somebody else, as a person in the UI.
         """
         try:
-            given = dict(extra or {})
-            return cls(
-                feed=given["feed"],
-                path=given["path"],
-                window=_window(given) if given["window_start"] is not None else None,
-                rows=given["rows"],
-                manifests=tuple(given["manifests"]),
-                shards=tuple(parse_shard(shard) for shard in given["shards"]),
-                windows=tuple((_window(each), each["rows"]) for each in given["windows"]),
-                batch={parse_shard(shard): range_from(range_) for shard, range_ in given["batch"].items()},
-                database=str(given.get("database", "")),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as problem:
+            return decode(cls, extra, where="the event's extra")
+        except InvalidArgumentError as problem:
             raise InvalidArgumentError(
-                f"{extra!r} is not what an export tells of a window ({type(problem).__name__}: {problem}): "
-                "another task or a person made the event; pass it over, or export the window again"
+                f"{problem.message}: another task or a person made the event; ignore it, or export the "
+                "window again"
             ) from None
 
     def each(self) -> list[CompletedExport]:
@@ -106,12 +103,13 @@ class CompletedExport:
         return [
             replace(
                 self,
-                window=window,
-                rows=rows,
-                manifests=tuple(by_name.get(window.name, by_name.get("", []))),
-                windows=((window, rows),),
+                window_start=one.window_start,
+                window_end=one.window_end,
+                rows=one.rows,
+                manifests=tuple(by_name.get(one.window.name, by_name.get("", []))),
+                windows=(one,),
             )
-            for window, rows in self.windows
+            for one in self.windows
         ]
 
     def files(self, storage_options: Mapping[str, Any] | None = None) -> list[UnitFile]:
@@ -151,15 +149,6 @@ class CompletedExport:
         if self.window is not None:
             wanted = dict.fromkeys(self.shards, self.window.range)
         return [file for shard, range_ in wanted.items() for file in _files_of(store, shard, range_)]
-
-
-def _borders(window: Window | None) -> dict[str, str | None]:
-    start, end = (format_time(window.start), format_time(window.end)) if window else (None, None)
-    return {"window_start": start, "window_end": end}
-
-
-def _window(given: Mapping[str, Any]) -> Window:
-    return Window(parse_time(given["window_start"]), parse_time(given["window_end"]))
 
 
 def _unit_name(manifest: str) -> str:
@@ -209,11 +198,12 @@ def completed_export(
     for planned in plan.units:
         if planned.unit.window is not None:
             rows[planned.unit.window] = rows.get(planned.unit.window, 0) + planned.rows
-    windows = sorted(rows.items())
+    windows = [CompletedWindow(window.start, window.end, count) for window, count in sorted(rows.items())]
     return CompletedExport(
         feed=plan.feed,
         path=plan.path,
-        window=Window(windows[0][0].start, windows[-1][0].end) if windows else None,
+        window_start=windows[0].window_start if windows else None,
+        window_end=windows[-1].window_end if windows else None,
         rows=result.rows,
         manifests=tuple(named(result.manifests, store)),
         shards=tuple(dict.fromkeys(unit.shard for unit in units)),

@@ -11,15 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_changefeed.core import documents
-from airflow_changefeed.exceptions import TerminalError
-
-KIND = "changefeed connection"
-SCHEMA_VERSION = 1
+from airflow_changefeed.core.documents import Document
 
 
 @dataclass(frozen=True)
-class JobConnection:
+class JobConnection(Document):
     """
     How a Spark job reaches the feed and the output.
 
@@ -27,24 +23,10 @@ class JobConnection:
     :param storage_options: for fsspec.
     """
 
+    KIND = "changefeed connection"
+
     source: Mapping[str, Any] = field(repr=False)
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-    def to_json(self) -> str:
-        """Write the connection."""
-        return documents.dump(
-            KIND, SCHEMA_VERSION, {"source": dict(self.source), "storage_options": dict(self.storage_options)}
-        )
-
-    @classmethod
-    def from_json(cls, text: str, *, where: str) -> JobConnection:
-        """
-        Read a connection.
-
-        :raises TerminalError: not a connection, or damaged; the message holds nothing of it.
-        """
-        content = documents.load(text, KIND, SCHEMA_VERSION, where=where, error=TerminalError)
-        return cls(content["source"], content["storage_options"])
 
     def save(self, path: str) -> None:
         """Write the connection to a new file that only its owner reads."""

@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_changefeed.capture.shapes import shaped_batch, shaped_schema
+from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.manifest import FileFacts, combine_checksums
 from airflow_changefeed.core.plan import ExportOptions, Plan, Shape
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.core.unit import range_from, range_to
 from airflow_changefeed.exceptions import IncompleteReadError, InvalidArgumentError, SchemaChangedError
 from airflow_changefeed.export.progress import TaskProgress
 from airflow_changefeed.output.layout import Layout, parse_unit, unit_key
@@ -67,7 +67,7 @@ def plan_parts(plan: Plan) -> list[PlannedPart]:
                 "part": part,
                 "shard": shard_text(planned.unit.shard),
                 "folder": unit_key(planned.unit),
-                **range_to(range_),
+                **encode(range_),
             }
             parts.append(PlannedPart(number, planned.rows // len(planned.parts), content))
     return parts
@@ -117,13 +117,13 @@ def write_parts(
             schema=schema,
             feed=feed,
             shard=shard,
-            range_=range_from(part),
+            range_=decode(UlidRange, part, where="part"),
             part=part["part"],
             options=options,
             progress=partial(progress.add, part["shard"]),
         ):
             path = "" if upload else f"writing/{task}/{part['folder']}/{facts.name}"
-            yield StagedFile(part["unit"], path, facts, upload).to_dict()
+            yield encode(StagedFile(part["unit"], path, facts, upload))
     progress.write()
 
 
@@ -308,7 +308,7 @@ def gather(facts: Iterable[dict[str, Any]], feed: str, tasks: int) -> tuple[list
         if "schema" in value:
             schemas.append(value["schema"])
         else:
-            written.append(StagedFile.from_dict(value))
+            written.append(decode(StagedFile, value, where="file of a task"))
     if len(schemas) != tasks:
         raise IncompleteReadError(f"{tasks} tasks ran, {len(schemas)} of them reported; retry")
     if any(schema != schemas[0] for schema in schemas):

@@ -6,12 +6,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_changefeed import exceptions
-from airflow_changefeed.core import documents
+from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.documents import Document
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import Plan
@@ -22,8 +23,6 @@ from airflow_changefeed.output.store import ExportStore
 
 #: Beyond so many units or shards, folders are named instead of files: it goes through Airflow's database.
 MOST_NAMED = 100
-KIND = "changefeed result"
-SCHEMA_VERSION = 1
 DONE, FAILED = "done", "failed"
 # What a Spark task says before the JSON of its error; Spark hands on no more than the text of a Python
 # exception.
@@ -56,17 +55,15 @@ class ErrorFacts:
         marked = _MARKED.search(str(error))
         if marked:
             try:
-                value = json.loads(marked[1])
-                return cls(str(value["class"]), str(value["message"]), bool(value["transient"]))
-            except (ValueError, KeyError, TypeError):
+                return decode(cls, json.loads(marked[1]), where="error")
+            except ValueError:
                 pass
         return cls(type(error).__name__, str(error) or repr(error), True)
 
     @property
     def marked(self) -> str:
         """One line that survives Spark."""
-        value = {"class": self.class_name, "message": self.message, "transient": self.transient}
-        return MARK + json.dumps(value)
+        return MARK + json.dumps(encode(self))
 
     def to_error(self) -> ChangefeedError:
         """Return the same error again, or its nearest base where it is not one of ours."""
@@ -78,7 +75,7 @@ class ErrorFacts:
 
 
 @dataclass(frozen=True)
-class ExportResult:
+class ExportResult(Document):
     """
     What became of an export.
 
@@ -87,6 +84,8 @@ class ExportResult:
     :param size: bytes of all files.
     :param seconds: how long the job took, its start of Spark left out.
     """
+
+    KIND = "changefeed result"
 
     status: str
     manifests: tuple[str, ...] = ()
@@ -130,42 +129,6 @@ class ExportResult:
         """Raise the job's error as the class it had; return when it succeeded."""
         if self.error is not None:
             raise self.error.to_error()
-
-    def to_json(self) -> str:
-        """Write the result."""
-        content: dict[str, Any] = {**asdict(self), "manifests": list(self.manifests), "bytes": self.size}
-        del content["size"]
-        if self.error is not None:
-            content["error"] = {
-                "class": self.error.class_name,
-                "message": self.error.message,
-                "transient": self.error.transient,
-            }
-        return documents.dump(KIND, SCHEMA_VERSION, content, indent=2)
-
-    @classmethod
-    def from_json(cls, text: str, *, where: str = "result") -> ExportResult:
-        """
-        Read a result.
-
-        :raises TerminalError: not a result, or damaged.
-        """
-        content = documents.load(text, KIND, SCHEMA_VERSION, where=where, error=TerminalError)
-        try:
-            error = content["error"]
-            return cls(
-                content["status"],
-                tuple(content["manifests"]),
-                content["units"],
-                content["rows"],
-                content["bytes"],
-                content["seconds"],
-                ErrorFacts(error["class"], error["message"], error["transient"]) if error else None,
-            )
-        except (KeyError, TypeError) as problem:
-            raise TerminalError(
-                f"{where} is damaged: {type(problem).__name__}: {problem}", where=where
-            ) from None
 
 
 def write_result(store: ExportStore, attempt: int, result: ExportResult) -> None:

@@ -19,16 +19,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from airflow_changefeed.core import documents
-from airflow_changefeed.core.times import format_compact, format_time, now, parse_time, to_milliseconds
+from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.times import format_compact, now, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ManifestError, OutputNotWritableError
 from airflow_changefeed.output import claims
 from airflow_changefeed.output.layout import Layout
 from airflow_changefeed.storage.files import Files, open_files
 
-KIND = "changefeed state"
-SCHEMA_VERSION = 1
 _DOCUMENT = re.compile(r"_state\.([0-9A-Z]{26})\.json")
 # Not what a task has left below _temporary.
 _PARQUET = re.compile(r"[^/_.][^/]*\.parquet")
@@ -36,16 +34,19 @@ _TRIES = 20
 
 
 @dataclass(frozen=True)
-class State:
+class State(Document):
     """
     A table's state at a time, as it lies in the output.
 
     :param at: feed time, exclusive.
     :param attempt: who wrote it; later ones sort behind.
     :param path: folder of exactly its files, as Spark and other readers name it.
-    :param size: bytes of all files.
+    :param bytes: of all files.
     :param database: identity of the feed's database; empty where its export does not say.
     """
+
+    KIND = "changefeed state"
+    ERROR = ManifestError
 
     feed: str
     table: str
@@ -54,37 +55,8 @@ class State:
     path: str
     files: tuple[str, ...]
     rows: int
-    size: int
+    bytes: int
     database: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {
-            "database": self.database,
-            "feed": self.feed,
-            "table": self.table,
-            "at": format_time(self.at),
-            "attempt": self.attempt,
-            "path": self.path,
-            "files": list(self.files),
-            "rows": self.rows,
-            "bytes": self.size,
-        }
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> State:
-        """Read what :meth:`to_dict` wrote."""
-        return cls(
-            feed=value["feed"],
-            table=value["table"],
-            at=parse_time(value["at"]),
-            attempt=value["attempt"],
-            path=value["path"],
-            files=tuple(value["files"]),
-            rows=value["rows"],
-            size=value["bytes"],
-            database=value.get("database", ""),
-        )
 
 
 def new_attempt() -> str:
@@ -158,7 +130,7 @@ class StateStore:
             content = self.files.read(where)
             # Gone between the look and the read: it was replaced, look again.
             if content is not None:
-                return _parse(content, where)
+                return State.from_json(content.decode(errors="replace"), where=where)
         raise ManifestError(f"{self.folder(at)} is replaced again and again; read it later")
 
     def commit(self, at: datetime, attempt: str) -> State:
@@ -175,7 +147,7 @@ class StateStore:
             *(self.feed, self.table, at, attempt, path),
             *(tuple(sorted(sizes)), rows, sum(sizes.values()), self.database),
         )
-        text = documents.dump(KIND, SCHEMA_VERSION, state.to_dict(), indent=2)
+        text = state.to_json()
         document = f"{self._home(at, attempt)}/_state.{attempt}.json"
         if self.files.moves_folders:
             self.files.write(document, text.encode())
@@ -228,12 +200,3 @@ class StateStore:
             if self.files.moves_folders:
                 self.files.remove(self._home(at, attempt))
             self.files.prune(self._attempts(at), self.layout.control)
-
-
-def _parse(content: bytes, where: str) -> State:
-    text = content.decode(errors="replace")
-    value = documents.load(text, KIND, SCHEMA_VERSION, where=where, error=ManifestError)
-    try:
-        return State.from_dict(value)
-    except (KeyError, TypeError, ValueError) as problem:
-        raise ManifestError(f"{where} is damaged: {type(problem).__name__}: {problem}", where=where) from None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_changefeed.core.codec import encode
 from airflow_changefeed.exceptions import InvalidWindowError, TransientError
 from airflow_changefeed.hooks.changefeed_arguments import check_arguments, check_name, parse_at
 from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_name, run_window
@@ -101,7 +102,8 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
         self.log.info(
             "Table %s at %s: %s rows in %s", state.table, state.at.isoformat(), state.rows, state.path
         )
-        return state.to_dict()
+        result: dict[str, Any] = encode(state)
+        return result
 
     def _time(self, context: Context) -> datetime:
         at = parse_at(self.at)

@@ -62,20 +62,6 @@ class StagedFile:
     facts: FileFacts
     upload: Mapping[str, Any] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {
-            "unit": self.unit,
-            "path": self.path,
-            "facts": self.facts.to_dict(),
-            "upload": dict(self.upload),
-        }
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> StagedFile:
-        """Read what :meth:`to_dict` wrote."""
-        return cls(value["unit"], value["path"], FileFacts.from_dict(value["facts"]), value["upload"])
-
 
 class ExportStore:
     """

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+from airflow_changefeed.core.consumer import COUNTED, ConsumerPosition, FeedOverview, ShardOverview
 from airflow_changefeed.core.cursor import CursorChange, CursorRow
 from airflow_changefeed.core.feed import shard_text
-from airflow_changefeed.core.overview import COUNTED, ConsumerPosition, FeedOverview, ShardOverview
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors.move_plan import PlannedMove

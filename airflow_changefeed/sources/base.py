@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from airflow_changefeed.core.consumer import FeedOverview
 from airflow_changefeed.core.fault import Examination, Limits
 from airflow_changefeed.core.feed import (
     DatabaseIdentity,
@@ -24,7 +25,6 @@ from airflow_changefeed.core.feed import (
     ShardStatus,
     StaleMark,
 )
-from airflow_changefeed.core.overview import FeedOverview
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.sources.base_capture import CaptureControl
 from airflow_changefeed.sources.base_consumers import ConsumerStore

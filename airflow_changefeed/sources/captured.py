@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_changefeed.core.capture import METADATA_KEY, CaptureShape
+from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD, byte_strings, ulid_texts, ulid_times
 
 #: What a capture's table keeps of an event's kind, and what readers call it.
@@ -81,7 +82,7 @@ def captured_schema(shape: CaptureShape, image: Sequence[pa.Field]) -> pa.Schema
             *(_SESSION, _TRACE, pa.field(OLD, row), pa.field(NEW, row)),
         ],
         # Not sorted: each operation's columns stand in the table's order, which a fold keeps.
-        metadata={METADATA_KEY: json.dumps(shape.to_dict()).encode()},
+        metadata={METADATA_KEY: json.dumps(encode(shape)).encode()},
     )
 
 
@@ -144,4 +145,6 @@ def _aligned(column: pa.Array) -> pa.Array:
 def shape_of(schema: pa.Schema) -> CaptureShape | None:
     """Return what a schema says of its capture; None where its events are no capture's."""
     found = (schema.metadata or {}).get(METADATA_KEY)
-    return CaptureShape.from_dict(json.loads(found)) if found is not None else None
+    if found is None:
+        return None
+    return decode(CaptureShape, json.loads(found), where="the schema's capture")

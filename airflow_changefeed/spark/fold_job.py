@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"changefeed error: {facts.class_name}: {facts.message}")
         return 1
     Path(options.result).write_text(FoldResult(state).to_json(), encoding="utf-8")
-    say(f"changefeed done: {state.rows} rows, {size_text(state.size)}, in {state.path}")
+    say(f"changefeed done: {state.rows} rows, {size_text(state.bytes)}, in {state.path}")
     return 0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.core.manifest import KIND, FileFacts, Manifest, checksum_text
+from airflow_changefeed.core.manifest import FileFacts, Manifest, checksum_text
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import (
     ManifestError,
@@ -174,7 +174,7 @@ def _kind_of(store: ExportStore, path: str, problem: Exception) -> FindingKind:
         # What ends where more was to come was cut off; what is wrong before its end was changed.
         is_cut = not text.endswith("}") or getattr(flaw, "pos", -1) >= len(text)
         return FindingKind.HALF_WRITTEN_MANIFEST if is_cut else FindingKind.DAMAGED_MANIFEST
-    if not isinstance(document, dict) or document.get("kind") != KIND:
+    if not isinstance(document, dict) or document.get("kind") != Manifest.KIND:
         return FindingKind.FOREIGN_MANIFEST
     try:
         Manifest.from_json(text, where=path)

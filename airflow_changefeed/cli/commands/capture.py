@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow.utils.platform import getuser
 
@@ -17,9 +17,8 @@ from airflow_changefeed.core.capture import (
     KeyChange,
     Operation,
     TableCapture,
-    spec_from_dict,
-    spec_to_dict,
 )
+from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import InvalidArgumentError
 
@@ -56,7 +55,7 @@ def enable(args: Namespace) -> None:
     """Record changes from now on; a dry run only prints the capture."""
     spec = spec_of(args)
     if args.dry_run:
-        print(json.dumps(spec_to_dict(spec), indent=2))
+        print(json.dumps(encode(spec), indent=2))
         _warn_of_folds(spec)
         return
     with open_feeds(args.conn_id) as source:
@@ -117,7 +116,7 @@ def spec_of(args: Namespace) -> CaptureSpec:
             raise InvalidArgumentError(
                 f"--spec cannot be combined with {', '.join(given)}; the file describes the whole capture"
             )
-        return spec_from_dict(_read(args.spec))
+        return _read(args.spec)
     if not args.table:
         raise InvalidArgumentError("no table given; pass --table, or a file with --spec")
     columns = {name: _columns(getattr(args, name)) for name in ("insert", "update", "delete")}
@@ -152,14 +151,15 @@ def _columns(text: str | None) -> tuple[str, ...] | None:
     return names
 
 
-def _read(path: str) -> Any:
-    """Read JSON from a file or from standard input."""
+def _read(path: str) -> CaptureSpec:
+    """Read a capture from a file or from standard input."""
     text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    where = "standard input" if path == "-" else path
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except ValueError as error:
-        where = "standard input" if path == "-" else path
         raise InvalidArgumentError(f"{where} is not valid JSON: {error}") from None
+    return decode(CaptureSpec, value, where=where)
 
 
 @command
@@ -271,7 +271,7 @@ def capture_row(info: CaptureInfo) -> Row:
         "whole_tables": [name for name, table in info.shape.tables.items() if table.is_whole],
         "drift": list(info.drift),
         "open_gaps": [gap_row(gap) for gap in info.gaps],
-        "spec": spec_to_dict(info.spec),
+        "spec": encode(info.spec),
     }
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.cli.command import Row, ulid_values
+from airflow_changefeed.core.consumer import COUNTED
 from airflow_changefeed.core.feed import shard_text
-from airflow_changefeed.core.overview import COUNTED
 from airflow_changefeed.core.times import format_time
 
 if TYPE_CHECKING:

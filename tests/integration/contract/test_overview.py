@@ -8,9 +8,8 @@ import uuid
 import pytest
 
 from airflow_changefeed.core import overview as core
-from airflow_changefeed.core.consumer import ConsumerSpec
+from airflow_changefeed.core.consumer import ConsumerSpec, FeedOverview, ShardOverview
 from airflow_changefeed.core.feed import FeedKind
-from airflow_changefeed.core.overview import FeedOverview, ShardOverview
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import FeedNotFoundError, InvalidArgumentError
 from airflow_changefeed.sources.base import FeedSource

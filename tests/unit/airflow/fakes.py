@@ -67,7 +67,7 @@ class InProcessHook(ChangefeedSparkSubmitHook):
             )
         )
         with open(given["--plan"], encoding="utf-8") as file:
-            plan = Plan.from_json(file.read())
+            plan = Plan.from_json(file.read(), where="plan")
         with open(given["--connection"], encoding="utf-8") as file:
             connection = JobConnection.from_json(file.read(), where="connection")
         store = ExportStore(plan.path, plan.feed)

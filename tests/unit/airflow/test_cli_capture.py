@@ -20,9 +20,8 @@ from airflow_changefeed.core.capture import (
     CaptureGap,
     CaptureSpec,
     TableCapture,
-    spec_from_dict,
-    spec_to_dict,
 )
+from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.sources import SOURCES
 from airflow_changefeed.sources.base import Capabilities
@@ -78,7 +77,7 @@ def execute(path: Path, *statements: str) -> None:
 def asked_for(commands: Commands, *options: str) -> CaptureSpec:
     """Return the capture that options ask for, as a dry run prints it."""
     assert commands.run("capture enable", *options, "--dry-run") == 0, commands.err
-    return spec_from_dict(json.loads(commands.out))
+    return decode(CaptureSpec, json.loads(commands.out), where="output")
 
 
 def open_a_gap(path: Path) -> None:
@@ -103,7 +102,7 @@ def test_a_capture_records_from_now_on(commands: Commands, path: Path, source: S
     assert commands.rows("capture enable", "--table", "shop.Order") == [row]
     assert commands.rows("capture list") == [row]
     assert "Captures: 1" in commands.err
-    assert spec_from_dict(row["spec"]) == source.capture(CAPTURE).spec
+    assert decode(CaptureSpec, row["spec"], where="row") == source.capture(CAPTURE).spec
 
 
 def test_a_capture_of_a_table_with_rows_is_told_to_be_no_whole_one(commands: Commands, path: Path) -> None:
@@ -185,21 +184,21 @@ def test_options_say_what_a_capture_is(commands: Commands, path: Path) -> None:
         *("--key-change", "delete_insert", "--keep-unchanged", "--session-key", "a", "--session-key", "b"),
         *("--trace-key", "trace", "--with-sequence", "--no-guard-table", "--no-guard-schema"),
     )
-    assert spec_to_dict(spec) == {
-        "tables": (
+    assert encode(spec) == {
+        "tables": [
             {
                 "table": "shop.Order",
-                "insert": (),
-                "update": ("Status", "PaidAt"),
+                "insert": [],
+                "update": ["Status", "PaidAt"],
                 "delete": None,
                 "shard": "Id % 4",
             },
-        ),
+        ],
         "name": "shop.Changes",
         "shard_key_type": "bigint",
         "key_change": "delete_insert",
         "keep_unchanged": True,
-        "session_keys": ("a", "b"),
+        "session_keys": ["a", "b"],
         "trace_key": "trace",
         "with_sequence": True,
         "guard_table": False,
@@ -232,7 +231,7 @@ def test_a_file_says_what_options_cannot(
         (TableCapture("shop.Order", insert=("Status",)), TableCapture("shop.OrderLine", update=None)),
         name="shop.Changes",
     )
-    text = json.dumps(spec_to_dict(spec))
+    text = json.dumps(encode(spec))
     file = tmp_path / "capture.json"
     file.write_text(text, encoding="utf-8")
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
@@ -258,7 +257,7 @@ def test_a_file_says_what_options_cannot(
         (("--table", "a.b", "--table", "a.c"), "a capture of several tables needs a name"),
         (("--spec", "{tmp}/gone.json"), "No such file or directory: '{tmp}/gone.json'"),
         (("--spec", "{tmp}/wrong.json"), "{tmp}/wrong.json is not valid JSON: Expecting value"),
-        (("--spec", "{tmp}/list.json"), "this is no capture: "),
+        (("--spec", "{tmp}/list.json"), "{tmp}/list.json: [] is not an object"),
         (("--table", "shop.Missing"), "FeedSetupError: "),
         (("--table", "shop.Order", "--update", "Colour"), "Colour"),
     ],

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_changefeed.core.codec import encode
 from airflow_changefeed.exceptions import InvalidArgumentError, NotExportedError, TransientError
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.result import ErrorFacts
@@ -97,7 +98,7 @@ def test_the_job_folds_at_the_end_of_the_runs_window(
     """Its task says all that it must know, and the result is the state's."""
     monkeypatch.setattr(SubmitHook, "says", FoldResult(STATE))
     result = operator(export, table=TABLE).execute(context(START, START + HOUR))
-    assert result == STATE.to_dict()
+    assert result == encode(STATE)
     assert json.loads(json.dumps(result)) == result
     (task,) = SubmitHook.tasks
     assert (task.feed, task.path, task.table, task.at) == (CAPTURE, export.store.path, TABLE, START + HOUR)

@@ -18,7 +18,7 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
 from airflow_changefeed import ChangefeedSensor, ChangefeedToParquetOperator
-from airflow_changefeed.core.overview import FeedOverview
+from airflow_changefeed.core.consumer import FeedOverview
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.plugins import changefeed_connections, changefeed_threads
 from airflow_changefeed.plugins.changefeed import URL_PREFIX

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from airflow_changefeed.capture import values
 from airflow_changefeed.capture.shapes import SHAPE_KEY, shaped_batch, shaped_schema
 from airflow_changefeed.core.capture import METADATA_KEY
+from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.plan import Shape
 from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError, SchemaChangedError
 from airflow_changefeed.sources.captured import captured_schema, shape_of
@@ -342,6 +343,7 @@ def test_shaping_imports_no_pandas() -> None:
 import sys
 import numpy as np, pyarrow as pa
 from airflow_changefeed.capture.shapes import shaped_batch
+from airflow_changefeed.core.codec import decode
 from airflow_changefeed.core.capture import CaptureShape
 from airflow_changefeed.sources.arrow import byte_strings
 from airflow_changefeed.sources.captured import EventColumns, captured_batch, captured_schema
@@ -349,7 +351,7 @@ from airflow_changefeed.sources.captured import EventColumns, captured_batch, ca
 def numbers(*values, kind=pa.int64(), dtype=np.int64):
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.array(values, dtype=dtype))])
 
-shape = CaptureShape.from_dict({SHAPE.to_dict()!r})
+shape = decode(CaptureShape, {encode(SHAPE)!r}, where="shape")
 row = [pa.field(*each) for each in (
     ("id", pa.int64()), ("text", pa.string()), ("amount", pa.float64()), ("at", pa.timestamp("us")),
     ("at_100ns", pa.uint8()), ("zoned", pa.timestamp("us", "UTC")), ("zoned_offset_minutes", pa.int16()),

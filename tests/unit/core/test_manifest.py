@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_changefeed.core import documents
-from airflow_changefeed.core.manifest import KIND, FileFacts, Manifest, checksum_text, combine_checksums
+from airflow_changefeed.core.codec import encode
+from airflow_changefeed.core.manifest import FileFacts, Manifest, checksum_text, combine_checksums
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import ManifestError, UnsupportedVersionError
@@ -70,7 +71,7 @@ def _changed(**changes: object) -> str:
     content = json.loads(_MANIFEST.to_json())
     for ours in ("kind", "schema_version", "digest"):
         del content[ours]
-    return documents.dump(KIND, 1, {**content, **changes})
+    return documents.dump(Manifest.KIND, 1, {**content, **changes})
 
 
 @pytest.mark.parametrize(
@@ -83,8 +84,8 @@ def _changed(**changes: object) -> str:
         _changed(unit={}),
         _changed(unit=None),
         _changed(files=[{}]),
-        _changed(files=[{**_FACTS.to_dict(), "checksum": "xyz"}]),
-        _changed(files=[{**_FACTS.to_dict(), "first": "xyz"}]),
+        _changed(files=[{**encode(_FACTS), "checksum": "xyz"}]),
+        _changed(files=[{**encode(_FACTS), "first": "xyz"}]),
         _changed(made_at="soon"),
         _changed(made_at=None),
     ],
@@ -98,7 +99,7 @@ def test_a_damaged_manifest_is_refused_and_named(text: str) -> None:
 def test_a_manifest_of_a_newer_version_is_refused() -> None:
     """It is not damaged: the installation is too old."""
     with pytest.raises(UnsupportedVersionError):
-        Manifest.from_json(documents.dump(KIND, 2, {}), where="m.json")
+        Manifest.from_json(documents.dump(Manifest.KIND, 2, {}), where="m.json")
 
 
 def test_an_empty_unit_has_a_manifest() -> None:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from airflow_changefeed.core import documents
 from airflow_changefeed.core.plan import (
     COMPRESSIONS,
-    KIND,
     ON_MISSING,
     ExportOptions,
     Plan,
@@ -53,7 +52,7 @@ _plans = st.builds(
 @given(_plans)
 def test_a_plan_survives_json(plan: Plan) -> None:
     """The Spark job reads what the operator wrote."""
-    assert Plan.from_json(plan.to_json()) == plan
+    assert Plan.from_json(plan.to_json(), where="plan") == plan
 
 
 @given(_plans)
@@ -63,7 +62,7 @@ def test_a_plan_of_before_there_were_shapes_is_typed(plan: Plan) -> None:
     for header in ("kind", "schema_version", "digest"):
         del content[header]
     del content["options"]["shape"]
-    found = Plan.from_json(documents.dump(KIND, 1, content))
+    found = Plan.from_json(documents.dump(Plan.KIND, 1, content), where="plan")
     assert found.options.shape is Shape.TYPED
     assert found.units == plan.units
 
@@ -114,7 +113,7 @@ def _without(name: str) -> str:
     content = json.loads(_PLAN.to_json())
     for ours in ("kind", "schema_version", "digest", name):
         del content[ours]
-    return documents.dump(KIND, 1, content)
+    return documents.dump(Plan.KIND, 1, content)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +123,7 @@ def _without(name: str) -> str:
         "{}",
         *(_without(name) for name in ("feed", "attempt", "made_at", "units", "seals", "options")),
         _PLAN.to_json().replace("/out", "/elsewhere"),
-        documents.dump(KIND, 1, {**json.loads(_without("options")), "options": {"unknown": 1}, "x": 1}),
+        documents.dump(Plan.KIND, 1, {**json.loads(_without("options")), "options": {"unknown": 1}, "x": 1}),
     ],
 )
 def test_a_damaged_plan_is_refused(text: str) -> None:
@@ -136,4 +135,4 @@ def test_a_damaged_plan_is_refused(text: str) -> None:
 def test_a_plan_of_a_newer_version_is_refused() -> None:
     """The cluster's installation may be older than the scheduler's."""
     with pytest.raises(UnsupportedVersionError):
-        Plan.from_json(documents.dump(KIND, 2, {}))
+        Plan.from_json(documents.dump(Plan.KIND, 2, {}), where="plan")

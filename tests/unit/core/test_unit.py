@@ -8,9 +8,10 @@ import json
 import pytest
 from hypothesis import assume, given
 
+from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import UlidRange
-from airflow_changefeed.core.unit import ExportUnit, range_from, range_to
+from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError
 from tests.unit.core.strategies import ranges, shards, units, windows
@@ -19,13 +20,13 @@ from tests.unit.core.strategies import ranges, shards, units, windows
 @given(units)
 def test_a_unit_survives_json(unit: ExportUnit) -> None:
     """Windows and batches come back as they were."""
-    assert ExportUnit.from_dict(json.loads(json.dumps(unit.to_dict()))) == unit
+    assert decode(ExportUnit, json.loads(json.dumps(encode(unit))), where="unit") == unit
 
 
 @given(ranges)
 def test_a_range_survives_json(range_: UlidRange) -> None:
     """So does a bare range."""
-    assert range_from(json.loads(json.dumps(range_to(range_)))) == range_
+    assert decode(UlidRange, json.loads(json.dumps(encode(range_))), where="range") == range_
 
 
 @given(units, units)

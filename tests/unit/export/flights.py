@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from airflow_changefeed.core.codec import decode
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import ExportOptions, Plan
 from airflow_changefeed.core.window import Window
@@ -116,7 +117,9 @@ class Flights:
             json.loads(text) for batch in write(_numbers(len(tasks))) for text in batch.column(0).to_pylist()
         ]
         schemas = [row["schema"] for row in rows if "schema" in row]
-        return [StagedFile.from_dict(row) for row in rows if "schema" not in row], (schemas or [{}])[0]
+        return [decode(StagedFile, row, where="file") for row in rows if "schema" not in row], (
+            schemas or [{}]
+        )[0]
 
     def export(
         self, store: ExportStore, windows: Sequence[Window] | None, **options: object

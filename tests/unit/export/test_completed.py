@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError
@@ -30,7 +31,7 @@ def told_of(flights: Flights, store: ExportStore, plan: Plan) -> CompletedExport
     """Run a plan, and return what it tells, as others get it."""
     told = completed_export(plan, store, run_here(flights.source, store, plan, lambda line: None))
     assert told is not None
-    read = CompletedExport.from_extra(json.loads(json.dumps(told.to_extra())))
+    read = CompletedExport.from_extra(json.loads(json.dumps(encode(told))))
     assert read == told
     return read
 

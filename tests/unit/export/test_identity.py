@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_changefeed.core import cursor, documents
+from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.cursor import CursorDocument
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.feed import DatabaseIdentity
@@ -337,10 +338,10 @@ def test_what_reads_an_output_beside_a_database_notices_another_one(
         rebuild(us.source, Variables(), "tests", FEED, store, by="me")
     assert us.source.cursors(FEED) == []
     window = hours(0, 1)[0]
-    told = CompletedExport(FEED, store.path, window, 0, (), (0,), database=OTHER)
+    told = CompletedExport(FEED, store.path, window.start, window.end, 0, (), (0,), database=OTHER)
     with pytest.raises(ForeignOutputError, match=OTHER):
         told.files()
-    assert CompletedExport.from_extra(told.to_extra()) == told
+    assert CompletedExport.from_extra(encode(told)) == told
 
 
 # ---- the identity itself

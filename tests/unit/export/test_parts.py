@@ -167,8 +167,8 @@ def test_a_result_survives_json() -> None:
     """Done or failed, the operator reads what the job wrote."""
     done = ExportResult("done", ("a.json",), 1, 2, 3, 0.5)
     failed = ExportResult.of_error(MissingEventError("gone"))
-    assert ExportResult.from_json(done.to_json()) == done
-    assert ExportResult.from_json(failed.to_json()) == failed
+    assert ExportResult.from_json(done.to_json(), where="result") == done
+    assert ExportResult.from_json(failed.to_json(), where="result") == failed
     done.raise_error()
     with pytest.raises(MissingEventError, match="gone"):
         failed.raise_error()

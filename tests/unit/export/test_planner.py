@@ -54,7 +54,7 @@ def test_windows_become_counted_units_of_every_shard(flights: Flights, store: Ex
     ]
     assert set(plan.seals) == {1, 2}
     assert all(until >= hours(0, 3)[-1].end for until in plan.seals.values())
-    assert Plan.from_json(plan.to_json()) == plan
+    assert Plan.from_json(plan.to_json(), where="plan") == plan
     starts = {row.shard: row.frontier.start for row in flights.source.cursors(FEED, CONSUMER)}
     assert starts == dict.fromkeys((1, 2), hours(0, 1)[0].range.after)
 

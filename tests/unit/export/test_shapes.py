@@ -59,7 +59,7 @@ def plan(source: Any, store: ExportStore, first: int, last: int, **options: Any)
 
 def export(source: Any, store: ExportStore, first: int, last: int, **options: Any) -> ExportResult:
     """Export hours, through the plan's JSON, as the Spark job does."""
-    made = Plan.from_json(plan(source, store, first, last, **options).to_json())
+    made = Plan.from_json(plan(source, store, first, last, **options).to_json(), where="plan")
     return ran(source, store, made)
 
 

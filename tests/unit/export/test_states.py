@@ -13,7 +13,7 @@ import pytest
 
 from airflow_changefeed.core import documents
 from airflow_changefeed.exceptions import ForeignOutputError, ManifestError, OutputNotWritableError
-from airflow_changefeed.folding.states import KIND, StateStore, new_attempt
+from airflow_changefeed.folding.states import State, StateStore, new_attempt
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import Files, LocalFiles
 from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport
@@ -116,7 +116,7 @@ def damage_text(text: str) -> str:
 
 def damage_content(text: str) -> str:
     """Leave something out of a document, and sign it."""
-    return documents.dump(KIND, 1, {"feed": CAPTURE})
+    return documents.dump(State.KIND, 1, {"feed": CAPTURE})
 
 
 @pytest.mark.parametrize("damage", [damage_text, damage_content])

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.core.cursor import CursorChange, CursorRow, check_consumer
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.frontier import Frontier
-from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.core.unit import range_from, range_to
+from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import (
     InvalidArgumentError,
     LeaseHeldError,
@@ -180,7 +180,7 @@ def _move(feed: MssqlFeed, move: CursorMove) -> dict[str, Any]:
         "shard_id": feed.to_sql(move.shard),
         "start_ulid": frontier.start.bytes,
         "ulid": frontier.upto.bytes,
-        "ahead": json.dumps([range_to(piece) for piece in frontier.ahead]),
+        "ahead": json.dumps(encode(frontier.ahead, tuple[UlidRange, ...])),
         "furthest": max(furthest, move.ack or Ulid.MIN).bytes,
         "ack": None if move.ack is None else move.ack.bytes,
         "expected_version": move.expected_version,
@@ -236,7 +236,7 @@ def _rows(session: Session, feed: MssqlFeed, consumer: str | None) -> list[Curso
 
 def cursor_row(feed: str, row: Mapping[str, Any]) -> CursorRow:
     """Return a row as the procedures tell it."""
-    pieces = tuple(range_from(piece) for piece in json.loads(row["ahead"]))
+    pieces = decode(tuple[UlidRange, ...], json.loads(row["ahead"]), where="ahead")
     expires = row["lease_expires"]
     return CursorRow(
         consumer=row["consumer"],

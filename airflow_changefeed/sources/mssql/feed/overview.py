@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_changefeed.core.consumer import ConsumerPosition, FeedOverview, ShardOverview
 from airflow_changefeed.core.feed import Shard, ShardStatus, parse_shard, shard_text
-from airflow_changefeed.core.overview import ConsumerPosition, FeedOverview, ShardOverview
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase

@@ -8,16 +8,14 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 from airflow_changefeed.core.capture import (
     CapturedTable,
     CaptureShape,
     CaptureSpec,
     Operation,
-    spec_from_dict,
-    spec_to_dict,
 )
+from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import CaptureNotFoundError
@@ -55,24 +53,6 @@ class StoredTable:
         """Return the columns of the first of some operations that is captured, or of any."""
         wanted = (*operations, *Operation)
         return next(self.columns[operation] for operation in wanted if operation in self.columns)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {
-            "name": self.name,
-            "key_columns": list(self.key_columns),
-            "columns": {one.value: list(names) for one, names in self.columns.items()},
-            "fields": dict(self.fields),
-            "is_whole": self.is_whole,
-            "triggers": dict(self.triggers),
-        }
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> StoredTable:
-        """Read what :meth:`to_dict` wrote."""
-        columns = {Operation(one): tuple(names) for one, names in value["columns"].items()}
-        rest = {key: value[key] for key in ("name", "fields", "is_whole", "triggers")}
-        return cls(key_columns=tuple(value["key_columns"]), columns=columns, **rest)
 
 
 @dataclass(frozen=True)
@@ -167,9 +147,9 @@ def _stored(
     disabled: int | None,
 ) -> StoredCapture:
     return StoredCapture(
-        spec=spec_from_dict(json.loads(spec)),
-        fields=tuple(Column(*one) for one in json.loads(fields)),
-        tables=tuple(StoredTable.from_dict(one) for one in json.loads(tables)),
+        spec=decode(CaptureSpec, json.loads(spec), where=f"capture {name!r}"),
+        fields=decode(tuple[Column, ...], json.loads(fields), where=f"fields of capture {name!r}"),
+        tables=decode(tuple[StoredTable, ...], json.loads(tables), where=f"tables of capture {name!r}"),
         enabled_at_ms=enabled,
         disabled_at_ms=disabled,
         balances=tuple(json.loads(balances)),
@@ -199,9 +179,9 @@ def store_capture(connection: sqlite3.Connection, capture: StoredCapture) -> Non
     """Write a capture's row."""
     values = (
         capture.name,
-        json.dumps(spec_to_dict(capture.spec)),
-        json.dumps([(one.name, one.type) for one in capture.fields]),
-        json.dumps([table.to_dict() for table in capture.tables]),
+        json.dumps(encode(capture.spec)),
+        json.dumps(encode(capture.fields, tuple[Column, ...])),
+        json.dumps(encode(capture.tables, tuple[StoredTable, ...])),
         json.dumps(capture.balances),
         capture.checked_upto,
         capture.enabled_at_ms,

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from airflow_changefeed.core.codec import decode
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import format_time, from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.core.unit import range_from
 from airflow_changefeed.exceptions import (
     InvalidArgumentError,
     LeaseHeldError,
@@ -98,7 +98,7 @@ def read_row(*values: Any) -> CursorRow:
     consumer, feed, shard, start, upto, ahead, ack, version, moved_at, moved_by, token, holder, expires = (
         values
     )
-    pieces: tuple[UlidRange, ...] = tuple(range_from(piece) for piece in json.loads(ahead))
+    pieces = decode(tuple[UlidRange, ...], json.loads(ahead), where="ahead")
     return CursorRow(
         consumer=consumer,
         feed=feed,

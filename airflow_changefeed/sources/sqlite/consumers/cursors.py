@@ -11,12 +11,12 @@ import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 
+from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.cursor import CursorChange, CursorRow, check_consumer
 from airflow_changefeed.core.feed import Shard, check_shard, shard_text
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import from_milliseconds
-from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.core.unit import range_to
+from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import ConsumerSetupError, InvalidArgumentError
 from airflow_changefeed.sources.base_cursors import CursorMove
 from airflow_changefeed.sources.base_versions import stale_lease
@@ -106,7 +106,7 @@ class SqliteCursors:
     def _update(
         self, connection: sqlite3.Connection, row: CursorRow, frontier: Frontier, ack: Ulid, by: str
     ) -> None:
-        ahead = json.dumps([range_to(piece) for piece in frontier.ahead])
+        ahead = json.dumps(encode(frontier.ahead, tuple[UlidRange, ...]))
         connection.execute(
             'update "changefeed.consumer" set start_ulid = ?, ulid = ?, ahead = ?, ack = ?, '
             f"resource_version = resource_version + 1, moved_at_ms = ?, moved_by = ? {_WHERE}",

@@ -7,9 +7,14 @@ import json
 import sqlite3
 from collections.abc import Sequence
 
-from airflow_changefeed.core.consumer import ConsumerInfo
+from airflow_changefeed.core.consumer import (
+    COUNTED,
+    ConsumerInfo,
+    ConsumerPosition,
+    FeedOverview,
+    ShardOverview,
+)
 from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
-from airflow_changefeed.core.overview import COUNTED, ConsumerPosition, FeedOverview, ShardOverview
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Values as JSON and back, by their type hints: one way for all that is stored, sent to a job, or shown.
+
+A dataclass becomes an object with the names of its fields; an enum its value; a ULID, a time and a shard
+text; a length of time seconds; a tuple a list; a mapping an object whose keys are written as such values are.
+:class:`Form` in ``Annotated`` writes a type in another way.
+
+A dataclass may say two things of its JSON: ``ALSO_WRITTEN`` names properties that are written for readers and
+not read back, and ``REFUSES_UNKNOWN`` refuses names that are not its fields', which else are passed over. A
+name that is missing takes the default of its field, unless that is a ``default_factory``.
+
+Our own, in pure Python: Spark's executors get this package as a zip, where no module in machine code loads.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from airflow_changefeed.core.feed import parse_shard, shard_text
+from airflow_changefeed.core.times import format_time, parse_time
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError, TerminalError
+
+_T = TypeVar("_T")
+_SHOWN = 100
+
+
+@dataclass(frozen=True)
+class Form:
+    """
+    How values of a type are written and read.
+
+    :param write: returns JSON values.
+    :param read: raises a :class:`ChangefeedError` or ``ValueError`` whose text names the value.
+    """
+
+    write: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+
+
+def encode(value: Any, kind: Any = None) -> Any:
+    """
+    Return a value as JSON values.
+
+    :param kind: its type; None for a dataclass, which says it itself.
+    """
+    hint: Any = kind or type(value)
+    return _form(hint).write(value)
+
+
+def decode(
+    kind: type[_T], value: Any, *, where: str, error: type[TerminalError] = InvalidArgumentError
+) -> _T:
+    """
+    Read what :func:`encode` wrote.
+
+    :param where: names the whole in errors: ``manifest``, or a path.
+    :param error: raised when the value does not fit: ``manifest: files[0].rows: 'x' is not a whole number``.
+    """
+    hint: Any = kind
+    try:
+        found: _T = _at("", _form(hint), value)
+    except _MisfitError as misfit:
+        raise error(f"{where}: {misfit}", where=where) from None
+    return found
+
+
+class _MisfitError(Exception):
+    """What does not fit; each level that it leaves puts its step before the path."""
+
+    def __init__(self, problem: str, path: str = "") -> None:
+        super().__init__(problem, path)
+        self.problem = problem
+        self.path = path
+
+    def __str__(self) -> str:
+        path = self.path.lstrip(".")
+        return f"{path}: {self.problem}" if path else self.problem
+
+
+def _at(step: str, form: Form, value: Any) -> Any:
+    try:
+        return form.read(value)
+    except _MisfitError as misfit:
+        raise _MisfitError(misfit.problem, step + misfit.path) from None
+    except ChangefeedError as error:
+        raise _MisfitError(error.message, step) from None
+    except (ValueError, OverflowError) as error:
+        raise _MisfitError(str(error), step) from None
+
+
+def _is_not(value: Any, what: str) -> _MisfitError:
+    text = repr(value)
+    return _MisfitError(f"{text if len(text) <= _SHOWN else text[:_SHOWN] + '...'} is not {what}")
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _plain(kinds: type | tuple[type, ...], what: str) -> Form:
+    def read(value: Any) -> Any:
+        # Python counts True as 1.
+        if isinstance(value, kinds) and (kinds is bool or not isinstance(value, bool)):
+            return value
+        raise _is_not(value, what)
+
+    return Form(_same, read)
+
+
+_NUMBER = _plain((int, float), "a number")
+_OBJECT = _plain(Mapping, "an object")
+_LIST = _plain((list, tuple), "a list")
+_FORMS: dict[Any, Form] = {
+    Any: Form(_same, _same),
+    str: _plain(str, "a text"),
+    bool: _plain(bool, "true or false"),
+    int: _plain(int, "a whole number"),
+    float: Form(_same, lambda value: float(_NUMBER.read(value))),
+    Ulid: Form(str, Ulid.parse_text),
+    datetime: Form(format_time, parse_time),
+    timedelta: Form(timedelta.total_seconds, lambda value: timedelta(seconds=_NUMBER.read(value))),
+}
+_SHARD = Form(shard_text, parse_shard)
+
+
+@cache
+def _form(kind: Any) -> Form:
+    if kind in _FORMS:
+        return _FORMS[kind]
+    if get_origin(kind) is not None:
+        return _generic(get_origin(kind), get_args(kind))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _enum(kind)
+    if is_dataclass(kind):
+        return _record(kind)
+    raise TypeError(f"{kind} has no form in JSON")
+
+
+def _generic(origin: Any, inner: tuple[Any, ...]) -> Form:
+    if origin is Annotated:
+        return next((one for one in inner[1:] if isinstance(one, Form)), None) or _form(inner[0])
+    if origin in (Union, UnionType):
+        return _union(inner)
+    if issubclass(origin, Mapping):
+        return _mapping(*map(_form, inner))
+    if origin is tuple and inner[-1] is not Ellipsis:
+        return _fixed([_form(one) for one in inner])
+    return _many(_form(inner[0]))
+
+
+def _union(kinds: Sequence[Any]) -> Form:
+    rest = [kind for kind in kinds if kind is not NoneType]
+    if set(rest) == {int, uuid.UUID}:
+        form = _SHARD
+    elif len(rest) == 1:
+        form = _form(rest[0])
+    else:
+        raise TypeError(f"a union of {rest} has no form in JSON")
+    if len(rest) == len(kinds):
+        return form
+    return Form(
+        lambda value: None if value is None else form.write(value),
+        lambda value: None if value is None else form.read(value),
+    )
+
+
+def _mapping(key: Form, one: Form) -> Form:
+    def write(value: Mapping[Any, Any]) -> dict[str, Any]:
+        return {key.write(name): one.write(item) for name, item in value.items()}
+
+    def read(value: Any) -> dict[Any, Any]:
+        return {
+            _at(f"[{name!r}]", key, name): _at(f"[{name!r}]", one, item)
+            for name, item in _OBJECT.read(value).items()
+        }
+
+    return Form(write, read)
+
+
+def _many(one: Form) -> Form:
+    def read(value: Any) -> tuple[Any, ...]:
+        return tuple(_at(f"[{number}]", one, item) for number, item in enumerate(_LIST.read(value)))
+
+    return Form(lambda value: [one.write(item) for item in value], read)
+
+
+def _fixed(forms: Sequence[Form]) -> Form:
+    def write(value: Sequence[Any]) -> list[Any]:
+        return [form.write(item) for form, item in zip(forms, value, strict=True)]
+
+    def read(value: Any) -> tuple[Any, ...]:
+        if len(_LIST.read(value)) != len(forms):
+            raise _is_not(value, f"a list of {len(forms)}")
+        items = enumerate(zip(forms, value, strict=True))
+        return tuple(_at(f"[{number}]", form, item) for number, (form, item) in items)
+
+    return Form(write, read)
+
+
+def _enum(kind: type[Enum]) -> Form:
+    def read(value: Any) -> Enum:
+        try:
+            return kind(value)
+        except ValueError:
+            raise _is_not(value, f"one of {', '.join(str(one.value) for one in kind)}") from None
+
+    return Form(lambda value: kind(value).value, read)
+
+
+def _record(kind: Any) -> Form:
+    hints = get_type_hints(kind, include_extras=True)
+    known = {one.name: (one, _form(hints[one.name])) for one in fields(kind)}
+    written = {name: form for name, (_, form) in known.items()}
+    for name in getattr(kind, "ALSO_WRITTEN", ()):
+        written[name] = _form(get_type_hints(getattr(kind, name).fget, include_extras=True)["return"])
+    refuses_unknown = getattr(kind, "REFUSES_UNKNOWN", False)
+
+    def write(value: Any) -> dict[str, Any]:
+        return {name: form.write(getattr(value, name)) for name, form in written.items()}
+
+    def read(value: Any) -> Any:
+        unknown = [str(name) for name in _OBJECT.read(value) if name not in written]
+        if unknown and refuses_unknown:
+            raise _MisfitError(f"{', '.join(unknown)} is unknown; known are {', '.join(known)}")
+        return kind(
+            **{
+                name: _field(field, form, value)
+                for name, (field, form) in known.items()
+                if name in value or field.default is MISSING
+            }
+        )
+
+    return Form(write, read)
+
+
+def _field(field: Field[Any], form: Form, value: Mapping[str, Any]) -> Any:
+    if field.name not in value:
+        raise _MisfitError("is missing", f".{field.name}")
+    try:
+        return _at(f".{field.name}", form, value[field.name])
+    except _MisfitError as misfit:
+        # A field that is left out of its object's repr may be a secret.
+        raise misfit if field.repr else _MisfitError("is not what it must be", misfit.path) from None
