@@ -7,6 +7,7 @@ import pickle
 import re
 import uuid
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 from mssql_python import exceptions as driver
@@ -25,7 +26,6 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.sources.mssql.connection.errors import CONVERTED, THROWN, name_error, thrown
 from airflow_changefeed.sources.mssql.connection.native_errors import NATIVE
-from airflow_changefeed.sources.mssql.install.rights import ROLES
 
 FILES = files("airflow_changefeed.sql.mssql")
 
@@ -238,7 +238,20 @@ def test_every_object_that_somebody_is_granted_has_a_role() -> None:
     text = (FILES / "feed" / "grants.batch.sql").read_text(encoding="utf-8")
     granted = re.findall(r"on <<schema>>\.\[(\w+):<<name>>\] to \[<<schema_name>>\.(\w+):", text)
     assert len(granted) >= 15
-    assert {(name, role) for name, role in granted if ROLES.get(name) != role} == set()
+    for name, role in granted:
+        error = name_error(_error(f"permission denied for procedure {name}:s.T"))
+        assert f"alter role [changefeed.{role}:s.T] add member" in str(error), name
+
+
+def test_the_docs_and_the_files_have_the_numbers_that_python_knows() -> None:
+    """Each with its class, and whether a retry may help."""
+    page = (Path(__file__).parents[3] / "docs/reference/sql-server.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d{5}) \| `(\w+)`(, transient)? \|", page, re.MULTILINE)
+    told = {int(number): (name, bool(transient)) for number, name, transient in rows}
+    known = {**THROWN, **CONVERTED}
+    assert told == {number: (error.__name__, error.transient) for number, error in known.items()}
+    files = [file.read_text(encoding="utf-8") for file in Path(str(FILES)).rglob("*.sql")]
+    assert {int(number) for text in files for number in re.findall(r"changefeed (\d+):", text)} == set(known)
 
 
 def test_a_secret_is_not_told_in_whatever_spelling() -> None:

@@ -30,9 +30,10 @@ from airflow_changefeed.sources.mssql.connection.errors import is_driver_error, 
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.catalog import users_tables
-from airflow_changefeed.sources.mssql.install.setup import install_where_missing, named_version
+from airflow_changefeed.sources.mssql.install.setup import install_where_missing
 from airflow_changefeed.sources.mssql.install.upgrade import has_object
-from airflow_changefeed.sources.mssql.names import call_text, quote, split_name
+from airflow_changefeed.sources.mssql.names import quote, split_name
+from airflow_changefeed.sources.mssql.procedures import call
 from airflow_changefeed.sources.near import no_table
 
 
@@ -57,30 +58,33 @@ class MssqlCaptures:
             _check_version(session, self.database)
             _check_tables(session, self.database, spec)
             _check_present(session, self.database.schema, spec, capture, resource_version)
-            procedure = f"{quote(self.database.schema)}.[enable_capture]"
             with session.transaction():
                 for number, table in enumerate(spec.tables):
                     arguments = _arguments(spec, table, capture, snapshot=snapshot)
                     # The first table makes the next version.
-                    arguments |= named_version(None if number else resource_version)
+                    arguments["resource_version"] = None if number else resource_version
                     with server_refusals(capture, f"table {table.table!r}, shard {table.shard!r}"):
-                        session.execute(call_text(procedure, arguments), *arguments.values())
+                        self._call(session, "enable_capture", arguments)
             return self._capture(session, capture)
 
     def disable_capture(self, name: str, *, resource_version: int | None = None) -> None:
         """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
         with self.database.connect(capture=name) as session:
             self._capture(session, name)
-            self._call(session, "disable_capture", {"capture": name, **named_version(resource_version)})
+            self._call(session, "disable_capture", {"capture": name, "resource_version": resource_version})
 
     def refresh_capture(
         self, name: str, *, without: Sequence[str] = (), resource_version: int | None = None
     ) -> CaptureInfo:
         """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
-        arguments = {"capture": name, "without": json.dumps(list(without))}
+        arguments = {
+            "capture": name,
+            "without": json.dumps(list(without)),
+            "resource_version": resource_version,
+        }
         with self.database.connect(capture=name) as session:
             self._capture(session, name)
-            self._call(session, "refresh_capture", {**arguments, **named_version(resource_version)})
+            self._call(session, "refresh_capture", arguments)
             return self._capture(session, name)
 
     def captures(self) -> list[CaptureInfo]:
@@ -116,7 +120,7 @@ class MssqlCaptures:
             "by": by,
             "resync": resync,
             "lock_timeout": self.database.lock_timeout_ms,
-            **named_version(resource_version),
+            "resource_version": resource_version,
         }
         with self.database.connect(capture=name) as session:
             self._capture(session, name)
@@ -150,8 +154,8 @@ class MssqlCaptures:
         return self.database.ask(gaps, capture=name)
 
     def _call(self, session: Session, procedure: str, arguments: dict[str, Any]) -> None:
-        name = f"{quote(self.database.schema)}.{quote(procedure)}"
-        session.execute(call_text(name, arguments), *arguments.values())
+        sql, values = call(self.database.schema, procedure, arguments)
+        session.execute(sql, *values)
 
     def _capture(self, session: Session, name: str) -> CaptureInfo:
         found = load_captures(session, self.database.schema)

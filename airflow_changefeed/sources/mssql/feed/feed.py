@@ -20,7 +20,8 @@ from airflow_changefeed.core.feed import (
     shard_text,
 )
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.sources.mssql.names import call_text, literal, quote
+from airflow_changefeed.sources.mssql.names import literal, quote
+from airflow_changefeed.sources.mssql.procedures import call
 
 
 @dataclass(frozen=True)
@@ -71,14 +72,8 @@ class MssqlFeed:
         return f"{quote(self.schema)}.{quote(f'{kind}:{self.name}')}"
 
     def call(self, procedure: str, arguments: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
-        """
-        Return the batch that calls one of the feed's procedures, and its values.
-
-        :param arguments: by name; one that is None keeps the procedure's default. A driver guesses a value's
-            type, and no binary at all for a null; the declarations say it.
-        """
-        given = {name: value for name, value in arguments.items() if value is not None}
-        return call_text(self.object(procedure), given, self.shard_key_type), tuple(given.values())
+        """Return the batch that calls one of the feed's procedures, and its values, as :func:`call`."""
+        return call(self.schema, f"{procedure}:{self.name}", arguments, self.shard_key_type)
 
     @property
     def upgrade_statement(self) -> str:

@@ -6,28 +6,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 
 from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.sources.mssql.names import quote
 from airflow_changefeed.sql import load_sql
 from airflow_changefeed.sql.mssql import INSTALL, capture_templates, feed_templates, install_tokens
 
-#: Made by a batch of ``install/``, each of its own name.
-_TABLES = (
-    "feeds",
-    "dropped_feeds",
-    "consumers",
-    "dropped_consumers",
-    "cursor_history",
-    "stale_marks",
-    "writer_locks",
-)
-_CAPTURE_TABLES = ("captures", "capture_tables", "capture_columns", "capture_gaps")
-_SEQUENCES = ("sequence", "fencing_token")
+#: Made by a batch of ``install/``.
+_MADE = re.compile(r"create (table|sequence) <<schema>>\.\[(\w+)\]")
 #: The procedure that a capture has once, whatever its tables.
 _OF_ALL_TABLES = "capture_table"
 _GRANT = re.compile(
-    r"grant (\w+) on <<schema>>\.\[(\w+)(:<<name>>)?\] to \[<<schema_name>>\.(\w+):<<name>>\];"
+    r"^grant (\w+) on <<schema>>\.\[(\w+)(:<<name>>)?\] to \[<<schema_name>>\.(\w+):<<name>>\];",
+    re.MULTILINE,
 )
 
 
@@ -58,20 +50,28 @@ def rights(role: str, *, is_capture: bool = False) -> list[Right]:
     :param is_capture: whether the feed is a capture's, whose roles may do more.
     """
     wanted = ("readers",) if role == "readers" else ("readers", "operators")
-    found = _GRANT.findall(load_sql("mssql/feed/grants.batch.sql"))
-    if is_capture:
-        found += _GRANT.findall(load_sql("mssql/feed/capture/capture_grants.batch.sql"))
-    return [Right(right.upper(), name, bool(feed), to) for right, name, feed, to in found if to in wanted]
+    files = ("grants", "capture/capture_grants") if is_capture else ("grants",)
+    return [right for file in files for right in granted(f"{file}.batch") if right.role in wanted]
+
+
+@cache
+def granted(file: str) -> tuple[Right, ...]:
+    """Return what a file of ``FEED`` grants to roles."""
+    found = _GRANT.findall(load_sql(f"mssql/feed/{file}.sql"))
+    return tuple(Right(right.upper(), name, bool(feed), role) for right, name, feed, role in found)
 
 
 def installed_objects() -> dict[str, str]:
     """Return the objects of an installation: name to type."""
-    found = dict.fromkeys((*_TABLES, *_CAPTURE_TABLES), "table") | dict.fromkeys(_SEQUENCES, "sequence")
-    for name in INSTALL:
-        thing, _, kind = name.partition(".")
-        if kind in ("procedure", "function"):
-            found[thing] = kind
-    return found | dict.fromkeys(("templates", "capture_templates"), "function")
+    found: dict[str, str] = {}
+    for file in INSTALL:
+        name, _, kind = file.partition(".")
+        if kind == "batch":
+            found |= {made: type_ for type_, made in _MADE.findall(load_sql(f"mssql/install/{file}.sql"))}
+        else:
+            # Those without a kind are the functions that return templates.
+            found[name] = kind or "function"
+    return found
 
 
 def feed_roles(schema: str, feed: str) -> list[str]:

@@ -4,50 +4,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from types import MappingProxyType
 
+from airflow_changefeed.sources.mssql.install.objects import granted
 from airflow_changefeed.sources.mssql.names import quote
+from airflow_changefeed.sql.mssql import FEED, INSTALL
 
-_READERS = (
-    *("read_feed", "poll_feed", "shards", "shard_bounds", "count_feed", "split_feed", "stale_marks"),
-    "inspect_outbox",
-    *("next_attempt", "cursors", "begin_consumer", "take_lease", "release_lease", "move_cursor"),
-    *("drop_consumer", "feed"),
-    *(
-        "create_consumer",
-        "consumer_settings",
-        "request_leases",
-        "renew_leases",
-        "leave",
-        "leases",
-    ),
-    *("consume_events", "log_attempt", "invocations", "purge_invocations"),
-    *("dead_letters", "resolve_dead_letter", "park_again"),
-    *("history", "overview", "revoke_lease", "change_consumer"),
-)
-#: The role that has the right, by what stands before the feed in an object's name.
-ROLES: Mapping[str, str] = MappingProxyType(
-    {
-        **dict.fromkeys(_READERS, "readers"),
-        **dict.fromkeys(("outbox", "lock", "lock_feed"), "writers"),
-        **dict.fromkeys(("drain_feed", "seal_feed", "purge_feed", "insert_history"), "operators"),
-        **dict.fromkeys(("check_capture", "compare_capture", "resolve_capture"), "operators"),
-    }
-)
-#: What every role of some kind has, whatever the feed.
-_SHARED = MappingProxyType({"feeds": "readers", "sequence": "writers"})
-#: What every reader of some capture has.
-_OF_CAPTURES = frozenset(
-    f"readable_{name}" for name in ("captures", "capture_tables", "capture_columns", "capture_gaps")
-)
-#: What only those may do who install changefeed and set up feeds.
-_SETUP = frozenset(
-    {
-        *("setup_feed", "upgrade_feed", "upgrade_feeds", "set_up", "drop_feed"),
-        *("enable_capture", "refresh_capture", "disable_capture"),
-    }
-)
 _DENIED = re.compile(
     r"The (?P<right>[A-Z][A-Z ]*) permission was denied on the (?:column '.*?' of the )?"
     r"object '(?P<object>.*?)['\"](?:, database '(?P<database>.*?)')?, schema '(?P<schema>.*?)'",
@@ -76,18 +37,16 @@ def remedy(text: str) -> str:
 
 def _of_object(schema: str, name: str, right: str) -> str:
     kind, _, feed = name.partition(":")
-    if feed and kind in ROLES:
-        role = quote(f"{schema}.{ROLES[kind]}:{feed}")
+    grants = [grant for file in FEED if file.endswith("grants.batch") for grant in granted(file)]
+    roles = [grant.role for grant in grants if (grant.object, grant.is_feed) == (kind, bool(feed))]
+    if roles and feed:
+        role = quote(f"{schema}.{roles[0]}:{feed}")
         return f"role {role} has this right; ask a DBA for: alter role {role} add member [the login's user]"
-    if name in _SHARED:
-        role = f"{schema}.{_SHARED[name]}:…"
-        return f"every role {role} has this right; ask a DBA to make the login's user a member of one"
-    if name in _OF_CAPTURES:
-        role = f"{schema}.readers:…"
-        return (
-            f"each capture's role {role} has this right; ask a DBA to make the login's user a member of one"
-        )
-    if name in _SETUP:
+    if roles:
+        which = "each capture's" if name.startswith("readable_capture") else "every"
+        role = f"{which} role {schema}.{roles[0]}:…"
+        return f"{role} has this right; ask a DBA to make the login's user a member of one"
+    if f"{name}.procedure" in INSTALL:
         return "this needs the right to create tables, procedures and roles: let a DBA do it"
     if feed or not right:
         return _ANY_ROLE

@@ -18,7 +18,8 @@ from airflow_changefeed.sources.mssql.install.upgrade import (
     is_complete,
     run_batches,
 )
-from airflow_changefeed.sources.mssql.names import call_text, quote, split_name
+from airflow_changefeed.sources.mssql.names import quote, split_name
+from airflow_changefeed.sources.mssql.procedures import call
 from airflow_changefeed.sources.near import no_table
 
 #: Well within the 48 bits of milliseconds of a ULID.
@@ -63,15 +64,15 @@ class MssqlSetup:
             "blocking": kind is FeedKind.SERIALIZED,
             "shard_key_type": shard_key_type,
             "time_tolerance_ms": time_tolerance // timedelta(milliseconds=1),
-            **named_version(resource_version),
+            "resource_version": resource_version,
         }
         feed = f"{schema}.{name}"
         with self.database.connect(feed=feed) as session:
             install_where_missing(session, self.database)
             _check_table(session, self.database, feed, quoted, kind)
             # It makes a new feed whole or not at all, and renews one while its readers and writers go on.
-            procedure = f"{quote(self.database.schema)}.[setup_feed]"
-            session.execute(call_text(procedure, arguments), *arguments.values())
+            sql, values = call(self.database.schema, "setup_feed", arguments)
+            session.execute(sql, *values)
             return load_feed(session, self.database.schema, feed, is_fresh=True).info
 
     def version(self) -> str | None:
@@ -97,14 +98,9 @@ class MssqlSetup:
         """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
         with self.database.connect(feed=feed) as session:
             found = load_feed(session, self.database.schema, feed, is_whole=False)
-            arguments = {"table_name": found.table or found.name, **named_version(resource_version)}
-            procedure = f"{quote(self.database.schema)}.[drop_feed]"
-            session.execute(call_text(procedure, arguments), *arguments.values())
-
-
-def named_version(resource_version: int | None) -> dict[str, int]:
-    """Return the argument of a procedure for the version that was seen; none where none is named."""
-    return {} if resource_version is None else {"resource_version": resource_version}
+            arguments = {"table_name": found.table or found.name, "resource_version": resource_version}
+            sql, values = call(self.database.schema, "drop_feed", arguments)
+            session.execute(sql, *values)
 
 
 def install_where_missing(session: Session, database: MssqlDatabase) -> None:
