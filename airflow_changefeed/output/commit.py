@@ -196,10 +196,10 @@ class _Commit:
         """Commit all units; those that newer attempts have do not keep the others back."""
         numbers = range(len(self._plan.units))
         if self._store.files.moves_folders:
-            found = [self._try(number) for number in numbers]
+            found = [self._commit_unit(number) for number in numbers]
         else:
             with ThreadPoolExecutor(_REMOTE_THREADS) as pool:
-                found = list(pool.map(self._try, numbers))
+                found = list(pool.map(self._commit_unit, numbers))
         manifests = self._check_again([manifest for manifest in found if manifest is not None])
         units = [manifest.unit for manifest in manifests]
         self._store.clean(units, self._plan.attempt)
@@ -212,34 +212,30 @@ class _Commit:
             )
         return manifests
 
-    def _try(self, number: int) -> Manifest | None:
-        unit = self._plan.units[number].unit
+    def _commit_unit(self, number: int) -> Manifest | None:
+        """Take steps 1 to 4; None for a unit that a newer attempt has, or another unit overlaps."""
+        store, attempt, planned = self._store, self._plan.attempt, self._plan.units[number]
+        unit = planned.unit
         try:
-            return self._commit_unit(number)
+            attempts = store.attempts_of(unit)
+            self._check(unit, attempts, self._others.found)
+            # After a crash behind the manifest the unit is complete; the files it names are no longer where
+            # tasks put them.
+            manifest = store.read(unit) if attempt in attempts else None
+            if manifest is not None:
+                return manifest
+            for other in store.placed_attempts(unit):
+                if other < attempt:
+                    self._hidden.setdefault(unit, []).append(other)
+                    store.retire(unit, other)
+            staged = sorted(self._files.get(number, ()), key=lambda file: file.facts.first)
+            if staged:
+                store.place(unit, attempt, staged)
+            manifest = _manifest(self._plan, planned, staged, self._schema)
+            store.write(manifest)
         except SupersededError as problem:
             self._withdraw(unit, problem.message)
             return None
-
-    def _commit_unit(self, number: int) -> Manifest:
-        """Take steps 1 to 4."""
-        store, attempt, planned = self._store, self._plan.attempt, self._plan.units[number]
-        unit = planned.unit
-        attempts = store.attempts_of(unit)
-        self._check(unit, attempts, self._others.found)
-        # After a crash behind the manifest the unit is complete; the files it names are no longer where tasks
-        # put them.
-        manifest = store.read(unit) if attempt in attempts else None
-        if manifest is not None:
-            return manifest
-        for other in store.placed_attempts(unit):
-            if other < attempt:
-                self._hidden.setdefault(unit, []).append(other)
-                store.retire(unit, other)
-        staged = sorted(self._files.get(number, ()), key=lambda file: file.facts.first)
-        if staged:
-            store.place(unit, attempt, staged)
-        manifest = _manifest(self._plan, planned, staged, self._schema)
-        store.write(manifest)
         return manifest
 
     def _check_again(self, manifests: Sequence[Manifest]) -> list[Manifest]:

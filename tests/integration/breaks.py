@@ -67,6 +67,7 @@ def no_floor_for_new_shards() -> None:
 
 def manifest_before_data() -> None:
     """Let a unit's commit say that it is complete before its files are in place."""
+    from airflow_changefeed.exceptions import SupersededError
     from airflow_changefeed.output import commit
 
     def broken(self: Any, number: int) -> Any:
@@ -77,8 +78,12 @@ def manifest_before_data() -> None:
         for other in store.placed_attempts(unit):
             if other < attempt:
                 store.retire(unit, other)
-        if staged:
-            store.place(unit, attempt, staged)
+        try:
+            if staged:
+                store.place(unit, attempt, staged)
+        except SupersededError as problem:
+            self._withdraw(unit, problem.message)
+            return None
         return manifest
 
     commit._Commit._commit_unit = broken
@@ -92,13 +97,13 @@ def cursor_before_manifest() -> None:
 
     whole = ChangefeedToParquetOperator._run
 
-    def broken(self: Any, context: Any, plan: Any, *arguments: Any) -> Any:
+    def broken(self: Any, context: Any, source: Any, plan: Any, *arguments: Any) -> Any:
         hook = ChangefeedHook(self.changefeed_conn_id)
         done: dict[Any, list[Any]] = {}
         for planned in plan.units:
             done.setdefault(planned.unit.shard, []).append(planned.unit.range)
         cursors.advance(hook.source(), hook.variables(), plan.consumer, plan.feed, done, by=plan.run)
-        return whole(self, context, plan, *arguments)
+        return whole(self, context, source, plan, *arguments)
 
     ChangefeedToParquetOperator._run = broken
 
