@@ -266,7 +266,11 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         failure: Exception | None = None
         try:
             if plan.rows < self.local_below:
-                self.log.info("Fewer rows than local_below=%s: written here, without Spark", self.local_below)
+                self.log.info(
+                    "%s rows are fewer than local_below=%s: written here, without Spark",
+                    plan.rows,
+                    self.local_below,
+                )
                 run_here(source, store, plan, self.log.info)
             else:
                 if self.local_below:
