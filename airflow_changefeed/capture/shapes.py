@@ -161,10 +161,21 @@ def _hasura(shape: CaptureShape, batch: pa.RecordBatch) -> dict[str, pa.Array]:
     created = json_texts("captured_at", batch.column("captured_at")).texts
     payload = joined(
         [
-            *('{"id":"', batch.column(ULID_FIELD.name), '","created_at":"', created, '",'),
-            *(_chosen(heads, events.tables), _chosen((*_HASURA_OPS, "MANUAL"), _kinds(events, batch))),
-            *('","data":{"old":', old, ',"new":', new, '},"session_variables":'),
-            *(batch.column("session_variables"), ',"trace_context":', _trace(batch.column("trace_context"))),
+            '{"id":"',
+            batch.column(ULID_FIELD.name),
+            '","created_at":"',
+            created,
+            '",',
+            _chosen(heads, events.tables),
+            _chosen((*_HASURA_OPS, "MANUAL"), _kinds(events, batch)),
+            '","data":{"old":',
+            old,
+            ',"new":',
+            new,
+            '},"session_variables":',
+            batch.column("session_variables"),
+            ',"trace_context":',
+            _trace(batch.column("trace_context")),
             '},"delivery_info":{"max_retries":0,"current_retry":0}}',
         ],
         null="null",
@@ -191,9 +202,19 @@ def _debezium(shape: CaptureShape, batch: pa.RecordBatch) -> dict[str, pa.Array]
     ops = _chosen((*_DEBEZIUM_OPS, "r"), _kinds(events, batch))
     value = joined(
         [
-            *('{"before":', old, ',"after":', new, ',"source":', _source(shape, events, batch)),
-            *(',"op":"', ops, '",', *_times(batch.column(TIME_FIELD.name))),
-            *(',"transaction":', _transactions(batch.column("tid")), "}"),
+            '{"before":',
+            old,
+            ',"after":',
+            new,
+            ',"source":',
+            _source(shape, events, batch),
+            ',"op":"',
+            ops,
+            '",',
+            *_times(batch.column(TIME_FIELD.name)),
+            ',"transaction":',
+            _transactions(batch.column("tid")),
+            "}",
         ],
         null="null",
     )
@@ -210,10 +231,17 @@ def _source(shape: CaptureShape, events: Events, batch: pa.RecordBatch) -> pa.Ar
         sequence = ['"', batch.column("sequence").cast(_TEXT), '"']
     return joined(
         [
-            *(as_json(about)[:-1] + ",", *_times(batch.column("captured_at")), ',"snapshot":"'),
-            *(batch.column("is_snapshot").cast(_TEXT), '",', _chosen(places, events.tables), ',"sequence":'),
-            *(*sequence, ',"change_lsn":null,"commit_lsn":null,"event_serial_no":null,"ulid":"'),
-            *(batch.column(ULID_FIELD.name), '"}'),
+            as_json(about)[:-1] + ",",
+            *_times(batch.column("captured_at")),
+            ',"snapshot":"',
+            batch.column("is_snapshot").cast(_TEXT),
+            '",',
+            _chosen(places, events.tables),
+            ',"sequence":',
+            *sequence,
+            ',"change_lsn":null,"commit_lsn":null,"event_serial_no":null,"ulid":"',
+            batch.column(ULID_FIELD.name),
+            '"}',
         ]
     )
 
@@ -224,8 +252,15 @@ def _times(column: pa.Array) -> list[pa.Array | str]:
     # JSON has no number 000.
     zeros = pc.if_else(pc.equal(milliseconds, text_scalar("0")), text_scalar(""), text_scalar("000"))
     return [
-        *('"ts_ms":', milliseconds, ',"ts_us":', milliseconds, zeros),
-        *(',"ts_ns":', milliseconds, zeros, zeros),
+        '"ts_ms":',
+        milliseconds,
+        ',"ts_us":',
+        milliseconds,
+        zeros,
+        ',"ts_ns":',
+        milliseconds,
+        zeros,
+        zeros,
     ]
 
 

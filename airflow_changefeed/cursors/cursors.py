@@ -308,9 +308,10 @@ def move(
     moves = []
     for row in rows:
         if row.shard in tokens and (frontier := change(row)) != row.frontier:
-            token = tokens[row.shard]
-            seen = (row.shard, frontier, row.resource_version, token)
-            moves.append(CursorMove(*seen, ack=frontier.upto, is_rewind=is_rewind))
+            version, token = row.resource_version, tokens[row.shard]
+            moves.append(
+                CursorMove(row.shard, frontier, version, token, ack=frontier.upto, is_rewind=is_rewind)
+            )
     return source.move_cursors(consumer, feed, moves, by=by, why=why) if moves else list(rows)
 
 

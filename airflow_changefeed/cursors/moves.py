@@ -101,7 +101,10 @@ def move_to(
                     ack = min(frontier.upto, kept.get(row.shard, Ulid.MAX))
                     changes.append(
                         CursorMove(
-                            *(row.shard, frontier, expected[row.shard], tokens[row.shard]),
+                            shard=row.shard,
+                            frontier=frontier,
+                            expected_version=expected[row.shard],
+                            fencing_token=tokens[row.shard],
                             ack=ack,
                             is_rewind=True,
                         )

@@ -113,7 +113,10 @@ def _remove(
         with leases.tokens() as tokens:
             moves = [
                 CursorMove(
-                    *(row.shard, frontier, row.resource_version, tokens[row.shard]),
+                    shard=row.shard,
+                    frontier=frontier,
+                    expected_version=row.resource_version,
+                    fencing_token=tokens[row.shard],
                     ack=min(row.ack, frontier.upto),
                     is_rewind=True,
                 )

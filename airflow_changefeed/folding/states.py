@@ -144,8 +144,15 @@ class StateStore:
         rows = sum(self._rows(f"{folder}/{name}") for name in sizes)
         path = self.files.url(f"{self.folder(at)}/changefeed_attempt={attempt}")
         state = State(
-            *(self.feed, self.table, at, attempt, path),
-            *(tuple(sorted(sizes)), rows, sum(sizes.values()), self.database),
+            feed=self.feed,
+            table=self.table,
+            at=at,
+            attempt=attempt,
+            path=path,
+            files=tuple(sorted(sizes)),
+            rows=rows,
+            bytes=sum(sizes.values()),
+            database=self.database,
         )
         text = state.to_json()
         document = f"{self._home(at, attempt)}/_state.{attempt}.json"

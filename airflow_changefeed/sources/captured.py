@@ -78,8 +78,19 @@ def captured_schema(shape: CaptureShape, image: Sequence[pa.Field]) -> pa.Schema
     sequence = [_SEQUENCE] if shape.with_sequence else []
     return pa.schema(
         [
-            *(ULID_FIELD, TIME_FIELD, _NAME, _TYPE, _IS_SNAPSHOT, _TID, *sequence, _EPOCH, _CAPTURED_AT),
-            *(_SESSION, _TRACE, pa.field(OLD, row), pa.field(NEW, row)),
+            ULID_FIELD,
+            TIME_FIELD,
+            _NAME,
+            _TYPE,
+            _IS_SNAPSHOT,
+            _TID,
+            *sequence,
+            _EPOCH,
+            _CAPTURED_AT,
+            _SESSION,
+            _TRACE,
+            pa.field(OLD, row),
+            pa.field(NEW, row),
         ],
         # Not sorted: each operation's columns stand in the table's order, which a fold keeps.
         metadata={METADATA_KEY: json.dumps(encode(shape)).encode()},

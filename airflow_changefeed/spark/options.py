@@ -21,14 +21,29 @@ REQUIRED = {"sqlite": ("path",), "mssql": ("host", "database", "user", "password
 OPTIONAL = {
     "sqlite": (),
     "mssql": (
-        *("port", "schema", "encrypt", "trust_server_certificate", "read_only_replica"),
+        "port",
+        "schema",
+        "encrypt",
+        "trust_server_certificate",
+        "read_only_replica",
         *DRIVER_OPTIONS,
     ),
 }
 #: Options of what is read, whatever the connection.
 READING = (
-    *("feed", "shards", "after", "upto", "start", "end", "unsealed", "seal"),
-    *("partitions", "batch_rows", "on_missing", "lock_timeout", "shape"),
+    "feed",
+    "shards",
+    "after",
+    "upto",
+    "start",
+    "end",
+    "unsealed",
+    "seal",
+    "partitions",
+    "batch_rows",
+    "on_missing",
+    "lock_timeout",
+    "shape",
 )
 UNSEALED = ("fail", "read")
 _FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}

@@ -31,15 +31,40 @@ _REFUSED_STATUS = range(400, 500)
 _LATER_STATUS = {408, 409, 425, 429}
 # Mistakes of ours or in the options; what has a number is judged by that first.
 _MISTAKES = (
-    *(TypeError, ValueError, LookupError, AttributeError, NameError, ImportError, ArithmeticError),
-    *(AssertionError, NotImplementedError, PermissionError, FileNotFoundError, FileExistsError),
-    *(NotADirectoryError, IsADirectoryError),
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    NameError,
+    ImportError,
+    ArithmeticError,
+    AssertionError,
+    NotImplementedError,
+    PermissionError,
+    FileNotFoundError,
+    FileExistsError,
+    NotADirectoryError,
+    IsADirectoryError,
 )
 _REFUSED_ERRNO = {
     getattr(errno, name)
     for name in (
-        *("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "EFBIG", "EINVAL", "ENOENT", "ENOTDIR", "EISDIR"),
-        *("EEXIST", "ENOTEMPTY", "ENAMETOOLONG", "EMSGSIZE", "ENOSYS", "EREMCHG"),
+        "EACCES",
+        "EPERM",
+        "EROFS",
+        "ENOSPC",
+        "EDQUOT",
+        "EFBIG",
+        "EINVAL",
+        "ENOENT",
+        "ENOTDIR",
+        "EISDIR",
+        "EEXIST",
+        "ENOTEMPTY",
+        "ENAMETOOLONG",
+        "EMSGSIZE",
+        "ENOSYS",
+        "EREMCHG",
     )
     if hasattr(errno, name)
 }

@@ -180,7 +180,11 @@ class ChangefeedTrigger(BaseEventTrigger):
     def _tell(self, error: Exception, failures: int) -> None:
         self.log.warning(
             "Look at feed %s failed, %s in a row (the limit is %s): %s: %s",
-            *(self.feed, failures, self.most_failures or "none", type(error).__name__, error),
+            self.feed,
+            failures,
+            self.most_failures or "none",
+            type(error).__name__,
+            error,
             exc_info=None if isinstance(error, ChangefeedError) else error,
         )
 

@@ -44,8 +44,20 @@ This does not matter for a feed of notifications. To fold, enable a capture with
 --name."""
 #: Options that `--spec` replaces.
 _OF_SPEC = (
-    *("table", "insert", "update", "delete", "shard", "name", "shard_key_type", "key_change"),
-    *("keep_unchanged", "session_key", "trace_key", "with_sequence", "no_guard_table", "no_guard_schema"),
+    "table",
+    "insert",
+    "update",
+    "delete",
+    "shard",
+    "name",
+    "shard_key_type",
+    "key_change",
+    "keep_unchanged",
+    "session_key",
+    "trace_key",
+    "with_sequence",
+    "no_guard_table",
+    "no_guard_schema",
 )
 _ALL, _NONE = "all", "none"
 

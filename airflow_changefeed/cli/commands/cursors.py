@@ -135,7 +135,7 @@ def _move(source: FeedSource, args: Namespace, moves: Sequence[PlannedMove], wha
         ask(_question(args, moves), "Nothing was moved")
     why = f"{what}: {args.why}" if args.why else what
     rows = move_to(
-        *(source, _variables(args), args.name, args.feed, moves), versions=versions, by=getuser(), why=why
+        source, _variables(args), args.name, args.feed, moves, versions=versions, by=getuser(), why=why
     )
     after = {row.shard: row for row in rows}
     show(

@@ -25,17 +25,15 @@ def capture_commands() -> GroupCommand:
         name="capture",
         help="Record the changes of any table, in its writers' transactions",
         subcommands=(
-            *(
-                _enable(),
-                _disable(),
-                _list(),
-                _refresh(),
-                _check(),
-                _resolve(),
-                _gaps(),
-                _repair(),
-                _repairs(),
-            ),
+            _enable(),
+            _disable(),
+            _list(),
+            _refresh(),
+            _check(),
+            _resolve(),
+            _gaps(),
+            _repair(),
+            _repairs(),
         ),
     )
 

@@ -24,8 +24,13 @@ EVENT_KEY = ("changefeed_statement", "changefeed_row", "changefeed_image")
 #: Columns of a capture's table that tell of the event, the same in both of its images.
 HEADER = (
     *EVENT_KEY,
-    *("changefeed_shard", "changefeed_table", "changefeed_op", "changefeed_tid", "changefeed_at"),
-    *("changefeed_session", "changefeed_trace"),
+    "changefeed_shard",
+    "changefeed_table",
+    "changefeed_op",
+    "changefeed_tid",
+    "changefeed_at",
+    "changefeed_session",
+    "changefeed_trace",
 )
 #: Columns of ``capture_tables`` with what was asked of an operation, and of ``capture_columns`` with whether
 #: it records a column.

@@ -64,7 +64,12 @@ class SqliteConsumers(SqliteCursors):
                 "(consumer, feed, settings, begin_ulid, created_at_ms, created_by, resource_version) "
                 "values (?, ?, ?, ?, ?, ?, ?)",
                 (
-                    *(consumer, feed, spec.to_json(), begin.bytes, self.database.now_ms(), by),
+                    consumer,
+                    feed,
+                    spec.to_json(),
+                    begin.bytes,
+                    self.database.now_ms(),
+                    by,
                     first_version(connection, feed, consumer),
                 ),
             )
