@@ -18,7 +18,7 @@ from airflow_changefeed.exceptions import (
     TerminalError,
     TransientError,
 )
-from airflow_changefeed.triggers.changefeed_polls import Found, Sharing, Watcher, Watchers, polls
+from airflow_changefeed.triggers.changefeed_polls import WAITING, Found, Watcher, polls
 
 #: Looks that may fail in a row before the task is failed, for Airflow to retry it.
 MOST_FAILURES = 10
@@ -32,10 +32,10 @@ class ChangefeedTrigger(BaseEventTrigger):
     :class:`~airflow_changefeed.sensors.changefeed.ChangefeedSensor`.
 
     Looks as the sensor does, in a thread. In a triggerer, all that name the same connection, with the same
-    ``lock_timeout`` and ``poke_interval``, share their looks: one question an interval, and one more for
-    those who came since. What it remembers between two looks may be lost: started again anywhere, it finds
-    the same. There is one event, for :func:`read_event`: the news, or the error that made looking pointless.
-    An error that may pass is looked over, up to ``most_failures`` times in a row.
+    ``lock_timeout`` and ``poke_interval``, share their looks: one question an interval. What it remembers
+    between two looks may be lost: started again anywhere, it finds the same. There is one event, for
+    :func:`read_event`: the news, or the error that made looking pointless. An error that may pass is looked
+    over, up to ``most_failures`` times in a row.
 
     :param feed: name of the feed, the table's.
     :param consumer: whose cursors count.
@@ -96,9 +96,9 @@ class ChangefeedTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look until there is something, or until looking has become pointless: alone, as ``dags test``."""
-        watchers = Watchers()
-        async with aclosing(self._polls(watchers)) as stream:
-            yield await self._event(watchers, stream)
+        key = object()
+        async with aclosing(self._polls(key)) as stream:
+            yield await self._event(key, stream)
 
     def shared_stream_key(self) -> Hashable:
         """Return what those have in common who share looks: the connection's name, never what is in it."""
@@ -111,13 +111,13 @@ class ChangefeedTrigger(BaseEventTrigger):
         # opened, ends with it.
         clear_contextvars()
         one = cls(**kwargs)
-        async with aclosing(one._polls(Sharing(one.shared_stream_key()))) as stream:
+        async with aclosing(one._polls(one.shared_stream_key())) as stream:
             async for found in stream:
                 yield found
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Found]) -> AsyncIterator[TriggerEvent]:
         """Wait among those who share for what concerns this one."""
-        yield await self._event(Sharing(self.shared_stream_key()), shared_stream)
+        yield await self._event(self.shared_stream_key(), shared_stream)
 
     def pause(self, polls: int) -> float:
         """
@@ -130,16 +130,16 @@ class ChangefeedTrigger(BaseEventTrigger):
         seconds = max(self.poke_interval, 1.0) * 2.0 ** min(polls, _MOST_DOUBLINGS)
         return seconds if self.max_wait is None else min(seconds, self.max_wait)
 
-    def _polls(self, watchers: Watchers | Sharing) -> AsyncGenerator[Found, None]:
-        return polls(watchers, self.changefeed_conn_id, self.lock_timeout, self.pause(0))
+    def _polls(self, key: Hashable) -> AsyncGenerator[Found, None]:
+        return polls(key, self.changefeed_conn_id, self.lock_timeout, self.pause(0))
 
-    async def _event(self, watchers: Watchers | Sharing, stream: AsyncIterator[Found]) -> TriggerEvent:
+    async def _event(self, key: Hashable, stream: AsyncIterator[Found]) -> TriggerEvent:
         watcher = Watcher(self.feed, self.consumer, self.shards, self.window_end)
-        watchers.join(watcher)
+        WAITING[watcher] = key
         try:
             payload = await self._wait(watcher, stream)
         finally:
-            watchers.leave(watcher)
+            del WAITING[watcher]
         return TriggerEvent(payload)  # type: ignore[no-untyped-call] # Airflow's class has no types
 
     async def _wait(self, watcher: Watcher, stream: AsyncIterator[Found]) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class ChangefeedTrigger(BaseEventTrigger):
         raise TransientError(f"looks at feed {self.feed!r} have ended: retry", feed=self.feed)
 
     def _skips(self, polls: int) -> int:
-        """Return how many regular looks pass in a pause before the one that ends it."""
+        """Return how many looks pass in a pause before the one that ends it."""
         interval, pause = self.pause(0), self.pause(polls)
         return max(int(pause / interval) - 1, 0) if interval else 0
 

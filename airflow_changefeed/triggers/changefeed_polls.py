@@ -56,8 +56,7 @@ class Watcher:
 
     :param shards: as text; None for all.
     :param window_end: exclusive, ISO 8601 with a zone; None waits for news alone.
-    :param skips: regular looks that it still lets pass.
-    :param is_new: whether it was not looked for yet.
+    :param skips: looks that it still lets pass.
     """
 
     feed: str
@@ -65,95 +64,40 @@ class Watcher:
     shards: Sequence[str] | None
     window_end: str | None
     skips: int = 0
-    is_new: bool = True
 
 
 #: What a look found for each watcher that it was for, or the error it met.
 Found = dict[Watcher, "PollResult | Exception"]
 
 
-class Watchers:
-    """Who waits; they come and go between looks."""
-
-    def __init__(self) -> None:
-        self._all: dict[Watcher, None] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._all)
-
-    def join(self, watcher: Watcher) -> None:
-        """Wait from the next look on."""
-        self._all[watcher] = None
-
-    def leave(self, watcher: Watcher) -> None:
-        """Wait no more."""
-        self._all.pop(watcher, None)
-
-    def due(self, *, is_regular: bool) -> list[Watcher]:
-        """
-        Return those whom the next look is for.
-
-        :param is_regular: False for the look between two regular ones, which is for newcomers alone.
-        """
-        due = [one for one in self._all if one.is_new or (is_regular and not one.skips)]
-        if is_regular:
-            for one in self._all:
-                one.skips = max(one.skips - 1, 0)
-        for one in due:
-            one.is_new = False
-        return due
-
-
-#: Who shares looks, by what they share.
-_SHARING: dict[Hashable, Watchers] = {}
-
-
-class Sharing:
-    """Those who share looks by a key, found anew at each call: the last to leave takes their place away."""
-
-    def __init__(self, key: Hashable) -> None:
-        self._key = key
-
-    def join(self, watcher: Watcher) -> None:
-        """See :class:`Watchers`."""
-        _SHARING.setdefault(self._key, Watchers()).join(watcher)
-
-    def leave(self, watcher: Watcher) -> None:
-        """See :class:`Watchers`."""
-        watchers = _SHARING.get(self._key)
-        if watchers is not None:
-            watchers.leave(watcher)
-            if not watchers:
-                del _SHARING[self._key]
-
-    def due(self, *, is_regular: bool) -> list[Watcher]:
-        """See :class:`Watchers`."""
-        watchers = _SHARING.get(self._key)
-        return watchers.due(is_regular=is_regular) if watchers is not None else []
+#: All who wait in this process, with the key of the looks that they share; they come and go between looks.
+WAITING: dict[Watcher, Hashable] = {}
 
 
 async def polls(
-    watchers: Watchers | Sharing, conn_id: str, lock_timeout: float | None, interval: float
+    key: Hashable, conn_id: str, lock_timeout: float | None, interval: float
 ) -> AsyncGenerator[Found, None]:
     """
-    Look for all who wait, by one question an interval, and by one more for those who came since.
+    Look for all who wait under a key, by one question an interval.
 
     Never ends by itself, and an error of a look is what it found.
 
     :param conn_id: Airflow connection of the database.
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
-    :param interval: seconds between regular looks.
+    :param interval: seconds between looks.
     """
     poller = _Poller(conn_id, lock_timeout)
     # Shielded, as others wait for it, too.
     await asyncio.shield(asyncio.wrap_future(_imported()))
-    is_regular = True
     try:
         while True:
-            if due := watchers.due(is_regular=is_regular):
+            waiting = [one for one, shared in list(WAITING.items()) if shared == key]
+            due = [one for one in waiting if not one.skips]
+            for one in waiting:
+                one.skips = max(one.skips - 1, 0)
+            if due:
                 yield await poller.poll(due)
-            await asyncio.sleep(interval / 2)
-            is_regular = not is_regular
+            await asyncio.sleep(interval)
     finally:
         poller.close()
 

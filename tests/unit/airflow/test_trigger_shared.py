@@ -47,7 +47,7 @@ def announce(path: str, feed: str) -> None:
         connection.commit()
 
 
-def test_a_thousand_waiting_sensors_ask_twice_an_interval_at_most(database: str) -> None:
+def test_a_thousand_waiting_sensors_ask_once_an_interval(database: str) -> None:
     """However they come: of many feeds and consumers, one after the other, until all have their news."""
     feeds = make_feeds(database, 8)
     loop, asked, connect = VirtualLoop(), [], sqlite3.connect
@@ -78,7 +78,7 @@ def test_a_thousand_waiting_sensors_ask_twice_an_interval_at_most(database: str)
     assert len(triggerer.payloads) == 1000
     assert all(list(read_event(payload)[0]) == ["0"] for payload in triggerer.payloads.values())
     assert len(asked) > 10
-    gaps = [later - first for first, later in zip(asked, asked[2:], strict=False)]
+    gaps = [later - first for first, later in pairwise(asked)]
     assert min(gaps) > INTERVAL - 0.001
 
 
@@ -160,7 +160,7 @@ def test_a_database_that_goes_away_is_looked_over_for_each(
     assert scripted.opened == MOST_FAILURES + 6
 
 
-def test_one_who_comes_later_is_looked_for_within_half_an_interval(database: str) -> None:
+def test_one_who_comes_later_is_looked_for_within_an_interval(database: str) -> None:
     """And waits for no other's pauses, which may be long."""
     (quiet,) = make_feeds(database, 1)
 
@@ -174,7 +174,7 @@ def test_one_who_comes_later_is_looked_for_within_half_an_interval(database: str
         await triggerer.stop(first)
         return ended - started
 
-    assert run(wait()) <= 1800
+    assert run(wait()) <= 3600
 
 
 def test_the_last_to_leave_closes_the_source(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
