@@ -22,7 +22,6 @@ from tests.tools.tsql.assemblies import (
     unpack,
 )
 from tests.tools.tsql.captures import CAPTURED_TYPES, captures
-from tests.tools.tsql.check import number_problems
 from tests.tools.tsql.checker import Checker, CompilerError
 from tests.tools.tsql.findings import Job, Text
 from tests.tools.tsql.tables import KEY_TYPES, LONGEST_NAME, SHARD_TYPES, cases, quoted
@@ -85,15 +84,6 @@ def test_the_command_fails_without_mono(tmp_path: Path) -> None:
     assert "FAILED: the T-SQL was not compiled" in done.stdout
     assert "apt-get install libmono" in done.stdout
     assert "Could not find libmono" in done.stdout
-
-
-def test_the_error_map_and_the_throws_agree() -> None:
-    """A number that only one side knows is named."""
-    assert number_problems([1, 2], [2, 1]) == []
-    assert number_problems([1, 2], [2, 3]) == [
-        "throw 1 is not in the error map",
-        "3 of the error map is thrown nowhere",
-    ]
 
 
 def test_the_tables_are_every_kind() -> None:

@@ -163,11 +163,3 @@ def test_what_keeps_the_rules_passes(in_procedure: Check) -> None:
         """,
         CALLED,
     )
-
-
-def test_the_thrown_numbers_are_told(checker: Checker) -> None:
-    """What a text throws can be compared with the error map."""
-    sql = "throw 77102, N'changefeed 77102: b', 0; throw 55000, N'changefeed 55000: a', 0; throw;"
-    assert checker.check(Job((Text("tested.sql", sql),))).thrown == (55000, 77102)
-    raised = "declare @m nvarchar(99) = N'changefeed 77118: a'; raiserror(N'%s', 16, 1, @m);"
-    assert checker.check(Job((Text("tested.sql", raised),))).thrown == (77118,)

@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.tools.tsql.calls import call_findings
 from tests.tools.tsql.findings import Finding, Job, Result, Text
-from tests.tools.tsql.rules import static_findings, thrown_numbers
+from tests.tools.tsql.rules import static_findings
 from tests.tools.tsql.temporary import Statement, in_words, ready
 from tests.tools.tsql.tree import parse
 from tests.tools.tsql.units import WRAPPER_SCHEMA, cut, without_stubs
@@ -31,7 +31,7 @@ def compile_job(job: Job) -> Result:
         Finding(text.name, line, "syntax", error) for text in job.texts for line, error in parse(text.sql)[1]
     ]
     if wrong:
-        return Result(tuple(wrong), (), 0)
+        return Result(tuple(wrong), 0)
     trees = {text: parse(text.sql)[0] for text in job.texts}
     if job.rules:
         wrong += [finding for text, tree in trees.items() for finding in _static(text, tree)]
@@ -40,8 +40,7 @@ def compile_job(job: Job) -> Result:
     schema = Statement("the check itself", f"create schema [{WRAPPER_SCHEMA}]")
     model = _Model(job.server, [schema, *_catalog(), *ready(units, job.temporary)])
     wrong += model.findings()
-    thrown = {number for tree in trees.values() for number in thrown_numbers(tree)}
-    return Result(tuple(sorted(set(wrong))), tuple(sorted(thrown)), len(units))
+    return Result(tuple(sorted(set(wrong))), len(units))
 
 
 def _static(text: Text, tree: Any) -> list[Finding]:

@@ -77,12 +77,10 @@ class Result:
     """
     What came out of a job.
 
-    :param thrown: the error numbers that the texts throw, sorted.
     :param objects: how many objects the model holds; none would mean that nothing was checked.
     """
 
     findings: tuple[Finding, ...]
-    thrown: tuple[int, ...]
     objects: int
 
     def to_json(self) -> dict[str, Any]:
@@ -93,4 +91,4 @@ class Result:
     def from_json(cls, document: Mapping[str, Any]) -> Result:
         """Read what :meth:`to_json` gave."""
         findings = tuple(Finding(**finding) for finding in document["findings"])
-        return cls(findings, tuple(document["thrown"]), document["objects"])
+        return cls(findings, document["objects"])

@@ -18,7 +18,6 @@ from tests.tools.tsql.tree import executed_literal, kind, parse, parts, tokens, 
 Wrong = Iterator[tuple[int, str]]
 PROCEDURES = {f"{verb}ProcedureStatement" for verb in ("Create", "Alter", "CreateOrAlter")}
 _TOKEN = re.compile(r"<<\w+>>")
-_NUMBERED = re.compile(r"changefeed (\d+): ")
 _DIRTY = {"NoLock", "ReadUncommitted"}
 _MOST_COLUMNS = 4096
 # They count, open transactions too, as the server's own number of rows does; they give no event.
@@ -36,18 +35,6 @@ def static_findings(text: Text, tree: Any) -> list[Finding]:
         for line, message in rule(nodes)
     ]
     return found + [Finding(text.name, line, "token", message) for line, message in _tokens(text, tree)]
-
-
-def thrown_numbers(tree: Any) -> Iterator[int]:
-    """Go over the numbers that a text throws; where it has `raiserror`, that its messages begin with."""
-    nodes = list(walk(tree))
-    for node in nodes:
-        number = node.ErrorNumber if kind(node) == "ThrowStatement" else None
-        if number is not None and kind(number) == "IntegerLiteral":
-            yield int(number.Value)
-    if any(kind(node) == "RaiseErrorStatement" for node in nodes):
-        texts = (node.Value for node in nodes if kind(node) == "StringLiteral")
-        yield from (int(found[1]) for text in texts if (found := _NUMBERED.match(text)))
 
 
 def settings_rule(nodes: list[Any]) -> Wrong:

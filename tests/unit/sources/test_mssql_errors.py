@@ -24,7 +24,7 @@ from airflow_changefeed.exceptions import (
     StaleVersionError,
     TerminalError,
 )
-from airflow_changefeed.sources.mssql.connection.errors import CONVERTED, THROWN, name_error, thrown
+from airflow_changefeed.sources.mssql.connection.errors import THROWN, name_error, thrown
 from airflow_changefeed.sources.mssql.connection.native_errors import NATIVE
 
 FILES = files("airflow_changefeed.sql.mssql")
@@ -34,11 +34,11 @@ def _error(text: str, sqlstate: str = "Syntax error or access violation") -> dri
     return driver.ProgrammingError(sqlstate, f"[Microsoft][ODBC Driver 18 for SQL Server][SQL Server]{text}")
 
 
-@pytest.mark.parametrize("number", {**THROWN, **CONVERTED})
+@pytest.mark.parametrize("number", THROWN)
 def test_what_our_procedures_throw_has_its_class_number_and_facts(number: int) -> None:
     """The message is the procedure's own, without what the driver puts before it."""
     error = name_error(_error(f"changefeed {number}: feed 's.T': x; y\nz"), feed="s.T", shard=3)
-    assert type(error) is {**THROWN, **CONVERTED}[number]
+    assert type(error) is THROWN[number]
     assert isinstance(error, ChangefeedError)
     assert str(error) == "feed 's.T': x; y\nz"
     assert error.facts == {"number": number, "feed": "s.T", "shard": 3}
@@ -248,10 +248,9 @@ def test_the_docs_and_the_files_have_the_numbers_that_python_knows() -> None:
     page = (Path(__file__).parents[3] / "docs/reference/sql-server.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d{5}) \| `(\w+)`(, transient)? \|", page, re.MULTILINE)
     told = {int(number): (name, bool(transient)) for number, name, transient in rows}
-    known = {**THROWN, **CONVERTED}
-    assert told == {number: (error.__name__, error.transient) for number, error in known.items()}
+    assert told == {number: (error.__name__, error.transient) for number, error in THROWN.items()}
     files = [file.read_text(encoding="utf-8") for file in Path(str(FILES)).rglob("*.sql")]
-    assert {int(number) for text in files for number in re.findall(r"changefeed (\d+):", text)} == set(known)
+    assert {int(number) for text in files for number in re.findall(r"changefeed (\d+):", text)} == set(THROWN)
 
 
 def test_a_secret_is_not_told_in_whatever_spelling() -> None:

@@ -66,6 +66,8 @@ THROWN: Mapping[int, type[ChangefeedError]] = {
     77118: FeedSetupError,
     77119: FeedSetupError,
     77120: HistoryError,
+    # Of conversions that fail in a view, where nothing can be thrown.
+    77122: FeedSetupError,
     77131: ShardNotFoundError,
     77132: StaleVersionError,
     77133: LeaseLostError,
@@ -84,8 +86,6 @@ THROWN: Mapping[int, type[ChangefeedError]] = {
     77154: DeadLetterError,
     77155: StaleVersionError,
 }
-#: Of conversions that fail in a view, where nothing can be thrown.
-CONVERTED: Mapping[int, type[ChangefeedError]] = {77122: FeedSetupError}
 _THROWN = re.compile(r"changefeed (\d+): (.*)", re.DOTALL)
 #: How our T-SQL tells the version that a write named, the present one, and the present value.
 _STALE = re.compile(r"is at resource version (\d+) \((.*)\), not (-?\d+): nothing was changed", re.DOTALL)
@@ -116,7 +116,7 @@ def name_text(text: str, *, secret: str = "", **facts: Any) -> ChangefeedError |
     :param text: of the server, or of the driver.
     """
     if found := _THROWN.search(text):
-        kind = {**THROWN, **CONVERTED}.get(int(found[1]), TerminalError)
+        kind = THROWN.get(int(found[1]), TerminalError)
         if stale := _STALE.search(found[2]):
             present, expected = int(stale[1]), int(stale[3])
             facts |= {"expected_version": expected, "present_version": present, "present": stale[2]}
