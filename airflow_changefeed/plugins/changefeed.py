@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells Airflow of the page: feeds, cursors, leases and windows, below ``/changefeed/``."""
+"""Adds the page for feeds, cursors, leases and windows to Airflow, at ``/changefeed/``."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Send
 
-#: Where the page is, below the address of Airflow's UI.
+#: Path of the page, relative to Airflow's UI.
 URL_PREFIX = "/changefeed"
 
 
 class LazyPage:
     """
-    The page's application, imported when somebody asks for it.
+    The page's application, imported at the first request.
 
-    Every process of Airflow loads its plugins, tasks and the DAG processor as well, and only the API server
-    has use for what the page needs.
+    Every Airflow process loads plugins, including tasks and the DAG processor, but only the API server
+    needs what the page imports.
     """
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """Pass a request on."""
-        # In a thread: other requests go on while modules are read.
+        """Handle a request."""
+        # In a thread, so that imports do not block other requests.
         app = await asyncio.to_thread(_load)
         await app(scope, receive, send)
 
@@ -40,14 +40,14 @@ def _load() -> ASGIApp:
 
 
 class ChangefeedPlugin(AirflowPlugin):
-    """The page, and the way to it in Airflow's navigation."""
+    """The page and its entry in Airflow's navigation."""
 
     name = "changefeed"
     fastapi_apps = [{"app": LazyPage(), "url_prefix": URL_PREFIX, "name": "Changefeed"}]  # noqa: RUF012 - Airflow's own type
     external_views = [  # noqa: RUF012 - likewise
         {
             "name": "Changefeed",
-            # Relative: an Airflow may lie below a path of its own.
+            # Relative, because Airflow may be served below a path.
             "href": f"{URL_PREFIX[1:]}/",
             "destination": "nav",
             "category": "browse",

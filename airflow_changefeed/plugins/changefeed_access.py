@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may see and do what on the page: Airflow's own permissions, asked of its auth manager."""
+"""Permissions on the page: Airflow's own, from its auth manager."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fastapi import HTTPException, Request
 
 from airflow_changefeed.core.cursor import variable_key
 
-#: For whoever may open Airflow's UI. Of its DAGs, and what they name, each sees what Airflow shows him.
+#: Anybody who may open Airflow's UI may read. Users see only the DAGs that Airflow shows them.
 reading = requires_access_view(AccessView.WEBSITE)
 _SAME_ORIGIN = "same-origin"
 
@@ -33,7 +33,7 @@ def readable_dags(user: Any) -> set[str]:
 
 
 def may_backfill(user: Any, dag_id: str) -> bool:
-    """Whether Airflow would let a user start a backfill."""
+    """Whether a user may start a backfill."""
     return get_auth_manager().is_authorized_dag(
         method="POST", access_entity=DagAccessEntity.RUN, details=_dag(dag_id), user=user
     )
@@ -64,7 +64,7 @@ def may_change(user: Any, database: str, consumer: str, feed: str) -> bool:
 
 
 def may_see_connection(user: Any, conn_id: str) -> bool:
-    """Whether a user may see a connection, and so be told where its database is and what is wrong there."""
+    """Whether a user may see a connection, and so the address and the errors of its database."""
     team = Connection.get_team_name(conn_id) if _has_teams() else None
     return get_auth_manager().is_authorized_connection(
         method="GET", details=ConnectionDetails(conn_id=conn_id, team_name=team), user=user
@@ -77,23 +77,23 @@ def _has_teams() -> bool:
 
 def same_origin(request: Request) -> None:
     """
-    Refuse what another site makes a browser send: it comes with this user's cookie.
+    Refuse cross-site requests, which a browser sends with this user's cookie.
 
-    JSON is asked for as well, which no form of a page can send.
+    Only JSON is accepted, because an HTML form cannot send it.
 
     :raises HTTPException: 403 for another origin, 415 for anything but JSON.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise HTTPException(415, "Changes are sent as JSON: Content-Type must be application/json")
+        raise HTTPException(415, "Content-Type must be application/json")
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    # A browser that does not say where a request comes from names its origin; programs do neither.
+    # Browsers without Sec-Fetch-Site send Origin; programs send neither.
     if site is not None:
         is_ours = site == _SAME_ORIGIN
     else:
         ours = {request.url.netloc, _host(conf.get("api", "base_url", fallback="") or "")} - {""}
         is_ours = origin is None or _host(origin) in ours
     if not is_ours:
-        raise HTTPException(403, "Changes are taken from Airflow's own pages only, not from another site")
+        raise HTTPException(403, "Changes are accepted only from Airflow's own pages, not from another site")
 
 
 def _host(url: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page asks of the server, below ``/changefeed/api``: JSON, guarded by Airflow's permissions."""
+"""The page's JSON API, at ``/changefeed/api``, guarded by Airflow's permissions."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from airflow_changefeed.plugins.changefeed_uses import configured
 from airflow_changefeed.plugins.changefeed_windows import backfill_dates, windows_of
 from airflow_changefeed.sources.base import FeedSource
 
-#: Feeds of a page, and shards of a page: at most.
+#: Maximum number of feeds and of shards in one response.
 MOST_FEEDS, MOST_SHARDS = 100, 500
-#: Shards whose figures are summed up for a list of feeds.
+#: Shards whose figures are summed up in a list of feeds.
 SUMMED_SHARDS = 100
-_NO_VERSION = "{} is missing: name the one that you saw, so that nobody's change since then is lost"
+_NO_VERSION = "{} is missing; pass the one that you saw, so that later changes are not overwritten"
 
-# Once more than the whole page does: a router that is used elsewhere stays closed.
+# The page requires it too; here it also protects the router if it is mounted elsewhere.
 router = APIRouter(dependencies=[Depends(reading)])
 
 First = Annotated[int, Query(ge=0, le=1_000_000_000)]
@@ -46,7 +46,7 @@ First = Annotated[int, Query(ge=0, le=1_000_000_000)]
 
 @router.get("/connections")
 def connections(user: GetUserDep, uses: Uses) -> Row:
-    """Return the connections, and which tasks name them; asks no feed's database."""
+    """Return the connections and the tasks that use them; opens no feed database."""
     by_conn: dict[str, list[Row]] = {conn_id: [] for conn_id in configured()}
     backfills: dict[str, bool] = {}
     for use in uses:
@@ -67,7 +67,7 @@ async def feeds(
     first: First = 0,
     count: Annotated[int, Query(ge=1, le=MOST_FEEDS)] = 25,
 ) -> Row:
-    """Return a page of a connection's feeds, each summed up."""
+    """Return a page of a connection's feeds, each with totals."""
 
     def question(source: FeedSource) -> Row:
         allows = _allows(user, source)
@@ -92,7 +92,7 @@ async def one_feed(
     first: First = 0,
     count: Annotated[int, Query(ge=1, le=MOST_SHARDS)] = 25,
 ) -> Row:
-    """Return a feed with a page of its shards, and the cursors in them."""
+    """Return a feed with a page of its shards and their cursors."""
 
     def question(source: FeedSource) -> Row:
         (found,) = source.overview([feed], first_shard=first, shards=count)
@@ -108,29 +108,29 @@ async def one_feed(
 
 
 def _allows(user: Any, source: FeedSource) -> Callable[[str, str], bool]:
-    # Asked once, and only where there are consumers.
+    # Read once, and only if there are consumers.
     database = cache(lambda: source.identity().id)
     return lambda consumer, feed: may_change(user, database(), consumer, feed)
 
 
 async def changing(user: GetUserDep, conn_id: ConnId, feed: str, consumer: str) -> None:
     """
-    Let only those on who may change a consumer.
+    Require permission to change a consumer.
 
-    :raises HTTPException: 403 for others.
+    :raises HTTPException: 403 without it.
     """
     database = await ask_source(conn_id, lambda source: source.identity().id)
     if not may_change(user, database, consumer, feed):
         raise HTTPException(
             403,
-            "You may look, and not change cursors: that needs Airflow's permission to edit the Variable "
-            f"{variable_key(database, consumer, feed)}",
+            "You have read-only access to cursors. To change them you need Airflow's permission to edit the "
+            f"Variable {variable_key(database, consumer, feed)}",
         )
 
 
 @router.get("/waiters")
 async def waiters(conn_id: ConnId, feed: str) -> Row:
-    """Return who waits for a lease, by consumer."""
+    """Return the processes that wait for a lease, by consumer."""
 
     def question(source: FeedSource) -> Row:
         found: dict[str, list[Row]] = {}
@@ -145,7 +145,7 @@ async def waiters(conn_id: ConnId, feed: str) -> Row:
 
 @router.get("/troubles")
 async def troubles(user: GetUserDep, conn_id: ConnId, feed: str) -> Row:
-    """Return what waits for a person to resolve it: gaps of a capture, and events that consumers parked."""
+    """Return what somebody must resolve: gaps of a capture, and dead letters of consumers."""
     return await ask_source(conn_id, lambda source: troubles_of(source, feed, _allows(user, source)))
 
 
@@ -171,7 +171,7 @@ async def windows(
     )
     if use is None or not use.has_windows:
         raise HTTPException(
-            404, f"DAG {dag_id!r} has no task {task_id!r} whose output is known before it runs"
+            404, f"DAG {dag_id!r} has no task {task_id!r} with an output that is known before it runs"
         )
     return await ask_source(
         conn_id, lambda source: windows_of(source, use, end, with_runs=may_see_runs(user, dag_id))
@@ -180,11 +180,11 @@ async def windows(
 
 @router.get("/backfill")
 def backfill(user: GetUserDep, uses: Uses, dag_id: str, start: datetime, end: datetime) -> Row:
-    """Return which logical dates a backfill of a time has; it is started by Airflow's own API."""
+    """Return the logical dates of a backfill; the page starts it through Airflow's own API."""
     if dag_id not in {use.dag_id for use in uses}:
-        raise HTTPException(404, f"no DAG {dag_id!r} that exports a feed")
+        raise HTTPException(404, f"DAG {dag_id!r} not found, or it does not export a feed")
     if not may_backfill(user, dag_id):
-        raise HTTPException(403, f"You may not start backfills of DAG {dag_id!r}")
+        raise HTTPException(403, f"You do not have permission to start backfills of DAG {dag_id!r}")
     return backfill_dates(dag_id, start, end)
 
 
@@ -192,11 +192,11 @@ def backfill(user: GetUserDep, uses: Uses, dag_id: str, start: datetime, end: da
 async def planned_move(
     conn_id: ConnId, feed: str, consumer: str, shard: str, to: str, resource_version: int | None = None
 ) -> Row:
-    """Return what a move would mean; changes nothing."""
+    """Return the effect of a move; changes nothing."""
     version = _named(resource_version, "resource_version")
-    place = parse_destination(to.strip())
+    destination = parse_destination(to.strip())
     return await ask_source(
-        conn_id, lambda source: plan_move(source, consumer, feed, parse_shard(shard), place, version)
+        conn_id, lambda source: plan_move(source, consumer, feed, parse_shard(shard), destination, version)
     )
 
 
@@ -214,14 +214,14 @@ async def move(
     resource_version: Annotated[int | None, Body()] = None,
     why: Annotated[str, Body(max_length=MAX_REASON - 10)] = "",
 ) -> Row:
-    """Move a cursor, if it still is as the user saw it."""
+    """Move a cursor, if it has not changed since the user saw it."""
     version = _named(resource_version, "resource_version")
-    place = parse_destination(to.strip())
+    destination = parse_destination(to.strip())
     hook, by = ChangefeedHook(conn_id), user.get_name()
 
     def question(source: FeedSource) -> Row:
         chosen = (consumer, feed, parse_shard(shard))
-        return make_move(source, hook.variables(), chosen, place, version, by=by, why=why)
+        return make_move(source, hook.variables(), chosen, destination, version, by=by, why=why)
 
     return await ask_source(conn_id, question)
 
@@ -234,7 +234,7 @@ async def revoked(
     shard: str,
     fencing_token: Annotated[int | None, Body(embed=True)] = None,
 ) -> Row:
-    """Take a lease away from its holder, if it is the one that the user saw."""
+    """Revoke a lease, if it is still the one that the user saw."""
     token = _named(fencing_token, "fencing_token")
     return await ask_source(conn_id, lambda source: revoke(source, consumer, feed, parse_shard(shard), token))
 

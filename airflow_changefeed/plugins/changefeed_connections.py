@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which connections a user may know of on the page, and how their databases are asked."""
+"""The connections that a user may see on the page, and queries on their databases."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from airflow_changefeed.sources.base import FeedSource
 
 T = TypeVar("T")
 
-#: Seconds to wait for a lock: a person waits, too.
+#: Seconds to wait for a lock; short, because a person waits.
 LOCK_TIMEOUT = 5.0
-#: Seconds for an answer.
+#: Seconds to wait for an answer.
 ANSWER_TIMEOUT = 10.0
-#: Seconds in which a server must let the page in, at most.
+#: Maximum seconds for a login.
 LOGIN_TIMEOUT = 8
 _NO_CONNECTION = (
-    "no connection {!r} to show: name it in a task of a DAG that you may see, or in the option "
-    "page_connections of Airflow's section [changefeed]"
+    "Connection {!r} is not shown here. Use it in a task of a DAG that you may see, or add it to the option "
+    "page_connections in section [changefeed] of Airflow's configuration"
 )
 
 
 @contextmanager
 def opened(conn_id: str) -> Iterator[FeedSource]:
-    """Open a connection's feeds for a question."""
+    """Open the feeds of a connection for one query."""
     description = ChangefeedHook(conn_id, lock_timeout=LOCK_TIMEOUT).describe()
     if description["type"] == "mssql":
-        # Sooner than the page gives up, so that it can say why.
+        # Shorter than the page's own limit, so that it can show the reason.
         options = description.get("driver_options", {})
         seconds = min(LOGIN_TIMEOUT, options.get("login_timeout", LOGIN_TIMEOUT))
         description["driver_options"] = {**options, "login_timeout": seconds}
@@ -48,7 +48,7 @@ def opened(conn_id: str) -> Iterator[FeedSource]:
 
 
 async def ask_source(conn_id: str, question: Callable[[FeedSource], T]) -> T:
-    """Ask something of a connection's feeds, in a thread and for a limited time."""
+    """Run a query on a connection's feeds, in a thread and with a time limit."""
 
     def asking() -> T:
         with opened(conn_id) as source:
@@ -58,7 +58,7 @@ async def ask_source(conn_id: str, question: Callable[[FeedSource], T]) -> T:
 
 
 def own_uses(user: GetUserDep) -> list[Use]:
-    """Return the tasks, in DAGs that the user may see, that name a connection."""
+    """Return the tasks that use a connection, in the DAGs that the user may see."""
     return find_uses(readable_dags(user))
 
 
@@ -67,14 +67,14 @@ Uses = Annotated[list[Use], Depends(own_uses)]
 
 def visible(request: Request, conn_id: str, uses: Uses, user: GetUserDep) -> str:
     """
-    Let only those connections on that the user may know of, and note whether he may see what is wrong.
+    Check that the user may know of the connection, and remember whether the user may see its errors.
 
-    :raises HTTPException: 404 for others, be they there or not.
+    :raises HTTPException: 404 otherwise, whether or not the connection exists.
     """
     if conn_id not in {*(use.conn_id for use in uses), *configured()}:
         raise HTTPException(404, _NO_CONNECTION.format(conn_id))
-    # An error's words name servers, logins and paths.
-    request.state.is_told = may_see_connection(user, conn_id)
+    # Error messages contain servers, logins and paths.
+    request.state.sees_errors = may_see_connection(user, conn_id)
     return conn_id
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What persons change on the page: a cursor, a lease; only what they saw."""
+"""Changes made on the page: moves of cursors and revoked leases, only if nothing changed since."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_changefeed.plugins.changefeed_rows import Row, cursor_row, move_row
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_versions import stale_cursor
 
-#: Seconds to wait for an export that moves its cursor at this moment.
+#: Seconds to wait for an export that is moving its cursor.
 _HELD_TIMEOUT = 3.0
 
 
@@ -21,10 +21,10 @@ def plan_move(
     source: FeedSource, consumer: str, feed: str, shard: Shard, to: Destination, version: int
 ) -> Row:
     """
-    Say what a move would mean.
+    Return the effect of a move.
 
-    :param version: of the cursor as the person saw it.
-    :raises StaleVersionError: it was changed since; tells the present one; terminal.
+    :param version: resource version of the cursor that the user saw.
+    :raises StaleVersionError: the cursor has changed since; has the current one; terminal.
     """
     return move_row(_plan(source, consumer, feed, shard, to, version))
 
@@ -40,14 +40,14 @@ def make_move(
     why: str,
 ) -> Row:
     """
-    Move a cursor, and publish it.
+    Move a cursor and publish it.
 
     :param cursor: consumer, feed and shard.
-    :param version: of the cursor as the person saw it.
-    :param by: the person.
-    :param why: the person's own words; may be empty.
-    :raises StaleVersionError: it was changed since; tells the present one; nothing moved; terminal.
-    :raises LeaseHeldError: a running process holds it; nothing moved; transient.
+    :param version: resource version of the cursor that the user saw.
+    :param by: name of the user.
+    :param why: reason given by the user; may be empty.
+    :raises StaleVersionError: the cursor has changed since; has the current one; nothing moved; terminal.
+    :raises LeaseHeldError: a running process holds the shard; nothing moved; transient.
     """
     consumer, feed, shard = cursor
     planned = _plan(source, consumer, feed, shard, to, version)
@@ -74,7 +74,7 @@ def _plan(
     try:
         (planned,) = plan_moves(source, consumer, feed, to, [shard])
     except InvalidArgumentError:
-        # Of two who press the same button the second is told of the first, not that there is nothing to do.
+        # If two users press the same button, the second sees the first one's change, not "nothing to move".
         _check(_row(source, consumer, feed, shard), version)
         raise
     return planned
@@ -91,10 +91,10 @@ def _check(row: CursorRow | None, version: int) -> None:
 
 def revoke(source: FeedSource, consumer: str, feed: str, shard: Shard, token: int) -> Row:
     """
-    Take a lease away.
+    Revoke a lease.
 
-    :param token: of the grant that the person saw.
-    :raises StaleVersionError: another grant is the newest, or nobody holds it; nothing changed; terminal.
+    :param token: fencing token of the lease that the user saw.
+    :raises StaleVersionError: the lease is no longer held, or by another grant; nothing changed; terminal.
     """
     source.feed(feed)
     known_rows(source, consumer, feed)

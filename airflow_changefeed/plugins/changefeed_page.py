@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page's application: its files, its answers to errors, and that nobody gets any of it without leave."""
+"""The page's application: static files, error responses and authentication of every route."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TYPES = {
     ),
 }
 _HEADERS = {
-    # Everything comes from here, nothing from elsewhere, and only Airflow's own pages may frame it.
+    # Loads nothing from other sites; only Airflow's own pages may frame it.
     "Content-Security-Policy": (
         "default-src 'self'; frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
     ),
@@ -45,7 +45,7 @@ _HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-#: The first that fits an error.
+#: HTTP status of an error: the first match.
 _STATUS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int], ...] = (
     (
         (
@@ -78,8 +78,8 @@ _STATUS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int], ...] =
     ((errors.ConnectionNotUsableError, errors.PermissionDeniedError, errors.OutputError), 502),
     (errors.ChangefeedError, 409),
 )
-# Whose words name servers, logins and paths.
-_OF_PLACES = (
+# Errors whose messages contain servers, logins and paths.
+_SENSITIVE = (
     errors.ConnectionNotUsableError,
     errors.PermissionDeniedError,
     errors.OutputError,
@@ -87,12 +87,12 @@ _OF_PLACES = (
     OSError,
 )
 _LOG_IN = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Changefeed</title>
-<p>Log in to <a href="../">Airflow</a> first, then open this page again.</p></html>"""
+<p>Log in to <a href="../">Airflow</a>, then open this page again.</p></html>"""
 
 
 @cache
 def page() -> FastAPI:
-    """Return the application; every route of it wants a user who may read."""
+    """Return the application; every route requires a user who may read."""
     app = FastAPI(
         title="Changefeed", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(reading)]
     )
@@ -113,7 +113,7 @@ def _page() -> HTMLResponse:
 
 def _static(name: str) -> Response:
     if name not in _TYPES:
-        raise HTTPException(404, f"no file {name!r}")
+        raise HTTPException(404, f"File {name!r} not found")
     return Response((_FILES / name).read_bytes(), media_type=_TYPES[name])
 
 
@@ -125,10 +125,10 @@ async def _with_headers(request: Request, call_next: RequestResponseEndpoint) ->
 
 
 def _refused(request: Request, error: Exception) -> Response:
-    """Say what was wrong, and of a stale write what there is now."""
+    """Return an error's message, and the current state after a stale write."""
     status = next(status for kinds, status in _STATUS if isinstance(error, kinds))
     facts = error.facts if isinstance(error, errors.ChangefeedError) else {}
-    body: dict[str, Any] = {"detail": _told(request, error, facts), "error": type(error).__name__}
+    body: dict[str, Any] = {"detail": _message(request, error, facts), "error": type(error).__name__}
     body |= {
         name: facts[name] for name in ("expected_version", "present_version", "present") if name in facts
     }
@@ -137,32 +137,32 @@ def _refused(request: Request, error: Exception) -> Response:
     return JSONResponse(body, status)
 
 
-def _told(request: Request, error: Exception, facts: Mapping[str, object] = MappingProxyType({})) -> str:
-    """Return an error's words, as far as the user may know of servers, logins and paths."""
-    is_told = facts.get("may_tell") or getattr(request.state, "is_told", False)
-    if isinstance(error, _OF_PLACES) and not is_told:
-        log.warning("the page could not read: %s", without_secrets(str(error)))
+def _message(request: Request, error: Exception, facts: Mapping[str, object] = MappingProxyType({})) -> str:
+    """Return an error's message; users who may not see servers, logins and paths get a general one."""
+    is_visible = facts.get("is_public") or getattr(request.state, "sees_errors", False)
+    if isinstance(error, _SENSITIVE) and not is_visible:
+        log.warning("The page failed to read a feed: %s", without_secrets(str(error)))
         return (
-            "The database or the output cannot be used at present. Whoever may see the connection in Airflow "
-            "is told why, and so is the log of the API server"
+            "The database or the output is currently not available. The reason is in the log of the API "
+            "server, and on this page for users who may see the connection in Airflow"
         )
-    words = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else str(error)
-    return without_secrets(words)
+    text = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else str(error)
+    return without_secrets(text)
 
 
 def _unreachable(request: Request, error: Exception) -> Response:
-    """Say that a file system or server did not answer, as far as its own words may be told."""
-    log.warning("the page could not read: %s", without_secrets(str(error)), exc_info=True)
-    return JSONResponse({"detail": _told(request, error), "error": type(error).__name__}, 503)
+    """Return the message of a file system or server that did not answer."""
+    log.warning("The page failed to read a feed: %s", without_secrets(str(error)), exc_info=True)
+    return JSONResponse({"detail": _message(request, error), "error": type(error).__name__}, 503)
 
 
 def _invalid(request: Request, error: Exception) -> Response:
-    """Name each wrong value, without repeating it."""
+    """Name each invalid value, without repeating it."""
     problems = error.errors() if isinstance(error, RequestValidationError) else []
-    words = "; ".join(
+    text = "; ".join(
         f"{'.'.join(map(str, one['loc'][1:])) or one['loc'][0]}: {one['msg']}" for one in problems
     )
-    return JSONResponse({"detail": words, "error": "InvalidArgumentError"}, 422)
+    return JSONResponse({"detail": text, "error": "InvalidArgumentError"}, 422)
 
 
 def _http_error(request: Request, error: Exception) -> Response:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page tells of feeds, consumers and cursors, as JSON values."""
+"""Feeds, consumers and cursors as the JSON values of the page."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MayChange = Callable[[str, str], bool]
 
 def feed_row(found: FeedOverview, may_change: MayChange, now: datetime) -> Row:
     """
-    Return a feed, and what the shards that were looked at sum up to.
+    Return a feed with the totals of the shards in the overview.
 
-    :param may_change: of consumer and feed: whether the user may move its cursors.
+    :param may_change: takes consumer and feed; whether the user may move its cursors.
     """
     shards = found.shards
     heads = [one.status.head for one in shards if one.status.head is not None]
@@ -34,7 +34,7 @@ def feed_row(found: FeedOverview, may_change: MayChange, now: datetime) -> Row:
         "time_tolerance_seconds": found.info.time_tolerance.total_seconds(),
         "shard_count": found.shard_count,
         "shards_counted": len(shards),
-        "head": place(max(heads, default=None)),
+        "head": position(max(heads, default=None)),
         "sealed_until": time(found.info.sealed_until),
         "waiting": waiting,
         "waiting_or_more": any(one.waiting >= COUNTED for one in shards),
@@ -48,7 +48,7 @@ def _consumers(found: FeedOverview) -> list[str]:
 
 
 def consumer_row(name: str, found: FeedOverview, may_change: MayChange, now: datetime) -> Row:
-    """Return a consumer, and what its cursors in the shards that were looked at sum up to."""
+    """Return a consumer with the totals of its cursors in the shards of the overview."""
     settings = next((info for info in found.consumers if info.spec.consumer == name), None)
     own = [
         (one, position) for one in found.shards for position in one.consumers if position.row.consumer == name
@@ -63,7 +63,7 @@ def consumer_row(name: str, found: FeedOverview, may_change: MayChange, now: dat
         "cursors": len(own),
         "behind": sum(position.behind for _, position in own),
         "behind_or_more": any(position.behind >= COUNTED for _, position in own),
-        # None: it stands at the start of a shard that has events.
+        # None: a cursor is at the start of a shard that has events.
         "lag_seconds": None if None in lags else max((seconds for seconds in lags if seconds), default=0.0),
         "held": sum(_is_held(position.row, now) for _, position in own),
         "may_change": may_change(name, found.info.name),
@@ -71,14 +71,14 @@ def consumer_row(name: str, found: FeedOverview, may_change: MayChange, now: dat
 
 
 def shard_row(found: ShardOverview, now: datetime) -> Row:
-    """Return a shard with the cursors in it."""
+    """Return a shard with its cursors."""
     status = found.status
     return {
         "shard": shard_text(status.shard),
         "high_water": time(status.high_water),
-        "head": place(status.head),
+        "head": position(status.head),
         "sealed_until": time(status.sealed_until),
-        "purged_upto": place(status.purged_upto),
+        "purged_upto": position(status.purged_upto),
         "waiting": found.waiting,
         "waiting_or_more": found.waiting >= COUNTED,
         "cursors": [_position_row(position, status.head, now) for position in found.consumers],
@@ -100,7 +100,7 @@ def cursor_row(row: CursorRow, now: datetime) -> Row:
     return {
         "consumer": row.consumer,
         "shard": shard_text(row.shard),
-        "cursor": place(row.ulid),
+        "cursor": position(row.ulid),
         "resource_version": row.resource_version,
         "moved_at": time(row.moved_at),
         "moved_by": row.moved_by,
@@ -121,8 +121,8 @@ def change_row(change: CursorChange) -> Row:
     return {
         "number": change.number,
         "shard": shard_text(change.shard),
-        "before": place(change.before),
-        "after": place(change.after),
+        "before": position(change.before),
+        "after": position(change.after),
         "resource_version": change.resource_version,
         "at": time(change.at),
         "by": change.by,
@@ -131,11 +131,11 @@ def change_row(change: CursorChange) -> Row:
 
 
 def move_row(move: PlannedMove) -> Row:
-    """Return what a move would mean."""
+    """Return the effect of a move."""
     return {
         "shard": shard_text(move.shard),
-        "from": place(move.row.ulid),
-        "to": place(move.target),
+        "from": position(move.row.ulid),
+        "to": position(move.target),
         "is_back": move.target < move.row.ulid,
         "again": move.again,
         "skipped": move.skipped,
@@ -144,21 +144,21 @@ def move_row(move: PlannedMove) -> Row:
     }
 
 
-def place(ulid: Ulid | None) -> Row | None:
-    """Return a ULID and its time; None for the start of a feed, which is no event's place."""
+def position(ulid: Ulid | None) -> Row | None:
+    """Return a ULID and its time; None for the start of a feed, where there is no event."""
     if ulid is None or ulid == Ulid.MIN:
         return None
     return {"ulid": str(ulid), "time": format_time(ulid.time)}
 
 
 def time(value: datetime | None) -> str | None:
-    """Return a time as text."""
+    """Format a time."""
     return None if value is None else format_time(value)
 
 
 def lag(cursor: Ulid, head: Ulid | None) -> float | None:
     """
-    Return how far a cursor lies behind the last event of its shard, in seconds of feed time.
+    Return how far a cursor is behind the last event of its shard, in seconds of feed time.
 
     :return: None for a cursor at the start of a shard that has events.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks databases for the page in threads of its own, for a limited time: one that hangs stops no other."""
+"""Runs the page's database queries in threads with a time limit: a database that hangs blocks no other."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from airflow_changefeed.exceptions import SourceUnavailableError
 
 T = TypeVar("T")
 
-#: Questions at a time to one connection, whose threads a database that hangs keeps.
+#: Maximum number of concurrent queries on one connection; a database that hangs blocks only their threads.
 MOST_EACH = 4
-#: Seconds between two looks whether it is one's turn.
+#: Seconds between two attempts to get a thread.
 _PAUSE = 0.01
-#: Seconds that a process which ends waits for answers: a driver that is cut off in the midst may crash.
-_FAREWELL = 20.0
+#: Seconds to wait for running queries at exit: a driver may crash if it is cut off.
+_EXIT_TIMEOUT = 20.0
 
 _threads: set[threading.Thread] = set()
 _lock = threading.Lock()
@@ -34,9 +34,9 @@ _late: Counter[str] = Counter()
 @dataclass
 class _Turn:
     """
-    A question's right to a thread.
+    A query's permit for a thread.
 
-    :param is_late: nobody waits for its answer any more.
+    :param is_late: its caller has stopped waiting.
     """
 
     conn_id: str
@@ -46,17 +46,17 @@ class _Turn:
 
 async def ask(conn_id: str, question: Callable[[], T], *, timeout: float) -> T:
     """
-    Ask something of a connection's database.
+    Run a query on a connection's database.
 
-    A question that is not answered in time goes on in its thread, and its answer is lost.
+    A query that is not answered in time continues in its thread, and its answer is lost.
 
-    :param timeout: seconds, of which some may pass until it is this question's turn.
-    :raises SourceUnavailableError: no answer in time, or all threads wait in vain already; transient.
+    :param timeout: seconds, including the wait for a thread.
+    :raises SourceUnavailableError: no answer in time, or all threads are blocked; transient.
     """
     end = monotonic() + timeout
     while (turn := _turn(conn_id)) is None:
         if monotonic() >= end:
-            raise _in_vain(conn_id)
+            raise _all_blocked(conn_id)
         await asyncio.sleep(_PAUSE)
     try:
         waiting = asyncio.shield(asyncio.wrap_future(_begin(turn, question)))
@@ -64,29 +64,29 @@ async def ask(conn_id: str, question: Callable[[], T], *, timeout: float) -> T:
     except asyncio.TimeoutError:
         _give_up(turn)
         raise SourceUnavailableError(
-            f"connection {conn_id!r}: there was no answer within {timeout:g} s. What was asked may still be "
-            "done: look again before you repeat a change",
+            f"connection {conn_id!r} did not answer within {timeout:g} s. The request may still complete; "
+            "check its result before you repeat a change",
             conn_id=conn_id,
-            may_tell=True,
+            is_public=True,
         ) from None
 
 
 def _turn(conn_id: str) -> _Turn | None:
     with _lock:
         if _late[conn_id] >= MOST_EACH:
-            raise _in_vain(conn_id)
+            raise _all_blocked(conn_id)
         if _busy[conn_id] >= MOST_EACH:
             return None
         _busy[conn_id] += 1
         return _Turn(conn_id)
 
 
-def _in_vain(conn_id: str) -> SourceUnavailableError:
+def _all_blocked(conn_id: str) -> SourceUnavailableError:
     return SourceUnavailableError(
-        f"connection {conn_id!r}: {MOST_EACH} questions wait for its database, which does not answer. Look "
-        "whether it runs, and at its locks",
+        f"connection {conn_id!r} does not answer; {MOST_EACH} queries are already waiting. Check that its "
+        "database is running, and its locks",
         conn_id=conn_id,
-        may_tell=True,
+        is_public=True,
     )
 
 
@@ -104,7 +104,7 @@ def _begin(turn: _Turn, question: Callable[[], T]) -> Future[T]:
             _finish(turn)
             _threads.discard(threading.current_thread())
 
-    # Not of a pool: that has as many threads for all databases, and a process waits for them without end.
+    # No pool: it would share its threads among all databases, and a process waits for it without limit.
     thread = threading.Thread(target=answering, name=f"changefeed-page-{turn.conn_id}", daemon=True)
     _threads.add(thread)
     try:
@@ -118,7 +118,7 @@ def _begin(turn: _Turn, question: Callable[[], T]) -> Future[T]:
 
 @atexit.register
 def _wait() -> None:
-    end = monotonic() + _FAREWELL
+    end = monotonic() + _EXIT_TIMEOUT
     for thread in list(_threads):
         thread.join(max(end - monotonic(), 0))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a feed waits for a person to resolve: gaps of its capture, and events that its consumers parked."""
+"""What somebody must resolve: gaps of a feed's capture, and dead letters of its consumers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from airflow_changefeed.core.consumer import DeadLetter
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.cursors.cursors import CONN_ID, shell
 from airflow_changefeed.exceptions import CaptureNotFoundError
-from airflow_changefeed.plugins.changefeed_rows import MayChange, Row, place, time
+from airflow_changefeed.plugins.changefeed_rows import MayChange, Row, position, time
 from airflow_changefeed.plugins.changefeed_uses import without_secrets
 from airflow_changefeed.sources.base import FeedSource
 
-#: Gaps and letters that are told one by one, at most; of all the number is told.
+#: Maximum number of gaps and dead letters to list; the others are only counted.
 _SHOWN = 5
 _REASON = 300
 
@@ -25,9 +25,9 @@ def troubles_of(source: FeedSource, feed: str, may_change: MayChange) -> Row:
     """
     Return a feed's open gaps, which stop its seal, and its open dead letters, which hold their windows open.
 
-    :param may_change: of consumer and feed: who may move its cursors is told why its events failed, as the
-        reason may quote what stands in them.
-    :raises FeedNotFoundError: there is no such feed; terminal.
+    :param may_change: takes consumer and feed. Only users who may move its cursors see why events failed,
+        because the reason may contain data of the events.
+    :raises FeedNotFoundError: the feed does not exist; terminal.
     """
     source.feed(feed)
     gaps = _open_gaps(source, feed)
@@ -45,7 +45,7 @@ def troubles_of(source: FeedSource, feed: str, may_change: MayChange) -> Row:
             consumer: {
                 "count": len(found),
                 "first": [
-                    _dead_letter_row(one, is_told=may_change(consumer, feed)) for one in found[:_SHOWN]
+                    _dead_letter_row(one, with_reason=may_change(consumer, feed)) for one in found[:_SHOWN]
                 ],
                 "command": shell("dead-letters list --consumer", consumer, feed),
             }
@@ -71,13 +71,13 @@ def _gap_row(gap: CaptureGap) -> Row:
     }
 
 
-def _dead_letter_row(dead_letter: DeadLetter, *, is_told: bool) -> Row:
+def _dead_letter_row(dead_letter: DeadLetter, *, with_reason: bool) -> Row:
     return {
         "number": dead_letter.number,
         "shard": shard_text(dead_letter.shard),
-        "event": place(dead_letter.ulid),
+        "event": position(dead_letter.ulid),
         "state": dead_letter.state.value,
         "attempts": dead_letter.attempts,
         "parked_at": time(dead_letter.parked_at),
-        "reason": without_secrets(dead_letter.reason)[:_REASON] if is_told else None,
+        "reason": without_secrets(dead_letter.reason)[:_REASON] if with_reason else None,
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which connections, feeds, consumers and outputs the tasks of DAGs name: read from serialized DAGs."""
+"""The connections, feeds, consumers and outputs that tasks use, read from serialized DAGs."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from airflow_changefeed.core.feed import Shard, parse_shard
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.hooks.changefeed_arguments import is_template
 
-#: Airflow option with connections that the page shows besides those that DAGs name.
+#: Airflow option with connections that the page shows besides those that DAGs use.
 SECTION, OPTION = "changefeed", "page_connections"
 _CONNECTION = "changefeed_conn_id"
 _DURATION = re.compile(r"(?:(\d+) days?, )?(\d+):(\d\d):(\d\d)(?:\.(\d+))?")
-# Keys of object stores hold slashes, and signed addresses a query.
+# Keys of object stores contain slashes, and signed URLs a query.
 _USER_INFO, _QUERY = re.compile(r"//[^\s'\"]*@"), re.compile(r"(://[^\s'\"?]*)\?[^\s'\"]*")
 
 
 @dataclass(frozen=True)
 class Use:
     """
-    A task that names a connection of feeds.
+    A task that uses a connection of feeds.
 
     :param kind: name of the operator's class.
-    :param feed, consumer, path: None where the task has none, or makes it of a template.
-    :param unit: length of an export unit; None where a run's interval is one.
+    :param feed, consumer, path: None if the task has none, or a template.
+    :param unit: length of an export unit; None if it is the run's interval.
     :param shards: None for all.
     :param is_batch: whether it exports from its cursor on, instead of windows.
-    :param templates: names of the arguments that are known in a run only.
+    :param templates: names of the arguments that are templates, known only in a run.
     """
 
     conn_id: str
@@ -58,11 +58,11 @@ class Use:
 
     @property
     def has_windows(self) -> bool:
-        """Whether it writes an output of which the page can tell what is complete."""
+        """Whether the page can show which windows of its output are complete."""
         return not self.is_batch and None not in (self.feed, self.consumer, self.path)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values, without what an address may hold of secrets."""
+        """Return it as JSON values, without secrets in addresses."""
         return {
             "dag_id": self.dag_id,
             "task_id": self.task_id,
@@ -75,27 +75,27 @@ class Use:
         }
 
 
-#: DAGs that are read at a time.
+#: DAGs to read at a time.
 _READ = 100
 
-# By DAG: the hash of what was read, and what it names. A DAG is read again when it changed.
+# By DAG: its hash and its uses. A DAG is read again when its hash changes.
 _KNOWN: dict[str, tuple[str, tuple[Use, ...]]] = {}
 
 
 def without_secrets(text: str) -> str:
     """
-    Return a text without the secrets that Airflow knows, and what the addresses in it may hold of others.
+    Mask the secrets that Airflow knows, and user information and queries of URLs, in a text.
 
-    Rather too little than too much.
+    Masks rather too much than too little.
     """
     return _QUERY.sub(r"\1?***", _USER_INFO.sub("//***@", str(redact(text))))
 
 
 def find_uses(dag_ids: Collection[str]) -> list[Use]:
     """
-    Return the tasks of some DAGs that name a connection of feeds.
+    Return the tasks of some DAGs that use a connection of feeds.
 
-    DAGs are read once: afterwards a question tells which of them changed.
+    Each DAG is read once; later calls only query which of them changed.
     """
     with create_session() as session:
         newest = {dag_id: (row_id, dag_hash) for dag_id, row_id, dag_hash in session.execute(_newest())}
@@ -113,12 +113,12 @@ def find_uses(dag_ids: Collection[str]) -> list[Use]:
             session.expunge_all()
     for gone in _KNOWN.keys() - newest.keys():
         _KNOWN.pop(gone, None)
-    # Another request may have found meanwhile that one is gone.
+    # Another request may have removed a deleted DAG in the meantime.
     return [use for dag_id in sorted(newest.keys() & set(dag_ids)) for use in _KNOWN.get(dag_id, ("", ()))[1]]
 
 
 def _newest() -> Select[str, UUID, str]:
-    """Return a query of each DAG's newest version alone: an installation may keep hundreds of each."""
+    """Return a query of the newest version of each DAG; there may be hundreds of versions."""
     last = (
         select(DagVersion.dag_id, func.max(DagVersion.version_number).label("number"))
         .join(SerializedDagModel, SerializedDagModel.dag_version_id == DagVersion.id)
@@ -135,14 +135,14 @@ def _newest() -> Select[str, UUID, str]:
 
 
 def configured() -> list[str]:
-    """Return the connections that Airflow's configuration names."""
+    """Return the connections in Airflow's configuration."""
     text = conf.get(SECTION, OPTION, fallback="") or ""
     return [name for name in (part.strip() for part in text.split(",")) if name]
 
 
 def uses_of(dag_id: str, data: Mapping[str, Any]) -> Iterator[Use]:
     """
-    Read what a serialized DAG names; what is not written as expected is passed over.
+    Yield the uses in a serialized DAG; skips what is not in the expected form.
 
     :param data: as Airflow stores it.
     """
@@ -181,7 +181,7 @@ def _plain(encoded: Any) -> dict[str, Any]:
 
 
 def _value(encoded: Any) -> Any:
-    """Return what Airflow wrapped with its type."""
+    """Return the value of Airflow's wrapper with its type."""
     return encoded["__var"] if isinstance(encoded, dict) and "__var" in encoded else encoded
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calendar of a task's windows: from its output what is complete, from its DAG's runs what is running."""
+"""The calendar of a task's windows: complete ones from its output, running ones from its DAG's runs."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from airflow_changefeed.plugins.changefeed_rows import Row
 from airflow_changefeed.plugins.changefeed_uses import Use
 from airflow_changefeed.sources.base import FeedReader, FeedSource
 
-#: Shards that a calendar looks at.
+#: Maximum number of shards in a calendar.
 MOST_SHARDS = 50
 _HOUR, _DAY, _WEEK = timedelta(hours=1), timedelta(days=1), timedelta(days=7)
-#: Days that a calendar of hours shows, and weeks that one of days does.
+#: Days in a calendar of hours, and weeks in a calendar of days.
 _DAYS, _WEEKS = 7, 8
 _MOST_RUNS = 2_000
 _LAST_YEAR = 9000
-#: The longest time whose runs are looked for.
+#: Maximum length of a backfill.
 _LONGEST = 366 * _DAY
-# How far back the partition may begin that holds a time: the first that is far enough.
+# How far before a time its partition may begin; the first sufficient margin is used.
 _MARGINS = (2 * _DAY, 62 * _DAY, 800 * _DAY)
 _RUNNING = (DagRunState.RUNNING, DagRunState.QUEUED)
 
@@ -46,11 +46,11 @@ def windows_of(source: FeedSource, use: Use, end: datetime | None, *, with_runs:
     """
     Return the calendar of a task.
 
-    :param end: exclusive end of what is shown, to the next whole day; None ends with today, or with the day
-        that the consumer has come to.
+    :param end: exclusive end of the calendar, rounded up to a whole day; None for today, or for the day that
+        the consumer has reached.
     :param with_runs: whether the user may see the DAG's runs.
     """
-    # The callers' business: a task without them has no windows.
+    # Callers check has_windows, so these are never None.
     feed, consumer, path = str(use.feed), str(use.consumer), str(use.path)
     store = ExportStore(path, feed, storage_options(path, use.path_conn_id))
     check_same(path, store.database(), source.identity().id, feed)
@@ -60,8 +60,8 @@ def windows_of(source: FeedSource, use: Use, end: datetime | None, *, with_runs:
     unit = use.unit or length_of_units(units) or _interval(use.dag_id) or _HOUR
     length = _cell_length(unit)
     now = source.now()
-    place = end or _present(now, [row.ulid.time for row in rows], [one.range.upto.time for one in units[-1:]])
-    wanted = _span(place, length)
+    last = end or _present(now, [row.ulid.time for row in rows], [one.range.upto.time for one in units[-1:]])
+    wanted = _span(last, length)
     cells = make_calendar(
         store,
         wanted,
@@ -100,26 +100,26 @@ def _shards(source: FeedReader, store: ExportStore, use: Use) -> list[Shard]:
 
 
 def _cell_length(unit: timedelta) -> timedelta:
-    """Return the length of a cell: a unit's, but at least an hour and at most a day."""
+    """Return the length of a cell: that of a unit, but at least an hour and at most a day."""
     if unit <= _HOUR:
         return _HOUR
     return unit if unit < _DAY and _DAY % unit == timedelta(0) else _DAY
 
 
 def _present(now: datetime, cursors: list[datetime], exported: list[datetime]) -> datetime:
-    """Return the time that matters most: today; else where the consumer has come to, if that is long ago."""
+    """Return the last time to show: now, or the time that the consumer has reached if that is long ago."""
     reached = max([time for time in [*cursors, *exported] if time.year > 1970], default=now)
     return min(now, reached + _DAY) if now - reached > _DAYS * _DAY else now
 
 
-def _span(place: datetime, length: timedelta) -> Window:
-    """Return whole days, or whole weeks from Monday on, that end with that of a place."""
-    _check_time("end", place)
-    day = floor_to_millisecond(place.astimezone(timezone.utc)).replace(
+def _span(last: datetime, length: timedelta) -> Window:
+    """Return whole days, or whole weeks from Monday on, that end with the day or week of a time."""
+    _check_time("end", last)
+    day = floor_to_millisecond(last.astimezone(timezone.utc)).replace(
         hour=0, minute=0, second=0, microsecond=0
     )
     if length < _DAY:
-        end = day if day == place else day + _DAY
+        end = day if day == last else day + _DAY
         return Window(end - _DAYS * _DAY, end)
     end = day - day.weekday() * _DAY + _WEEK
     return Window(end - _WEEKS * _WEEK, end)
@@ -128,8 +128,8 @@ def _span(place: datetime, length: timedelta) -> Window:
 def _check_time(name: str, time: datetime) -> None:
     if time.tzinfo is None or not 1970 <= time.year < _LAST_YEAR:
         raise InvalidWindowError(
-            f"{name}: {time.isoformat()} is no time from 1970 to {_LAST_YEAR} with a zone, such as "
-            "2026-03-01T00:00:00Z"
+            f"{name}: {time.isoformat()} is not valid; expected a time with a zone, such as "
+            f"2026-03-01T00:00:00Z, from 1970 to {_LAST_YEAR}"
         )
 
 
@@ -147,7 +147,7 @@ def _range_row(window: Window) -> Row:
 
 
 def _runs(dag_id: str, window: Window) -> list[tuple[datetime, datetime]]:
-    """Return the intervals of the runs that are queued or running in a time."""
+    """Return the intervals of the queued and running runs in a window."""
     of_dag = (DagRun.dag_id == dag_id, DagRun.state.in_(_RUNNING))
     with create_session() as session:
         found = session.execute(
@@ -170,7 +170,7 @@ def _runs(dag_id: str, window: Window) -> list[tuple[datetime, datetime]]:
 
 
 def _partitions(dag: Any, window: Window) -> list[tuple[datetime, datetime]]:
-    """Return the partitions of a DAG, each from its date to the next one's, that lie in a time."""
+    """Return the partitions of a DAG in a window, each from its date to the next one's."""
     latest = _wall(dag, window.end)
     found: list[datetime] = []
     for margin in _MARGINS:
@@ -186,10 +186,10 @@ def _partitions(dag: Any, window: Window) -> list[tuple[datetime, datetime]]:
 
 
 def _wall(dag: Any, time: datetime) -> datetime:
-    """Return what the schedule's own clock shows at a time, as if it were UTC: so Airflow reads dates."""
+    """Return the schedule's wall time at a time, labelled as UTC: Airflow expects dates in this form."""
     wall = time
     for _ in range(2):
-        # The first guess may lie on the other side of a change of the clocks.
+        # The first guess may be on the other side of a daylight saving change.
         wall = time + (wall - dag.timetable.localize_partition_datetime(wall))
     return wall
 
@@ -197,12 +197,12 @@ def _wall(dag: Any, time: datetime) -> datetime:
 def _dag(dag_id: str) -> Any:
     dag = SerializedDagModel.get_dag(dag_id)
     if dag is None:
-        raise HTTPException(404, f"Airflow has no DAG {dag_id!r} any more")
+        raise HTTPException(404, f"DAG {dag_id!r} no longer exists in Airflow")
     return dag
 
 
 def _interval(dag_id: str) -> timedelta | None:
-    """Return how long the interval of a DAG's runs is; None where they have none."""
+    """Return the length of the interval of a DAG's runs; None if they have none."""
     timetable = _dag(dag_id).timetable
     if not timetable.periodic or timetable.partitioned:
         return None
@@ -216,18 +216,18 @@ def _interval(dag_id: str) -> timedelta | None:
 
 def backfill_dates(dag_id: str, start: datetime, end: datetime) -> Row:
     """
-    Return the logical dates of the runs whose intervals lie in a time, wholly or in part.
+    Return the logical dates of the runs whose intervals overlap a window.
 
     :param start: inclusive.
     :param end: exclusive.
-    :raises InvalidWindowError: they are no window; terminal.
-    :raises HTTPException: 409 for a DAG whose runs have no intervals, or none in that time.
+    :raises InvalidWindowError: the times are not a valid window; terminal.
+    :raises HTTPException: 409 for a DAG whose runs have no intervals, or no runs in the window.
     """
     _check_time("start", start)
     _check_time("end", end)
     window = Window(start, end)
     if window.length > _LONGEST:
-        raise InvalidWindowError(f"{window} is too long, {_LONGEST.days} days are the most: choose less time")
+        raise InvalidWindowError(f"{window} is too long; choose at most {_LONGEST.days} days")
     dag = _dag(dag_id)
     if dag.timetable.partitioned:
         dates = [_wall(dag, date) for date, _ in _partitions(dag, window)]
@@ -236,10 +236,10 @@ def backfill_dates(dag_id: str, start: datetime, end: datetime) -> Row:
     if length is None:
         raise HTTPException(
             409,
-            f"DAG {dag_id!r} has no schedule with intervals, such as CronDataIntervalTimetable: no "
-            "backfill of it would export this time",
+            f"DAG {dag_id!r} cannot be backfilled for this time: its schedule has no data intervals. Use a "
+            "timetable such as CronDataIntervalTimetable",
         )
-    # The interval that holds the begin follows on the last one that ended by then, however long it is.
+    # The interval that contains the start follows the last one that ended before it, however long it is.
     before = dag.timetable.infer_manual_data_interval(run_after=coerce_datetime(window.start))
     infos = dag.iter_dagrun_infos_between(min(before.start, window.start - 2 * length), window.end)
     dates = [

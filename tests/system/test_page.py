@@ -199,12 +199,12 @@ def test_a_page_that_does_not_know_of_a_release_is_told_and_not_failed(person: O
         browser.press(key)
         browser.see("Held by")
     ann.picture("release")
-    ann.choose("Release the lease")
+    ann.choose("Revoke the lease")
     ann.wait("a closed dialog", lambda: not ann.all("dialog"))
-    ben.choose("Release the lease")
-    told = ben.see("Nothing was changed: somebody has changed it since this page was loaded.")
-    assert f"held by run 7 (grant {token})" in told
-    assert f"held by nobody (grant {token})" in told
+    ben.choose("Revoke the lease")
+    told = ben.see("Nothing was changed. Somebody else changed it after this page was loaded.")
+    assert f"held by run 7 (fencing token {token})" in told
+    assert f"held by nobody (fencing token {token})" in told
     ben.picture("stale-lease")
     ben.choose("Reload")
     ben.wait("the button to be gone", lambda: ben.is_quiet() and not ben.all(f'[data-key="{key}"]'))
@@ -226,7 +226,7 @@ def test_a_page_that_does_not_know_of_a_move_loses_nothing_of_it(person: Open, p
     ann.wait("a closed dialog", lambda: not ann.all("dialog"))
     first = place.cursor(2)
     ben.choose("Move the cursor")
-    told = ben.see("Nothing was changed: somebody has changed it since this page was loaded.")
+    told = ben.see("Nothing was changed. Somebody else changed it after this page was loaded.")
     assert f"(version {first.resource_version - 1})" in told
     time = format_time(first.ulid.time).replace("T", " ").removesuffix("Z")
     assert f"{time} (version {first.resource_version})" in told
@@ -301,7 +301,7 @@ def test_who_may_only_look_has_no_buttons_and_is_refused_by_the_server(person: O
     vera.see("2013-01-02 06:00:00")
     keys = [one.get_attribute("data-key") or "" for one in vera.all("[data-key]")]
     assert [key for key in keys if key.startswith(("move", "revoke", "backfill"))] == []
-    assert "You may look, and not change this consumer." in vera.text()
+    assert "You have read-only access to this consumer." in vera.text()
     vera.picture("read-only", FLIGHTS)
     names = f"conn_id=flights&feed={FEED}&consumer={CONSUMER}&shard=0"
     move = {"to": "earliest", "resource_version": cursor(world).resource_version}
@@ -320,7 +320,7 @@ def test_what_people_have_to_resolve_is_told(person: Open) -> None:
     ann.press(f"feed {CAPTURE}")
     ann.see(f"Cursors of {MAILER}")
     text = ann.text()
-    assert "1 open gap: changes passed the capture unseen, or may have." in text
+    assert "1 open gap: the capture has missed changes, or may have." in text
     assert f"airflow changefeed capture resolve {CAPTURE} --conn-id ..." in text
     assert "2 dead letters: events that the consumer parked." in text
     assert "the mail server knows no such address" in text

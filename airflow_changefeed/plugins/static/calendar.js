@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calendar of what a task exports: hours by days, or days by weeks.
+// The calendar of a task's windows: hours by days, or days by weeks.
 
 import { backfillDialog } from "./dialogs.js";
 import { button, clock, h, number, problem, redraw, span, things } from "./parts.js";
@@ -8,13 +8,13 @@ import { get } from "./server.js";
 const DAY = 86_400_000; // milliseconds
 const WORDS = {
   complete: "complete", empty: "complete and empty", missing: "missing", running: "running",
-  before: "before the consumer began", open: "not over yet",
+  before: "before the consumer began", open: "not finished yet",
 };
 const MARKS = { complete: "", empty: "○", missing: "×", running: "…", before: "", open: "" };
 
 /** Show the windows of a task in an element. */
 export async function windowsView(view, use, element, end) {
-  // A late answer does not take the place of what was asked for after it.
+  // A late answer must not overwrite that of a later request.
   const turn = `${Math.random()}`;
   element.dataset.turn = turn;
   element.setAttribute("aria-busy", "true");
@@ -23,7 +23,7 @@ export async function windowsView(view, use, element, end) {
     const names = { conn_id: view.connection.conn_id, dag_id: use.dag_id, task_id: use.task_id };
     const found = await get("windows", { ...names, end });
     if (element.dataset.turn !== turn) return;
-    const again = (place) => windowsView(view, use, element, place);
+    const again = (time) => windowsView(view, use, element, time);
     redraw(element, controls(found, again, end), grid(found), legend(found), missing(view, use, found, () => again(end)));
   } catch (error) {
     if (element.dataset.turn !== turn) return;
@@ -33,7 +33,7 @@ export async function windowsView(view, use, element, end) {
   element.setAttribute("aria-busy", "false");
 }
 
-/** Take the windows away, also those that are still to come. */
+/** Remove the windows, including those that are still loading. */
 export function closeWindows(element) {
   element.dataset.turn = "";
   element.setAttribute("aria-busy", "false");
@@ -48,7 +48,7 @@ function controls(found, show, end) {
     button("Later", () => show(later.toISOString()), { disabled: found.end > found.now, "data-key": "later" }),
     button("Refresh", () => show(end), { "data-key": "refresh" }),
     found.shards_shown < found.shards
-      ? h("span", { class: "note" }, `of the first ${number(found.shards_shown)} of ${number(found.shards)} shards`) : null);
+      ? h("span", { class: "note" }, `first ${number(found.shards_shown)} of ${number(found.shards)} shards`) : null);
 }
 
 function grid(found) {
@@ -91,7 +91,7 @@ function legend(found) {
 }
 
 function missing(view, use, found, done) {
-  if (!found.missing.length) return h("p", { class: "good" }, "Nothing is missing here.");
+  if (!found.missing.length) return h("p", { class: "good" }, "No windows are missing.");
   return h("div", {},
     h("h5", {}, "Missing"),
     h("ul", { class: "missing-ranges" }, found.missing.map((range) => h("li", {},

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dialogs: what is to be changed, what that means, and what came of it. Escape closes them unchanged.
+// Dialogs: show a change, its effect and its result. Escape closes them without a change.
 
-import { button, clock, exact, facts, h, number, place, problem, redraw, table, things, when } from "./parts.js";
+import { button, clock, exact, facts, h, number, position, problem, redraw, table, things, when } from "./parts.js";
 import { airflow, get, post } from "./server.js";
 
-/** Open a dialog; the browser keeps the focus in it, and gives it back at the end. */
+/** Open a dialog; the browser keeps the focus in it, and restores it at the end. */
 function open(title, ...content) {
   const id = `title-${Date.now()}`;
   const dialog = h("dialog", { "aria-labelledby": id }, h("h2", { id }, title), ...content);
@@ -24,22 +24,22 @@ function field(words, input, help) {
     help ? h("p", { class: "note", id: `${id}-help` }, help) : null);
 }
 
-// What a refusal tells of the present state: of a cursor where it stands, of a lease who holds it.
+// How a refusal shows the current state: of a cursor its position, of a lease its holder.
 const OF_CURSOR = {
   version: "version",
   now: ({ row, present }) => (row ? row.cursor ? exact(row.cursor.time) : "start" : present),
   by: ({ row }) => (row ? `${row.moved_by}, ${clock(row.moved_at)} UTC` : null),
 };
 const OF_LEASE = {
-  version: "grant",
+  version: "fencing token",
   now: ({ row }) => `held by ${row?.lease_holder ?? "nobody"}`,
   by: () => null,
 };
 
-/** Say that somebody else was faster: what was seen, what there is now; nothing was changed. */
+/** Show that somebody else was faster: what the user saw and the current state. */
 function stale(error, seen, dialog, reload, kind) {
   const body = error.body;
-  return problem("Nothing was changed: somebody has changed it since this page was loaded.",
+  return problem("Nothing was changed. Somebody else changed it after this page was loaded.",
     facts([
       ["You saw", `${seen} (${kind.version} ${number(body.expected_version)})`],
       ["It is now", `${kind.now(body)} (${kind.version} ${number(body.present_version)})`],
@@ -53,7 +53,7 @@ function refused(error, seen, dialog, reload, kind = OF_CURSOR) {
   return error.isStale ? stale(error, seen, dialog, reload, kind) : problem(error.message);
 }
 
-/** Keep a form from being sent twice. */
+/** Prevent a form from being sent twice. */
 async function once(form, work) {
   const buttons = [...form.querySelectorAll("button")].filter((one) => !one.disabled);
   for (const one of buttons) one.disabled = true;
@@ -64,13 +64,13 @@ async function once(form, work) {
   }
 }
 
-/** Move a cursor: asks where to, shows what it means, then asks. */
+/** Move a cursor: asks for the destination, shows the effect, then asks for confirmation. */
 export function moveDialog(view, cursor, consumer, key) {
   const verb = consumer.is_of_events ? "consumed" : "exported";
   const names = view.names({ consumer: cursor.consumer, shard: cursor.shard });
   const version = { resource_version: cursor.resource_version };
   const seen = cursor.cursor ? exact(cursor.cursor.time) : "start";
-  const to = h("input", { type: "text", required: true, autocomplete: "off", spellcheck: "false", list: "places" });
+  const to = h("input", { type: "text", required: true, autocomplete: "off", spellcheck: "false", list: "destinations" });
   const why = h("input", { type: "text", maxlength: 500, autocomplete: "off" });
   const answer = h("div", { class: "answer", "aria-live": "polite" });
   const reload = () => view.reload(key);
@@ -91,13 +91,13 @@ export function moveDialog(view, cursor, consumer, key) {
       } catch (error) { show(error); }
     });
   } } },
-  facts([["Stands at", place(cursor.cursor)], ["Version", number(cursor.resource_version)]]),
+  facts([["Position", position(cursor.cursor)], ["Version", number(cursor.resource_version)]]),
   field("Move to", to, "earliest, latest, a time such as 2026-03-01T00:00:00Z, or a ULID"),
-  h("datalist", { id: "places" }, ["earliest", "latest"].map((value) => h("option", { value }))),
+  h("datalist", { id: "destinations" }, ["earliest", "latest"].map((value) => h("option", { value }))),
   field("Why", why, "Kept in the cursor's history."),
   answer,
-  h("div", { class: "buttons" }, closer(() => dialog), h("button", { type: "submit" }, "Show what it means")));
-  // What was shown holds for the place that was asked about only.
+  h("div", { class: "buttons" }, closer(() => dialog), h("button", { type: "submit" }, "Preview")));
+  // The preview is only valid for its destination.
   to.addEventListener("input", () => redraw(answer));
   const dialog = open(`Move the cursor of ${cursor.consumer}, shard ${cursor.shard}`, form);
   to.focus();
@@ -106,19 +106,19 @@ export function moveDialog(view, cursor, consumer, key) {
 function meaning(found, verb, move) {
   const events = found.is_back ? found.again : found.skipped;
   const noun = things(events, "event");
-  const words = found.is_back ? `Back: ${noun} will be ${verb} again.` : `Forward: ${noun} will be skipped, and never ${verb}.`;
+  const words = found.is_back ? `Back: ${noun} will be ${verb} again.` : `Forward: ${noun} will be skipped and never ${verb}.`;
   return h("div", { class: found.is_back ? "meaning" : "meaning careful" },
-    facts([["From", place(found.from)], ["To", place(found.to)]]),
+    facts([["From", position(found.from)], ["To", position(found.to)]]),
     h("p", {}, words),
-    found.forgotten ? h("p", {}, `${things(found.forgotten, "range")} complete beyond a gap will be forgotten, and count as missing until exported again.`) : null,
+    found.forgotten ? h("p", {}, `${things(found.forgotten, "complete range")} after a gap will count as missing until exported again.`) : null,
     button("Move the cursor", move, { class: "main" }));
 }
 
-/** Take a lease away from its holder. */
+/** Revoke a lease. */
 export function revokeDialog(view, cursor, key) {
   const answer = h("div", { class: "answer", "aria-live": "polite" });
   const reload = () => view.reload(key.replace("revoke", "move"));
-  const release = button("Release the lease", () => once(form, async () => {
+  const release = button("Revoke the lease", () => once(form, async () => {
     try {
       const names = view.names({ consumer: cursor.consumer, shard: cursor.shard });
       await post("revoke", names, { fencing_token: cursor.fencing_token });
@@ -127,14 +127,14 @@ export function revokeDialog(view, cursor, key) {
     } catch (error) { redraw(answer, refused(error, `held by ${cursor.lease_holder}`, dialog, reload, OF_LEASE)); }
   }), { class: "main careful" });
   const form = h("div", {},
-    facts([["Held by", cursor.lease_holder], [cursor.lease_is_held ? "Until" : "Ran out", when(cursor.lease_expires)]]),
-    h("p", {}, "What its holder does under this lease from now on is refused. Another process can take it at once."),
+    facts([["Held by", cursor.lease_holder], [cursor.lease_is_held ? "Until" : "Expired", when(cursor.lease_expires)]]),
+    h("p", {}, "The holder can no longer commit under this lease. Another process can take the shard at once."),
     answer,
     h("div", { class: "buttons" }, closer(() => dialog), release));
-  const dialog = open(`Release the lease of ${cursor.consumer}, shard ${cursor.shard}`, form);
+  const dialog = open(`Revoke the lease of ${cursor.consumer}, shard ${cursor.shard}`, form);
 }
 
-/** Show what was changed of a consumer's cursors. */
+/** Show the changes of a consumer's cursors. */
 export async function historyDialog(view, consumer) {
   const body = h("div", { "aria-live": "polite" }, h("p", {}, "Loading"));
   const dialog = open(`History of ${consumer}`, body, h("div", { class: "buttons" }, closer(() => dialog, "Close")));
@@ -143,16 +143,16 @@ export async function historyDialog(view, consumer) {
     const { changes } = await get("history", view.names({ consumer }));
     redraw(body, changes.length
       ? table("Newest first", ["When", "Shard", "From", "To", "By", "Why"], changes.map((one) => [
-        when(one.at), one.shard, place(one.before), place(one.after), one.by, one.why ?? ""]))
-      : h("p", {}, "No change of its cursors is kept."));
+        when(one.at), one.shard, position(one.before), position(one.after), one.by, one.why ?? ""]))
+      : h("p", {}, "There are no recorded changes of its cursors."));
   } catch (error) { redraw(body, problem(error.message)); }
 }
 
-/** Start a backfill of a missing range: Airflow's own, as the user. */
+/** Start an Airflow backfill of a missing range, as the user. */
 export async function backfillDialog(use, range, done) {
   const from = h("input", { type: "text", required: true, spellcheck: "false", autocomplete: "off" });
   const upto = h("input", { type: "text", required: true, spellcheck: "false", autocomplete: "off" });
-  const again = h("select", {}, [["completed", "run them again"], ["failed", "run those again that failed"], ["none", "leave them"]]
+  const again = h("select", {}, [["completed", "Rerun all"], ["failed", "Rerun failed ones"], ["none", "Skip"]]
     .map(([value, words]) => h("option", { value }, words)));
   const notes = h("div", { "aria-live": "polite" });
   const most = h("input", { type: "number", min: 1, max: 100, value: 2, required: true });
@@ -173,12 +173,12 @@ export async function backfillDialog(use, range, done) {
       answer.querySelector("button")?.focus();
     } catch (error) { redraw(answer, problem(error.message)); }
   });
-  // Until the dates are there, there is nothing to ask about.
+  // Disabled until the dates are loaded.
   const ask = h("button", { type: "submit", disabled: true }, "Show the runs");
   const form = h("form", { on: { submit: (event) => { event.preventDefault(); check(); } } },
     h("p", { class: "note" }, `Missing: ${clock(range.start)} to ${clock(range.end)} UTC`), notes,
-    field("First run", from, "Logical dates: the begin of the intervals."), field("Last run", upto),
-    field("Runs that exist already", again), field("Runs at a time", most), answer,
+    field("First run", from, "Logical dates: the start of the intervals."), field("Last run", upto),
+    field("Existing runs", again), field("Concurrent runs", most), answer,
     h("div", { class: "buttons" }, closer(() => dialog), ask));
   for (const input of [from, upto, again, most]) input.addEventListener("input", () => redraw(answer));
   const dialog = open(`Backfill ${use.dag_id}`, form);
@@ -186,15 +186,15 @@ export async function backfillDialog(use, range, done) {
     const dates = await get("backfill", { dag_id: use.dag_id, start: range.start, end: range.end });
     [from.value, upto.value] = [dates.from_date, dates.to_date];
     redraw(notes,
-      dates.are_partitions ? h("p", { class: "note" }, "Dates of partitions are read in the schedule's own time zone.") : null,
-      dates.is_paused ? h("p", { class: "late" }, `${use.dag_id} is paused: its runs wait until somebody lets it go on.`) : null);
+      dates.are_partitions ? h("p", { class: "note" }, "Partition dates are in the schedule's time zone.") : null,
+      dates.is_paused ? h("p", { class: "late" }, `${use.dag_id} is paused: the runs will wait until it is unpaused.`) : null);
   } catch (error) { redraw(answer, problem(error.message)); }
   ask.disabled = false;
   ask.focus();
 }
 
 function planned(runs, start) {
-  if (!runs.length) return problem("No run would be started: all of them exist, are in flight, or are not over yet.");
+  if (!runs.length) return problem("No runs to start: all of them already exist, are running, or are not due yet.");
   const dates = runs.map((run) => run.logical_date ?? run.partition_date).filter(Boolean);
   return h("div", { class: "meaning" },
     h("p", {}, `${things(runs.length, "run")}: ${clock(dates[0] ?? "")}`

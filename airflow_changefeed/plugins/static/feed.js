@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A feed: what it sums up to, and opened its shards, consumers, cursors and leases.
+// A feed: its totals, and when opened its shards, consumers, cursors and leases.
 
 import { closeWindows, windowsView } from "./calendar.js";
 import { historyDialog, moveDialog, revokeDialog } from "./dialogs.js";
-import { gapsProblem, lettersProblem } from "./troubles.js";
-import { behind, button, counted, facts, focusKey, h, number, pager, place, problem, redraw, table, when } from "./parts.js";
+import { deadLettersProblem, gapsProblem } from "./troubles.js";
+import { behind, button, counted, facts, focusKey, h, number, pager, position, problem, redraw, table, when } from "./parts.js";
 import { get } from "./server.js";
 
 const SHARDS = 25; // of a page
@@ -29,8 +29,8 @@ function summed(feed) {
   return [
     facts([
       ["Shards", number(feed.shard_count)],
-      ["Head", place(feed.head, "no event yet")],
-      ["Sealed until", feed.sealed_until ? when(feed.sealed_until) : "never"],
+      ["Head", position(feed.head, "no events yet")],
+      ["Sealed until", feed.sealed_until ? when(feed.sealed_until) : "not sealed"],
       ["Outbox", `${counted(feed.waiting, feed.waiting_or_more)}${rest}`],
       ["Resource version", number(feed.resource_version)],
     ]),
@@ -52,7 +52,7 @@ class FeedView {
     this.troubles = {};
   }
 
-  /** Names that every question and change needs. */
+  /** Parameters of every request. */
   names(more = {}) {
     return { conn_id: this.connection.conn_id, feed: this.feed, ...more };
   }
@@ -72,24 +72,24 @@ class FeedView {
         gapsProblem(troubles),
         this.shards(found),
         found.consumers.map((consumer) => this.consumer(consumer, found)),
-        found.consumers.length ? null : h("p", {}, "Nobody consumes or exports this feed yet."),
-        pager("Shards", first, found.shards.length, found.shard_count, SHARDS, (place) => this.show(place)));
+        found.consumers.length ? null : h("p", {}, "This feed has no consumers or exports yet."),
+        pager("Shards", first, found.shards.length, found.shard_count, SHARDS, (index) => this.show(index)));
     } catch (error) {
       redraw(this.element, problem(error.message, button("Try again", () => this.show(), { "data-key": "again" })));
     }
     this.element.setAttribute("aria-busy", "false");
   }
 
-  /** Read anew after a change, or after a refusal; the focus goes to what was pressed. */
+  /** Reload after a change or a refusal; the focus returns to the button that was pressed. */
   async reload(key) {
     await this.show();
     if (key) focusKey(this.element, key);
   }
 
   shards(found) {
-    return table("Shards", ["Shard", "Head", "Clock", "Outbox", "Purged up to"], found.shards.map((shard) => [
-      shard.shard, place(shard.head, "no event"), when(shard.high_water), counted(shard.waiting, shard.waiting_or_more),
-      place(shard.purged_upto, "nothing"),
+    return table("Shards", ["Shard", "Head", "High-water time", "Outbox", "Purged up to"], found.shards.map((shard) => [
+      shard.shard, position(shard.head, "no events"), when(shard.high_water), counted(shard.waiting, shard.waiting_or_more),
+      position(shard.purged_upto, "nothing"),
     ]));
   }
 
@@ -97,18 +97,18 @@ class FeedView {
     const cursors = found.shards.flatMap((shard) => shard.cursors).filter((one) => one.consumer === consumer.consumer);
     const uses = this.connection.uses.filter((use) => use.feed === this.feed && use.consumer === consumer.consumer);
     const waiting = this.waiters[consumer.consumer] ?? [];
-    // Two tasks may export for one consumer, each with windows of its own.
+    // Two tasks may export for one consumer, each with its own windows.
     const calendars = uses.filter((use) => use.has_windows).map((use) => [use, h("div", { class: "calendar" })]);
     return h("section", { "aria-label": `Consumer ${consumer.consumer}` },
       h("div", { class: "head" },
         h("h4", {}, consumer.consumer),
-        h("span", { class: "tag" }, consumer.is_of_events ? "consumer of events" : "export"),
+        h("span", { class: "tag" }, consumer.is_of_events ? "consumer" : "export"),
         h("span", { class: "note" }, `resource version ${number(consumer.resource_version)}`),
         calendars.map(([use, calendar]) => windowsButton(this, use, calendar, calendars)),
         button("History", () => historyDialog(this, consumer.consumer), { "data-key": `history ${consumer.consumer}` })),
       waiting.length ? h("p", { class: "note" }, `Waiting for a shard: ${waiting.map((one) => one.name).join(", ")}`) : null,
-      consumer.may_change ? null : h("p", { class: "note" }, "You may look, and not change this consumer."),
-      lettersProblem(consumer.consumer, this.troubles),
+      consumer.may_change ? null : h("p", { class: "note" }, "You have read-only access to this consumer."),
+      deadLettersProblem(consumer.consumer, this.troubles),
       calendars.map(([, calendar]) => calendar),
       table(`Cursors of ${consumer.consumer}`, ["Shard", "Cursor", "Behind", "Version", "Moved", "Lease"].concat(
         consumer.may_change ? ["Change"] : []), cursors.map((cursor) => this.cursor(cursor, consumer))));
@@ -117,8 +117,8 @@ class FeedView {
   cursor(cursor, consumer) {
     const cells = [
       cursor.shard,
-      place(cursor.cursor),
-      h("span", {}, behind(cursor), cursor.ahead ? `; ${number(cursor.ahead)} complete beyond a gap` : null),
+      position(cursor.cursor),
+      h("span", {}, behind(cursor), cursor.ahead ? `; ${number(cursor.ahead)} complete after a gap` : null),
       number(cursor.resource_version),
       h("span", { class: "moved" }, when(cursor.moved_at), h("span", { class: "note" }, cursor.moved_by)),
       lease(cursor),
@@ -133,15 +133,15 @@ class FeedView {
     return h("span", { class: "actions" },
       button("Move", () => moveDialog(this, cursor, consumer, keys.move), {
         "aria-label": `Move the cursor of ${of}`, "data-key": keys.move }),
-      cursor.lease_holder ? button("Release lease", () => revokeDialog(this, cursor, keys.revoke), {
-        "aria-label": `Release the lease of ${of}`, "data-key": keys.revoke }) : null);
+      cursor.lease_holder ? button("Revoke lease", () => revokeDialog(this, cursor, keys.revoke), {
+        "aria-label": `Revoke the lease of ${of}`, "data-key": keys.revoke }) : null);
   }
 }
 
 function lease(cursor) {
   if (!cursor.lease_holder) return h("span", { class: "none" }, "free");
   return h("span", { class: "moved" }, cursor.lease_holder,
-    h("span", { class: "note" }, cursor.lease_is_held ? "until " : "ran out ", when(cursor.lease_expires)));
+    h("span", { class: "note" }, cursor.lease_is_held ? "until " : "expired ", when(cursor.lease_expires)));
 }
 
 function windowsButton(view, use, element, all) {

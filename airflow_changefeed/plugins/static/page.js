@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page: connections, their feeds, page by page.
+// The page: connections and their feeds, in pages.
 
 import { feedArticle } from "./feed.js";
 import { button, clock, h, pager, problem, redraw, things } from "./parts.js";
 import { get } from "./server.js";
 
-const FEEDS = 25; // of a page
+const FEEDS = 25; // in a page
 const main = document.getElementById("main");
 const status = document.getElementById("status");
 
@@ -22,8 +22,8 @@ async function load() {
 }
 
 function nothing() {
-  return h("p", {}, "No task of a DAG that you may see names a feed yet, and the option page_connections of "
-    + "Airflow's section [changefeed] names no connection.");
+  return h("p", {}, "There are no connections to show. Use a feed in a task of a DAG that you may see, or add a "
+    + "connection to the option page_connections in section [changefeed] of Airflow's configuration.");
 }
 
 function section(connection) {

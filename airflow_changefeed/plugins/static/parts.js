@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements and words that the whole page uses.
+// Elements and texts that the whole page uses.
 
-/** Make an element; text is text, never HTML. */
+/** Create an element; text is never read as HTML. */
 export function h(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -13,12 +13,12 @@ export function h(tag, properties = {}, ...children) {
   return element;
 }
 
-/** A button with its words; `key` finds it again after the page was drawn anew. */
+/** A button; `data-key` finds it again after the page is redrawn. */
 export function button(words, click, properties = {}) {
   return h("button", { type: "button", on: { click }, ...properties }, words);
 }
 
-/** Something that went wrong, told at once. */
+/** An error message, announced at once. */
 export const problem = (words, ...more) => h("div", { class: "problem", role: "alert" }, h("p", {}, words), ...more);
 
 export const number = (value) => value.toLocaleString("en");
@@ -35,7 +35,7 @@ export function clock(text) {
   return text.replace("T", " ").replace(/(\.\d+)?Z$/, "");
 }
 
-/** The same with its milliseconds, if it has any: where a cursor stands, which is often the last one of an hour. */
+/** The same with milliseconds, if it has any: cursors are often at the last millisecond of an hour. */
 export const exact = (text) => text.replace("T", " ").replace(/Z$/, "");
 
 /** A time as an element; everything here is UTC. */
@@ -55,17 +55,17 @@ export function span(seconds) {
   return words.join(" ") || "0 s";
 }
 
-/** A place in a feed: its time, and the ULID below it. */
-export function place(value, none = "start") {
+/** A position in a feed: its time, and the ULID below it. */
+export function position(value, none = "start") {
   if (!value) return h("span", { class: "none" }, none);
-  return h("span", { class: "place" }, h("time", { datetime: value.time }, exact(value.time)), h("code", {}, value.ulid));
+  return h("span", { class: "position" }, h("time", { datetime: value.time }, exact(value.time)), h("code", {}, value.ulid));
 }
 
 /** How far a consumer is behind, in events and in time. */
 export function behind(row) {
   if (!row.behind) return h("span", { class: "good" }, "up to date");
   const events = `${counted(row.behind, row.behind_or_more)} ${row.behind === 1 ? "event" : "events"}`;
-  const late = row.lag_seconds === null ? "all of it" : row.lag_seconds ? span(row.lag_seconds) : "";
+  const late = row.lag_seconds === null ? "all" : row.lag_seconds ? span(row.lag_seconds) : "";
   return h("span", { class: "late" }, late ? `${events}, ${late}` : events);
 }
 
@@ -82,7 +82,7 @@ export function table(caption, heads, rows) {
 export const facts = (pairs) => h("dl", {}, pairs.filter(([, value]) => value !== null)
   .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 
-/** Buttons for the pages of a list; none where one page holds it all. */
+/** Buttons for the pages of a list; null if there is only one page. */
 export function pager(what, first, shown, total, size, go) {
   if (total <= size && !first) return null;
   const upto = first + shown;
@@ -92,7 +92,7 @@ export function pager(what, first, shown, total, size, go) {
     button("Next", () => go(upto), { disabled: upto >= total, "data-key": `next ${what}` }));
 }
 
-/** Draw something anew, and put the focus back where it was, as far as that is still there. */
+/** Redraw an element, and restore the focus if its button still exists. */
 export function redraw(element, ...children) {
   const key = element.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
   element.replaceChildren(...children.flat().filter(Boolean));

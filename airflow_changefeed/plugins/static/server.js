@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the page asks: its own server, and Airflow's API, both as the user who is logged in.
+// Requests to the page's own server and to Airflow's API, both as the logged-in user.
 
-const TIMEOUT = 30_000; // milliseconds; the server itself gives a database ten seconds
+const TIMEOUT = 30_000; // milliseconds; the server waits ten seconds for a database
 
-/** What a server refused: its words, and what it said besides. */
+/** A refused request: its message, status and body. */
 export class Refusal extends Error {
   constructor(status, body) {
     super(wordsOf(status, body));
@@ -11,18 +11,18 @@ export class Refusal extends Error {
     this.body = body;
   }
 
-  /** Somebody else has changed it since this page was loaded. */
+  /** Somebody else changed it after this page was loaded. */
   get isStale() {
     return this.status === 409 && this.body?.error === "StaleVersionError";
   }
 }
 
 function wordsOf(status, body) {
-  if (status === 401) return "Your session has ended: log in to Airflow again, then reload this page.";
+  if (status === 401) return "Your session has expired. Log in to Airflow again, then reload this page.";
   const detail = body?.detail;
   if (typeof detail === "string") return detail;
   if (Array.isArray(detail)) return detail.map((one) => one.msg ?? String(one)).join("; ");
-  return `The server answered ${status}. Its log says more.`;
+  return `The server answered with status ${status}. See its log for details.`;
 }
 
 async function call(url, options = {}) {
@@ -47,11 +47,11 @@ function json(body) {
   return { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
 }
 
-/** Read something of the page's own server. */
+/** Read from the page's own server. */
 export const get = (path, values = {}) => call(`api/${path}?${query(values)}`);
 
-/** Change something by the page's own server. */
+/** Change something on the page's own server. */
 export const post = (path, values, body) => call(`api/${path}?${query(values)}`, json(body));
 
-/** Ask Airflow's public API. The page lies one level below Airflow. */
+/** Call Airflow's public API. The page is one level below Airflow. */
 export const airflow = (path, body) => call(`../api/v2/${path}`, json(body));
