@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be wrong with an installation, a feed or a consumer, and what to do about it."""
+"""Faults of an installation, a feed or a consumer, with their remedies."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from enum import Enum
 
 from airflow_changefeed.exceptions import InvalidArgumentError
 
-#: Roles of a feed that a connection may be looked at as; operators are readers, too.
+#: Roles of a feed that a connection can be checked for; operators are readers too.
 ROLES = ("readers", "operators")
 
 
 class Severity(str, Enum):
-    """How bad a fault is: an error stops or endangers something, a warning will, a note is good to know."""
+    """How bad a fault is: an error blocks or endangers something now, a warning later, a note never."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -26,9 +26,9 @@ _ERROR, _WARNING, _NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 
 
 class FaultKind(Enum):
-    """What can be wrong; see docs/how-to/doctor.md. Its code is for programs and stays as it is."""
+    """Kinds of faults; see docs/how-to/doctor.md. Codes are for programs and are stable."""
 
-    NOT_CHECKED = ("not-looked-at", _NOTE)
+    NOT_CHECKED = ("not-checked", _NOTE)
     # The installation and the objects of a feed.
     NOT_INSTALLED = ("not-installed", _ERROR)
     OBJECT_MISSING = ("object-missing", _ERROR)
@@ -46,12 +46,12 @@ class FaultKind(Enum):
     DELAYED_DURABILITY = ("delayed-durability", _NOTE)
     NOT_WAL = ("not-wal", _WARNING)
     NOT_WRITABLE = ("not-writable", _ERROR)
-    # What goes through a feed.
+    # Shards, outbox and transactions.
     HIGH_WATER_AHEAD = ("high-water-ahead", _ERROR)
     OUTBOX_NOT_DRAINED = ("outbox-not-drained", _WARNING)
     OUTBOX_HANGS = ("outbox-hangs", _ERROR)
     OPEN_TRANSACTION = ("open-transaction", _WARNING)
-    # What records the changes of a table.
+    # Captures.
     CAPTURE_GAP = ("capture-gap", _ERROR)
     CAPTURE_TRIGGER = ("capture-trigger", _ERROR)
     CAPTURE_NESTED_TRIGGERS = ("capture-nested-triggers", _ERROR)
@@ -72,7 +72,7 @@ class FaultKind(Enum):
     VARIABLE_OF_NO_DATABASE = ("variable-of-no-database", _NOTE)
     VARIABLE_MISSING = ("variable-missing", _NOTE)
     VARIABLE_BEHIND = ("variable-behind", _NOTE)
-    # The output.
+    # Outputs.
     WINDOW_MISSING = ("window-missing", _WARNING)
     WINDOW_STALE = ("window-stale", _WARNING)
     BATCH_AMONG_WINDOWS = ("batch-among-windows", _WARNING)
@@ -80,7 +80,7 @@ class FaultKind(Enum):
     UPLOAD_LEFT = ("upload-left", _WARNING)
     FILE_DAMAGED = ("file-damaged", _ERROR)
     MANIFEST_UNREADABLE = ("manifest-unreadable", _ERROR)
-    # The machine that looks.
+    # The machine that runs doctor.
     JAVA_MISSING = ("java-missing", _NOTE)
     SPARK_VERSIONS_DIFFER = ("spark-versions-differ", _ERROR)
 
@@ -92,11 +92,11 @@ class FaultKind(Enum):
 @dataclass(frozen=True)
 class Fault:
     """
-    One thing that is wrong, or that could not be looked at.
+    One fault, or one check that failed.
 
-    :param where: the object, feed, shard, consumer or Variable that it is about.
-    :param what: one sentence, with the facts.
-    :param remedy: what a person does about it.
+    :param where: the affected object, feed, shard, consumer or Variable.
+    :param what: one sentence with the facts.
+    :param remedy: how to fix it.
     """
 
     kind: FaultKind
@@ -126,14 +126,14 @@ class Fault:
 @dataclass(frozen=True)
 class Limits:
     """
-    From when on something is a fault.
+    Limits beyond which something is a fault.
 
-    :param high_water_ahead: of a shard's high-water time before the database's.
-    :param outbox_age: of the first committed row in the outbox, by its ``time_hint``.
-    :param open_transaction: for which a transaction that writes has been open.
-    :param idle_consumer: since a consumer that holds back retention, or a lease, has moved.
-    :param role: whose rights the connection should have: one of ``ROLES``.
-    :raises InvalidArgumentError: a time that is not positive, or another role.
+    :param high_water_ahead: how far a shard's high-water time may be ahead of the database's clock.
+    :param outbox_age: age of the first committed row in the outbox, by its ``time_hint``.
+    :param open_transaction: age of a writing transaction.
+    :param idle_consumer: time since the last move of a consumer that holds back purges, or a lease.
+    :param role: role that the connection should have, one of ``ROLES``.
+    :raises InvalidArgumentError: a time that is not positive, or an unknown role.
     """
 
     high_water_ahead: timedelta = timedelta(minutes=10)
@@ -144,7 +144,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         problems = [
-            f"{each.name} must be longer than nothing, not {value}"
+            f"{each.name} must be positive, not {value}"
             for each in fields(self)
             if isinstance(value := getattr(self, each.name), timedelta) and value <= timedelta(0)
         ]
@@ -156,12 +156,12 @@ class Limits:
 @dataclass(frozen=True)
 class Examination:
     """
-    What was found.
+    The result of all checks.
 
     :param faults: errors first.
-    :param facts: of the server and installation, for people.
-    :param checked: what was looked at, for people: what has no fault here is not well otherwise.
-    :param left_out: what was not, and who looks at it.
+    :param facts: about the server and the installation, for people.
+    :param checked: what was checked, for people.
+    :param left_out: what was not checked, and what would check it.
     """
 
     faults: tuple[Fault, ...] = ()
@@ -177,20 +177,20 @@ class Examination:
         checked: Sequence[str] = (),
         left_out: Sequence[str] = (),
     ) -> Examination:
-        """Return faults in the order of their severity; what one cause has hidden is told together."""
+        """Return the faults by severity; failed checks with the same cause are merged."""
         hidden: dict[tuple[str, str], list[str]] = {}
         for fault in faults:
             if fault.kind is FaultKind.NOT_CHECKED:
                 hidden.setdefault((fault.what, fault.remedy), []).append(fault.where)
-        told = [fault for fault in faults if fault.kind is not FaultKind.NOT_CHECKED]
-        told += [not_checked("; ".join(places), *cause) for cause, places in hidden.items()]
+        merged = [fault for fault in faults if fault.kind is not FaultKind.NOT_CHECKED]
+        merged += [not_checked("; ".join(checks), *cause) for cause, checks in hidden.items()]
         order = list(Severity)
-        ordered = tuple(sorted(told, key=lambda fault: order.index(fault.severity)))
+        ordered = tuple(sorted(merged, key=lambda fault: order.index(fault.severity)))
         return cls(ordered, dict(facts), tuple(checked), tuple(left_out))
 
     @property
     def is_clean(self) -> bool:
-        """Whether there is nothing but notes."""
+        """Whether there are only notes."""
         return all(fault.severity is Severity.NOTE for fault in self.faults)
 
     @property
@@ -204,5 +204,5 @@ class Examination:
 
 
 def not_checked(where: str, what: str, remedy: str) -> Fault:
-    """Return the fault for a check that could not be made."""
+    """Return the fault for a check that failed."""
     return Fault(FaultKind.NOT_CHECKED, where, what, remedy)

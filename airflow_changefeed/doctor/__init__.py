@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with feeds, consumers, Variables and outputs, and how to mend it."""
+"""Checks of feeds, consumers, Variables and outputs, with a remedy for each fault."""

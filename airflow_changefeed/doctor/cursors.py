@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with shards' high-water times and consumers' rows; told by what any source says of them."""
+"""Checks of shards' high-water times and consumers' cursors and leases, from what any source returns."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors.cursors import shell
 from airflow_changefeed.output.coverage import Gap
 
-#: A lease that lasts longer than this from now on belongs to no export of ours.
+#: Our exports never take a lease for longer than this.
 LONG_LEASE = timedelta(hours=1)
-#: The same of a consumer of events, which may choose its emit timeout.
+#: The same for consumers, which can choose their emit timeout.
 LONGEST_EMIT_TIMEOUT = timedelta(days=1)
-#: Characters of a letter's reason that are told.
+#: Characters to show of the reason of a dead letter.
 _REASON = 200
 _NEVER_BACK = (
-    "Find the writer whose time_hint, or whose clock, is ahead, and correct it. A shard's high-water time "
-    "never goes back, so its events get that time until it has come: wait, let the writers use another "
-    "shard, or drop the feed and set it up again, which forgets its order"
+    "Find the writer whose time_hint or clock is ahead, and correct it. A shard's high-water time never goes "
+    "back: until the clock reaches it, all events of the shard get that time. Wait, or let the writers use "
+    "another shard, or drop the feed and set it up again, which discards its order"
 )
 
 
 @dataclass(frozen=True)
 class FeedState:
     """
-    What a source says of a feed.
+    The state of a feed.
 
-    :param now: the database's clock.
-    :param shards: those that ever had an event.
-    :param rows: of all consumers looked at.
-    :param consumers: those of events, by name, also without a row.
-    :param letters: that are open.
+    :param now: time of the database.
+    :param shards: all shards that ever had an event.
+    :param rows: cursors of all checked consumers and exports.
+    :param consumers: by name, also those without a row; exports are not among them.
+    :param dead_letters: that are open.
     """
 
     feed: str
@@ -50,18 +50,18 @@ class FeedState:
 
 
 def cursor_faults(state: FeedState, limits: Limits) -> list[Fault]:
-    """Find what is wrong with a feed's clocks, cursors and leases."""
+    """Check a feed's high-water times, cursors, dead letters and leases."""
     return [
-        *_clocks(state, limits),
-        *_places(state),
+        *_high_water(state, limits),
+        *_positions(state),
         *_idle(state, limits),
-        *_letters(state),
+        *_dead_letters(state),
         *(fault for row in state.rows for fault in _lease(state, row, limits)),
     ]
 
 
 def hole_faults(rows: Iterable[CursorRow]) -> list[tuple[Gap, Fault]]:
-    """Find the gaps that hold a consumer's cursors back."""
+    """Find the gaps that hold cursors back."""
     return [
         (Gap(row.shard, hole), missing_window(Gap(row.shard, hole), _subject(row)))
         for row in rows
@@ -70,31 +70,32 @@ def hole_faults(rows: Iterable[CursorRow]) -> list[tuple[Gap, Fault]]:
 
 
 def missing_window(gap: Gap, where: str) -> Fault:
-    """Tell a window that nobody exported."""
+    """Return the fault for a window that is not exported."""
     return Fault(
         FaultKind.WINDOW_MISSING,
         where,
-        f"nothing complete in {gap}, though later windows are complete",
-        "Look for that window's run and clear its task, or backfill the window; the cursor goes on by itself",
+        f"nothing is complete in {gap}, but later windows are complete",
+        "Find the run of that window and clear its task, or backfill the window; the cursor then moves by "
+        "itself",
     )
 
 
-def _clocks(state: FeedState, limits: Limits) -> Iterator[Fault]:
+def _high_water(state: FeedState, limits: Limits) -> Iterator[Fault]:
     for status in state.shards:
         if status.high_water - state.now > limits.high_water_ahead:
             yield Fault(
                 FaultKind.HIGH_WATER_AHEAD,
                 _shard(state.feed, status.shard),
-                f"its high-water time is {format_time(status.high_water)}, "
-                f"the database's clock {format_time(state.now)}",
+                f"its high-water time is {format_time(status.high_water)}, but the database's clock is at "
+                f"{format_time(state.now)}",
                 _NEVER_BACK,
             )
 
 
-def _places(state: FeedState) -> Iterator[Fault]:
-    """Find cursors that lie where no cursor can go on."""
+def _positions(state: FeedState) -> Iterator[Fault]:
+    """Find cursors from which nothing can be read: beyond the high-water time, or purged."""
     known = {status.shard: status for status in state.shards}
-    # A shard that never had an event is sealed as the others are.
+    # A shard that never had an event is sealed like the others.
     sealed = max((status.sealed_until or EPOCH for status in state.shards), default=EPOCH)
     for row in state.rows:
         status = known.get(row.shard)
@@ -105,25 +106,26 @@ def _places(state: FeedState) -> Iterator[Fault]:
                 _subject(row),
                 f"its cursor {row.ulid} ({format_time(row.ulid.time)}) is beyond the shard's high-water "
                 f"time ({format_time(high_water)})",
-                "The database was restored to an earlier state, or the cursor belongs to another one: see "
-                "'The database was restored to an earlier state' in docs/how-to/recover.md",
+                "The database was restored to an earlier state, or the cursor belongs to another database; "
+                "see 'The database was restored to an earlier state' in docs/how-to/recover.md",
             )
         elif status is not None and row.ulid < status.purged_upto:
             yield Fault(
                 FaultKind.CURSOR_PURGED,
                 _subject(row),
-                f"its cursor {row.ulid} lies below {status.purged_upto}, up to which events are purged",
-                "Move the cursor to earliest, and read the export of the time between, as what was purged is "
-                f"lost to this consumer: {_command('cursor set', row)} --to earliest",
+                f"its cursor {row.ulid} is in the purged part of the feed, which ends at "
+                f"{status.purged_upto}",
+                "This consumer has lost the purged events; read them from an export, and move the cursor to "
+                f"the first event: {_command('cursor set', row)} --to earliest",
             )
 
 
 def _idle(state: FeedState, limits: Limits) -> Iterator[Fault]:
-    """Find consumers that keep events from being purged, and have not moved for long."""
+    """Find consumers that hold back purges and have not moved for a long time."""
     for consumer in dict.fromkeys([*(row.consumer for row in state.rows), *state.consumers]):
         own = {row.shard: row for row in state.rows if row.consumer == consumer}
         of_events = state.consumers.get(consumer)
-        # Without a row the consumer has not yet seen the shard, and needs all of it.
+        # A consumer without a row has not begun in the shard, and needs all of it.
         begin = of_events.begin if of_events is not None else Ulid.MIN
         made = [of_events.created_at] if of_events is not None else []
         last = max([*made, *(row.moved_at for row in own.values())])
@@ -132,23 +134,21 @@ def _idle(state: FeedState, limits: Limits) -> Iterator[Fault]:
             row = own.get(status.shard)
             ack, moved = (row.ack, row.moved_at) if row is not None else (begin, last)
             if row is not None and of_events is not None:
-                # What only its dead letters hold back is told with them.
+                # Events held back only by dead letters are reported there.
                 ack = row.ulid
             if status.head is not None and status.head > ack and state.now - moved > limits.idle_consumer:
-                held.append(f"shard {shard_text(status.shard)} from {format_time(ack.time)} on")
+                held.append(f"shard {shard_text(status.shard)} from {format_time(ack.time)}")
         if held:
             yield Fault(
                 FaultKind.CONSUMER_IDLE,
                 f"feed {state.feed}, consumer {consumer}",
-                f"it has not moved since {format_time(last)} and keeps events from being purged: "
-                f"{', '.join(held)}",
-                "Run it again; or, if nobody needs it any more, drop it (drop_consumer), which frees what it "
-                "holds",
+                f"it has not moved since {format_time(last)} and holds back purges: {', '.join(held)}",
+                "Run it again; or drop it (drop_consumer) if it is no longer needed",
             )
 
 
-def _letters(state: FeedState) -> Iterator[Fault]:
-    """Find events that consumers parked, and that nobody has resolved."""
+def _dead_letters(state: FeedState) -> Iterator[Fault]:
+    """Find open dead letters."""
     for consumer in dict.fromkeys(dead_letter.consumer for dead_letter in state.dead_letters):
         own = [dead_letter for dead_letter in state.dead_letters if dead_letter.consumer == consumer]
         first = min(own, key=lambda dead_letter: dead_letter.ulid)
@@ -156,9 +156,9 @@ def _letters(state: FeedState) -> Iterator[Fault]:
             FaultKind.DEAD_LETTER,
             f"feed {state.feed}, consumer {consumer}",
             f"{len(own)} dead letters are open, the first of {format_time(first.ulid.time)} in shard "
-            f"{shard_text(first.shard)} ({first.reason[:_REASON]}): their events are not consumed, and in "
-            "their shards all from there on is kept from being purged",
-            "See airflow changefeed dead-letters list; then retry or drop each",
+            f"{shard_text(first.shard)} ({first.reason[:_REASON]}). Their events are not consumed, and "
+            "purges of their shards stop before them",
+            "List them with airflow changefeed dead-letters list, then retry or drop each",
         )
 
 
@@ -168,7 +168,7 @@ def _lease(state: FeedState, row: CursorRow, limits: Limits) -> Iterator[Fault]:
     now, longest = state.now, LONG_LEASE
     is_still = now - row.moved_at > limits.idle_consumer
     if row.consumer in state.consumers:
-        # One that waits for events keeps its lease, and moves when there is something to consume.
+        # A waiting consumer keeps its lease, and moves only when there are events.
         heads = {status.shard: status.head for status in state.shards}
         is_still = is_still and (heads.get(row.shard) or Ulid.MIN) > row.ulid
         longest = LONGEST_EMIT_TIMEOUT
@@ -176,17 +176,17 @@ def _lease(state: FeedState, row: CursorRow, limits: Limits) -> Iterator[Fault]:
         yield Fault(
             FaultKind.LEASE_EXPIRED,
             _subject(row),
-            f"{row.lease_holder} held the lease and has not given it back; it ran out at "
+            f"{row.lease_holder} did not release its lease, which expired at "
             f"{format_time(row.lease_expires)}",
-            "Nothing: the process was killed, and the next one takes the lease",
+            "Nothing to do: the process was killed, and the next one takes the lease",
         )
     elif row.lease_expires - now > longest or is_still:
         yield Fault(
             FaultKind.LEASE_STUCK,
             _subject(row),
-            f"{row.lease_holder} holds the lease until {format_time(row.lease_expires)}; the cursor, which "
-            f"nobody else may move, was moved at {format_time(row.moved_at)} last",
-            "End that process; then wait, or take its lease away: "
+            f"{row.lease_holder} holds the lease until {format_time(row.lease_expires)}, but has not moved "
+            f"the cursor since {format_time(row.moved_at)}",
+            "Stop that process; then wait, or revoke its lease: "
             f"{_command('consumer revoke', row, '--fencing-token', str(row.fencing_token))}",
         )
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Finds out what is wrong with feeds, their consumers and an export, and says what to do.
+Checks feeds, their consumers and an export, and returns faults with remedies.
 
-Changes nothing. What cannot be looked at is a fault of its own, never passed over in silence.
+Changes nothing. A check that fails is reported as a fault, never skipped silently.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
 
 Answer = TypeVar("Answer")
-#: Says of a look that failed who may look, or what is in the way.
-_OTHERWISE = "Remove the other faults, or look again with a login that may do more"
+#: Remedy of a failed check.
+_OTHERWISE = "Fix the other faults, or run doctor again with a login that has more permissions"
 
 
 def examine(
@@ -42,14 +42,14 @@ def examine(
     limits: Limits | None = None,
 ) -> Examination:
     """
-    Look at everything.
+    Run all checks.
 
-    :param variables: Airflow's; None leaves them out.
+    :param variables: Airflow's; None skips them.
     :param feed: None for all.
     :param consumer: None for all.
-    :param open_store: gives a feed's export; None leaves it out.
+    :param open_store: opens a feed's export; None skips it.
     :raises FeedNotFoundError: the database has no such feed; terminal.
-    :raises ConnectionNotUsableError: there is no way into the database; terminal.
+    :raises ConnectionNotUsableError: the database cannot be opened; terminal.
     :raises SourceUnavailableError: the database did not answer; transient.
     """
     limits = limits or Limits()
@@ -59,7 +59,9 @@ def examine(
     is_explained = any(fault.severity is Severity.ERROR for fault in faults)
     if feed is not None and feed not in feeds and (feeds or not is_explained):
         raise FeedNotFoundError(
-            f"no feed {feed!r} in this database; it has {', '.join(feeds) or 'none'}", feed=feed, known=feeds
+            f"feed {feed!r} not found; this database has {', '.join(feeds) or 'no feeds'}",
+            feed=feed,
+            known=feeds,
         )
     seen: list[str] = []
     for name in feeds if feed is None else [feed] if feed in feeds else []:
@@ -71,7 +73,7 @@ def examine(
         others = partial(unknown_feeds, source, variables, feeds)
         faults += _try(faults, "Variables of other feeds", others) or []
     checked, left_out = _scope(feeds if feed is None else [feed], variables, open_store)
-    facts = _try(faults, "which database it is", partial(_identity_facts, source))
+    facts = _try(faults, "the database's identity", partial(_identity_facts, source))
     return Examination.of(faults, {**inspection.facts, **(facts or {})}, checked, left_out)
 
 
@@ -79,12 +81,12 @@ def _identity_facts(source: FeedSource) -> dict[str, str]:
     try:
         identity = source.identity()
     except FeedNotFoundError:
-        # Not installed, which is a fault of its own.
+        # Not installed, which is already a fault.
         return {}
     facts = {"database": identity.id}
     if source.capabilities.needs_install:
         facts["recovery fork"] = (
-            identity.recovery_fork or "not visible here: the seals alone tell of a restore"
+            identity.recovery_fork or "not visible to this login; a restore is detected by seals only"
         )
     return facts
 
@@ -92,7 +94,7 @@ def _identity_facts(source: FeedSource) -> dict[str, str]:
 def _scope(
     feeds: Sequence[str], variables: VariableLister | None, open_store: Callable[[str], ExportStore] | None
 ) -> tuple[list[str], list[str]]:
-    """Say what is looked at, and what is not: no fault there would say nothing."""
+    """Return what is checked, and what is not, where the absence of faults means nothing."""
     checked = ["installation and rights", f"feeds {', '.join(feeds) or '(none)'}", "consumers and cursors"]
     left_out = []
     if variables is None:
@@ -100,11 +102,11 @@ def _scope(
     else:
         checked.append("Airflow's Variables")
     if open_store is None:
-        left_out.append("the export (name it with --path)")
+        left_out.append("the export (pass --path)")
     else:
         checked.append("the export's manifests, and names and sizes of its data files")
-        left_out.append("what is in data files (airflow changefeed verify reads them)")
-    left_out.append("values that cannot be exported unchanged (an export names them)")
+        left_out.append("the content of data files (run airflow changefeed verify)")
+    left_out.append("values that cannot be exported unchanged (exports report them)")
     return checked, left_out
 
 
@@ -130,7 +132,7 @@ def _examine_feed(
     holes = hole_faults(rows)
     faults += [fault for _, fault in holes]
     if variables is not None:
-        # A consumer of events has its cursors in the database alone.
+        # Only exports publish their cursors to Variables.
         exports = [row for row in rows if row.consumer not in events]
         look = partial(variable_faults, source, variables, feed, exports, consumer, tuple(events))
         faults += _try(faults, f"Variables of feed {feed}", look) or []
@@ -139,8 +141,8 @@ def _examine_feed(
         export = partial(_output, source, open_store, feed, exporter, marks, {gap for gap, _ in holes})
         faults += _try(faults, f"the export of feed {feed}", export) or []
     elif marks:
-        what = f"whether windows with inserted history ({len(marks)} marks) were exported again"
-        faults.append(not_checked(f"feed {feed}", what, "Name the export with --path"))
+        what = f"whether windows with inserted history ({len(marks)} marks) have been exported again"
+        faults.append(not_checked(f"feed {feed}", what, "Pass the export's path with --path"))
     return [*(row.consumer for row in rows), *events]
 
 
@@ -157,26 +159,26 @@ def _output(
     marks: Sequence[StaleMark],
     holes: set[Gap],
 ) -> list[Fault]:
-    # Opened here, as that may fail, too.
+    # Opened here, because opening may fail too.
     return output_faults(open_store(feed), source.identity().id, rows, marks, holes)
 
 
 def _unknown(source: FeedSource, feeds: Sequence[str], consumer: str) -> list[Fault]:
     known = dict.fromkeys(row.consumer for feed in feeds for row in source.cursors(feed))
     known |= dict.fromkeys(info.spec.consumer for feed in feeds for info in source.consumers(feed))
-    what = f"the database has no cursor of it; there are {', '.join(known) or 'no consumers'}"
-    remedy = "Check its name; a consumer begins with its first export"
+    what = f"it has no cursors in the database, which has {', '.join(known) or 'no consumers'}"
+    remedy = "Check its name; an export gets cursors with its first run"
     return [Fault(FaultKind.CONSUMER_UNKNOWN, f"consumer {consumer}", what, remedy)]
 
 
 def _try(faults: list[Fault], what: str, look: Callable[[], Answer]) -> Answer | None:
-    """Look at something; what cannot be looked at is a fault of its own."""
+    """Run a check; add a fault if it fails."""
     try:
         return look()
     except ConnectionNotUsableError:
         raise
     except Exception as problem:
-        # Whatever a driver or file system says: what is broken elsewhere must not hide what else is.
+        # Any error of a driver or file system: one failed check must not hide the results of the others.
         if isinstance(problem, SourceUnavailableError) and not what.startswith("Variables"):
             raise
         text = " ".join(f"{type(problem).__name__}: {problem}".split())

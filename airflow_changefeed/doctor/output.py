@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-What is wrong with an export, by its manifests, and names and sizes of data files; ``verify`` reads the files
-themselves.
-"""
+"""Checks an export by its manifests, and names and sizes of data files; ``verify`` also reads the files."""
 
 from __future__ import annotations
 
@@ -43,18 +40,18 @@ def output_faults(
     holes: set[Gap],
 ) -> list[Fault]:
     """
-    Find windows that are missing in an output or have become stale there, and files that are gone or cut.
+    Find missing and stale windows of an output, and missing or truncated files.
 
-    :param database: identity of the feed's; nothing can be said of the export of another one.
-    :param rows: of the consumer that exports to it; none where it was not named.
-    :param marks: of inserted history.
-    :param holes: told already.
+    :param database: identity of the feed's database; the export of another one is not checked.
+    :param rows: cursors of the consumer that exports to it; empty if it is not known.
+    :param marks: stale marks of inserted history.
+    :param holes: gaps that are already reported.
     """
     try:
         export_there(store)
         check_same(store.layout.data, store.database(), database, store.feed)
     except (ManifestError, ForeignOutputError) as problem:
-        remedy = "Check the path, the options of its connection and the feed's name"
+        remedy = "Check the path, the options of its connection, and the name of the feed"
         return [Fault(FaultKind.EXPORT_MISSING, store.path, problem.message, remedy)]
     units = {shard: list(store.units(shard)) for shard in store.shards()}
     gaps = dict.fromkeys(find_gaps(store, Interval(), units))
@@ -76,22 +73,22 @@ def _mixed(store: ExportStore, units: Units, where: str) -> Iterator[Fault]:
         yield Fault(
             FaultKind.BATCH_AMONG_WINDOWS,
             where,
-            f"{len(batches)} batches lie in an output of windows, and windows that overlap one are refused; "
-            f"the first: {batches[0]}",
-            f"Take them out, and run the windows of their time: {removal_command(store.feed, store.path)}",
+            f"an output of windows has {len(batches)} batches, the first {batches[0]}; windows that overlap "
+            "one are refused",
+            f"Remove them, and run the windows of their time: {removal_command(store.feed, store.path)}",
         )
 
 
 def _uploads(store: ExportStore, where: str) -> Iterator[Fault]:
-    """Find uploads of jobs that were killed; one that runs is younger."""
+    """Find abandoned uploads of killed jobs; uploads of running jobs are younger."""
     try:
         uploads = list(store.uploads())
     except OutputNotWritableError as problem:
         yield Fault(
             FaultKind.UPLOAD_LEFT,
             where,
-            f"could not look for uploads that were neither completed nor aborted: {problem.message}",
-            "Grant the right to list multipart uploads, or set a lifecycle rule of the bucket",
+            f"could not check for abandoned uploads: {problem.message}",
+            "Grant the permission to list multipart uploads, or set a lifecycle rule on the bucket",
         )
         return
     for _, attempt, upload in uploads:
@@ -99,14 +96,14 @@ def _uploads(store: ExportStore, where: str) -> Iterator[Fault]:
             yield Fault(
                 FaultKind.UPLOAD_LEFT,
                 where,
-                f"an upload to {upload.path}, begun {format_time(upload.begun)} by attempt {attempt}, was "
-                "neither completed nor aborted",
-                "Export its window again, which aborts it, or set a lifecycle rule of the bucket",
+                f"an upload to {upload.path}, started at {format_time(upload.begun)} by attempt {attempt}, "
+                "was neither completed nor aborted",
+                "Export its window again, which aborts it, or set a lifecycle rule on the bucket",
             )
 
 
 def _lost(row: CursorRow, units: Iterable[ExportUnit]) -> Iterator[Gap]:
-    """Find what a consumer has completed and the output has not any more."""
+    """Find ranges that a consumer has completed but that are no longer in the output."""
     done = Frontier.beginning(row.frontier.start).complete(*(unit.range for unit in units))
     end = done.ahead[-1].upto if done.ahead else done.upto
     for hole in (*done.missing(), UlidRange(end, Ulid.MAX)):
@@ -141,13 +138,13 @@ def _files(store: ExportStore, units: Units, where: str) -> Iterator[Fault]:
                 FaultKind.MANIFEST_UNREADABLE,
                 where,
                 f"{unit}: {problem.message}",
-                f"Bring the manifest back, or {EXPORT_AGAIN}",
+                f"Restore the manifest, or {EXPORT_AGAIN}",
             )
             continue
         wrong = list(_wrong_files(store, manifest, sizes)) if manifest is not None else []
         if wrong:
             more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-            remedy = f"Bring it back, or {EXPORT_AGAIN}"
+            remedy = f"Restore it, or {EXPORT_AGAIN}"
             yield Fault(FaultKind.FILE_DAMAGED, where, f"{unit}: {wrong[0]}{more}", remedy)
 
 
@@ -162,8 +159,8 @@ def _wrong_files(store: ExportStore, manifest: Manifest, sizes: Mapping[str, int
             try:
                 store.find_file(manifest, file)
             except ManifestError:
-                # The listing is older than the manifest, and another attempt may have replaced both since.
+                # Another attempt may have replaced manifest and file after the listing.
                 if store.attempts_of(manifest.unit)[-1:] == [manifest.attempt]:
                     yield f"{path} is missing"
         else:
-            yield f"{path} has {size} bytes, and its manifest says {file.size}"
+            yield f"{path} has {size} bytes, but its manifest says {file.size}"

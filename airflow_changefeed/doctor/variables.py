@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with the Airflow Variables that publish cursors."""
+"""Checks of the Airflow Variables that publish cursors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class VariableLister(VariableStore, Protocol):
     """Airflow's Variables, with a list of them."""
 
     def keys(self, prefix: str) -> list[str]:
-        """Return the names of the Variables that begin so."""
+        """Return the names of the Variables that begin with a prefix."""
 
 
 def variable_faults(
@@ -46,11 +46,11 @@ def variable_faults(
     without: Collection[str] = (),
 ) -> list[Fault]:
     """
-    Find what is wrong with the Variables of a feed's consumers, also of those without rows.
+    Check the Variables of a feed's exports, including exports without rows.
 
-    :param rows: of the consumers in the database.
+    :param rows: of the exports in the database.
     :param consumer: None for all.
-    :param without: consumers that publish nothing: those of events.
+    :param without: consumers that publish nothing.
     """
     consumers = dict.fromkeys(row.consumer for row in rows)
     if consumer is not None:
@@ -67,9 +67,9 @@ def variable_faults(
 
 def unknown_feeds(source: FeedSource, variables: VariableLister, feeds: Collection[str]) -> list[Fault]:
     """
-    Find Variables of this database for feeds that it has not, and of its feeds for no database.
+    Find Variables of this database without a feed, and Variables of its feeds without a database.
 
-    Those of other databases are their business.
+    Variables of other databases are not checked.
     """
     try:
         database = source.identity().id
@@ -79,8 +79,8 @@ def unknown_feeds(source: FeedSource, variables: VariableLister, feeds: Collecti
         Fault(
             FaultKind.VARIABLE_OF_NO_FEED,
             f"Variable {key}",
-            f"it is of consumer {consumer!r} and feed {feed!r}, which this database has not",
-            "Delete it, if the feed was dropped for good",
+            f"it belongs to consumer {consumer!r} of feed {feed!r}, which is not in this database",
+            "Delete it if the feed was dropped for good",
         )
         for key, (consumer, feed) in published(variables, database).items()
         if feed not in feeds
@@ -89,10 +89,10 @@ def unknown_feeds(source: FeedSource, variables: VariableLister, feeds: Collecti
         Fault(
             FaultKind.VARIABLE_OF_NO_DATABASE,
             f"Variable {key}",
-            f"it is of consumer {consumer!r} and feed {feed!r}, and names no database: it is of an older "
-            "version",
-            "Run the consumer's export, which takes it over if it is this database's. If it is still there "
-            "when the exports of all databases with such a feed have run, delete it: nobody reads it then",
+            f"it belongs to consumer {consumer!r} of feed {feed!r}, and an older version wrote it without "
+            "the identity of its database",
+            "Run the consumer's export, which adopts it if it belongs to this database. If it still exists "
+            "after the exports of all databases with such a feed have run, delete it: nothing uses it",
         )
         for key, (consumer, feed) in _old(variables).items()
         if feed in feeds
@@ -100,13 +100,13 @@ def unknown_feeds(source: FeedSource, variables: VariableLister, feeds: Collecti
 
 
 def published(variables: VariableLister, database: str) -> dict[str, tuple[str, str]]:
-    """Return consumer and feed that each Variable of a database is of, as far as it can be told."""
+    """Return the consumer and feed of each Variable of a database, if they can be determined."""
     prefix, found = variable_prefix(database), {}
     for key in variables.keys(prefix):
         consumer, _, feed = key.removeprefix(prefix).partition(":")
-        said = _said(variables.get(key))
-        # An edit may have put another consumer there; the name says whose it is, unless it is a hash.
-        for each in (said, (consumer, feed)):
+        named = _names_in(variables.get(key))
+        # An edit may have put another consumer in the value. The key has the names, unless it is a hash.
+        for each in (named, (consumer, feed)):
             if all(each) and variable_key(database, *each) == key:
                 found[key] = each
                 break
@@ -114,19 +114,21 @@ def published(variables: VariableLister, database: str) -> dict[str, tuple[str, 
 
 
 def _old(variables: VariableLister) -> dict[str, tuple[str, str]]:
-    """Return consumer and feed of each Variable that names no database."""
+    """Return the consumer and feed of each Variable without a database in its key."""
     found = {}
     for key in variables.keys(f"{KEY_PREFIX}:"):
         if not _NAMES_DATABASE.match(key):
             consumer, _, feed = key.removeprefix(f"{KEY_PREFIX}:").partition(":")
-            each = (consumer, feed) if old_variable_key(consumer, feed) == key else _said(variables.get(key))
+            each = (
+                (consumer, feed) if old_variable_key(consumer, feed) == key else _names_in(variables.get(key))
+            )
             if all(each) and old_variable_key(*each) == key:
                 found[key] = each
     return found
 
 
-def _said(text: str | None) -> tuple[str, str]:
-    """Return consumer and feed that a Variable's value names; empty where it names none."""
+def _names_in(text: str | None) -> tuple[str, str]:
+    """Return the consumer and feed in a Variable's value; empty if there are none."""
     try:
         content = json.loads(text or "")
         return str(content["consumer"]), str(content["feed"])
@@ -144,18 +146,18 @@ def _variable(source: FeedSource, variables: VariableLister, feed: str, consumer
         return _edited(source, variables, feed, consumer, problem)
     except (CursorFormatError, UnsupportedVersionError) as problem:
         remedy = (
-            "Upgrade this package, or finish with the newer one"
+            "Upgrade this package"
             if isinstance(problem, UnsupportedVersionError)
-            else f"Overwrite it with what the database says: {publish}"
+            else f"Overwrite it with the cursors in the database: {publish}"
         )
-        # Without the commands, which the remedy has.
+        # Without the commands, which are in the remedy.
         what = problem.facts.get("reason", problem.message)
         return Fault(FaultKind.VARIABLE_UNREADABLE, where, what, remedy)
     if is_current:
         return None
-    remedy = f"Nothing: the next run of the consumer's export publishes it again. At once: {publish}"
+    remedy = f"Nothing to do: the next run of the export publishes it. To publish it now: {publish}"
     if variables.get(key) is None:
-        what = "the database has cursors of this consumer, and there is no such Variable"
+        what = "it does not exist, but the database has cursors of this consumer"
         return Fault(FaultKind.VARIABLE_MISSING, where, what, remedy)
     return Fault(FaultKind.VARIABLE_BEHIND, where, "it is older than the cursors in the database", remedy)
 
@@ -163,18 +165,18 @@ def _variable(source: FeedSource, variables: VariableLister, feed: str, consumer
 def _edited(
     source: FeedSource, variables: VariableLister, feed: str, consumer: str, problem: CursorEditedError
 ) -> Fault:
-    # It may be the Variable of an older version, which has another name.
+    # The Variable of an older version has another key.
     key = problem.facts["key"]
     if source.cursors(feed, consumer):
         what = "; ".join(problem.facts["problems"])
-        remedy = f"Nothing moves until you decide. {resolving(consumer, feed)}"
+        remedy = f"No cursor moves until you decide. {resolving(consumer, feed)}"
         return Fault(FaultKind.VARIABLE_EDITED, f"Variable {key}", what, remedy)
     shards = CursorDocument.from_json(variables.get(key) or "", key=key).shards
     return Fault(
         FaultKind.VARIABLE_ORPHANED,
         f"Variable {key}",
-        f"it has cursors of {len(shards)} shards, and the database has none of consumer {consumer!r}",
-        "If the consumer was dropped, delete the Variable. If its rows are lost, make them again: from the "
+        f"it has cursors of {len(shards)} shards, but the database has none of consumer {consumer!r}",
+        "If the consumer was dropped, delete the Variable. If its rows are lost, restore them from the "
         f"Variable ({shell('cursor adopt', consumer, feed)}) or from the manifests "
         f"({shell('cursor rebuild', consumer, feed)} --path ...)",
     )

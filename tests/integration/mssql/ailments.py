@@ -123,13 +123,13 @@ FAULTS: dict[str, tuple[FaultKind, Callable[[Patient], None], Undo, str]] = {
             f"user_name() from [changefeed].[feeds] where name = N'{FEED}'"
         ),
         _sql("delete from [changefeed].[consumers] where consumer = N'lake'"),
-        "it has not moved since 2024-05-06T00:00:00Z and keeps events from being purged: shard 0",
+        "it has not moved since 2024-05-06T00:00:00Z and holds back purges: shard 0",
     ),
     "lease of the dead": (
         FaultKind.LEASE_EXPIRED,
         _lease("lake", 0.002),
         lambda patient: None,
-        "dag/run/task/1 held the lease",
+        "dag/run/task/1 did not release its lease",
     ),
     "lease of the sleeping": (
         FaultKind.LEASE_STUCK,

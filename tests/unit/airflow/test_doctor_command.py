@@ -88,12 +88,12 @@ def test_it_says_what_it_looked_at_and_what_not(
         "pyspark-client 4.",
     ):
         assert what in checked
-    assert "airflow changefeed verify reads them" in left_out
+    assert "run airflow changefeed verify" in left_out
     assert "values that cannot be exported unchanged" in left_out
     assert run("doctor") == 0
     _, checked, left_out = capsys.readouterr().err.splitlines()[-3:]
     assert "data files" not in checked
-    assert "the export (name it with --path)" in left_out
+    assert "the export (pass --path)" in left_out
 
 
 def test_a_data_file_that_is_gone_or_cut_is_an_error(
@@ -108,8 +108,8 @@ def test_a_data_file_that_is_gone_or_cut_is_an_error(
     gone, cut = json.loads(out)
     assert (gone["severity"], gone["code"]) == (cut["severity"], cut["code"]) == ("error", "file-damaged")
     assert gone["what"] == f"{files[0].manifest.unit}: {files[0].path} is missing"
-    assert "has 20 bytes, and its manifest says" in cut["what"]
-    assert gone["remedy"].startswith("Bring it back, or export the unit again")
+    assert "has 20 bytes, but its manifest says" in cut["what"]
+    assert gone["remedy"].startswith("Restore it, or export the unit again")
     assert "errors: 2" in err
 
 

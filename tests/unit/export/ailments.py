@@ -270,12 +270,12 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
     FaultKind.CONSUMER_UNKNOWN: (
         lambda patient: None,
         {"consumer": "warhouse"},
-        f"consumer warhouse: the database has no cursor of it; there are {CONSUMER}",
+        f"consumer warhouse: it has no cursors in the database, which has {CONSUMER}",
     ),
     FaultKind.CONSUMER_IDLE: (
         leave_idle,
         {},
-        "keeps events from being purged: shard 1 from 2013-01-01T00:59:59.999Z on, shard 2 from 1970",
+        "holds back purges: shard 1 from 2013-01-01T00:59:59.999Z, shard 2 from 1970",
     ),
     FaultKind.DEAD_LETTER: (
         _park,
@@ -289,7 +289,7 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
         f"feed {FEED}, shard 1, consumer {CONSUMER}: its cursor",
     ),
     FaultKind.CURSOR_PURGED: (_purged, {}, f"feed {FEED}, shard 1, consumer lake: its cursor"),
-    FaultKind.LEASE_EXPIRED: (die, {}, "dag/run/task/1 held the lease and has not given it back"),
+    FaultKind.LEASE_EXPIRED: (die, {}, "dag/run/task/1 did not release its lease"),
     FaultKind.LEASE_STUCK: (_sleeps, {}, "notebook holds the lease until"),
     FaultKind.VARIABLE_EDITED: (
         edit_by_hand,
@@ -309,24 +309,24 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
     FaultKind.VARIABLE_OF_NO_FEED: (
         _of_no_feed,
         {},
-        "it is of consumer 'lake' and feed 'nyc.Gone', which this database has not",
+        "it belongs to consumer 'lake' of feed 'nyc.Gone', which is not in this database",
     ),
     FaultKind.VARIABLE_OF_NO_DATABASE: (
         lambda patient: patient.variables.set(old_variable_key(CONSUMER, FEED), "{}"),
         {},
-        f"it is of consumer '{CONSUMER}' and feed '{FEED}', and names no database",
+        f"it belongs to consumer '{CONSUMER}' of feed '{FEED}', and an older version wrote it without",
     ),
     FaultKind.VARIABLE_MISSING: (
         lambda patient: patient.variables.values.clear(),
         {},
-        f"Variable {KEY}: the database has cursors of this consumer, and there is no such Variable",
+        f"Variable {KEY}: it does not exist, but the database has cursors of this consumer",
     ),
     FaultKind.VARIABLE_BEHIND: (_behind, {}, f"Variable {KEY}: it is older than the cursors"),
     FaultKind.WINDOW_MISSING: (
         leave_hole,
         {"open_store": None},
-        f"feed {FEED}, shard 1, consumer {CONSUMER}: nothing complete in shard 1 "
-        "[2013-01-01T03:00:00Z, 2013-01-01T04:00:00Z), though later windows are complete",
+        f"feed {FEED}, shard 1, consumer {CONSUMER}: nothing is complete in shard 1 "
+        "[2013-01-01T03:00:00Z, 2013-01-01T04:00:00Z), but later windows are complete",
     ),
     FaultKind.WINDOW_STALE: (
         insert_history,
@@ -338,7 +338,7 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
     FaultKind.NOT_CHECKED: (
         insert_history,
         {"open_store": None},
-        f"feed {FEED}: whether windows with inserted history (1 marks) were exported again. Name the export",
+        f"feed {FEED}: whether windows with inserted history (1 marks) have been exported again. Pass",
     ),
 }
 #: Faults that bring others with them, or need somebody else; each has a test of its own below.

@@ -101,7 +101,7 @@ def test_a_consumer_of_events_that_never_began_a_shard_is_told(patient: Patient)
     patient.sql(_EIGHT_DAYS_AGO.format(table="consumer_settings", column="created_at_ms"))
     (fault,) = patient.examine().faults
     assert fault.kind is FaultKind.CONSUMER_IDLE
-    assert "shard 1 from 1970-01-01T00:00:00Z on, shard 2" in fault.what
+    assert "shard 1 from 1970-01-01T00:00:00Z, shard 2" in fault.what
 
 
 def test_looking_changes_nothing(patient: Patient) -> None:
@@ -204,7 +204,7 @@ def test_a_manifest_that_the_consumer_had_and_is_gone_is_found(patient: Patient,
         patient.store.remove_manifest(file.manifest.unit, file.manifest.attempt)
     (fault,) = patient.examine(consumer=CONSUMER).faults
     assert fault.kind is FaultKind.WINDOW_MISSING
-    assert f"nothing complete in shard 1 {window}" in fault.what
+    assert f"nothing is complete in shard 1 {window}" in fault.what
 
 
 def test_a_stale_window_that_was_exported_again_is_well(patient: Patient) -> None:
@@ -239,7 +239,7 @@ def test_a_person_s_own_variables_are_left_alone(patient: Patient) -> None:
 
 def test_a_feed_that_is_not_there_is_refused(patient: Patient) -> None:
     """Instead of a clean answer."""
-    with pytest.raises(FeedNotFoundError, match=r"'nyc.Weather' in this database; it has nyc.Flight"):
+    with pytest.raises(FeedNotFoundError, match=r"'nyc.Weather' not found; this database has nyc.Flight"):
         patient.examine(feed="nyc.Weather")
     patient.source.drop_feed(FEED)
     with pytest.raises(FeedNotFoundError, match="it has none"):
