@@ -33,8 +33,7 @@ from airflow_changefeed.exceptions import (
     OutputError,
 )
 from airflow_changefeed.export.batch_removal import removal_command
-from airflow_changefeed.output.ownership import check_output
-from airflow_changefeed.output.restored import check_not_restored
+from airflow_changefeed.output.ownership import check_not_restored, check_output
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.output.structs import schema_texts
 from airflow_changefeed.sources.base import FeedReader, FeedSource

@@ -1,9 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operators share that run a Spark job of ours through the Spark connection."""
+"""
+What the operators that run a Spark job of ours share: its arguments, the private folder of its files, and the
+processes whose end must end it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import fcntl
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +21,6 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import BaseHook
 
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
-from airflow_changefeed.hooks.changefeed_job import pids_to_watch
 from airflow_changefeed.hooks.changefeed_secrets import private_files
 from airflow_changefeed.hooks.changefeed_spark import (
     ChangefeedSparkSubmitHook,
@@ -20,6 +29,7 @@ from airflow_changefeed.hooks.changefeed_spark import (
     local_environment,
 )
 
+_FOLDER = re.compile(r"changefeed-(\d{1,9})-\w+")
 #: Arguments of the provider's operator that a job of ours sets itself.
 OWN = ("application", "application_args", "java_class")
 #: Templated fields of the provider's operator that are left to whoever writes the DAG.
@@ -81,3 +91,70 @@ class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
         """Stop the Spark job, if one runs."""
         if self._hook is not None:
             self._hook.on_kill()
+
+
+@contextmanager
+def job_folder() -> Iterator[Path]:
+    """
+    Give a folder that only its owner can read, for a job's plan and connection; gone afterwards.
+
+    A task that was killed cannot remove its own: the next one of the same user does, since a connection holds
+    secrets.
+    """
+    sweep_folders()
+    folder = Path(tempfile.mkdtemp(prefix=f"changefeed-{os.getpid()}-"))
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some file systems have no locks; the process id is then all there is
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def sweep_folders() -> None:
+    """Remove the folders of this user's tasks that are dead."""
+    with suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
+        for entry in entries:
+            match = _FOLDER.fullmatch(entry.name)
+            if match is None:
+                continue
+            with suppress(OSError):  # somebody else may sweep at the same time
+                is_ours = entry.stat(follow_symlinks=False).st_uid == os.getuid()
+                if is_ours and entry.is_dir(follow_symlinks=False) and _is_left(entry.path, int(match[1])):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _is_left(folder: str, pid: int) -> bool:
+    """Whether nobody uses a folder: containers may share it without seeing each other's processes."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        pass
+    except OSError:
+        return False
+    else:
+        return False
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(lock)
+    return True
+
+
+def pids_to_watch() -> list[int]:
+    """
+    Return the processes whose end must end the Spark job: this task's, and its supervisor's.
+
+    When only the supervisor dies, Airflow begins a retry while this process goes on.
+    Where the task runs in the caller's own process, as in ``dag.test``, the parent is nobody's supervisor.
+    """
+    comms = getattr(sys.modules.get("airflow.sdk.execution_time.task_runner"), "SUPERVISOR_COMMS", None)
+    is_supervised = comms is not None and not type(comms).__name__.startswith("InProcess")
+    return [os.getpid(), os.getppid()] if is_supervised else [os.getpid()]

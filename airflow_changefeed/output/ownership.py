@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an output is that of a feed of this very database (ADR 0009)."""
+"""Whether an output is that of a feed of this database (ADR 0009), and of its present state (ADR 0005)."""
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from airflow_changefeed.core.feed import FeedKind, Shard
 from airflow_changefeed.core.manifest import Manifest
+from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import UlidRange
-from airflow_changefeed.exceptions import ForeignOutputError, PurgedError
+from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.exceptions import ForeignOutputError, PurgedError, SealLostError
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedReader
 
@@ -56,3 +60,50 @@ def _newest(store: ExportStore, shard: Shard) -> Manifest | None:
     """Return the manifest of a shard's last unit with rows; reads no further back than that."""
     manifests = (store.read(unit) for units in store.backwards(shard) for unit in reversed(units))
     return next((manifest for manifest in manifests if manifest is not None and manifest.files), None)
+
+
+def check_not_restored(source: FeedReader, store: ExportStore, seen: datetime | None) -> None:
+    """
+    Refuse to go on where the output reaches beyond what the feed is sealed until (ADR 0005, R11).
+
+    To be called before the feed is sealed again, which hides that anything was lost.
+
+    :param seen: until when the feed was sealed a moment ago; None before its first seal. Only units beyond
+        it are looked at.
+    :raises SealLostError: a complete unit lies beyond; terminal.
+    """
+    ends = {
+        unit: end
+        for shard in store.shards()
+        for unit in store.units(shard, start=seen)
+        if (end := _sealed_for(store, unit)) is not None and (seen is None or end > seen)
+    }
+    if not ends:
+        return
+    # The units first, then the seal: a neighbour may have sealed and committed since the look that gave
+    # ``seen``, and each unit that is listed was sealed for before it was committed.
+    sealed = source.feed(store.feed).sealed_until
+    beyond = [(end, unit) for unit, end in ends.items() if sealed is None or end > sealed]
+    if not beyond:
+        return
+    # The furthest, as whoever seals until then has done so for all.
+    end, unit = max(beyond, key=lambda one: one[0])
+    now = f"until {format_time(sealed)} only" if sealed else "nowhere"
+    raise SealLostError(
+        f"feed {store.feed!r}, {unit} is exported, for which the feed was sealed until {format_time(end)}; "
+        f"now it is sealed {now}: its database was restored to an earlier state, failed over with loss, or "
+        "the feed was dropped. Events that were exported may be gone, and others may come into exported "
+        "windows: seal the feed until then, and run the windows since the restored state as a backfill "
+        "(docs/how-to/recover.md)",
+        feed=store.feed,
+        unit=unit,
+        sealed_until=sealed,
+    )
+
+
+def _sealed_for(store: ExportStore, unit: ExportUnit) -> datetime | None:
+    """Return until when the feed was sealed at least when a unit was exported."""
+    if unit.window is not None:
+        return unit.window.end
+    manifest = store.read(unit)
+    return manifest.sealed_until if manifest is not None else None

@@ -36,9 +36,13 @@ from airflow_changefeed.hooks.changefeed_context import (
     run_name,
     run_window,
 )
-from airflow_changefeed.hooks.changefeed_job import job_folder
 from airflow_changefeed.hooks.changefeed_output import storage_options
-from airflow_changefeed.hooks.changefeed_submit import TEMPLATED, ChangefeedSparkOperator, take_own
+from airflow_changefeed.hooks.changefeed_submit import (
+    TEMPLATED,
+    ChangefeedSparkOperator,
+    job_folder,
+    take_own,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta

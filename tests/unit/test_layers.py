@@ -18,14 +18,25 @@ import airflow_changefeed
 PACKAGE = "airflow_changefeed"
 ROOT = Path(__file__).resolve().parents[2] / PACKAGE
 
-# From the ground up: each may import those above it in this list, as far as MAY_IMPORT says so.
 #: Modules in a folder.
 MOST_MODULES = 14
-# From the ground up; the faces may use all of them.
+# From the ground up: each may import those before it, as far as MAY_IMPORT says so; the faces may import all.
 BELOW_FACES = (
-    *("core", "exceptions", "sources", "capture", "consumers", "storage"),
-    *("output", "cursors", "verify", "export", "folding", "doctor", "spark"),
+    "core",
+    "exceptions",
+    "sources",
+    "capture",
+    "consumers",
+    "storage",
+    "output",
+    "cursors",
+    "verify",
+    "export",
+    "folding",
+    "doctor",
+    "spark",
 )
+# By rank: each may import those of the ranks before it.
 FACES = (
     ("hooks",),
     ("triggers", "links", "assets"),
@@ -150,7 +161,7 @@ def violations(source: str, path: Path) -> list[str]:
     """
     part = path.parts[0] if len(path.parts) > 1 else path.stem
     if part not in MAY_IMPORT:
-        return [f"{path}: {part!r} is no part of the layout; say in test_layers.py what it may import"]
+        return [f"{path}: {part!r} is not a known room; say in test_layers.py what it may import"]
     is_package = path.stem == "__init__"
     parts = path.parts[:-1] if is_package else path.with_suffix("").parts
     module = ".".join((PACKAGE, *parts))

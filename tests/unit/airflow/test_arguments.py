@@ -174,6 +174,15 @@ def test_a_shape_may_be_a_template() -> None:
     assert rendered(export, {}).options == {"shape": "hasura"}
 
 
+def test_a_shape_may_be_given_to_all_mapped_tasks() -> None:
+    """It stands in the signature, which ``partial`` reads, beside options that differ."""
+    with DAG("shapes", schedule=None, start_date=datetime(2013, 1, 1)):
+        mapped = ChangefeedToParquetOperator.partial(
+            task_id="export", feed=FEED, path="/out", consumer=CONSUMER, shape="hasura"
+        ).expand(options=[{"partitions": 1}, {"partitions": 2}])
+    assert mapped.unmap({"options": {"partitions": 2}}).options == {"partitions": 2, "shape": "hasura"}
+
+
 @pytest.mark.parametrize(
     ("options", "shape", "words"),
     [
