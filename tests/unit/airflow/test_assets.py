@@ -135,7 +135,7 @@ def test_only_what_this_attempt_has_finished_is_told(database: str, path: str) -
 def crash_after_the_move(task: Any, made: dict[str, Any]) -> None:
     """Run a task that dies when its cursor has moved, before it tells anything."""
     with pytest.MonkeyPatch.context() as patch:
-        crash_before(patch, changefeed_to_parquet, "tell")
+        crash_before(patch, changefeed_to_parquet, "emit")
         with pytest.raises(Crash):
             task.execute(made)
     assert list(_serialize_outlet_events(made["outlet_events"])) == []
