@@ -18,7 +18,7 @@ from airflow_changefeed.cli.options.consumers import (
 )
 from airflow_changefeed.cli.options.cursors import cursor_commands
 from airflow_changefeed.cli.options.shared import PATH_CONN_ID_HELP, action, conn_id, option, seen, shown
-from airflow_changefeed.cli.options.values import count, length, position, seconds, shard, time
+from airflow_changefeed.cli.options.values import after, count, length, seconds, shard, time
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, Arg, CLICommand, GroupCommand
@@ -172,7 +172,7 @@ def _read() -> ActionCommand:
         option(
             "--after",
             help="Where to begin: after a ULID, or at a time (default: the start of the feed)",
-            type=position,
+            type=after,
         ),
         option("--limit", help="Number of events to show (default: 100)", type=count, default=100),
         option(

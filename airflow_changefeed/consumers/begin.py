@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from airflow_changefeed.core.consumer import Beginning, ConsumerInfo, ConsumerSpec, parse_beginning
+from airflow_changefeed.core.consumer import Beginning, ConsumerInfo, ConsumerSpec, Position, parse_position
 from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
 from airflow_changefeed.core.times import floor_to_millisecond
 from airflow_changefeed.core.ulid import Ulid
@@ -21,7 +21,7 @@ from airflow_changefeed.sources.base import FeedSource
 def create_consumer(
     source: FeedSource,
     spec: ConsumerSpec,
-    start: Beginning | datetime | Ulid | str = Beginning.EARLIEST,
+    start: Position | str = Beginning.EARLIEST,
     *,
     by: str,
 ) -> ConsumerInfo:
@@ -38,9 +38,7 @@ def create_consumer(
     :raises CursorBeyondFeedError: the ULID is beyond the high-water time of every shard; terminal.
     :raises InvalidArgumentError: the start cannot be parsed, or settings are invalid; terminal.
     """
-    position = (
-        parse_beginning(start) if isinstance(start, str) and not isinstance(start, Beginning) else start
-    )
+    position = parse_position(start) if isinstance(start, str) and not isinstance(start, Beginning) else start
     try:
         known = source.consumer(spec.consumer, spec.feed)
     except ConsumerNotFoundError:
@@ -50,9 +48,7 @@ def create_consumer(
     return source.create_consumer(spec, begin=begin, starts=starts, by=by)
 
 
-def resolve(
-    source: FeedSource, feed: str, start: Beginning | datetime | Ulid
-) -> tuple[Ulid, dict[Shard, Ulid]]:
+def resolve(source: FeedSource, feed: str, start: Position) -> tuple[Ulid, dict[Shard, Ulid]]:
     """
     Return where later shards begin, and where each existing shard begins; both exclusive.
 

@@ -31,10 +31,14 @@ _MAX_KEEP = timedelta(days=36_500)
 
 
 class Beginning(str, Enum):
-    """Where a new consumer begins, if it is not a time or a ULID."""
+    """A position in a feed that is not a time or a ULID."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
+
+
+#: Where a consumer begins, or a cursor is set to.
+Position = Ulid | datetime | Beginning
 
 
 class OnPoison(str, Enum):
@@ -76,24 +80,28 @@ class Outcome(str, Enum):
     LOST = "lost"
 
 
-def parse_beginning(text: str) -> Beginning | datetime | Ulid:
+def parse_position(text: str) -> Position:
     """
-    Read where a consumer begins: ``earliest``, ``latest``, a time with its zone, or a ULID.
+    Read a position: ``earliest``, ``latest``, a time with its zone, or a ULID.
 
-    :raises InvalidArgumentError: none of them.
+    :raises InvalidArgumentError: none of them; says why of what it looks like.
     """
     if text in {one.value for one in Beginning}:
         return Beginning(text)
-    for parse in (Ulid.parse_text, parse_time):
-        try:
-            return parse(text)
-        except (InvalidUlidError, ValueError):
-            continue
-    raise InvalidArgumentError(
-        f"a consumer cannot begin at {text!r}: give earliest, latest, a time with its zone "
-        "(2026-03-01T00:00:00Z) or a ULID",
-        value=text,
-    )
+    try:
+        return parse_time(text)
+    except InvalidArgumentError as no_time:
+        # What has more than letters and digits was meant as a time.
+        if not text.isalnum():
+            raise InvalidArgumentError(no_time.message, value=text) from None
+    try:
+        return Ulid.parse_text(text)
+    except InvalidUlidError as no_ulid:
+        raise InvalidUlidError(
+            f"{no_ulid.message.rstrip('.')}. Expected a ULID, a time with its zone (2026-03-01T00:00:00Z), "
+            "earliest or latest",
+            value=text,
+        ) from None
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from airflow_changefeed.core.consumer import Beginning
+from airflow_changefeed.core.consumer import Beginning, Position
 from airflow_changefeed.core.cursor import KEPT_CHANGES, CursorChange, CursorRow
 from airflow_changefeed.core.feed import Shard, ShardStatus, check_shards, shard_text
 from airflow_changefeed.core.frontier import Frontier
-from airflow_changefeed.core.times import floor_to_millisecond, format_time, parse_time
+from airflow_changefeed.core.times import floor_to_millisecond, format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors.cursors import some
 from airflow_changefeed.exceptions import (
@@ -19,14 +19,10 @@ from airflow_changefeed.exceptions import (
     CursorBeyondFeedError,
     FutureTimeError,
     InvalidArgumentError,
-    InvalidUlidError,
     PurgedError,
     ShardNotFoundError,
 )
 from airflow_changefeed.sources.base import FeedSource
-
-#: Where a cursor may be set to.
-Destination = Ulid | datetime | Beginning
 
 
 @dataclass(frozen=True)
@@ -67,33 +63,8 @@ class PlannedMove:
         return tuple(piece for piece in self.row.frontier.ahead if piece not in left + self.forgotten)
 
 
-def parse_destination(text: str) -> Destination:
-    """
-    Read where a cursor is to go: ``earliest``, ``latest``, a time with its zone, or a ULID.
-
-    :raises InvalidArgumentError: none of them; of what looks like a ULID (InvalidUlidError) says why it is
-        none.
-    """
-    if text in {one.value for one in Beginning}:
-        return Beginning(text)
-    try:
-        return parse_time(text)
-    except InvalidArgumentError as no_time:
-        # What has more than letters and digits was meant as a time.
-        if not text.isalnum():
-            raise InvalidArgumentError(no_time.message, value=text) from None
-    try:
-        return Ulid.parse_text(text)
-    except InvalidUlidError as no_ulid:
-        raise InvalidUlidError(
-            f"{no_ulid.message.rstrip('.')}. A cursor goes to a ULID, to a time with its "
-            "zone (2026-03-01T00:00:00Z), to earliest or to latest",
-            value=text,
-        ) from None
-
-
 def plan_moves(
-    source: FeedSource, consumer: str, feed: str, to: Destination, shards: Sequence[Shard] | None = None
+    source: FeedSource, consumer: str, feed: str, to: Position, shards: Sequence[Shard] | None = None
 ) -> list[PlannedMove]:
     """
     Say what it would mean to move a consumer's cursors; changes nothing.

@@ -19,10 +19,8 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors.cursors import VariableStore, compare, publish_rows, retrying, shell
 from airflow_changefeed.cursors.leases import leased
 from airflow_changefeed.cursors.move_plan import (
-    Destination,
     PlannedMove,
     go_back,
-    parse_destination,
     plan_moves,
     plan_reset,
 )
@@ -37,12 +35,10 @@ from airflow_changefeed.sources.base_cursors import CursorMove
 
 __all__ = (
     "HELD_TIMEOUT",
-    "Destination",
     "PlannedMove",
     "go_back",
     "is_of_events",
     "move_to",
-    "parse_destination",
     "plan_moves",
     "plan_reset",
 )

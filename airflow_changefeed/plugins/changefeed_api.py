@@ -12,10 +12,9 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.api_fastapi.logging.decorators import action_logging
 from fastapi import APIRouter, Body, Depends, HTTPException, Query
 
-from airflow_changefeed.core.consumer import MAX_REASON
+from airflow_changefeed.core.consumer import MAX_REASON, parse_position
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.core.feed import parse_shard
-from airflow_changefeed.cursors.moves import parse_destination
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.plugins.changefeed_access import (
     may_backfill,
@@ -194,7 +193,7 @@ async def planned_move(
 ) -> Row:
     """Return the effect of a move; changes nothing."""
     version = _named(resource_version, "resource_version")
-    destination = parse_destination(to.strip())
+    destination = parse_position(to.strip())
     return await ask_source(
         conn_id, lambda source: plan_move(source, consumer, feed, parse_shard(shard), destination, version)
     )
@@ -216,7 +215,7 @@ async def move(
 ) -> Row:
     """Move a cursor, if it has not changed since the user saw it."""
     version = _named(resource_version, "resource_version")
-    destination = parse_destination(to.strip())
+    destination = parse_position(to.strip())
     hook, by = ChangefeedHook(conn_id), user.get_name()
 
     def question(source: FeedSource) -> Row:

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from airflow_changefeed.core.consumer import Position
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.cursors.cursors import VariableStore
 from airflow_changefeed.cursors.move_plan import known_rows
-from airflow_changefeed.cursors.moves import Destination, PlannedMove, move_to, plan_moves
+from airflow_changefeed.cursors.moves import PlannedMove, move_to, plan_moves
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.plugins.changefeed_rows import Row, cursor_row, move_row
 from airflow_changefeed.sources.base import FeedSource
@@ -17,9 +18,7 @@ from airflow_changefeed.sources.base_versions import stale_cursor
 _HELD_TIMEOUT = 3.0
 
 
-def plan_move(
-    source: FeedSource, consumer: str, feed: str, shard: Shard, to: Destination, version: int
-) -> Row:
+def plan_move(source: FeedSource, consumer: str, feed: str, shard: Shard, to: Position, version: int) -> Row:
     """
     Return the effect of a move.
 
@@ -33,7 +32,7 @@ def make_move(
     source: FeedSource,
     variables: VariableStore,
     cursor: tuple[str, str, Shard],
-    to: Destination,
+    to: Position,
     version: int,
     *,
     by: str,
@@ -68,7 +67,7 @@ def make_move(
 
 
 def _plan(
-    source: FeedSource, consumer: str, feed: str, shard: Shard, to: Destination, version: int
+    source: FeedSource, consumer: str, feed: str, shard: Shard, to: Position, version: int
 ) -> PlannedMove:
     _check(_row(source, consumer, feed, shard), version)
     try:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from airflow_changefeed.cli.options.shared import action, conn_id, option, seen, shown
 from airflow_changefeed.cli.options.values import (
     attempts,
-    beginning,
     count,
     length,
+    position,
     seconds,
     shard,
     version,
@@ -111,7 +111,7 @@ def _create() -> ActionCommand:
         option(
             "--start",
             help="Where to begin: latest (default), earliest, a time with its zone, or after a ULID",
-            type=beginning,
+            type=position,
         ),
         *_settings(" (default: 10)", " (default)", " (default: 604800)"),
         *shown(),

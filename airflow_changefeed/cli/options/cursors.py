@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.cli.options.shared import PATH_CONN_ID_HELP, action, conn_id, option, shown
-from airflow_changefeed.cli.options.values import count, destination, row_version, shard
+from airflow_changefeed.cli.options.values import count, position, row_version, shard
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
@@ -56,7 +56,7 @@ def _set() -> ActionCommand:
             "--to",
             help="A ULID (continue after it), a time with its zone (continue with the events of that time), "
             "earliest (the first event that is not purged) or latest",
-            type=destination,
+            type=position,
             required=True,
         ),
         _shards("Shard whose cursor moves"),

@@ -8,52 +8,57 @@ Every ``airflow`` command imports this file, so each parser imports what it need
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
+from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from airflow_changefeed.exceptions import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from airflow_changefeed.core.consumer import Beginning
+    from airflow_changefeed.core.consumer import Position
     from airflow_changefeed.core.feed import Shard
     from airflow_changefeed.core.ulid import Ulid
-    from airflow_changefeed.cursors.move_plan import Destination
+
+_Value = TypeVar("_Value")
+
+
+def _parsed(parse: Callable[[str], _Value], text: str) -> _Value:
+    try:
+        return parse(text)
+    except InvalidArgumentError as problem:
+        raise ArgumentTypeError(problem.message) from None
 
 
 def time(text: str) -> datetime:
     """Parse a time."""
     from airflow_changefeed.core.times import parse_time
 
-    try:
-        return parse_time(text)
-    except InvalidArgumentError as problem:
-        raise ArgumentTypeError(problem.message) from None
+    return _parsed(parse_time, text)
 
 
 def shard(text: str) -> Shard:
     """Parse a shard."""
     from airflow_changefeed.core.feed import parse_shard
 
-    try:
-        return parse_shard(text)
-    except InvalidArgumentError as problem:
-        raise ArgumentTypeError(problem.message) from None
+    return _parsed(parse_shard, text)
 
 
-def position(text: str) -> Ulid:
+def position(text: str) -> Position:
+    """Parse a position: a ULID, a time, ``earliest`` or ``latest``."""
+    from airflow_changefeed.core.consumer import parse_position
+
+    return _parsed(parse_position, text)
+
+
+def after(text: str) -> Ulid:
     """Parse where to begin: after a ULID, or at a time."""
-    from airflow_changefeed.core.times import parse_time
+    from airflow_changefeed.core.consumer import Beginning
     from airflow_changefeed.core.ulid import Ulid
 
-    try:
-        return Ulid.floor(parse_time(text)).previous()
-    except InvalidArgumentError as no_time:
-        if not text.isalnum():
-            raise ArgumentTypeError(no_time.message) from None
-    try:
-        return Ulid.parse_text(text)
-    except InvalidArgumentError as no_ulid:
-        raise ArgumentTypeError(f"{no_ulid.message}; write a time as 2013-01-01T00:00:00Z") from None
+    found = position(text)
+    if isinstance(found, Beginning):
+        raise ArgumentTypeError(f"{text!r} is not a ULID or a time")
+    return found if isinstance(found, Ulid) else Ulid.floor(found).previous()
 
 
 def count(text: str) -> int:
@@ -88,29 +93,9 @@ def length(text: str) -> float:
     return value
 
 
-def beginning(text: str) -> Beginning | datetime | Ulid:
-    """Parse where a consumer begins."""
-    from airflow_changefeed.core.consumer import parse_beginning
-
-    try:
-        return parse_beginning(text)
-    except InvalidArgumentError as problem:
-        raise ArgumentTypeError(problem.message) from None
-
-
 def attempts(text: str) -> int | str:
     """Parse the maximum number of attempts; ``none`` for no limit."""
     return text if text == "none" else count(text)
-
-
-def destination(text: str) -> Destination:
-    """Parse the destination of a cursor."""
-    from airflow_changefeed.cursors.move_plan import parse_destination
-
-    try:
-        return parse_destination(text)
-    except InvalidArgumentError as problem:
-        raise ArgumentTypeError(problem.message) from None
 
 
 def version(text: str) -> int:

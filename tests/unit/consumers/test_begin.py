@@ -93,9 +93,9 @@ def test_a_start_in_the_future_or_beyond_the_feed_is_refused(shop: Shop) -> None
         shop.create(start=str(Ulid.MAX))
     with pytest.raises(CursorBeyondFeedError):
         shop.create(start=str(Ulid.floor(shop.source.now())))
-    with pytest.raises(InvalidArgumentError, match="cannot begin at"):
+    with pytest.raises(InvalidArgumentError, match="earliest or latest"):
         shop.create(start="yesterday")
-    with pytest.raises(InvalidArgumentError, match="cannot begin at"):
+    with pytest.raises(InvalidArgumentError, match="time zone"):
         shop.create(start="2026-03-01T00:00:00")
 
 

@@ -7,11 +7,11 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from airflow_changefeed.core.consumer import Beginning
+from airflow_changefeed.core.consumer import Beginning, Position, parse_position
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.cursors.moves import Destination, parse_destination, plan_moves
+from airflow_changefeed.cursors.moves import plan_moves
 from airflow_changefeed.exceptions import (
     ChangefeedError,
     ConsumerNotFoundError,
@@ -93,7 +93,7 @@ def test_a_plan_says_what_is_forgotten(source: SqliteFeedSource, variables: Vari
     ids=["ULID", "time", "fine time", "earliest", "latest"],
 )
 def test_a_cursor_goes_where_it_is_told(
-    source: SqliteFeedSource, exported: list[CursorRow], to: Destination, place: Ulid
+    source: SqliteFeedSource, exported: list[CursorRow], to: Position, place: Ulid
 ) -> None:
     """A ULID is where it then stands, a time is when it goes on; latest is the clock, not the last event."""
     assert [one.target for one in plan(source, to)] == [place, place]
@@ -136,7 +136,7 @@ def test_a_place_that_means_nothing_is_refused(
     exported: list[CursorRow],
     consumer: str,
     feed: str,
-    to: Destination,
+    to: Position,
     shards: list[int] | None,
     error: type[ChangefeedError],
     words: str,
@@ -165,12 +165,12 @@ def test_a_place_that_means_nothing_is_refused(
 def test_a_text_that_is_no_place_is_refused(text: str, error: type[ChangefeedError], words: str) -> None:
     """Not a ULID, of a wrong alphabet, beyond 128 bits, a time without zone."""
     with pytest.raises(error, match=words):
-        parse_destination(text)
+        parse_position(text)
 
 
 def test_texts_are_places() -> None:
     """In either case of letters."""
-    assert parse_destination(str(end_of(1)).lower()) == end_of(1)
-    assert parse_destination("2013-01-01T00:00:00Z") == START
-    assert parse_destination("earliest") is Beginning.EARLIEST
-    assert parse_destination("latest") is Beginning.LATEST
+    assert parse_position(str(end_of(1)).lower()) == end_of(1)
+    assert parse_position("2013-01-01T00:00:00Z") == START
+    assert parse_position("earliest") is Beginning.EARLIEST
+    assert parse_position("latest") is Beginning.LATEST
