@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
+from typing import ClassVar
 
 from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.core.cursor import CursorRow, check_consumer
@@ -313,6 +314,8 @@ class DeadLetter:
     :param resolved_at, resolved_by, note: when, by whom and why it was done or dropped; None before.
     """
 
+    ALSO_WRITTEN: ClassVar[tuple[str, ...]] = ("time",)
+
     number: int
     consumer: str
     feed: str
@@ -326,6 +329,11 @@ class DeadLetter:
     resolved_at: datetime | None = field(default=None)
     resolved_by: str | None = None
     note: str | None = None
+
+    @property
+    def time(self) -> datetime:
+        """Feed time of the event."""
+        return self.ulid.time
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,22 @@ class CursorRow:
         """The row as it is published."""
         return Cursor(self.ulid, self.resource_version, self.moved_at, self.moved_by)
 
+    def is_held(self, now: datetime) -> bool:
+        """Whether somebody holds the lease at a time of the database's."""
+        return self.lease_expires is not None and self.lease_expires > now
+
+    def lag(self, head: Ulid | None) -> float | None:
+        """
+        Return how far the cursor is behind the last event of its shard, in seconds of feed time.
+
+        Events in the outbox have no time yet and do not count.
+
+        :return: 0 at or after the last event; None for a cursor at the start of a shard that has events.
+        """
+        if head is None or self.ulid >= head:
+            return 0.0
+        return None if self.ulid == Ulid.MIN else (head.ms - self.ulid.ms) / 1000
+
 
 @dataclass(frozen=True)
 class CursorChange:

@@ -67,6 +67,11 @@ def format_time(time: datetime) -> str:
     return from_milliseconds(ms).isoformat(timespec=spec).replace("+00:00", "Z")
 
 
+def format_known(time: datetime | None) -> str | None:
+    """Write a time as :func:`format_time` does; None where there is none."""
+    return None if time is None else format_time(time)
+
+
 def format_compact(time: datetime) -> str:
     """Write a time for names of files and folders: ``20130101T000000Z``, or ``20130101T000000.250Z``."""
     return format_time(time).replace("-", "").replace(":", "")

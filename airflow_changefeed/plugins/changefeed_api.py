@@ -15,6 +15,7 @@ from fastapi import APIRouter, Body, Depends, HTTPException, Query
 from airflow_changefeed.core.consumer import MAX_REASON, parse_position
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.core.feed import parse_shard
+from airflow_changefeed.core.times import format_time
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.plugins.changefeed_access import (
     may_backfill,
@@ -25,7 +26,7 @@ from airflow_changefeed.plugins.changefeed_access import (
 )
 from airflow_changefeed.plugins.changefeed_connections import ConnId, Uses, ask_source
 from airflow_changefeed.plugins.changefeed_moves import make_move, plan_move, revoke
-from airflow_changefeed.plugins.changefeed_rows import Row, change_row, feed_row, shard_row, time
+from airflow_changefeed.plugins.changefeed_rows import Row, change_row, feed_row, shard_row
 from airflow_changefeed.plugins.changefeed_troubles import troubles_of
 from airflow_changefeed.plugins.changefeed_uses import configured
 from airflow_changefeed.plugins.changefeed_windows import backfill_dates, windows_of
@@ -74,7 +75,7 @@ async def feeds(
         found = source.overview(names[first : first + count], shards=SUMMED_SHARDS)
         now = source.now()
         return {
-            "at": time(now),
+            "at": format_time(now),
             "total": len(names),
             "first": first,
             "feeds": [feed_row(one, allows, now) for one in found],
@@ -97,7 +98,7 @@ async def one_feed(
         (found,) = source.overview([feed], first_shard=first, shards=count)
         now = source.now()
         return {
-            "at": time(now),
+            "at": format_time(now),
             "first": first,
             **feed_row(found, _allows(user, source), now),
             "shards": [shard_row(one, now) for one in found.shards],
@@ -135,7 +136,8 @@ async def waiters(conn_id: ConnId, feed: str) -> Row:
         found: dict[str, list[Row]] = {}
         for lease in source.leases(feed):
             found.setdefault(
-                lease.consumer, [{"name": one.name, "since": time(one.since)} for one in lease.waiters]
+                lease.consumer,
+                [{"name": one.name, "since": format_time(one.since)} for one in lease.waiters],
             )
         return {"waiters": found}
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.consumer import COUNTED, ConsumerPosition, FeedOverview, ShardOverview
 from airflow_changefeed.core.cursor import CursorChange, CursorRow
 from airflow_changefeed.core.feed import shard_text
-from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.times import format_known, format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors.move_plan import PlannedMove
 
@@ -35,7 +36,7 @@ def feed_row(found: FeedOverview, may_change: MayChange, now: datetime) -> Row:
         "shard_count": found.shard_count,
         "shards_counted": len(shards),
         "head": position(max(heads, default=None)),
-        "sealed_until": time(found.info.sealed_until),
+        "sealed_until": format_known(found.info.sealed_until),
         "waiting": waiting,
         "waiting_or_more": any(one.waiting >= COUNTED for one in shards),
         "consumers": [consumer_row(name, found, may_change, now) for name in _consumers(found)],
@@ -53,7 +54,7 @@ def consumer_row(name: str, found: FeedOverview, may_change: MayChange, now: dat
     own = [
         (one, position) for one in found.shards for position in one.consumers if position.row.consumer == name
     ]
-    lags = [lag(position.row.ulid, one.status.head) for one, position in own]
+    lags = [position.row.lag(one.status.head) for one, position in own]
     return {
         "consumer": name,
         "is_of_events": settings is not None,
@@ -65,7 +66,7 @@ def consumer_row(name: str, found: FeedOverview, may_change: MayChange, now: dat
         "behind_or_more": any(position.behind >= COUNTED for _, position in own),
         # None: a cursor is at the start of a shard that has events.
         "lag_seconds": None if None in lags else max((seconds for seconds in lags if seconds), default=0.0),
-        "held": sum(_is_held(position.row, now) for _, position in own),
+        "held": sum(position.row.is_held(now) for _, position in own),
         "may_change": may_change(name, found.info.name),
     }
 
@@ -75,9 +76,9 @@ def shard_row(found: ShardOverview, now: datetime) -> Row:
     status = found.status
     return {
         "shard": shard_text(status.shard),
-        "high_water": time(status.high_water),
+        "high_water": format_time(status.high_water),
         "head": position(status.head),
-        "sealed_until": time(status.sealed_until),
+        "sealed_until": format_known(status.sealed_until),
         "purged_upto": position(status.purged_upto),
         "waiting": found.waiting,
         "waiting_or_more": found.waiting >= COUNTED,
@@ -90,44 +91,25 @@ def _position_row(position: ConsumerPosition, head: Ulid | None, now: datetime) 
         **cursor_row(position.row, now),
         "behind": position.behind,
         "behind_or_more": position.behind >= COUNTED,
-        "lag_seconds": lag(position.row.ulid, head),
+        "lag_seconds": position.row.lag(head),
     }
 
 
 def cursor_row(row: CursorRow, now: datetime) -> Row:
     """Return a cursor."""
-    expires = row.lease_expires
+    plain = encode(row)
+    del plain["frontier"], plain["ack"]
     return {
-        "consumer": row.consumer,
-        "shard": shard_text(row.shard),
+        **plain,
         "cursor": position(row.ulid),
-        "resource_version": row.resource_version,
-        "moved_at": time(row.moved_at),
-        "moved_by": row.moved_by,
         "ahead": len(row.frontier.ahead),
-        "lease_holder": row.lease_holder,
-        "fencing_token": row.fencing_token,
-        "lease_expires": time(expires),
-        "lease_is_held": _is_held(row, now),
+        "lease_is_held": row.is_held(now),
     }
-
-
-def _is_held(row: CursorRow, now: datetime) -> bool:
-    return row.lease_expires is not None and row.lease_expires > now
 
 
 def change_row(change: CursorChange) -> Row:
     """Return an entry of a cursor's history."""
-    return {
-        "number": change.number,
-        "shard": shard_text(change.shard),
-        "before": position(change.before),
-        "after": position(change.after),
-        "resource_version": change.resource_version,
-        "at": time(change.at),
-        "by": change.by,
-        "why": change.why,
-    }
+    return {**encode(change), "before": position(change.before), "after": position(change.after)}
 
 
 def move_row(move: PlannedMove) -> Row:
@@ -149,19 +131,3 @@ def position(ulid: Ulid | None) -> Row | None:
     if ulid is None or ulid == Ulid.MIN:
         return None
     return {"ulid": str(ulid), "time": format_time(ulid.time)}
-
-
-def time(value: datetime | None) -> str | None:
-    """Format a time."""
-    return None if value is None else format_time(value)
-
-
-def lag(cursor: Ulid, head: Ulid | None) -> float | None:
-    """
-    Return how far a cursor is behind the last event of its shard, in seconds of feed time.
-
-    :return: None for a cursor at the start of a shard that has events.
-    """
-    if head is None or cursor >= head:
-        return 0.0
-    return None if cursor == Ulid.MIN else (head.ms - cursor.ms) / 1000

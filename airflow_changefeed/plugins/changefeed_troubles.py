@@ -10,9 +10,10 @@ from operator import attrgetter
 from airflow_changefeed.core.capture import CaptureGap
 from airflow_changefeed.core.consumer import DeadLetter
 from airflow_changefeed.core.feed import shard_text
+from airflow_changefeed.core.times import format_known, format_time
 from airflow_changefeed.cursors.cursors import CONN_ID, shell
 from airflow_changefeed.exceptions import CaptureNotFoundError
-from airflow_changefeed.plugins.changefeed_rows import MayChange, Row, position, time
+from airflow_changefeed.plugins.changefeed_rows import MayChange, Row, position
 from airflow_changefeed.plugins.changefeed_uses import without_secrets
 from airflow_changefeed.sources.base import FeedSource
 
@@ -66,8 +67,8 @@ def _gap_row(gap: CaptureGap) -> Row:
         "number": gap.number,
         "table": gap.table,
         "reason": gap.reason,
-        "found_at": time(gap.found_at),
-        "after": time(gap.after),
+        "found_at": format_time(gap.found_at),
+        "after": format_known(gap.after),
     }
 
 
@@ -78,6 +79,6 @@ def _dead_letter_row(dead_letter: DeadLetter, *, with_reason: bool) -> Row:
         "event": position(dead_letter.ulid),
         "state": dead_letter.state.value,
         "attempts": dead_letter.attempts,
-        "parked_at": time(dead_letter.parked_at),
+        "parked_at": format_time(dead_letter.parked_at),
         "reason": without_secrets(dead_letter.reason)[:_REASON] if with_reason else None,
     }

@@ -24,9 +24,8 @@ from airflow_changefeed.exceptions import InvalidArgumentError
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from datetime import datetime
 
-    from airflow_changefeed.core.capture import CaptureGap, CaptureInfo
+    from airflow_changefeed.core.capture import CaptureInfo
     from airflow_changefeed.sources.base import FeedSource
 
 #: Exit status of a check that found an open gap.
@@ -222,7 +221,7 @@ def check(args: Namespace) -> None:
     with open_feeds(args.conn_id) as source:
         names = [info.name for info in source.captures()] if args.name is None else [args.name]
         found = [gap for name in names for gap in source.check_capture(name)]
-        show([gap_row(gap) for gap in found], args.output, _open)
+        show([encode(gap) for gap in found], args.output, _open)
         echo(f"Captures: {len(names)}; open gaps: {len(found)}")
         if found:
             echo("Their feeds cannot be sealed until you resolve them: airflow changefeed capture resolve")
@@ -243,7 +242,7 @@ def resolve(args: Namespace) -> None:
                 f"capture {args.name!r} is disabled and cannot record rows; enable it first, or omit --resync"
             )
         if args.resource_version is None and not args.yes:
-            show([gap_row(gap) for gap in before.gaps], "table", _open, on_error=True)
+            show([encode(gap) for gap in before.gaps], "table", _open, on_error=True)
         question = _resolving(before, resync=args.resync)
         version = seen_version(args, before.resource_version, question, "Nothing was resolved")
         info = source.resolve_capture(
@@ -269,7 +268,7 @@ def gaps(args: Namespace) -> None:
     with open_feeds(args.conn_id) as source:
         names = [info.name for info in source.captures()] if args.name is None else [args.name]
         found = [gap for name in names for gap in source.capture_gaps(name)]
-        show([gap_row(gap) for gap in found], args.output)
+        show([encode(gap) for gap in found], args.output)
         echo(f"Captures: {len(names)}; gaps: {len(found)}")
 
 
@@ -282,28 +281,9 @@ def capture_row(info: CaptureInfo) -> Row:
         "resource_version": info.resource_version,
         "whole_tables": [name for name, table in info.shape.tables.items() if table.is_whole],
         "drift": list(info.drift),
-        "open_gaps": [gap_row(gap) for gap in info.gaps],
+        "open_gaps": [encode(gap) for gap in info.gaps],
         "spec": encode(info.spec),
     }
-
-
-def gap_row(gap: CaptureGap) -> Row:
-    """Return a gap as a JSON object."""
-    return {
-        "number": gap.number,
-        "capture": gap.capture,
-        "table": gap.table,
-        "reason": gap.reason,
-        "found_at": format_time(gap.found_at),
-        "after": _time(gap.after),
-        "resolved_at": _time(gap.resolved_at),
-        "resolved_by": gap.resolved_by,
-        "note": gap.note,
-    }
-
-
-def _time(time: datetime | None) -> str | None:
-    return None if time is None else format_time(time)
 
 
 def _short(row: Row) -> Row:

@@ -19,15 +19,15 @@ from airflow_changefeed.cli.command import (
     show,
     ulid_values,
 )
+from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, OnPoison, Outcome
 from airflow_changefeed.core.feed import shard_text
-from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.times import format_known, format_time
 from airflow_changefeed.cursors.cursors import some
 from airflow_changefeed.exceptions import ConsumerNotFoundError, InvalidArgumentError, ShardNotFoundError
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from datetime import datetime
 
     from airflow_changefeed.core.consumer import ConsumerInfo, Invocation, LeaseInfo
     from airflow_changefeed.core.cursor import CursorRow
@@ -116,7 +116,7 @@ def _seen_lease(source: FeedSource, args: Namespace) -> int:
             "nothing to revoke"
         )
     if not args.yes:
-        until = None if row.lease_expires is None else format_time(row.lease_expires)
+        until = format_known(row.lease_expires)
         ask(
             f"Revoke the lease of {row.lease_holder} on shard {shard_text(args.shard)} (fencing token "
             f"{row.fencing_token}, until {until})?",
@@ -185,13 +185,8 @@ def _check_known(source: FeedSource, consumer: str, feed: str | None) -> None:
 
 def consumer_row(info: ConsumerInfo) -> Row:
     """Return a consumer as a JSON object."""
-    spec = info.spec
     return {
-        "consumer": spec.consumer,
-        "feed": spec.feed,
-        "max_attempts": spec.max_attempts,
-        "on_poison": spec.on_poison.value,
-        "keep_log": spec.keep_log.total_seconds(),
+        **encode(info.spec),
         "created_at": format_time(info.created_at),
         "created_by": info.created_by,
         "resource_version": info.resource_version,
@@ -214,8 +209,8 @@ def lease_row(lease: LeaseInfo) -> Row:
         "feed": lease.feed,
         "shard": shard_text(lease.shard),
         "holder": lease.holder,
-        "since": _time(lease.since),
-        "expires": _time(lease.expires),
+        "since": format_known(lease.since),
+        "expires": format_known(lease.expires),
         "fencing_token": lease.token,
         "waiters": [f"{waiter.name} since {format_time(waiter.since)}" for waiter in lease.waiters],
     }
@@ -237,7 +232,3 @@ def invocation_row(one: Invocation) -> Row:
         "holder": one.holder,
         "fencing_token": one.fencing_token,
     }
-
-
-def _time(time: datetime | None) -> str | None:
-    return None if time is None else format_time(time)

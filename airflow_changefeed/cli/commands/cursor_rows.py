@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.cli.command import Row, ulid_values
+from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.consumer import COUNTED
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.times import format_time
@@ -28,21 +29,15 @@ def cursor_row(row: CursorRow, behind: int | None, state: VariableState | None) 
     :param behind: number of events after the cursor; None if the feed does not have the shard.
     :param state: of the Variable; None for a consumer, which has none.
     """
+    plain = encode(row)
+    del plain["frontier"], plain["ack"]
     return {
-        "consumer": row.consumer,
-        "feed": row.feed,
-        "shard": shard_text(row.shard),
+        **plain,
         **ulid_values("cursor", row.ulid),
         **ulid_values("start", row.frontier.start),
         **ulid_values("ack", row.ack),
-        "resource_version": row.resource_version,
-        "moved_at": format_time(row.moved_at),
-        "moved_by": row.moved_by,
         "behind": behind,
         "missing": [_range(gap) for gap in row.frontier.missing()],
-        "lease_holder": row.lease_holder,
-        "lease_expires": None if row.lease_expires is None else format_time(row.lease_expires),
-        "fencing_token": row.fencing_token,
         "variable": None if state is None else state.kind.value,
     }
 
@@ -64,14 +59,9 @@ def move_row(move: PlannedMove) -> Row:
 def change_row(change: CursorChange) -> Row:
     """Return a change as a JSON object."""
     return {
-        "number": change.number,
-        "shard": shard_text(change.shard),
-        "at": format_time(change.at),
-        "by": change.by,
+        **encode(change),
         **ulid_values("before", change.before),
         **ulid_values("after", change.after),
-        "resource_version": change.resource_version,
-        "why": change.why,
     }
 
 

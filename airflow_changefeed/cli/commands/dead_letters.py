@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from airflow.utils.platform import getuser
 
 from airflow_changefeed.cli.command import Row, ask, command, echo, open_feeds, show
+from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.consumer import DeadLetterState
-from airflow_changefeed.core.feed import shard_text
-from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import DeadLetterError
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def list_dead_letters(args: Namespace) -> None:
     """Show dead letters."""
     with open_feeds(args.conn_id) as source:
         found = source.dead_letters(args.feed, args.consumer, is_open=not args.all)
-        show([dead_letter_row(dead_letter) for dead_letter in found], args.output, _short)
+        show([encode(dead_letter) for dead_letter in found], args.output, _short)
         echo(f"Dead letters: {len(found)}; open: {sum(dead_letter.state.is_open for dead_letter in found)}")
 
 
@@ -39,7 +38,7 @@ def retry(args: Namespace) -> None:
             source.resolve_dead_letter(dead_letter.number, DeadLetterState.RETRY, by=getuser())
             for dead_letter in dead_letters
         ]
-        show([dead_letter_row(dead_letter) for dead_letter in found], args.output, _short)
+        show([encode(dead_letter) for dead_letter in found], args.output, _short)
         names = sorted({dead_letter.consumer for dead_letter in found})
         echo(f"The next run of {', '.join(names)} retries {len(found)} events")
 
@@ -50,9 +49,7 @@ def drop(args: Namespace) -> None:
     with open_feeds(args.conn_id) as source:
         dead_letters = _open(source, args.number)
         if not args.yes:
-            show(
-                [dead_letter_row(dead_letter) for dead_letter in dead_letters], "table", _short, on_error=True
-            )
+            show([encode(dead_letter) for dead_letter in dead_letters], "table", _short, on_error=True)
             ask(f"Discard {len(dead_letters)} events?", "Nothing was dropped")
         found = [
             source.resolve_dead_letter(
@@ -60,7 +57,7 @@ def drop(args: Namespace) -> None:
             )
             for dead_letter in dead_letters
         ]
-        show([dead_letter_row(dead_letter) for dead_letter in found], args.output, _short)
+        show([encode(dead_letter) for dead_letter in found], args.output, _short)
         echo(f"Dropped {len(found)} dead letters")
 
 
@@ -77,26 +74,6 @@ def _open(source: FeedSource, numbers: Sequence[int]) -> list[DeadLetter]:
     if problems:
         raise DeadLetterError(f"{'; '.join(problems)}. Nothing was changed", problems=problems)
     return [dead_letters[number] for number in wanted]
-
-
-def dead_letter_row(dead_letter: DeadLetter) -> Row:
-    """Return a dead letter as a JSON object."""
-    return {
-        "number": dead_letter.number,
-        "consumer": dead_letter.consumer,
-        "feed": dead_letter.feed,
-        "shard": shard_text(dead_letter.shard),
-        "ulid": str(dead_letter.ulid),
-        "time": format_time(dead_letter.ulid.time),
-        "state": dead_letter.state.value,
-        "attempts": dead_letter.attempts,
-        "reason": dead_letter.reason,
-        "parked_at": format_time(dead_letter.parked_at),
-        "parked_by": dead_letter.parked_by,
-        "resolved_at": None if dead_letter.resolved_at is None else format_time(dead_letter.resolved_at),
-        "resolved_by": dead_letter.resolved_by,
-        "note": dead_letter.note,
-    }
 
 
 def _short(row: Row) -> Row:

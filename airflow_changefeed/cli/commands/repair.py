@@ -9,13 +9,13 @@ from airflow.utils.platform import getuser
 
 from airflow_changefeed.cli.command import Row, command, echo, open_feeds, seen_version, show
 from airflow_changefeed.core.capture import RepairWay
-from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.codec import encode
 from airflow_changefeed.exceptions import InvalidArgumentError
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_changefeed.core.capture import CaptureRepair, UnexportableValue
+    from airflow_changefeed.core.capture import UnexportableValue
 
 #: Exit status if such values were found.
 _FOUND = 1
@@ -51,11 +51,11 @@ def repair(args: Namespace) -> None:
             echo(f"All such values of capture {args.name} can be exported; nothing was repaired")
             return
         if args.resource_version is None and not args.yes:
-            show([repair_row(one) for one in planned], "table", _short_value, on_error=True)
+            show([encode(one) for one in planned], "table", _short_value, on_error=True)
         question = f"Repair {len(planned)} recorded values of capture {args.name}?"
         version = seen_version(args, version, question, "Nothing was repaired")
         done = source.repair_capture(args.name, way, value, resource_version=version, **chosen)
-        show([repair_row(one) for one in done], args.output, _short_value)
+        show([encode(one) for one in done], args.output, _short_value)
         echo(f"Repaired {len(done)} recorded values of capture {args.name}")
 
 
@@ -74,7 +74,7 @@ def list_repairs(args: Namespace) -> None:
     with open_feeds(args.conn_id) as source:
         names = [info.name for info in source.captures()] if args.name is None else [args.name]
         found = [one for name in names for one in source.capture_repairs(name)]
-        show([repair_row(one) for one in found], args.output, _short_value)
+        show([encode(one) for one in found], args.output, _short_value)
         echo(f"Captures: {len(names)}; repaired values: {len(found)}")
 
 
@@ -90,23 +90,6 @@ def _unexportable(value: UnexportableValue) -> Row:
         "expected": value.expected,
         "found": value.found,
         "value": value.literal,
-    }
-
-
-def repair_row(repair: CaptureRepair) -> Row:
-    """Return a repair as a JSON object."""
-    return {
-        "number": repair.number,
-        "capture": repair.capture,
-        "event": repair.event,
-        "table": repair.table,
-        "image": repair.image,
-        "column": repair.column,
-        "before": repair.before,
-        "after": repair.after,
-        "repaired_at": format_time(repair.repaired_at),
-        "repaired_by": repair.repaired_by,
-        "note": repair.note,
     }
 
 

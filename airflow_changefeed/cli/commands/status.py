@@ -17,7 +17,7 @@ from airflow_changefeed.cli.command import (
     ulid_values,
 )
 from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
-from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.times import format_known, format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ChangefeedError
 
@@ -107,7 +107,7 @@ def _shard_values(state: ShardStatus | None) -> Row:
         return dict.fromkeys(_SHARD_VALUES)
     return {
         "high_water": format_time(state.high_water),
-        "sealed_until": _time(state.sealed_until),
+        "sealed_until": format_known(state.sealed_until),
         **ulid_values("head", state.head),
         **ulid_values("purged_upto", _moved(state.purged_upto)),
         "has_outbox": state.has_outbox,
@@ -120,37 +120,20 @@ def _consumer_values(row: CursorRow | None, head: Ulid | None, now: datetime) ->
     return {
         "consumer": row.consumer,
         **ulid_values("cursor", _moved(row.ulid)),
-        "lag_seconds": lag(row.ulid, head),
+        "lag_seconds": row.lag(head),
         **ulid_values("ack", _moved(row.ack)),
         "moved_at": format_time(row.moved_at),
         "moved_by": row.moved_by,
         "resource_version": row.resource_version,
         "lease_holder": row.lease_holder,
-        "lease_expires": _time(row.lease_expires),
-        "lease_is_held": row.lease_expires is not None and row.lease_expires > now,
+        "lease_expires": format_known(row.lease_expires),
+        "lease_is_held": row.is_held(now),
     }
-
-
-def lag(cursor: Ulid, head: Ulid | None) -> float | None:
-    """
-    Return how far a cursor is behind the last event of the feed, in seconds of feed time.
-
-    Events in the outbox have no time yet and do not count.
-
-    :return: 0 at or after the last event; None for a cursor at the start of a feed that has events.
-    """
-    if head is None or cursor >= head:
-        return 0.0
-    return None if cursor == Ulid.MIN else (head.ms - cursor.ms) / 1000
 
 
 def _moved(ulid: Ulid | None) -> Ulid | None:
     """Return None for the start of the feed, where there is no event."""
     return None if ulid == Ulid.MIN else ulid
-
-
-def _time(time: datetime | None) -> str | None:
-    return None if time is None else format_time(time)
 
 
 def _short(row: Row) -> Row:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from airflow_changefeed.cli.commands.capture import gap_row
 from airflow_changefeed.core.capture import (
     CaptureGap,
     CaptureSpec,
@@ -412,7 +411,7 @@ def test_a_gap_is_shown_with_all_that_is_known_of_it() -> None:
     """Times are UTC texts, null where there is none."""
     time = datetime(2026, 1, 1, tzinfo=timezone.utc)
     gap = CaptureGap(7, CAPTURE, "shop.Order", "a trigger was off", time, None, time, "me", "seen")
-    assert gap_row(gap) == {
+    assert encode(gap) == {
         "number": 7,
         "capture": CAPTURE,
         "table": "shop.Order",

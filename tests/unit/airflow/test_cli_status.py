@@ -8,10 +8,8 @@ import sqlite3
 from contextlib import closing
 from datetime import timedelta
 
-import pytest
 import yaml
 
-from airflow_changefeed.cli.commands.status import lag
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
@@ -105,22 +103,6 @@ def test_a_feed_that_is_broken_does_not_hide_the_others(commands: Commands, data
     assert commands.run("status", "-o", "json") == 2
     assert {row["feed"] for row in json.loads(commands.out)} == {FEED}
     assert "FeedSetupError: feed 'nyc.Lost' has lost its event table" in commands.err
-
-
-@pytest.mark.parametrize(
-    ("cursor", "head", "seconds"),
-    [
-        (Ulid.MIN, None, 0),
-        (Ulid.floor(NOON), Ulid.floor(NOON), 0),
-        (Ulid.floor(NOON), Ulid.floor(START), 0),
-        (Ulid.floor(START), Ulid.floor(NOON), 43_200),
-        (Ulid.MIN, Ulid.floor(NOON), None),
-    ],
-    ids=["empty", "at the head", "beyond it", "behind", "at the start"],
-)
-def test_lag_is_feed_time_to_the_last_event(cursor: Ulid, head: Ulid | None, seconds: float | None) -> None:
-    """A cursor at the start has no time of its own."""
-    assert lag(cursor, head) == seconds
 
 
 def test_seal_takes_the_present_time(commands: Commands, source: SqliteFeedSource) -> None:

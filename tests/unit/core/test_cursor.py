@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from hypothesis import given
@@ -39,6 +39,7 @@ _documents = st.builds(
 )
 OTHER = "91bc0d22-0000-4000-8000-c0ffee000002"
 _TIME = datetime(2013, 1, 1, tzinfo=timezone.utc)
+_NOON = _TIME + timedelta(hours=12)
 _ONE = CursorDocument(
     "export", "nyc.Flight", {1: Cursor(Ulid.floor(_TIME), 7, _TIME, "run")}, database=DATABASE
 )
@@ -63,6 +64,23 @@ def test_a_row_is_published_as_its_frontiers_end(
     document = CursorDocument.of_rows(DatabaseIdentity(DATABASE, "fork"), "export", "nyc.Flight", [row])
     assert document.shards == {3: Cursor(frontier.upto, version, at, by)}
     assert (document.database, document.recovery_fork) == (DATABASE, "fork")
+
+
+@pytest.mark.parametrize(
+    ("cursor", "head", "seconds"),
+    [
+        (Ulid.MIN, None, 0),
+        (Ulid.floor(_NOON), Ulid.floor(_NOON), 0),
+        (Ulid.floor(_NOON), Ulid.floor(_TIME), 0),
+        (Ulid.floor(_TIME), Ulid.floor(_NOON), 43_200),
+        (Ulid.MIN, Ulid.floor(_NOON), None),
+    ],
+    ids=["empty", "at the head", "beyond it", "behind", "at the start"],
+)
+def test_lag_is_feed_time_to_the_last_event(cursor: Ulid, head: Ulid | None, seconds: float | None) -> None:
+    """A cursor at the start has no time of its own."""
+    row = CursorRow("c", "f", 0, Frontier.beginning(cursor), 1, _TIME, "run")
+    assert row.lag(head) == seconds
 
 
 @given(_documents)
