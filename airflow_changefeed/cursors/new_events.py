@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look whether feeds have news for consumers; the one way behind the sensor, and behind its trigger."""
+"""Polls: whether feeds have new events for consumers. Both the sensor and its trigger ask here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Watch:
     What somebody waits for.
 
     :param shards: None for all.
-    :param window_end: exclusive end of the window that is waited for; None waits for news alone.
+    :param window_end: exclusive end of the window that is waited for; None waits for new events alone.
     """
 
     feed: str
@@ -31,9 +31,9 @@ class Watch:
 @dataclass(frozen=True)
 class PollResult:
     """
-    What a look at a feed found.
+    What a poll of a feed found.
 
-    :param news: the shards with events beyond the consumer's cursor, in the feed or waiting in the outbox.
+    :param new_events: by shard, where events are beyond the consumer's cursor, in the feed or the outbox.
     :param after: the consumer's cursors, exclusive; a shard left out has none, or never had an event.
     :param has_ended: whether the window asked about is over, by the database's clock; False without a window.
     """
@@ -44,11 +44,11 @@ class PollResult:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is something to export: news, or a window that nothing can come into any more."""
+        """Whether there is something to export: new events, or a window that is over."""
         return bool(self.new_events) or self.has_ended
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return the news as JSON values: shard to ``after``, ``head`` (None: in the outbox), ``outbox``."""
+        """Return JSON values: shard to ``after``, ``head`` (None: in the outbox), ``outbox``."""
         return {
             shard_text(shard): {
                 "after": str(self.after.get(shard, Ulid.MIN)),
@@ -67,10 +67,10 @@ def poll(
     window_end: datetime | None = None,
 ) -> PollResult:
     """
-    Look for news without writing: one statement for all shards, at a cost that does not grow with the feed.
+    Look for new events without writing: one statement for all shards, whose cost does not grow with the feed.
 
     :param shards: None for all.
-    :param window_end: exclusive end of the window that is waited for; None waits for news alone.
+    :param window_end: exclusive end of the window that is waited for; None waits for new events alone.
     :raises FeedNotFoundError: the database has no such feed; terminal.
     :raises ShardNotFoundError: a shard that never had an event was named, and its window has ended; terminal.
     """
@@ -82,9 +82,9 @@ def poll(
 
 def poll_many(source: FeedReader, watches: Sequence[Watch]) -> list[PollResult | Exception]:
     """
-    Look for the news of many by one question, as :func:`look` does for one.
+    Look for the new events of many consumers at once, as :func:`poll` does for one.
 
-    :return: what was found, or what :func:`look` would raise, in the order of the watches.
+    :return: what was found, or what :func:`poll` would raise, in the order of the watches.
     :raises ConnectionNotUsableError: there is no way into the database; terminal.
     :raises SourceUnavailableError: the database did not answer; transient.
     """

@@ -25,7 +25,7 @@ from airflow_changefeed.sources.base_cursors import CursorMove
 
 #: Seconds to wait for a lease: a run that moves its cursor ends sooner, a batch that runs does not.
 HELD_TIMEOUT = 10.0
-_WHY = "batches were taken out of the output"
+_WHY = "batches were removed from the output"
 
 
 def removal_command(feed: str, path: str) -> str:
@@ -56,7 +56,7 @@ def check_removable(source: FeedSource, feed: str, batches: Sequence[Manifest]) 
         if upto is not None and upto > _filled(batch).after:
             raise PurgedError(
                 f"feed {feed!r}: events of batch {batch.unit} were purged up to {upto}, so its files are the "
-                "only copy and windows cannot bring them again. Nothing was taken out: export windows into "
+                "only copy and windows cannot export them again. Nothing was removed: export windows into "
                 "another path",
                 feed=feed,
                 shard=batch.unit.shard,

@@ -168,9 +168,9 @@ def _files_of(store: ExportStore, shard: Shard, range_: UlidRange) -> list[UnitF
             position = manifest.unit.range.upto
     if position != range_.upto:
         raise ManifestError(
-            f"shard {shard_text(shard)} of feed {store.feed!r} was told as complete from "
-            f"{format_time(start)} to {format_time(end)}, but has no unit below {store.path} that begins "
-            f"after {position} any more: export it again",
+            f"shard {shard_text(shard)} of feed {store.feed!r} was reported complete from "
+            f"{format_time(start)} to {format_time(end)}, but has no unit below {store.path} that "
+            f"begins after {position}: export it again",
             feed=store.feed,
         )
     return found

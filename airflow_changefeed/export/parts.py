@@ -108,7 +108,7 @@ def write_parts(
             # Uploads are unseen until they are completed, so they go where the files stay.
             unit = parse_unit(shard, part["folder"].rpartition("/")[2])
             if unit is None:
-                raise InvalidArgumentError(f"{part['folder']} names no unit")
+                raise InvalidArgumentError(f"{part['folder']} is not the name of a unit")
             folder = layout.placed(unit, attempt)
         for facts, upload in write_part(
             source,

@@ -113,8 +113,8 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
     :raises LockTimeoutError: a writer or drain holds a lock longer than the lock timeout; transient.
     :raises ForeignOutputError: the path holds the export of another feed, or of another database.
     :raises OutputNotWritableError: the path cannot be written.
-    :raises OutputError: the output holds units that overlap the planned ones in part: it was cut in another
-        way.
+    :raises OutputError: the output holds units that overlap the planned ones, with other
+        boundaries.
     :raises CursorBeyondFeedError: the consumer's cursor lies beyond a shard's high-water time.
     :raises SealLostError: the output reaches beyond what the feed is sealed until.
     """
@@ -282,14 +282,13 @@ def _check_cut(store: ExportStore, units: Sequence[ExportUnit]) -> None:
                 batches += others[position].window is None and unit.window is not None
     if problems:
         remedy = (
-            "A batch among windows is in the way of those around it. See it, and take it out: "
+            "A batch blocks the windows around it. See it, and remove it: "
             f"{removal_command(store.feed, store.path)}"
             if batches
-            else "Use the unit that the output was made with, or another path; a batch continues at the end "
-            "of the last one"
+            else "Use the unit of the output, or another path; a batch starts where the last one ends"
         )
         raise OutputError(
-            f"{store.layout.data} holds units of feed {store.feed!r} that are cut in another way, so readers "
+            f"{store.layout.data} holds units of feed {store.feed!r} with other boundaries, so readers "
             f"would get rows twice: {'; '.join(problems[:3])}. {remedy}",
             path=store.path,
         )

@@ -28,8 +28,7 @@ def describe_sqlite(connection: Connection) -> dict[str, Any]:
     path = "/".join(filter(None, [host, schema])) if host else f"/{schema.lstrip('/')}" if schema else ""
     if not path:
         raise ConnectionNotUsableError(
-            f"connection {connection.conn_id!r} of type sqlite names no file: put its path into the field "
-            "host",
+            f"connection {connection.conn_id!r} of type sqlite has no file: put its path into the field host",
             conn_id=connection.conn_id,
         )
     # A Spark job may run in another folder than this process.

@@ -41,7 +41,7 @@ def partition_window(context: Mapping[str, Any]) -> Window | None:
         )
     if _next(timetable, date - _TICK) != date:
         raise InvalidWindowError(
-            f"this run's partition begins at {format_time(date)}, which is no partition of its DAG's "
+            f"this run's partition begins at {format_time(date)}, which is not a partition of its DAG's "
             f"schedule {timetable.expression!r}: trigger it with a partition key that is one, or {_EXPLICIT}"
         )
     return Window(date, _next(timetable, date))

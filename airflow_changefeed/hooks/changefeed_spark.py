@@ -70,19 +70,19 @@ class ChangefeedSparkSubmitHook(SparkSubmitHook):
         """
         if self.master == "spark://":
             raise SparkEnvironmentError(
-                f"Spark connection {self._conn_id!r} names no master: put one into the field host, for "
+                f"Spark connection {self._conn_id!r} has no master: put one into the field host, for "
                 "example local[*] or spark://host:7077"
             )
         if self._connection["deploy_mode"] == "cluster":
             raise SparkEnvironmentError(
-                f"Spark connection {self._conn_id!r} says deploy mode cluster, but an export's plan and "
+                f"Spark connection {self._conn_id!r} has deploy mode cluster, but an export's plan and "
                 "connection lie on the worker: use deploy mode client"
             )
         env = {**os.environ, **(self._env_vars or {})}
         binary = str(self._connection["spark_binary"])
         if shutil.which(binary, path=search_path(env)) is None:
             raise SparkEnvironmentError(
-                f"{binary} is neither on PATH nor beside {sys.executable}: install pyspark where the task "
+                f"{binary} is not on PATH or beside {sys.executable}: install pyspark where the task "
                 "runs, or put Spark's bin folder on PATH"
             )
         # In client mode the driver runs here, wherever the master is.
@@ -143,7 +143,7 @@ def kubernetes_named() -> Iterator[None]:
         if error.name != "kube_client":
             raise
         raise SparkEnvironmentError(
-            "Spark on Kubernetes needs Airflow's provider of Kubernetes, which is missing: install it with: "
+            "Spark on Kubernetes needs Airflow's Kubernetes provider, which is not installed. Run: "
             "pip install apache-airflow-providers-cncf-kubernetes"
         ) from None
 
@@ -189,7 +189,7 @@ def check_java(env: Mapping[str, Any]) -> int:
     found = shutil.which(java, path=env.get("PATH"))
     if found is None:
         raise SparkEnvironmentError(
-            f"Spark needs Java, and there is none ({java}): {_INSTALL_JAVA}", java=java
+            f"Spark needs Java, which was not found ({java}): {_INSTALL_JAVA}", java=java
         )
     try:
         done = subprocess.run(

@@ -132,7 +132,7 @@ class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
         window = run_window(context, None, None)
         if window is None:
             raise InvalidWindowError(
-                f"task {self.task_id!r} consumes to the end of its run's window, and this run has none: use "
+                f"task {self.task_id!r} consumes to the end of its run's window, but this run has none: use "
                 "until='head', or trigger it with a logical date, or with params window_start and window_end"
             )
         return window.end
@@ -166,8 +166,8 @@ class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
         # Airflow's handler of SIGTERM calls on_kill and nothing else: a task that returns here succeeds.
         if self._is_killed:
             raise StoppedError(
-                f"consumer {self.consumer!r} of feed {self.feed!r}: asked to stop after {done.events} "
-                "events, which stay consumed; a retry goes on behind them",
+                f"consumer {self.consumer!r} of feed {self.feed!r}: stopped on request after {done.events} "
+                "events, which stay consumed; a retry continues after them",
                 consumer=self.consumer,
                 feed=self.feed,
             )
@@ -196,7 +196,7 @@ class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
             numbers = " ".join(str(dead_letter.number) for dead_letter in dead_letters[:20])
             raise PoisonError(
                 f"consumer {self.consumer!r} of feed {self.feed!r}: {len(dead_letters)} events before "
-                f"{format_time(end)} are dead letters, so what was consumed until then is not complete. See "
+                f"{format_time(end)} are dead letters, so not all events until then are consumed. See "
                 f"airflow changefeed dead-letters list; retry or drop {numbers}, then clear this task",
                 consumer=self.consumer,
                 feed=self.feed,
@@ -212,7 +212,7 @@ class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
         if left:
             raise LeaseHeldError(
                 f"consumer {self.consumer!r} of feed {self.feed!r}: {left} events before {format_time(end)} "
-                "are in shards that other processes hold, and not consumed yet: a retry looks again",
+                "are not consumed yet, in shards that other processes hold; a retry checks again",
                 consumer=self.consumer,
                 feed=self.feed,
             )

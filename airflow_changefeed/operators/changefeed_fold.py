@@ -116,7 +116,7 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
         window = run_window(context, None, None)
         if window is None:
             raise InvalidWindowError(
-                f"task {self.task_id!r} folds at the end of its run's window, and this run has none: give it "
+                f"task {self.task_id!r} folds at the end of its run's window, but this run has none: give it "
                 "at=, or trigger it with a logical date, or with params window_start and window_end"
             )
         return window.end
@@ -138,5 +138,7 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
         if told.error is not None:
             raise told.error.to_error() from failure
         if failure is not None or told.state is None:
-            raise failure or TransientError(f"the Spark job of task {self.task_id!r} says nothing; retry")
+            raise failure or TransientError(
+                f"the Spark job of task {self.task_id!r} left an empty result; retry"
+            )
         return told.state

@@ -88,7 +88,7 @@ def make_calendar(
     borders = range(start, to_milliseconds(wanted.end), step)
     if len(borders) > MOST_CELLS:
         raise InvalidArgumentError(
-            f"{len(borders)} pieces of {length} are too many, the most is {MOST_CELLS}: choose less time"
+            f"{len(borders)} pieces of {length} are too many; the maximum is {MOST_CELLS}: choose less time"
         )
     whole = Window(from_milliseconds(start), from_milliseconds(start + len(borders) * step))
     units = _units(store, shards, whole.range)

@@ -32,8 +32,8 @@ def check(files: Files, layout: Layout, database: str, table_of: str = "") -> No
     if content is None:
         if files.names(layout.data):
             raise ForeignOutputError(
-                f"{layout.data} holds files that no export made ({layout.claim} is missing): give the "
-                f"export of feed {layout.feed!r} another path",
+                f"{layout.data} holds files that are not from an export ({layout.claim} is missing): give "
+                f"the export of feed {layout.feed!r} another path",
                 path=layout.path,
             )
         return

@@ -38,7 +38,7 @@ def begin(store: ExportStore, plan: Plan) -> None:
     layout = store.layout
     if store.files.size(layout.driver(plan.attempt)) is not None:
         raise SupersededError(
-            f"attempt {plan.attempt} at feed {plan.feed!r} was begun by another process already: retry, "
+            f"attempt {plan.attempt} at feed {plan.feed!r} was already begun by another process: retry, "
             "which plans again with a token of its own",
             attempt=plan.attempt,
         )
@@ -168,7 +168,7 @@ def _check_counts(plan: Plan, files: Mapping[int, Sequence[StagedFile]]) -> None
             wrong.append(f"{planned.unit}: {planned.rows} rows were planned, {rows} read")
     if wrong:
         raise IncompleteReadError(
-            f"feed {plan.feed!r}: {len(wrong)} of {len(plan.units)} units are not what was planned, so none "
+            f"feed {plan.feed!r}: {len(wrong)} of {len(plan.units)} units differ from the plan, so none "
             f"was committed; history was inserted or purged meanwhile, retry. {'; '.join(wrong[:5])}",
             attempt=plan.attempt,
         )

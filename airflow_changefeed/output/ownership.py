@@ -47,7 +47,7 @@ def _check_events(source: FeedReader, store: ExportStore, database: str) -> None
         return
     if not any(found):
         raise ForeignOutputError(
-            f"{store.layout.data} was begun by a version that did not tell databases apart, and holds events "
+            f"{store.layout.data} was begun by a version that did not record the database, and holds events "
             f"of feed {store.feed!r} that database {database} does not have (the last is {last}, of "
             f"{newest.unit}): it is another database's, or this one was restored to an earlier state. Check "
             "the connection, or give this database's export another path (docs/how-to/recover.md)",

@@ -225,9 +225,7 @@ def _unit(
             if manifest.attempt == attempt:
                 raise
             attempt = manifest.attempt
-    raise ManifestError(
-        f"{unit} of feed {store.feed!r} is replaced again and again; read it later", unit=unit
-    )
+    raise ManifestError(f"{unit} of feed {store.feed!r} keeps being replaced; read it later", unit=unit)
 
 
 def _reaches(facts: FileFacts, wanted: UlidRange) -> bool:

@@ -231,9 +231,7 @@ class ExportStore:
             # One that vanished between the look and the read was replaced: look again.
             if manifest is not None:
                 return manifest
-        raise ManifestError(
-            f"the manifests of {unit} of feed {self.feed!r} vanish again and again", unit=unit
-        )
+        raise ManifestError(f"the manifests of {unit} of feed {self.feed!r} keep disappearing", unit=unit)
 
     def _read_manifest(self, unit: ExportUnit, attempt: int) -> Manifest | None:
         where = self.layout.manifest(unit, attempt)
@@ -243,7 +241,7 @@ class ExportStore:
         manifest = Manifest.from_json(content.decode(errors="replace"), where=where)
         if (manifest.feed, manifest.unit, manifest.attempt) != (self.feed, unit, attempt):
             raise ManifestError(
-                f"{where} speaks of feed {manifest.feed!r}, {manifest.unit}, attempt {manifest.attempt}: it "
+                f"{where} is about feed {manifest.feed!r}, {manifest.unit}, attempt {manifest.attempt}: it "
                 "was moved here from elsewhere; remove it and export the unit again",
                 where=where,
             )
@@ -338,7 +336,7 @@ class ExportStore:
                 raise self._superseded(unit, attempt, f"attempt {others[-1]} has placed its files")
             for other in others:
                 self.retire(unit, other)
-        raise self._superseded(unit, attempt, "other attempts place theirs again and again")
+        raise self._superseded(unit, attempt, "other attempts keep placing theirs")
 
     def _superseded(self, unit: ExportUnit, attempt: int, why: str) -> SupersededError:
         return SupersededError(

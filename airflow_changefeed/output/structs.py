@@ -60,7 +60,7 @@ def struct_fields(kind: str) -> Mapping[str, str] | None:
         end = -1
     if end != len(kind):
         raise ColumnTypeError(
-            f"{kind!r} is no type of a struct: the manifest was changed, or another version wrote it",
+            f"{kind!r} is not a struct type: the manifest was changed, or another version wrote it",
             type=kind,
         )
     return fields

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wait until a feed has news, or until a window is over."""
+"""Wait until a feed has new events, or until a window is over."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
 
     A window that has ended is something to export even when nothing happened in it: an idle hour becomes an
     empty unit instead of a task that waits for ever. A run without a window (triggered by an asset, for
-    example) waits for news. Nothing is written, and one look serves all shards. The result (XCom) is the map
-    of shards with news: ``{shard: {"after": cursor, "head": last event or None, "outbox": whether rows wait
-    in the outbox}}``.
+    example) waits for new events. Nothing is written, and one poll serves all shards. The result (XCom) is
+    the map of shards with new events: ``{shard: {"after": cursor, "head": last event or None, "outbox":
+    whether rows wait in the outbox}}``.
 
     :param feed: name of the feed, the table's. (templated)
     :param consumer: whose cursors count. (templated)
-    :param shards: shards to look at; None for all. (templated)
+    :param shards: shards to poll; None for all. (templated)
     :param changefeed_conn_id: Airflow connection of the feed's database.
     :param window_start: inclusive, ISO 8601 with a zone; default the run's ``params``, then its data
         interval. (templated)
@@ -57,7 +57,7 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
         window stays unexported and so holds the cursor of a windowed export: use it before exports of
         batches only.
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
-    :param deferrable: after a first look in the task, wait in the triggerer, where waiting takes no worker;
+    :param deferrable: after a first poll in the task, wait in the triggerer, where waiting takes no worker;
         ``mode`` then counts no more. Default: Airflow's option ``[operators] default_deferrable``.
     """
 
@@ -101,7 +101,7 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
         )
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look once; when deferrable and there is nothing yet, leave the waiting to the triggerer."""
+        """Poll once; when deferrable and there is nothing yet, leave the waiting to the triggerer."""
         from airflow_changefeed.cursors.new_events import poll
 
         try:
@@ -143,7 +143,7 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
         """
         Go on when the triggerer is done with the task.
 
-        Before it fails for its timeout it looks once more, as it does when it waits in a worker: the
+        Before it fails for its timeout it polls once more, as it does when it waits in a worker: the
         triggerer may have been down, or slept through the end of the window.
         """
         try:
@@ -156,7 +156,7 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
                 try:
                     answer = self.poke(context)
                 except (AirflowFailException, TransientError):
-                    self.log.warning("The last look before the timeout failed", exc_info=True)
+                    self.log.warning("The last poll before the timeout failed", exc_info=True)
                 else:
                     if answer:
                         return answer.xcom_value
@@ -167,17 +167,17 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
 
     def _answer(self, new_events: dict[str, Any], has_ended: bool) -> PokeReturnValue:
         if has_ended and not new_events and self.skip_without_new_events:
-            raise AirflowSkipException(f"the window has ended without news in feed {self.feed!r}")
+            raise AirflowSkipException(f"the window has ended without new events in feed {self.feed!r}")
         if new_events:
             self.log.info(
-                "Feed %s has news for consumer %s in shards %s",
+                "Feed %s has new events for consumer %s in shards %s",
                 self.feed,
                 self.consumer,
                 ", ".join(new_events),
             )
         else:
             self.log.info(
-                "Feed %s has no news for consumer %s%s",
+                "Feed %s has no new events for consumer %s%s",
                 self.feed,
                 self.consumer,
                 ", and the window has ended" if has_ended else " yet",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many who ask for news of a few feeds: each feed is looked at once, and each of them gets their answer."""
+"""Many polls of a few feeds: each feed is looked at once, and each poll gets its own answer."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def _struct(feed: str, way: str, fields: Mapping[str, str]) -> StructType:
         word = spark_type(way + name, kind)
         if word.startswith("time("):
             raise ColumnTypeError(
-                f"feed {feed!r}: column {way + name!r} holds a time of the day, which Spark takes from no "
+                f"feed {feed!r}: column {way + name!r} holds a time of day, which Spark does not read from a "
                 "data source in Python: export the feed, and read the export",
                 feed=feed,
                 column=way + name,
@@ -268,8 +268,8 @@ def _check_columns(wanted: StructType, columns: StructType, feed: str) -> None:
     ]
     if wrong:
         raise ColumnTypeError(
-            f"feed {feed!r} has other columns than the frame: {'; '.join(wrong)}. If the table was changed, "
-            "load() again; if you gave the schema, leave it out, or name columns as they are",
+            f"feed {feed!r} does not have the columns of the frame: {'; '.join(wrong)}. If the table "
+            "was changed, load() again; if you gave the schema, leave it out, or name columns as they are",
             feed=feed,
             columns=wrong,
         )

@@ -33,7 +33,7 @@ _LOOSE = ("string", "large_string", "binary", "large_binary")
 _SOME_ULID = "<<ulid>>"
 # What is found only while the rows are read: why an event leaves the state unknown, and the remedy.
 _BROKEN_CHAIN = (
-    "changes a row that no event before it has added, so events are missing. Export the capture from its "
+    "changes a row that no earlier event has inserted, so events are missing. Export the capture from its "
     "beginning on"
 )
 _NULL_KEY = (
@@ -181,7 +181,7 @@ def _refuse_lost_keys(events: CapturedEvents) -> None:
     ).collect()
     if row["rows"]:
         raise source.refusal(
-            f"{row['rows']} updates changed a key without saying the old one, the first of them event "
+            f"{row['rows']} updates changed a key without the old one, the first of them event "
             f"{row['first']}: enable the capture with key_change='delete_insert', and {RESOLVE}",
             ulid=row["first"],
         )

@@ -114,7 +114,7 @@ def job_arguments(prog: str, description: str, own: Mapping[str, str]) -> argpar
         type=int,
         action="append",
         default=[],
-        help="end when this process of the machine is gone",
+        help="end when this process is gone",
     )
     return parser
 

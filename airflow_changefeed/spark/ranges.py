@@ -94,7 +94,7 @@ def _check_sealed(statuses: Sequence[ShardStatus], options: ReadOptions) -> None
         # Only a shard tells until when its feed is sealed; before the first event there is none.
         if options.upto is None or options.seal:
             return
-        state = "has no events yet, so nothing tells until when it is sealed"
+        state = "has no events yet, so it is not known until when it is sealed"
     elif sealed == Ulid.MIN:
         state = "was never sealed"
     elif max(options.after, options.upto or Ulid.MIN) > sealed:

@@ -138,7 +138,7 @@ def check_times(spark: SparkSession, schema: Mapping[str, str]) -> None:
     times = [name for name, kind in leaves if spark_type(name, kind).startswith("time(")]
     if times and spark.conf.get(_TIME_TYPE, "false") != "true":
         raise ColumnTypeError(
-            f"columns {', '.join(map(repr, times))} hold times of the day, which Spark reads from 4.1 on and "
+            f"columns {', '.join(map(repr, times))} hold times of day, which Spark reads from 4.1 on and "
             f"where {_TIME_TYPE} is true: set it with spark.conf.set, or read without Spark (export_dataset)",
             column=times[0],
             columns=times,

@@ -88,7 +88,7 @@ class WriteParts:
             if (found := source.identity().id) != self.database:
                 raise ConnectionNotUsableError(
                     f"feed {self.feed!r}: the export was planned for database {self.database}, and here the "
-                    f"connection leads to {found}: let all machines reach the same database",
+                    f"connection leads to {found}: every machine must reach the same database",
                     feed=self.feed,
                 )
             yield from write_parts(

@@ -231,7 +231,7 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         window = run_window(context, self.window_start, self.window_end)
         if window is None:
             raise InvalidWindowError(
-                f"task {self.task_id!r} exports windows, and this run has none: trigger it with params "
+                f"task {self.task_id!r} exports windows, but this run has no window: trigger it with params "
                 "window_start and window_end (window_params), or with a logical date where the schedule is "
                 "a CronDataIntervalTimetable. To export what lies beyond the cursor, give the task "
                 "mode='batch', with a path and a consumer of its own"

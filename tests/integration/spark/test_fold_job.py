@@ -92,7 +92,7 @@ def test_a_fold_that_fails_leaves_nothing(spark: SparkSession, export: CapturedE
     before = run(spark, export, 2)
     export.write([Event(START + 1.7 * HOUR, "upd", shoe(9), shoe(9, "clog"))], hours(1, 2)[0])
     for _ in range(2):
-        with pytest.raises(FoldError, match="changes a row that no event before it has added"):
+        with pytest.raises(FoldError, match="changes a row that no earlier event has inserted"):
             run(spark, export, 2)
     assert spark.read.parquet(before.path).count() == 0
     assert left(export) == [TABLE]

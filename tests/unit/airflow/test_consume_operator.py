@@ -139,7 +139,7 @@ def test_a_killed_task_ends_between_events_and_fails(source: SqliteFeedSource) -
         operator.on_kill()
 
     operator.handler = kill
-    with pytest.raises(StoppedError, match="asked to stop after 1 events") as caught:
+    with pytest.raises(StoppedError, match="stopped on request after 1 events") as caught:
         operator.execute(context())
     assert caught.value.transient
     assert len(worked(source)) == 1

@@ -187,7 +187,7 @@ def test_all_wrong_arguments_are_named_at_once(export: CapturedExport) -> None:
     assert len(refused.value.problems) == 4
     task = operator(export, feed="{{ params.feed }}", at="{{ params.at }}")
     task.render_template_fields({"params": {"feed": "", "at": "x"}})
-    with pytest.raises(AirflowFailException, match=r"feed is missing; at: 'x' is not a number of seconds"):
+    with pytest.raises(AirflowFailException, match=r"feed is missing; at: 'x' is no(t a)? time"):
         task.execute(context(START, START + HOUR))
 
 

@@ -107,7 +107,7 @@ def test_a_run_without_a_partition_date_has_no_window() -> None:
             "PartitionedAssetTimetable.*does not say where",
         ),
         (None, START, "NullTimetable.*does not say where a partition ends.*window_start=.*window_end="),
-        (cron("0 * * * *"), START + HOUR / 2, r"no partition of its DAG's schedule '0 \* \* \* \*'"),
+        (cron("0 * * * *"), START + HOUR / 2, r"not a partition of its DAG's schedule '0 \* \* \* \*'"),
     ],
     ids=["by assets", "none", "between two"],
 )

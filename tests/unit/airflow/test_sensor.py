@@ -80,20 +80,20 @@ def test_the_window_of_params_and_of_the_task_count(database: str) -> None:
 def test_a_quiet_window_can_be_skipped(database: str) -> None:
     """Who asks for it gets a skip instead of an empty export."""
     consume_all(database)
-    with pytest.raises(AirflowSkipException, match="without news"):
+    with pytest.raises(AirflowSkipException, match="without new events"):
         poke(sensor(skip_without_new_events=True), START, START + HOUR)
 
 
 def test_the_log_says_what_a_look_has_found(database: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """News by shard, or none: yet, or at all."""
+    """New events by shard, or none: yet, or at all."""
     poke(sensor())
     consume_all(database)
     poke(sensor(), START, FAR)
     poke(sensor(), START, START + HOUR)
     assert re.findall(f"Feed {FEED} has (.*) for consumer {CONSUMER}(.*?) *\\[", capsys.readouterr().out) == [
-        ("news", " in shards 0, 1"),
-        ("no news", " yet"),
-        ("no news", ", and the window has ended"),
+        ("new events", " in shards 0, 1"),
+        ("no new events", " yet"),
+        ("no new events", ", and the window has ended"),
     ]
 
 

@@ -136,9 +136,9 @@ def test_a_quiet_window_can_be_skipped(database: str) -> None:
     """Before deferring, and after; otherwise it is the empty result."""
     consume_all(database)
     event = {"status": "ready", "new_events": {}, "has_ended": True}
-    with pytest.raises(AirflowSkipException, match="without news"):
+    with pytest.raises(AirflowSkipException, match="without new events"):
         deferrable(skip_without_new_events=True).execute(context(START, START + HOUR))
-    with pytest.raises(AirflowSkipException, match="without news"):
+    with pytest.raises(AirflowSkipException, match="without new events"):
         resume(deferrable(skip_without_new_events=True), event)
     assert resume(deferrable(), event) == {}
 

@@ -110,7 +110,7 @@ def test_the_only_copy_of_events_is_kept(flights: Flights, variables: Variables,
     export(flights, variables, store, last=None)
     batches = committed_batches(store)
     assert flights.source.purge(FEED, hours(1, 2)[0].start)
-    with pytest.raises(PurgedError, match=r"the only copy.*Nothing was taken out"):
+    with pytest.raises(PurgedError, match=r"the only copy.*Nothing was removed"):
         remove_batches(flights.source, variables, store, batches, by="a person")
     assert committed_batches(store) == batches
 

@@ -90,7 +90,7 @@ def test_names_of_fields_are_json() -> None:
 )
 def test_what_is_no_type_of_a_struct_is_refused(text: str) -> None:
     """Arrow's own text of one among them: it does not say where a name ends."""
-    with pytest.raises(ColumnTypeError, match="no type of a struct"):
+    with pytest.raises(ColumnTypeError, match="not a struct type"):
         struct_fields(text)
 
 

@@ -80,7 +80,7 @@ def test_of_two_cuts_the_first_one_committed_counts(
         assert not attempts[1 - first].commit()
         _check(files, committed=True)
         assert len(plain_rows(files, FEED)) == ROWS
-        with pytest.raises(OutputError, match="cut in another way"):
+        with pytest.raises(OutputError, match="with other boundaries"):
             Attempt(flights, files, windows[1 - first])
 
 

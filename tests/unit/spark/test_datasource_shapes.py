@@ -84,6 +84,6 @@ def test_a_time_of_the_day_in_a_row_is_refused_by_its_path(source: CaptureSource
     """Spark takes none from Python, also not within a struct; in JSON it is a text."""
     fields = [*ROW, pa.field("start", pa.time64("us"))]
     with_time = CaptureSource(source.source, fields, [*COLUMNS, "start"])
-    with pytest.raises(ColumnTypeError, match=r"column 'old\.start' holds a time of the day"):
+    with pytest.raises(ColumnTypeError, match=r"column 'old\.start' holds a time of day"):
         _columns(with_time, FEED, Shape.TYPED)
     assert "value" in _columns(with_time, FEED, Shape.DEBEZIUM).fieldNames()
