@@ -300,3 +300,13 @@ class ReplicaBehindError(SourceUnavailableError):
 
 class IncompleteReadError(TransientError):
     """A sealed range gave another number of rows than the plan counted."""
+
+
+def named_error(name: str, message: str) -> ChangefeedError | None:
+    """
+    Return an error that another process raised, by the name of its class; without its facts.
+
+    :return: None where this package has no such error.
+    """
+    kind = globals().get(name)
+    return kind(message) if isinstance(kind, type) and issubclass(kind, ChangefeedError) else None

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_changefeed import exceptions
 from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.documents import Document
@@ -18,7 +17,7 @@ from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.window import Window
-from airflow_changefeed.exceptions import ChangefeedError, TerminalError, TransientError
+from airflow_changefeed.exceptions import ChangefeedError, TerminalError, TransientError, named_error
 from airflow_changefeed.output.store import ExportStore
 
 #: Beyond so many units or shards, folders are named instead of files: it goes through Airflow's database.
@@ -67,11 +66,8 @@ class ErrorFacts:
 
     def to_error(self) -> ChangefeedError:
         """Return the same error again, or its nearest base where it is not one of ours."""
-        kind = getattr(exceptions, self.class_name, None)
-        if isinstance(kind, type) and issubclass(kind, ChangefeedError):
-            return kind(self.message)
         base = TransientError if self.transient else TerminalError
-        return base(f"{self.class_name}: {self.message}")
+        return named_error(self.class_name, self.message) or base(f"{self.class_name}: {self.message}")
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from airflow_changefeed import exceptions
-from airflow_changefeed.exceptions import ChangefeedError
+from airflow_changefeed.exceptions import ChangefeedError, named_error
 
 # As a traceback ends; the package's messages have one line.
 _NAMED = re.compile(rf"{re.escape(exceptions.__name__)}\.(\w+): (.*)")
@@ -22,7 +21,6 @@ def changefeed_error(error: BaseException) -> ChangefeedError | None:
     if isinstance(error, ChangefeedError):
         return error
     for name, message in reversed(_NAMED.findall(str(error))):
-        kind: Any = getattr(exceptions, name, None)
-        if isinstance(kind, type) and issubclass(kind, ChangefeedError):
-            return kind(message.strip())
+        if found := named_error(name, message.strip()):
+            return found
     return None

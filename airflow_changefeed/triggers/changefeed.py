@@ -10,13 +10,13 @@ from typing import Any
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from structlog.contextvars import clear_contextvars
 
-from airflow_changefeed import exceptions
 from airflow_changefeed.exceptions import (
     ChangefeedError,
     ConnectionNotUsableError,
     InvalidArgumentError,
     TerminalError,
     TransientError,
+    named_error,
 )
 from airflow_changefeed.triggers.changefeed_polls import WAITING, Found, Watcher, polls
 
@@ -203,7 +203,8 @@ def read_event(event: object) -> tuple[dict[str, Any], bool]:
         ):
             return new_events, has_ended
         case {"status": "failed", "error": str(name), "message": str(message)}:
-            raise _error(name, message)
+            # One that is not ours: a retry may help, as it may when a sensor's own poll raises it.
+            raise named_error(name, message) or TransientError(f"{name}: {message}")
     raise InvalidArgumentError(
         f"{event!r} is no event of ChangefeedTrigger: let triggerer and workers run the same version of "
         "airflow-changefeed, then clear the task",
@@ -213,11 +214,3 @@ def read_event(event: object) -> tuple[dict[str, Any], bool]:
 
 def _failed(error: Exception) -> dict[str, Any]:
     return {"status": "failed", "error": type(error).__name__, "message": str(error)}
-
-
-def _error(name: str, message: str) -> ChangefeedError:
-    kind = getattr(exceptions, name, None)
-    if isinstance(kind, type) and issubclass(kind, ChangefeedError):
-        return kind(message)
-    # None of ours: a retry may help, as it may when a sensor's own look raises it.
-    return TransientError(f"{name}: {message}")
