@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Moving a consumer's cursors: the database's rows arbitrate, an Airflow Variable publishes them (ADR 0004).
+Moves of a consumer's cursors: the database rows decide, an Airflow Variable publishes them (ADR 0004).
 
 Airflow has no compare-and-set for Variables, so every decision is a compare-and-set on the rows, and the
-Variable is written after it. What may be wrong with a Variable afterwards is only that it is older than the
-rows, or missing; the next reader repairs both. Everything else is a person's edit, and stops all until a
-person decides.
+Variable is written afterwards. After a crash a Variable can only be missing or older than the rows; the next
+reader repairs both. Any other difference is an edit by a person, and nothing moves until a person decides.
 """
 
 from __future__ import annotations
@@ -41,40 +40,40 @@ from airflow_changefeed.sources.base_cursors import CursorMove
 
 log = logging.getLogger(__name__)
 
-#: Seconds to go on trying while others move cursors of the same consumer. Longer than a dead holder's lease.
+#: Seconds to retry while others move cursors of the same consumer. Longer than the lease of a dead holder.
 MOVE_TIMEOUT = 90.0
 _PUBLISH_TRIES = 50
-#: Stands in commands for the connection, whose id is not known here.
+#: Placeholder in commands for the connection id, which is not known here.
 CONN_ID = "--conn-id ..."
-_OF_ROWS = "; cursors that the database lost can be made again from the manifests"
+_OF_ROWS = "; if the database lost the cursors, restore them from the manifests"
 
 
 class VariableStore(Protocol):
-    """Airflow's Variables, as far as cursors need them."""
+    """The operations on Airflow Variables that cursors need."""
 
     def get(self, key: str) -> str | None:
-        """Return a Variable's text; None only when it certainly does not exist: an error is not absence."""
+        """Return a Variable's text; None only if it certainly does not exist, never after an error."""
 
     def set(self, key: str, value: str) -> None:
         """Write a Variable."""
 
     def delete(self, key: str) -> None:
-        """Remove a Variable; harmless where there is none."""
+        """Delete a Variable, if it exists."""
 
 
 def resolve(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> list[CursorRow]:
     """
-    Read where a consumer stands, and publish it again when the Variable is missing or older.
+    Read a consumer's cursors, and publish them again if the Variable is missing or older.
 
-    :return: the rows of all its shards; none for a consumer that is new to the feed.
-    :raises CursorEditedError: the Variable says something that the rows never said; nothing moved; terminal.
+    :return: the rows of all its shards; empty for a consumer that is new to the feed.
+    :raises CursorEditedError: the Variable has values that the rows never had; nothing moved; terminal.
     :raises CursorFormatError: the Variable is not a cursor; nothing moved; terminal.
     :raises UnsupportedVersionError: a newer version wrote the Variable; terminal.
     """
     rows, is_current = compare(source, variables, consumer, feed)
     if is_current:
         return rows
-    # Before the rows are published: after that nothing asks any more whose an old Variable was.
+    # Before the rows are published: afterwards nothing checks the owner of an old Variable.
     is_ours = _is_of(_old_document(variables, consumer, feed), rows)
     published = publish_rows(source, variables, consumer, feed, rows)
     if is_ours:
@@ -94,18 +93,17 @@ def advance(
     timeout: float = MOVE_TIMEOUT,
 ) -> list[CursorRow]:
     """
-    Say that ranges are complete: each cursor goes to the end of the unbroken run of complete ones, never
-    back.
+    Record complete ranges: each cursor moves to the end of its unbroken run of complete ranges, never back.
 
-    Ranges may be said in any order, again, and by several processes at once; call it only after the
-    manifests.
+    Ranges may come in any order, repeatedly, and from several processes at once. Call it only after the
+    manifests are written.
 
     :param done: complete ranges of each shard, ``(after, upto]``.
     :param by: who moves the cursors, for example a run's id.
-    :param leases: those that the caller holds already; None takes them for the move.
+    :param leases: leases that the caller already holds; None takes them for the move.
     :param timeout: seconds to wait for others who move cursors of this consumer.
-    :return: the rows of all its shards; ``row.frontier.missing()`` names the gaps that hold a cursor.
-    :raises CursorEditedError: the Variable was edited by a person meanwhile; nothing moved; terminal.
+    :return: the rows of all its shards; ``row.frontier.missing()`` has the gaps that hold a cursor back.
+    :raises CursorEditedError: a person has edited the Variable; nothing moved; terminal.
     :raises LeaseHeldError: another process held a lease for longer than ``timeout``; transient.
     """
     ranges = {shard: tuple(pieces) for shard, pieces in done.items()}
@@ -115,7 +113,7 @@ def advance(
 
     def attempt() -> list[CursorRow]:
         with _tokens(source, consumer, feed, list(ranges), by, leases) as tokens:
-            # Under the lease, so that no edit slips in between the look and the move but within milliseconds.
+            # Under the lease, so that an edit between the check and the move must come within milliseconds.
             rows, _ = compare(source, variables, consumer, feed)
             return move(source, consumer, feed, rows, tokens, change, by)
 
@@ -127,34 +125,32 @@ def compare(
     source: FeedSource, variables: VariableStore, consumer: str, feed: str
 ) -> tuple[list[CursorRow], bool]:
     """
-    Return the rows, and whether the Variable says the same; changes neither.
+    Return the rows, and whether the Variable agrees with them; changes neither.
 
     :raises CursorEditedError, CursorFormatError, UnsupportedVersionError: as :func:`resolve`.
     """
     identity = source.identity()
     key = variable_key(identity.id, consumer, feed)
-    # The Variable first: what others publish meanwhile is then older than the rows read after it, never
-    # ahead.
+    # The Variable first, so that it can be older than the rows but never ahead of them.
     text = variables.get(key)
     old = _old_document(variables, consumer, feed) if text is None else None
     rows = source.cursors(feed, consumer)
     if text is not None:
         document = _read(text, key, consumer, feed, rows)
     elif old is None or old.is_intact or not rows:
-        # Also where it is not this database's: names alone do not make it so (ADR 0009).
+        # Even if the old Variable has the same names, it may belong to another database (ADR 0009).
         return rows, not rows
     else:
-        # A person's edit that waits for a decision, perhaps about this database.
+        # An edited old Variable, perhaps of this database; a person must decide.
         document, key = old, old_variable_key(consumer, feed)
     known = {row.shard: row for row in rows}
-    problems = [] if document.is_intact else ["its digest does not fit, so it was edited"]
+    problems = [] if document.is_intact else ["its digest does not match, so it was edited"]
     if text is not None:
         problems += _foreign(document, identity, consumer, feed)
     if None not in (forks := {document.recovery_fork, identity.recovery_fork}) and len(forks) > 1:
         problems.append(
-            f"the database was restored to an earlier state, or failed over by force, since then: its "
-            f"recovery fork was {document.recovery_fork} and is {identity.recovery_fork} "
-            "(docs/how-to/recover.md)"
+            "the database has been restored to an earlier state, or failed over with data loss: its recovery "
+            f"fork was {document.recovery_fork} and is now {identity.recovery_fork} (docs/how-to/recover.md)"
         )
     for shard, cursor in document.shards.items():
         row = known.get(shard)
@@ -178,17 +174,17 @@ def compare(
 
 
 def _foreign(document: CursorDocument, identity: DatabaseIdentity, consumer: str, feed: str) -> list[str]:
-    """Say whose a Variable is, where it is somebody else's."""
+    """Return a problem if the Variable belongs to another database, consumer or feed."""
     if (document.database, document.consumer, document.feed) == (identity.id, consumer, feed):
         return []
     return [
         f"it belongs to consumer {document.consumer!r} and feed {document.feed!r} of database "
-        f"{document.database or 'unknown'}, and this is database {identity.id}"
+        f"{document.database or 'unknown'}, but this is database {identity.id}"
     ]
 
 
 def _old_document(variables: VariableStore, consumer: str, feed: str) -> CursorDocument | None:
-    """Return what a version that did not tell databases apart has published; None where it has not."""
+    """Return the Variable of an old version, whose key has no database; None if there is none."""
     key = old_variable_key(consumer, feed)
     text = variables.get(key)
     if text is None:
@@ -202,7 +198,7 @@ def _old_document(variables: VariableStore, consumer: str, feed: str) -> CursorD
 
 
 def _is_of(old: CursorDocument | None, rows: Sequence[CursorRow]) -> bool:
-    """Say whether an old Variable was published from these rows: no other database has all of the same."""
+    """Whether an old Variable was published from these rows: no other database has the same values."""
     return old is not None and old.is_intact and old.shards == {row.shard: row.cursor for row in rows}
 
 
@@ -213,10 +209,10 @@ def _read(text: str, key: str, consumer: str, feed: str, rows: Sequence[CursorRo
         there = some(f"shard {shard_text(row.shard)} {_of_row(row)}" for row in rows) or "nothing"
         _, publish = recovery_commands(consumer, feed)
         rebuild = f"{shell('cursor rebuild', consumer, feed)} --path ..."
-        act = f"Overwrite it with that: {publish}" if rows else f"Delete it{_OF_ROWS}: {rebuild}"
+        act = f"Overwrite the Variable: {publish}" if rows else f"Delete the Variable{_OF_ROWS}: {rebuild}"
         raise CursorFormatError(
-            f"{problem.message}. The Variable says {text[:80]!r}, the database {there}. Nothing was moved. "
-            f"{act}",
+            f"{problem.message}. The Variable has {text[:80]!r}, the database has {there}. Nothing was "
+            f"moved. {act}",
             **problem.facts,
             reason=problem.message,
         ) from None
@@ -224,49 +220,49 @@ def _read(text: str, key: str, consumer: str, feed: str, rows: Sequence[CursorRo
 
 def shell(command: str, consumer: str, feed: str, *words: str) -> str:
     """
-    Return a command on a consumer as people paste it; with ``CONN_ID`` for the connection.
+    Return a command on a consumer, ready to paste; with ``CONN_ID`` for the connection.
 
-    :param command: ``cursor adopt``.
-    :param words: further ones, which are quoted where they have to be.
+    :param command: for example ``cursor adopt``.
+    :param words: further arguments; they are quoted if needed.
     """
     return f"airflow changefeed {command} {shlex.join((consumer, '--feed', feed, *words))} {CONN_ID}"
 
 
 def recovery_commands(consumer: str, feed: str) -> tuple[str, str]:
-    """Return the two commands that resolve an edited Variable: adopt what it says, and publish the rows."""
+    """Return the two commands that resolve an edited Variable: adopt it, or publish the rows."""
     return shell("cursor adopt", consumer, feed), shell("cursor publish", consumer, feed)
 
 
 def remedy(consumer: str, feed: str) -> str:
-    """Say what resolves an edited Variable."""
+    """Return what resolves an edited Variable."""
     adopt, publish = recovery_commands(consumer, feed)
     return (
-        f"Take over what the Variable says: {adopt}; or overwrite it with what the database says: {publish}"
+        f"Move the cursors to the Variable's: {adopt}; or overwrite it with those of the database: {publish}"
     )
 
 
 def some(texts: Iterable[str], separator: str = ", ", most: int = 10) -> str:
-    """Join texts, of many the first ones: a feed may have thousands of shards."""
+    """Join the first texts: a feed may have thousands of shards."""
     found = list(texts)
     more = f" and {len(found) - most} more" if len(found) > most else ""
     return separator.join(found[:most]) + more
 
 
 def _difference(cursor: Cursor, row: CursorRow | None) -> str:
-    """Say why a published cursor cannot have come from its row; empty when it may have."""
+    """Return why a published cursor cannot come from its row; empty if it can."""
     if row is None:
-        return "the database holds no cursor of it"
+        return "the database has no cursor for this shard"
     if cursor.resource_version > row.resource_version:
-        return "it is ahead of the database, which was restored to an earlier state, or it was edited"
+        return "it was edited, or the database was restored to an earlier state"
     if cursor.resource_version == row.resource_version and cursor.ulid != row.ulid:
-        return "the same resource version cannot stand at two places"
+        return "one resource version cannot have two positions"
     return ""
 
 
 def _both(shard: Shard, cursor: Cursor, row: CursorRow | None, why: str) -> str:
     there = _of_row(row) if row else "nothing"
     here = f"{cursor.ulid} (resource version {cursor.resource_version})"
-    both = f"shard {shard_text(shard)}: the Variable says {here}, the database {there}"
+    both = f"shard {shard_text(shard)}: the Variable has {here}, the database has {there}"
     return f"{both}: {why}" if why else both
 
 
@@ -299,10 +295,10 @@ def move(
     is_rewind: bool = False,
 ) -> list[CursorRow]:
     """
-    Change the rows that ``change`` gives another frontier, all or none.
+    Change the rows whose frontier ``change`` changes, all or none.
 
-    :param why: what a person decided; None where a program moves on.
-    :param is_rewind: whether the cursor may go back, and the ack with it.
+    :param why: a person's reason; None for a regular move.
+    :param is_rewind: whether the cursor may move back, and the ack with it.
     :return: all rows, after the change.
     """
     moves = []
@@ -330,7 +326,7 @@ def publish_rows(
     Shards share the Variable: a slower publisher may overwrite a newer value with its older one. It sees the
     newer rows when it reads them once more, and so the last one to write has written the newest.
 
-    :param is_decided: whether a person decided that the rows are right; else :func:`compare` accepted the
+    :param is_decided: whether a person decided to publish the rows; else :func:`compare` accepted the
         Variable.
     """
     if not rows:
@@ -338,7 +334,7 @@ def publish_rows(
     identity = source.identity()
     key = variable_key(identity.id, consumer, feed)
     if identity.recovery_fork is None and not is_decided:
-        # Who cannot see the fork must not hide a restore from those who can.
+        # A login that cannot see the fork must not hide a restore from those that can.
         identity = replace(identity, recovery_fork=_published_fork(variables, key))
     for _ in range(_PUBLISH_TRIES):
         value = CursorDocument.of_rows(identity, consumer, feed, rows).to_json()
@@ -347,8 +343,12 @@ def publish_rows(
         if CursorDocument.of_rows(identity, consumer, feed, newer).to_json() == value:
             return newer
         rows = newer
-    # Others move faster than we write, and each of them publishes after its move.
-    log.warning("Cursors of consumer %s, feed %s move faster than they can be published", consumer, feed)
+    # Others move faster than we write; each of them publishes after its own move.
+    log.warning(
+        "The cursors of consumer %s, feed %s are moving too fast to publish; the Variable may be older",
+        consumer,
+        feed,
+    )
     return rows
 
 
@@ -364,7 +364,7 @@ def retrying(
     timeout: float,
     errors: tuple[type[Exception], ...] = (LeaseHeldError, LeaseLostError, StaleVersionError),
 ) -> list[CursorRow]:
-    """Try until nobody else moves the cursors, for at most ``timeout`` seconds; then raise the last error."""
+    """Retry while others move the cursors, for at most ``timeout`` seconds; then raise the last error."""
     from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
     return Retrying(

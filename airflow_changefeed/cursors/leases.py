@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Holding a consumer's leases: for the moment of a move, or for as long as a batch takes.
+Holding a consumer's leases: for one move, or for a whole batch.
 
 Windows of one consumer may be exported in parallel, so a windowed export needs its leases only to move the
-cursors. A batch begins where the cursor stands: two batches at once would export the same events under two
-names, so a batch holds its leases from before it reads the cursor until it has moved it.
+cursors. A batch begins at the cursor: two concurrent batches would export the same events under two names, so
+a batch holds its leases from before it reads the cursor until it has moved it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.exceptions import ChangefeedError
 from airflow_changefeed.sources.base_cursors import CursorStore
 
-#: Seconds for which a lease is taken; a move is one transaction, so a holder that lives needs far less.
+#: Length of a lease in seconds; a move is one transaction and needs far less.
 LEASE_SECONDS = 30.0
 _RENEWALS_PER_LEASE = 3
 
@@ -27,8 +27,8 @@ class HeldLeases:
     """
     Leases that are renewed in the background until :meth:`release`.
 
-    Whoever loses them, as a process that slept longer than its lease, is refused by the database when it
-    moves a cursor; nothing has to be noticed here.
+    A process that loses them, for example because it slept longer than its lease, cannot commit a move: the
+    database refuses its fencing token. Nothing has to be detected here.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class HeldLeases:
         self._consumer = consumer
         self._feed = feed
         self._shards = list(shards)
-        # Unique to this call: a holder may take its own lease again, which two processes must not.
+        # Unique to this call: a holder can take its own lease again, but two processes must not share one.
         self._holder = f"{by[:100]}#{uuid.uuid4().hex}"
         self._lock = threading.Lock()
         self._is_over = threading.Event()
@@ -51,7 +51,7 @@ class HeldLeases:
         )
 
     def start(self) -> None:
-        """Begin to renew."""
+        """Start to renew."""
         self._thread.start()
 
     def _renew(self) -> None:
@@ -62,17 +62,17 @@ class HeldLeases:
                 try:
                     self._tokens = self._take()
                 except ChangefeedError:
-                    # Busy for a moment, or lost: the next renewal, or the move itself, will tell.
+                    # Temporarily busy, or lost: the next renewal or the move will show it.
                     continue
 
     @contextmanager
     def tokens(self) -> Iterator[Mapping[Shard, int]]:
-        """Give the newest tokens, which stay the newest for the length of the block."""
+        """Yield the newest tokens, which stay the newest during the block."""
         with self._lock:
             yield self._tokens
 
     def release(self) -> None:
-        """Give the leases back."""
+        """Release the leases."""
         self._is_over.set()
         if self._thread.is_alive():
             self._thread.join()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it would mean to move cursors: told before anything is changed."""
+"""Plans moves of cursors: shows their effect before anything changes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from airflow_changefeed.sources.base import FeedSource
 @dataclass(frozen=True)
 class PlannedMove:
     """
-    What a move of one cursor would mean.
+    A planned move of one cursor.
 
-    :param row: as it was seen.
-    :param target: inclusive; where the cursor is to stand.
-    :param again: events that the consumer was done with, and would get again.
-    :param skipped: events that it was not done with, and would never get.
+    :param row: as read.
+    :param target: new position of the cursor, inclusive.
+    :param again: completed events that the consumer would get again.
+    :param skipped: incomplete events that the consumer would never get.
     """
 
     row: CursorRow
@@ -48,17 +48,17 @@ class PlannedMove:
 
     @property
     def frontier(self) -> Frontier:
-        """What the row's frontier becomes."""
+        """The row's frontier after the move."""
         return self.row.frontier.moved_to(self.target)
 
     @property
     def forgotten(self) -> tuple[UlidRange, ...]:
-        """Complete ranges ahead of a gap that would count as complete no longer."""
+        """Complete ranges after a gap that would no longer count as complete."""
         return self.row.frontier.ahead if self.target < self.row.ulid else ()
 
     @property
     def absorbed(self) -> tuple[UlidRange, ...]:
-        """Complete ranges ahead of a gap that the cursor would reach."""
+        """Complete ranges after a gap that the cursor would reach."""
         left = self.frontier.ahead
         return tuple(piece for piece in self.row.frontier.ahead if piece not in left + self.forgotten)
 
@@ -67,27 +67,27 @@ def plan_moves(
     source: FeedSource, consumer: str, feed: str, to: Position, shards: Sequence[Shard] | None = None
 ) -> list[PlannedMove]:
     """
-    Say what it would mean to move a consumer's cursors; changes nothing.
+    Plan moves of a consumer's cursors; changes nothing.
 
-    :param to: a ULID, up to which the consumer would be done, inclusive; a time, with whose events it would
-        go on (a shard that has not come so far: with its next one); ``earliest``: with the first event that
-        is not purged; ``latest``: with what is not ordered yet.
-    :param shards: None for all that the consumer has a cursor for.
-    :return: a move for each cursor that does not stand there already.
+    :param to: a ULID: the consumer continues after it. A time: it continues with the events of that time, or
+        with the next event of a shard that has not reached it. ``earliest``: with the first event that is
+        not purged. ``latest``: with the next event to be ordered.
+    :param shards: None for all in which the consumer has a cursor.
+    :return: a move for each cursor that is not there already.
     :raises ConsumerNotFoundError: the feed has no such consumer; terminal.
     :raises ShardNotFoundError: the consumer has no cursor for a shard; terminal.
     :raises CursorBeyondFeedError: a ULID beyond a shard's high-water time; terminal.
     :raises FutureTimeError: a time in the future of the database's clock; terminal.
-    :raises PurgedError: events behind the place are purged; terminal.
-    :raises InvalidArgumentError: all cursors stand there already; terminal.
+    :raises PurgedError: events after the position are purged; terminal.
+    :raises InvalidArgumentError: all cursors are there already; terminal.
     """
     seen = _see(source, consumer, feed, shards)
     position = to
     if isinstance(to, datetime):
         if to.tzinfo is not None and to > (now := source.now()):
             raise FutureTimeError(
-                f"feed {feed!r}: a cursor cannot go to {to.isoformat()}, as for the database it is "
-                f"{format_time(now)}. Give latest, which is now",
+                f"feed {feed!r}: {to.isoformat()} is in the future; the database's time is "
+                f"{format_time(now)}. For the current time use latest",
                 feed=feed,
             )
         position = Ulid.floor(floor_to_millisecond(to)).previous()
@@ -96,7 +96,7 @@ def plan_moves(
         if position is Beginning.EARLIEST:
             return _purged(status)
         if isinstance(position, Ulid):
-            # All that a slower clock will give comes after that time; a ULID is meant as it is.
+            # A shard that has not reached the time continues with its next event; a ULID is taken literally.
             return position if position is to else min(position, highest(status))
         return highest(status)
 
@@ -107,7 +107,7 @@ def plan_reset(
     source: FeedSource, consumer: str, feed: str, shards: Sequence[Shard] | None = None
 ) -> list[PlannedMove]:
     """
-    Say what it would mean to move cursors back to where the consumer began; changes nothing.
+    Plan moves of cursors back to where the consumer began; changes nothing.
 
     :raises ChangefeedError: as :func:`plan_moves`.
     """
@@ -119,10 +119,10 @@ def plan_adoption(
     source: FeedSource, consumer: str, feed: str, wanted: Mapping[Shard, Ulid]
 ) -> list[PlannedMove]:
     """
-    Say what it would mean to let a Variable be right; changes nothing.
+    Plan the adoption of a Variable; changes nothing.
 
-    :param wanted: where it says that the cursors stand, of which those that the database has count.
-    :return: a move for each cursor that does not stand there already; none where all do.
+    :param wanted: positions in the Variable; shards without a row in the database are ignored.
+    :return: a move for each cursor that is not there already.
     """
     rows = source.cursors(feed, consumer)
     states = {status.shard: status for status in source.shards(feed)}
@@ -135,10 +135,10 @@ def plan_adoption(
 
 def go_back(source: FeedSource, consumer: str, feed: str, number: int) -> list[PlannedMove]:
     """
-    Say what it would mean to move a cursor to where it stood before a change; changes nothing.
+    Plan a move of a cursor back to its position before a change; changes nothing.
 
-    :param number: of the change, as the history has it.
-    :raises InvalidArgumentError: no such change is kept, or it is the one that made the cursor; terminal.
+    :param number: number of the change in the history.
+    :raises InvalidArgumentError: the history has no such change, or it created the cursor; terminal.
     :raises ChangefeedError: as :func:`plan_moves`.
     """
     seen = _see(source, consumer, feed, None)
@@ -158,8 +158,8 @@ def go_back(source: FeedSource, consumer: str, feed: str, number: int) -> list[P
 def _before(change: CursorChange) -> Ulid:
     if change.before is None:
         raise InvalidArgumentError(
-            f"change {change.number} made the cursor of shard {shard_text(change.shard)}: nothing was before "
-            "it. A reset without a change goes to where the consumer began",
+            f"change {change.number} created the cursor of shard {shard_text(change.shard)} and cannot be "
+            "undone. To go back to where the consumer began, reset without a change",
             number=change.number,
         )
     return change.before
@@ -167,9 +167,9 @@ def _before(change: CursorChange) -> Ulid:
 
 def highest(status: ShardStatus | None) -> Ulid:
     """
-    Return the highest place at which a consumer of a shard may stand: no event to come is at or below it.
+    Return the highest position that a cursor of a shard may have: no future event is at or below it.
 
-    :param status: None for a shard that the feed never had an event in.
+    :param status: None for a shard that never had an event.
     """
     if status is None:
         return Ulid.MIN
@@ -180,8 +180,8 @@ def known_rows(source: FeedSource, consumer: str, feed: str) -> list[CursorRow]:
     """
     Return a consumer's cursors, at least one.
 
-    :raises ConsumerNotFoundError: the feed has no such consumer; names those that it has; terminal.
-    :raises ShardNotFoundError: it is there, and has no cursor yet; terminal.
+    :raises ConsumerNotFoundError: the feed has no such consumer; lists those that it has; terminal.
+    :raises ShardNotFoundError: the consumer has no cursors yet; terminal.
     """
     rows = source.cursors(feed, consumer)
     if rows:
@@ -190,14 +190,15 @@ def known_rows(source: FeedSource, consumer: str, feed: str) -> list[CursorRow]:
     of_events = {info.spec.consumer for info in source.consumers(feed)}
     if consumer in of_events:
         raise ShardNotFoundError(
-            f"consumer {consumer!r} has no cursor of feed {feed!r} yet: no shard had an event when it was "
+            f"consumer {consumer!r} has no cursors of feed {feed!r} yet: the feed had no events when it was "
             "created, and it has not run since",
             consumer=consumer,
             feed=feed,
         )
     raise ConsumerNotFoundError(
-        f"feed {feed!r} has no consumer {consumer!r}; it has: {some(sorted(known | of_events)) or 'none'}. "
-        "If an export's cursors are lost, make them again: airflow changefeed cursor rebuild, or adopt",
+        f"consumer {consumer!r} of feed {feed!r} not found; the feed has: "
+        f"{some(sorted(known | of_events)) or 'none'}. If an export's cursors are lost, restore them with "
+        "airflow changefeed cursor rebuild or adopt",
         consumer=consumer,
         feed=feed,
     )
@@ -209,7 +210,7 @@ _Seen = tuple[CursorRow, ShardStatus | None]
 def _see(source: FeedSource, consumer: str, feed: str, shards: Sequence[Shard] | None) -> list[_Seen]:
     info = source.feed(feed)
     check_shards(info, shards)
-    # The rows first: they never lie beyond a clock that is read later.
+    # The rows first: they are never beyond a high-water time that is read later.
     rows = {row.shard: row for row in known_rows(source, consumer, feed)}
     unknown = [shard_text(shard) for shard in shards or () if shard not in rows]
     if unknown:
@@ -241,7 +242,7 @@ def _plan(
     ]
     if not moves:
         raise InvalidArgumentError(
-            f"consumer {consumer!r} of feed {feed!r} stands there already: shard "
+            f"consumer {consumer!r} of feed {feed!r} is already there: shard "
             f"{some(f'{shard_text(row.shard)} at {row.ulid}' for row, *_ in wanted)}. Nothing was changed",
             consumer=consumer,
             feed=feed,
@@ -252,14 +253,14 @@ def _plan(
 def _planned(source: FeedSource, feed: str, row: CursorRow, target: Ulid, purged: Ulid) -> PlannedMove:
     is_back = target < row.ulid
     ranges = [UlidRange(target, row.ulid), *row.frontier.ahead] if is_back else _passed(row, target)
-    # What is purged is gone in either case, and nobody can count it.
+    # Purged events cannot be counted.
     left = [UlidRange(max(one.after, purged), one.upto) for one in ranges if one.upto > purged]
     events = sum(source.count(feed, row.shard, left)) if left else 0
     return PlannedMove(row, target, events if is_back else 0, 0 if is_back else events)
 
 
 def _passed(row: CursorRow, target: Ulid) -> list[UlidRange]:
-    """Return what a cursor passes over on its way forwards without being done with it."""
+    """Return the incomplete ranges that a forward move skips."""
     at, passed = row.ulid, []
     for piece in row.frontier.ahead:
         if piece.after >= target:
@@ -301,10 +302,10 @@ def _check_purged(
     ]
     if purged:
         raise PurgedError(
-            f"feed {feed!r}: consumer {consumer!r} cannot go on behind {purged[0][1]}, as events are purged "
-            f"up to {some(f'{upto} in shard {shard_text(shard)}' for shard, _, upto in purged)}. Nothing was "
-            "changed: choose earliest, which is the first event that is left, and read the export of the "
-            "time before",
+            f"feed {feed!r}: consumer {consumer!r} cannot continue after {purged[0][1]}, because events are "
+            f"purged up to {some(f'{upto} in shard {shard_text(shard)}' for shard, _, upto in purged)}. "
+            "Nothing was changed. Use earliest, the first event that is left, and read older events from an "
+            "export",
             consumer=consumer,
             feed=feed,
             shards=[shard_text(shard) for shard, *_ in purged],

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Moving cursors as people do: planned first, so that they see what it means, and made only if nothing changed
-since.
+Moves of cursors by people: planned first, so that they see the effect, and made only if nothing has changed.
 
-An export's consumer is told by its Variable, too, which a move publishes again; a consumer of events has
-none.
+A move of an export's cursors also publishes its Variable; consumers have none.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ __all__ = (
     "plan_reset",
 )
 
-#: Seconds to wait for whoever holds a lease: an export does for a moment only, a consumer as long as it runs.
+#: Seconds to wait for a lease: an export holds it only briefly, a consumer as long as it runs.
 HELD_TIMEOUT = 5.0
 
 
@@ -60,22 +58,22 @@ def move_to(
     timeout: float = HELD_TIMEOUT,
 ) -> list[CursorRow]:
     """
-    Move cursors as planned, all or none, if nobody changed them since, and publish an export's Variable.
+    Make planned moves, all or none, if no cursor has changed since, and publish an export's Variable.
 
-    Backwards the ack goes with the cursor, so that no purge takes what the consumer is to see again.
+    If a cursor moves back, so does the ack, so that no purge removes events that the consumer needs again.
 
-    :param moves: of :func:`plan_moves` and its kin.
-    :param by: the person.
-    :param versions: the resource versions that the person saw; None: those that were planned with.
-    :param why: what was done, and the person's own words, at most 2,000 characters.
+    :param moves: of :func:`plan_moves` or another planning function.
+    :param by: name of the person.
+    :param versions: resource versions that the person saw; None for those of the plan.
+    :param why: the command and the person's reason, at most 2,000 characters.
     :param timeout: seconds to wait for a lease.
     :return: all rows of the consumer and feed, after the change.
-    :raises StaleVersionError: a cursor was changed since; tells the present one; nothing moved; terminal.
-    :raises LeaseHeldError: a running process holds a cursor; says which, and what to do; transient.
+    :raises StaleVersionError: a cursor has changed since; has the current one; nothing moved; terminal.
+    :raises LeaseHeldError: a running process holds a shard; has its name and a remedy; transient.
     :raises CursorEditedError, CursorFormatError: the Variable was edited; nothing moved; terminal.
-    :raises CursorBeyondFeedError, PurgedError: the feed changed meanwhile; nothing moved; terminal.
-    :raises SourceUnavailableError: the database did not answer, nothing moved; or Airflow did not, and the
-        cursors are moved and not published: the message says which; transient.
+    :raises CursorBeyondFeedError, PurgedError: the feed has changed since; nothing moved; terminal.
+    :raises SourceUnavailableError: the database did not answer and nothing moved, or Airflow did not and
+        the moved cursors are not published; the message says which; transient.
     """
     expected = _expected(consumer, feed, moves, versions)
     if why is not None and len(why) > MAX_REASON:
@@ -85,7 +83,7 @@ def move_to(
 
     def attempt() -> list[CursorRow]:
         with leased(source, consumer, feed, list(targets), by) as leases, leases.tokens() as tokens:
-            # Under the lease, so that no edit slips in between the look and the move but within milliseconds.
+            # Under the lease, so that an edit between the check and the move must come within milliseconds.
             rows = (
                 compare(source, variables, consumer, feed)[0] if is_export else source.cursors(feed, consumer)
             )
@@ -117,15 +115,15 @@ def move_to(
         return publish_rows(source, variables, consumer, feed, rows)
     except SourceUnavailableError as problem:
         raise SourceUnavailableError(
-            f"consumer {consumer!r}, feed {feed!r}: the cursors were moved, but what tells of it was not: "
-            f"{problem.message}. Do not move them again; the next run publishes the Variable, or "
-            f"{shell('cursor publish', consumer, feed)} does",
+            f"consumer {consumer!r}, feed {feed!r}: the cursors were moved, but not published: "
+            f"{problem.message}. Do not move them again. The next run publishes the Variable; to publish it "
+            f"now: {shell('cursor publish', consumer, feed)}",
             **problem.facts,
         ) from problem
 
 
 def is_of_events(source: FeedSource, consumer: str, feed: str) -> bool:
-    """Say whether a consumer is one of events, which has settings and no Variable."""
+    """Whether it is a consumer, with settings and no Variable, and not an export."""
     return any(info.spec.consumer == consumer for info in source.consumers(feed))
 
 
@@ -135,10 +133,12 @@ def _expected(
     planned = {move.shard: move.row.resource_version for move in moves}
     if versions is None:
         versions = planned
-    problems = [] if moves else ["no cursor to move is named"]
-    problems += [f"shard {shard_text(shard)}: no version named" for shard in planned if shard not in versions]
+    problems = [] if moves else ["there is no cursor to move"]
     problems += [
-        f"shard {shard_text(shard)}: a version is named, but its cursor does not move"
+        f"shard {shard_text(shard)}: the version is missing" for shard in planned if shard not in versions
+    ]
+    problems += [
+        f"shard {shard_text(shard)}: a version is given, but its cursor does not move"
         for shard in versions
         if shard not in planned
     ]
@@ -147,7 +147,7 @@ def _expected(
 
 
 def _kept(source: FeedSource, consumer: str, feed: str) -> dict[Shard, Ulid]:
-    """Return up to where dead letters let a consumer of events need nothing any more."""
+    """Return the highest ack that the consumer's open dead letters allow, by shard."""
     first: dict[Shard, Ulid] = {}
     for dead_letter in source.dead_letters(feed, consumer):
         first[dead_letter.shard] = min(dead_letter.ulid, first.get(dead_letter.shard, Ulid.MAX))
@@ -157,15 +157,15 @@ def _kept(source: FeedSource, consumer: str, feed: str) -> dict[Shard, Ulid]:
 def _held(
     source: FeedSource, consumer: str, feed: str, shards: Collection[Shard], problem: LeaseHeldError
 ) -> LeaseHeldError:
-    """Name the holder, and the command that takes its lease away."""
+    """Return an error with the holder and the command that revokes its lease."""
     now = source.now()
     for row in source.cursors(feed, consumer):
         if row.shard in shards and row.lease_expires is not None and row.lease_expires > now:
             words = ("--shard", shard_text(row.shard), "--fencing-token", str(row.fencing_token))
             return LeaseHeldError(
                 f"consumer {consumer!r}, feed {feed!r}, shard {shard_text(row.shard)} is held by "
-                f"{row.lease_holder!r} until {format_time(row.lease_expires)}: nothing was moved. Stop it, "
-                f"or take its lease away: {shell('consumer revoke', consumer, feed, *words)}",
+                f"{row.lease_holder!r} until {format_time(row.lease_expires)}. Nothing was moved. Stop it, "
+                f"or revoke its lease: {shell('consumer revoke', consumer, feed, *words)}",
                 row=row,
                 holder=row.lease_holder,
                 expires=row.lease_expires,

@@ -16,7 +16,7 @@ from airflow_changefeed.sources.base import FeedReader, FeedStatus, NewEvents
 @dataclass(frozen=True)
 class Watch:
     """
-    What somebody waits for.
+    What a sensor waits for.
 
     :param shards: None for all.
     :param window_end: exclusive end of the window that is waited for; None waits for new events alone.
@@ -72,7 +72,7 @@ def poll(
     :param shards: None for all.
     :param window_end: exclusive end of the window that is waited for; None waits for new events alone.
     :raises FeedNotFoundError: the database has no such feed; terminal.
-    :raises ShardNotFoundError: a shard that never had an event was named, and its window has ended; terminal.
+    :raises ShardNotFoundError: a given shard never had an event, and its window has ended; terminal.
     """
     (found,) = poll_many(source, [Watch(feed, consumer, shards, window_end)])
     if isinstance(found, Exception):
@@ -110,7 +110,7 @@ def _poll_result(
         new_events = {shard: one for shard, one in new_events.items() if shard in shards}
         if has_ended and not new_events and not set(shards) <= set(found.shards):
             try:
-                # Asked again, as a peek passes over shards that somebody holds locked.
+                # Read again, because a poll skips shards that are locked.
                 check_known_shards(watch.feed, shards, shards_of(watch.feed), "wait for")
             except Exception as error:
                 return error

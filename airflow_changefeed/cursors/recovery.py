@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a person decides when a Variable and the database differ, or when rows are lost (ADR 0004).
+The three ways to resolve a difference between Variable and database, or lost rows (ADR 0004).
 
-``publish``: the database is right. ``adopt``: the Variable is right. ``rebuild``: the manifests are.
+``publish`` keeps the database's cursors, ``adopt`` takes the Variable's, ``rebuild`` restores them from the
+manifests.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ class ManifestLister(Protocol):
 
 def publish(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> list[CursorRow]:
     """
-    Overwrite the Variable with what the database says, whatever a person or another version wrote into it.
+    Overwrite the Variable with the cursors in the database.
 
     :raises CursorError: the database has no cursor of this consumer; terminal.
     """
     rows = source.cursors(feed, consumer)
     if not rows:
         raise CursorError(
-            f"feed {feed!r}: the database holds no cursor of consumer {consumer!r} to publish. Make them "
+            f"feed {feed!r}: the database has no cursors of consumer {consumer!r} to publish. Restore them "
             f"from the manifests of its export: {shell('cursor rebuild', consumer, feed)} --path ...; or "
             f"from the Variable: {shell('cursor adopt', consumer, feed)}",
             feed=feed,
@@ -76,15 +77,16 @@ def adopt(
     timeout: float = MOVE_TIMEOUT,
 ) -> list[CursorRow]:
     """
-    Take over what a person wrote into the Variable: its ULIDs become the rows', forwards or backwards.
+    Move the cursors to the ULIDs that a person wrote into the Variable, forwards or backwards.
 
-    A shard that the Variable leaves out stays where it is; one that only the Variable knows gets a row.
+    A shard that is not in the Variable does not move; one that is only in the Variable gets a row.
 
-    :param versions: resource versions of the rows as the person saw them; None takes them however they are.
-    :raises StaleVersionError: a row was changed since; nothing was moved; terminal.
-    :raises CursorFormatError: the Variable is missing, or is no cursor of this consumer and feed; terminal.
+    :param versions: resource versions that the person saw; None for any.
+    :raises StaleVersionError: a row has changed since; nothing moved; terminal.
+    :raises CursorFormatError: the Variable is missing, or is not a cursor of this consumer and feed;
+        terminal.
     :raises CursorBeyondFeedError: a ULID is beyond the shard's high-water time; nothing changed; terminal.
-    :raises PurgedError: a ULID lies below what was purged, so that events would be missed; terminal.
+    :raises PurgedError: events after a ULID are purged and would be missed; terminal.
     """
     document = _document(source, variables, consumer, feed)
     wanted = document.shards
@@ -113,14 +115,14 @@ def adopt(
         source, variables, consumer, feed, retrying(attempt, timeout, errors), is_decided=True
     )
     if not document.database:
-        # It was taken from the Variable of an older version, which another database must not take once more.
+        # Adopted from an old version's Variable, which another database must not adopt again.
         variables.delete(old_variable_key(consumer, feed))
     return rows
 
 
 def adopted(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> dict[Shard, Ulid]:
     """
-    Return where the Variable says that the cursors stand, edited or not, if they can stand there.
+    Return the positions in the Variable, edited or not, if the cursors can move there.
 
     :raises CursorFormatError, CursorBeyondFeedError, PurgedError: as :func:`adopt`.
     """
@@ -140,13 +142,13 @@ def rebuild(
     timeout: float = MOVE_TIMEOUT,
 ) -> list[CursorRow]:
     """
-    Make lost rows again from the manifests of a consumer's export, then publish; rows that have moved stay.
+    Restore lost rows from the manifests of a consumer's export, then publish; rows that have moved stay.
 
     :param store: the export. Only units that this consumer exported count.
-    :raises CursorError: the export holds no unit of this consumer; terminal.
+    :raises CursorError: the export has no units of this consumer; terminal.
     :raises ForeignOutputError: it is the export of another database's feed; terminal.
-    :raises CursorBeyondFeedError: a unit is beyond the shard's high-water time, so it is another
-        database's; terminal.
+    :raises CursorBeyondFeedError: a unit is beyond the shard's high-water time, so it belongs to another
+        database; terminal.
     """
     pieces: dict[Shard, list[UlidRange]] = {}
     database = source.identity().id
@@ -156,12 +158,12 @@ def rebuild(
             pieces.setdefault(manifest.unit.shard, []).append(manifest.unit.range)
     if not pieces:
         raise CursorError(
-            f"feed {feed!r}: the export holds no unit of consumer {consumer!r} to rebuild its cursors from; "
-            "check the path and the consumer's name",
+            f"feed {feed!r}: the export has no units of consumer {consumer!r} to rebuild its cursors from; "
+            "check the path and the name of the consumer",
             feed=feed,
             consumer=consumer,
         )
-    # A crash after this leaves rows that have completed nothing, which count as lost the next time.
+    # After a crash here the rows have completed nothing, and count as lost the next time.
     starts = {shard: min(piece.after for piece in shard_pieces) for shard, shard_pieces in pieces.items()}
     rows = source.begin_consumer(consumer, feed, starts, by=by, why="rebuild")
     lost = {row.shard for row in rows if row.shard in pieces and not row.frontier.has_moved}
@@ -184,18 +186,18 @@ def _document(source: FeedSource, variables: VariableStore, consumer: str, feed:
     key = variable_key(database, consumer, feed)
     text = variables.get(key)
     if text is None and (old := variables.get(old_variable_key(consumer, feed))) is not None:
-        # That of an older version; a person says whose it is.
+        # The Variable of an old version; a person decides that it belongs to this database.
         key, text, database = old_variable_key(consumer, feed), old, ""
     if text is None:
         raise CursorFormatError(
-            f"Airflow Variable {key!r} does not exist: there is nothing to adopt", key=key
+            f"Airflow Variable {key!r} does not exist; there is nothing to adopt", key=key
         )
     document = CursorDocument.from_json(text, key=key)
     if (document.database, document.consumer, document.feed) != (database, consumer, feed):
         raise CursorFormatError(
-            f"Airflow Variable {key!r} holds cursors of consumer {document.consumer!r} and feed "
+            f"Airflow Variable {key!r} has cursors of consumer {document.consumer!r} and feed "
             f"{document.feed!r} of database {document.database or 'unknown'}, not of {consumer!r} and "
-            f"{feed!r} of database {database}; overwrite it with what the database says: "
+            f"{feed!r} of database {database}; overwrite it with the cursors in the database: "
             f"{shell('cursor publish', consumer, feed)}",
             key=key,
         )
@@ -203,7 +205,7 @@ def _document(source: FeedSource, variables: VariableStore, consumer: str, feed:
 
 
 def _check_reachable(source: FeedSource, consumer: str, feed: str, wanted: Mapping[Shard, Cursor]) -> None:
-    """Check all places before the first change: rows are begun in one transaction and moved in another."""
+    """Check all positions before the first change: rows are created and moved in separate transactions."""
     states = {status.shard: status for status in source.shards(feed)}
     for shard, cursor in wanted.items():
         status = states.get(shard)
@@ -221,10 +223,9 @@ def _check_reachable(source: FeedSource, consumer: str, feed: str, wanted: Mappi
             )
         if cursor.ulid < status.purged_upto:
             raise PurgedError(
-                f"feed {feed!r} shard {shard_text(shard)}: cursor {cursor.ulid} in the Variable lies below "
-                f"{status.purged_upto}, up to which events were purged, so they would be missed. Nothing "
-                "was changed: write a cursor from there on, or publish: "
-                f"{shell('cursor publish', consumer, feed)}",
+                f"feed {feed!r} shard {shard_text(shard)}: cursor {cursor.ulid} in the Variable would miss "
+                f"events, because they are purged up to {status.purged_upto}. Nothing was changed; write a "
+                f"cursor at or after that, or publish: {shell('cursor publish', consumer, feed)}",
                 feed=feed,
                 shard=shard,
                 purged_upto=status.purged_upto,
@@ -232,5 +233,5 @@ def _check_reachable(source: FeedSource, consumer: str, feed: str, wanted: Mappi
 
 
 def _highest(status: ShardStatus) -> Ulid:
-    """Return the highest place at which a consumer of a shard may stand."""
+    """Return the highest position that a cursor of a shard may have."""
     return max(status.head or Ulid.MIN, Ulid.floor(status.high_water).previous(), status.purged_upto)

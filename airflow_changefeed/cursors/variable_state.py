@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the Variable of a consumer compares with its cursors in the database, for people to see."""
+"""Compares an export's Variable with its cursors in the database, for people to see."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from airflow_changefeed.sources.base import FeedSource
 
 class VariableKind(str, Enum):
     """
-    What a Variable is beside the rows.
+    State of a Variable compared with the rows.
 
     ``EQUAL``: the same. ``MISSING``, ``OLDER``: the next run publishes it again. ``EDITED``: nothing moves
-    until a person adopts or publishes it. ``UNREADABLE``: it is no cursor; nothing moves until a person
+    until a person adopts or publishes. ``UNREADABLE``: it is not a cursor; nothing moves until a person
     publishes. ``NEWER``: a newer version of this package wrote it.
     """
 
@@ -32,9 +32,9 @@ class VariableKind(str, Enum):
 @dataclass(frozen=True)
 class VariableState:
     """
-    A Variable beside the rows.
+    A Variable and how it compares with the rows.
 
-    :param problem: what a person has to decide, with both values and the commands; None where nothing is.
+    :param problem: what a person must decide, with both values and the commands; None if nothing.
     """
 
     key: str
@@ -52,7 +52,7 @@ def variable_state(source: FeedSource, variables: VariableStore, consumer: str, 
     try:
         _, is_current = compare(source, variables, consumer, feed)
     except CursorEditedError as problem:
-        # It may be the Variable of an older version, which has another name.
+        # The Variable of an old version has another key.
         return VariableState(problem.facts["key"], VariableKind.EDITED, problem.message)
     except CursorFormatError as problem:
         return VariableState(key, VariableKind.UNREADABLE, problem.message)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a file of captured events says of itself, and whether that is enough to fold."""
+"""The columns of files of captured events, and whether their tables can be folded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from airflow_changefeed.sources.base import ULID_COLUMN
 
 OLD, NEW = "old", "new"
 _EVENT = (ULID_COLUMN, "name", "type", "captured_at", OLD, NEW)
-# Arrow types of second columns, and of what they belong to; Parquet gives uint8 back as it was.
+# Arrow types of second columns, and of the columns that they belong to.
 _INSTANT = "timestamp[us, tz=UTC]"
 _SECONDS = {
     TICKS: ("uint8", ("timestamp[us]", _INSTANT, "time64[us]")),
@@ -47,8 +47,8 @@ def file_columns(store: ExportStore, file: UnitFile) -> FileColumns:
     """
     Read a file's schema.
 
-    :raises FoldError: its rows are no captured events with typed columns.
-    :raises ManifestError: the file is damaged, or gone.
+    :raises FoldError: its rows are not captured events with typed columns.
+    :raises ManifestError: the file is damaged or missing.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -60,15 +60,15 @@ def file_columns(store: ExportStore, file: UnitFile) -> FileColumns:
             schema = pq.read_schema(opened)
     except FileNotFoundError:
         raise ManifestError(
-            f"{file.path} is gone: its unit was replaced meanwhile; read again", path=file.path
+            f"{file.path} no longer exists: its unit was replaced; read again", path=file.path
         ) from None
     except pa.ArrowException as problem:
         raise ManifestError(f"{file.path} is damaged: {problem}", path=file.path) from None
     shape = shape_of(schema)
     if shape is None:
         raise FoldError(
-            f"{file.manifest.unit} of feed {store.feed!r} in {store.path} does not say of which capture it "
-            f"is ({METADATA_KEY.decode()} is missing in {file.path}): only exports of a capture in shape "
+            f"{file.manifest.unit} of feed {store.feed!r} in {store.path} is not from a capture "
+            f"({METADATA_KEY.decode()} is missing in {file.path}); only exports of a capture in shape "
             "'typed' can be folded",
             feed=store.feed,
         )
@@ -77,8 +77,8 @@ def file_columns(store: ExportStore, file: UnitFile) -> FileColumns:
     if missing:
         raise FoldError(
             f"{file.manifest.unit} of feed {store.feed!r} in {store.path} has no typed columns "
-            f"{', '.join(missing)}: it was exported in another shape. Export it again with shape='typed', or "
-            "beside, to another path",
+            f"{', '.join(missing)}, because it was exported in another shape. Export it with shape='typed', "
+            "again or to another path",
             feed=store.feed,
         )
     image = schema.field(NEW).type
@@ -87,10 +87,10 @@ def file_columns(store: ExportStore, file: UnitFile) -> FileColumns:
 
 def second_fields(fields: Mapping[str, str], own: str, taken: Collection[str]) -> list[str]:
     """
-    Return the suffixes of the fields that hold what a field cannot hold by itself.
+    Return the suffixes of the second fields, which hold what a field cannot hold by itself.
 
     :param fields: of a file: name to Arrow type.
-    :param taken: fields that hold a column of their own.
+    :param taken: fields that belong to another column.
     """
     return [
         suffix
@@ -101,10 +101,11 @@ def second_fields(fields: Mapping[str, str], own: str, taken: Collection[str]) -
 
 def foldable_table(shape: CaptureShape, table: str | None) -> str:
     """
-    Return the table of a capture that is meant, if its events can tell its state.
+    Return the table of a capture to fold, if its events are sufficient.
 
-    :param table: None where there is only one.
-    :raises FoldError: there is no such table, or the capture leaves out what a fold needs; says all of it.
+    :param table: None if there is only one.
+    :raises FoldError: the table does not exist, or the capture does not record what a fold needs; has all
+        problems.
     """
     name = _table(shape, table)
     problems = _problems(shape.tables[name])
@@ -124,12 +125,12 @@ def _table(shape: CaptureShape, table: str | None) -> str:
         return next(iter(shape.tables))
     if table is None:
         raise FoldError(
-            f"capture {shape.name!r} holds the changes of several tables: name one with table=, of {names}",
+            f"capture {shape.name!r} has several tables; choose one with table=: {names}",
             feed=shape.name,
         )
     if table not in shape.tables:
         raise FoldError(
-            f"capture {shape.name!r} holds no changes of table {table!r}: its tables are {names}",
+            f"capture {shape.name!r} does not have table {table!r}; its tables are {names}",
             feed=shape.name,
             table=table,
         )
@@ -137,26 +138,26 @@ def _table(shape: CaptureShape, table: str | None) -> str:
 
 
 def _problems(captured: CapturedTable) -> list[str]:
-    """List why events of a table never tell its state, however many there are."""
+    """Return the reasons why a table can never be folded from these events."""
     problems = [
-        f"it does not capture {operation.value}s: enable a capture of all operations"
+        f"it does not capture {operation.value}s; enable a capture of all operations"
         for operation in Operation
         if operation not in captured.columns
     ]
     if not captured.key_columns:
-        problems.append("it has no primary key, so that no event says which row it changed")
+        problems.append("it has no primary key, so its events do not identify rows")
     for operation, columns in captured.columns.items():
         lost = [key for key in captured.key_columns if key not in columns]
         if lost:
             named = ", ".join(map(repr, lost))
-            problems.append(f"its {operation.value}s do not record the key columns {named}: capture them")
+            problems.append(f"its {operation.value}s do not record the key columns {named}; capture them")
     inserted, updated = (captured.columns.get(one) for one in (Operation.INSERT, Operation.UPDATE))
     if inserted is not None and updated is not None:
         for one, other, what in ((inserted, updated, "update"), (updated, inserted, "insert")):
             lost = [column for column in one if column not in other]
             if lost:
                 problems.append(
-                    f"its {what}s leave out {', '.join(map(repr, lost))}: capture the same columns for "
+                    f"its {what}s do not record {', '.join(map(repr, lost))}; capture the same columns for "
                     "inserts and updates"
                 )
     return problems

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-What a fold of captured events reads: which files, until when, which columns; and why it cannot, before any
-row is read.
-"""
+"""Plans a fold of captured events: its files, end and columns, or why it is impossible."""
 
 from __future__ import annotations
 
@@ -29,8 +26,8 @@ from airflow_changefeed.output.schemas import wider_type
 from airflow_changefeed.output.store import ExportStore
 
 _MOST_NAMED = 20
-_NO_SNAPSHOT = "the capture was enabled on a table that had rows, which it did not record"
-RESOLVE = "record all rows with resolve_capture(..., resync=True), and fold a time after that"
+_NO_SNAPSHOT = "the capture did not record the rows that existed when it was enabled"
+RESOLVE = "record all rows with resolve_capture(..., resync=True), then fold a later time"
 _Units = Mapping[Shard, Sequence[ExportUnit]]
 
 
@@ -58,8 +55,8 @@ class FoldSource:
         each its second columns.
     :param seconds: the second columns, and the column that each belongs to.
     :param kinds: Arrow type of each column, which holds the values of all files.
-    :param unknown: why the events do not tell all rows unless a reset is among them; empty where they do.
-    :param known_from: an earlier reset does not tell them; None where any does.
+    :param unknown: why the events are not sufficient without a reset; empty if they are.
+    :param known_from: the reset must not be earlier; None for any.
     """
 
     store: ExportStore
@@ -77,7 +74,7 @@ class FoldSource:
     def keys(self) -> tuple[str, ...]:
         """The table's key columns, then their second columns that tell two keys apart."""
         own = self.shape.tables[self.table].key_columns
-        # Two instants are one key, whatever their offsets from UTC.
+        # Equal instants are one key, even with different offsets from UTC.
         more = (name for name, of in self.seconds.items() if of in own and not name.endswith(OFFSET))
         return (*own, *more)
 
@@ -87,7 +84,7 @@ class FoldSource:
         return self.shape.key_change is KeyChange.NEW_ONLY
 
     def refusal(self, why: str, **facts: object) -> FoldError:
-        """Return the error that says why the state cannot be told."""
+        """Return an error with the reason why the state cannot be folded."""
         return _refusal(self.store, self.table, self.at, why, **facts)
 
 
@@ -96,11 +93,11 @@ def find_fold(store: ExportStore, at: datetime | None = None, table: str | None 
     Find what a fold reads, by manifests and the schemas of a few files.
 
     :param at: exclusive; None for the end of the unbroken run of complete units.
-    :param table: of the capture, as its spec names it; None where it has only one.
-    :raises FoldError: the state cannot be told, or there is no such table; says all reasons.
-    :raises NotExportedError: not all units until then are complete; names those that are missing; transient.
+    :param table: table of the capture, as in its spec; None if it has only one.
+    :raises FoldError: the state cannot be folded, or the table does not exist; has all reasons.
+    :raises NotExportedError: not all units until then are complete; has the missing ones; transient.
     :raises ManifestError: nothing was exported there, a manifest or file is damaged, or units overlap.
-    :raises InvalidArgumentError: ``at`` is no time with a zone.
+    :raises InvalidArgumentError: ``at`` is not a time with a zone.
     """
     end = _parse_time(at)
     export_there(store)
@@ -116,8 +113,8 @@ def find_fold(store: ExportStore, at: datetime | None = None, table: str | None 
     newest = max(files, key=_age) if files else _next_file(store, end)
     if newest is None:
         raise FoldError(
-            f"the export of feed {store.feed!r} in {store.path} holds no event yet, so nothing says what "
-            "columns its tables have: fold it when there are some",
+            f"the export of feed {store.feed!r} in {store.path} has no events yet, so the columns of its "
+            "tables are unknown; fold it when there are events",
             feed=store.feed,
         )
     known = file_columns(store, newest)
@@ -132,11 +129,11 @@ def find_fold(store: ExportStore, at: datetime | None = None, table: str | None 
     keyless = _keyless(groups, name, captured)
     if keyless is not None:
         unknown = (
-            f"events until {format_time(keyless)} do not tell the columns that are its key now "
+            f"events until {format_time(keyless)} do not have the columns of its current key "
             f"({', '.join(captured.key_columns)}): {RESOLVE}"
         )
     if gap is not None:
-        unknown = f"changes passed the capture unseen, which was found at {format_time(gap)}: {RESOLVE}"
+        unknown = f"the capture missed changes, as detected at {format_time(gap)}: {RESOLVE}"
     known_from = max(filter(None, (keyless, gap)), default=None)
     return FoldSource(store, name, end, known.shape, columns, kinds, groups, seconds, unknown, known_from)
 
@@ -150,11 +147,11 @@ def _parse_time(at: object) -> datetime | None:
 
 
 def _check_time(store: ExportStore, units: _Units, end: datetime | None) -> datetime:
-    """Return the time that counts, which is after the first unit began."""
+    """Return the time to fold, which must be after the start of the first unit."""
     ranges = [[unit.range for unit in own] for own in units.values() if own]
     if not ranges:
         raise NotExportedError(
-            f"the export of feed {store.feed!r} in {store.path} has no complete unit yet: export it first",
+            f"the export of feed {store.feed!r} in {store.path} has no complete units yet; export it first",
             feed=store.feed,
         )
     if end is None:
@@ -162,8 +159,8 @@ def _check_time(store: ExportStore, units: _Units, end: datetime | None) -> date
     first = min(own[0].after for own in ranges).next()
     if Ulid.floor(end) <= first:
         raise FoldError(
-            f"the export of feed {store.feed!r} in {store.path} begins at {format_time(first.time)}, so it "
-            f"does not tell the state at {format_time(end)}: give a later time, or export what is before",
+            f"feed {store.feed!r} in {store.path} cannot be folded at {format_time(end)}, because its export "
+            f"begins at {format_time(first.time)}; use a later time, or export the time before",
             feed=store.feed,
             at=end,
         )
@@ -171,7 +168,7 @@ def _check_time(store: ExportStore, units: _Units, end: datetime | None) -> date
 
 
 def _end_of_run(ranges: Sequence[UlidRange]) -> Ulid:
-    """Return the last ULID of the ranges that follow the first one without a gap; they are in order."""
+    """Return the end of the unbroken run of ranges from the first one on; they are in order."""
     end = ranges[0].upto
     for each in ranges[1:]:
         if each.after > end:
@@ -184,8 +181,8 @@ def _check_complete(store: ExportStore, units: _Units, end: datetime) -> None:
     gaps = find_gaps(store, Interval(None, end), units)
     if gaps:
         raise NotExportedError(
-            f"feed {store.feed!r} in {store.path} cannot be folded at {format_time(end)}: nothing complete "
-            f"in {_named(gaps)}. Export what is missing, or give a time before it",
+            f"feed {store.feed!r} in {store.path} cannot be folded at {format_time(end)}, because nothing is "
+            f"complete in {_named(gaps)}. Export the missing windows, or use an earlier time",
             feed=store.feed,
             at=end,
             missing=list(gaps),
@@ -202,16 +199,16 @@ def _age(file: UnitFile) -> tuple[datetime, int, Ulid]:
 
 
 def _next_file(store: ExportStore, end: datetime) -> UnitFile | None:
-    """Return the first file behind a time: where nothing happened before, it says what columns there are."""
+    """Return the first file after a time: if there are no earlier events, it has the columns."""
     files = [file for _, own in units_and_files(store, end, None) for file in own]
     return min(files, key=lambda file: file.facts.first, default=None)
 
 
 def _last_gap(store: ExportStore, table: str, end: datetime) -> datetime | None:
     """
-    Return when the last gap was found that makes a time unsure; None without any.
+    Return when the last gap that affects a time was found; None if there is none.
 
-    The newest file of all knows most: what was unsure was not sealed, so it was exported after the gap.
+    The newest file has all gaps: a feed with an open gap is not sealed, so its events are exported later.
     """
     files = [file for _, own in units_and_files(store, None, None) for file in own]
     shape = file_columns(store, max(files, key=_age)).shape
@@ -221,9 +218,9 @@ def _last_gap(store: ExportStore, table: str, end: datetime) -> datetime | None:
 
 def _keyless(groups: Iterable[FoldedFiles], table: str, captured: CapturedTable) -> datetime | None:
     """
-    Return until when events did not record the fields of the present key; None where all did.
+    Return until when events did not record the fields of the current key; None if all did.
 
-    Columns that were renamed have other fields since; without a key all rows of before would be one.
+    A renamed column gets a new field; without the key's field all earlier rows would be one.
     """
     keys = {captured.columns[Operation.INSERT][key] for key in captured.key_columns}
     times = [
@@ -237,7 +234,7 @@ def _keyless(groups: Iterable[FoldedFiles], table: str, captured: CapturedTable)
 
 
 def _groups(store: ExportStore, files: Iterable[UnitFile]) -> tuple[FoldedFiles, ...]:
-    """Put files with the same columns together; one file's footer speaks for all with the same columns."""
+    """Group files with the same columns; one footer is read for each group."""
     by_schema: dict[tuple[tuple[str, str], ...], list[UnitFile]] = {}
     for file in files:
         by_schema.setdefault(tuple(file.manifest.schema.items()), []).append(file)
@@ -248,7 +245,7 @@ def _groups(store: ExportStore, files: Iterable[UnitFile]) -> tuple[FoldedFiles,
 def _columns(
     own: Mapping[str, str], files: Sequence[FoldedFiles | FileColumns]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the columns with their second columns behind them, and what each of these belongs to."""
+    """Return the columns, each followed by its second columns, and the owner of each second column."""
     taken = frozenset().union(*(each.shape.own_fields for each in files))
     columns: dict[str, str] = {}
     seconds: dict[str, str] = {}
@@ -276,7 +273,7 @@ def _kinds(
             if wider is None:
                 raise FoldError(
                     f"column {column!r} of table {table!r} is {kinds[column]} in some units of feed "
-                    f"{store.feed!r} and {kind} in {group.files[0].manifest.unit}: no type holds both. "
+                    f"{store.feed!r} and {kind} in {group.files[0].manifest.unit}; no type can hold both. "
                     "Export the older units again, or fold a time before the change",
                     table=table,
                     column=column,
@@ -288,19 +285,19 @@ def _kinds(
 def _unknown(
     store: ExportStore, shape: CaptureShape, captured: CapturedTable, units: _Units, end: datetime
 ) -> str:
-    """Say why the events do not tell all rows there were at their beginning; empty where they do."""
+    """Return why the events do not include all rows at their beginning; empty if they do."""
     if not captured.is_whole:
         return f"{_NO_SNAPSHOT}: {RESOLVE}"
     begun = shape.begun_at
     if begun is None:
         return ""
     if end <= begun:
-        return f"the capture was enabled at {format_time(begun)}, which is later"
+        return f"the capture was only enabled at {format_time(begun)}"
     gaps = find_gaps(store, Interval(begun, None), units)
     if gaps:
         return (
-            f"the capture was enabled at {format_time(begun)}, and nothing complete is in {_named(gaps)}. "
-            f"Export that, too; or {RESOLVE}"
+            f"the capture was enabled at {format_time(begun)}, but nothing is complete in {_named(gaps)}. "
+            f"Export the missing windows; or {RESOLVE}"
         )
     return ""
 

@@ -2,11 +2,11 @@
 """
 States of a captured table on a file system: one folder for each time, replaced as a whole.
 
-``<output>/<table>/changefeed_at=<time>/changefeed_attempt=<attempt>/`` holds an attempt's files, and
-``changefeed_at=<time>/_state.<attempt>.json`` says that they are all there; of several the highest counts.
-Attempts at one time make the same rows, so whichever counts is right; two never mix, as each has a folder of
-its own. On a local disk the time's folder appears by one rename, so that plain readers see a whole state or
-none; elsewhere they may see two attempts while one replaces the other, and readers of the document do not.
+``<output>/<table>/changefeed_at=<time>/changefeed_attempt=<attempt>/`` has the files of an attempt. It is
+complete when ``changefeed_at=<time>/_state.<attempt>.json`` exists; the highest attempt counts. All attempts
+at one time write the same rows, so any of them is correct, and each has its own folder, so they never mix. On
+a local disk the folder of a time appears by one rename, so that plain readers see a whole state or none;
+elsewhere they may see two attempts during a replacement, but readers of the document do not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from airflow_changefeed.output.layout import Layout
 from airflow_changefeed.storage.files import Files, open_files
 
 _DOCUMENT = re.compile(r"_state\.([0-9A-Z]{26})\.json")
-# Not what a task has left below _temporary.
+# Not the leftovers of tasks below _temporary.
 _PARQUET = re.compile(r"[^/_.][^/]*\.parquet")
 _TRIES = 20
 
@@ -36,13 +36,13 @@ _TRIES = 20
 @dataclass(frozen=True)
 class State(Document):
     """
-    A table's state at a time, as it lies in the output.
+    A table's state at a time in the output.
 
     :param at: feed time, exclusive.
-    :param attempt: who wrote it; later ones sort behind.
-    :param path: folder of exactly its files, as Spark and other readers name it.
-    :param bytes: of all files.
-    :param database: identity of the feed's database; empty where its export does not say.
+    :param attempt: the attempt that wrote it; later attempts sort after it.
+    :param path: folder that contains exactly its files, in the form that Spark and other readers use.
+    :param bytes: total size of all files.
+    :param database: identity of the feed's database; empty if the export does not have it.
     """
 
     KIND = "changefeed state"
@@ -60,7 +60,7 @@ class State(Document):
 
 
 def new_attempt() -> str:
-    """Return a name for an attempt, which sorts behind those of attempts that began before it."""
+    """Return the name of a new attempt; it sorts after those of earlier attempts."""
     return str(Ulid.of_int((to_milliseconds(now()) << 80) | secrets.randbits(80)))
 
 
@@ -68,10 +68,10 @@ class StateStore:
     """
     The states of one captured table below a path.
 
-    :param path: root of the output, local or an fsspec URL; other tables' states, and exports, may share it.
+    :param path: root of the output, local or an fsspec URL; states of other tables and exports may share it.
     :param feed: the capture.
-    :param storage_options: for fsspec; may hold secrets.
-    :param database: identity of the capture's database; empty where its export does not say.
+    :param storage_options: for fsspec; may contain secrets.
+    :param database: identity of the capture's database; empty if the export does not have it.
     """
 
     def __init__(
@@ -92,9 +92,9 @@ class StateStore:
 
     def claim(self) -> None:
         """
-        Check the output, and write down that it is this table's; harmless to repeat.
+        Check the output and claim it for this table; can be repeated.
 
-        :raises ForeignOutputError: it holds something else, or lies inside another output.
+        :raises ForeignOutputError: it contains something else, or is inside another output.
         :raises OutputNotWritableError: the path cannot be written.
         """
         claims.check(self.files, self.layout, self.database, self.feed)
@@ -106,11 +106,11 @@ class StateStore:
         return f"{self.layout.data}/changefeed_at={format_compact(at)}"
 
     def writing(self, at: datetime, attempt: str) -> str:
-        """Return the folder that an attempt writes its files to, and nobody else."""
+        """Return the folder that only this attempt writes to."""
         return f"{self._home(at, attempt)}/changefeed_attempt={attempt}"
 
     def _home(self, at: datetime, attempt: str) -> str:
-        """Return the folder that becomes a time's state: at once by a rename, or by a document in it."""
+        """Return the folder that becomes the state, by a rename or by a document in it."""
         return f"{self._attempts(at)}/{attempt}" if self.files.moves_folders else self.folder(at)
 
     def _attempts(self, at: datetime) -> str:
@@ -118,7 +118,7 @@ class StateStore:
 
     def read(self, at: datetime) -> State | None:
         """
-        Return the state of a time; None where there is no whole one.
+        Return the state of a time; None if there is no complete one.
 
         :raises ManifestError: its document is damaged.
         """
@@ -128,16 +128,16 @@ class StateStore:
                 return None
             where = f"{self.folder(at)}/_state.{attempts[-1]}.json"
             content = self.files.read(where)
-            # Gone between the look and the read: it was replaced, look again.
+            # Replaced between listing and reading: try again.
             if content is not None:
                 return State.from_json(content.decode(errors="replace"), where=where)
-        raise ManifestError(f"{self.folder(at)} is replaced again and again; read it later")
+        raise ManifestError(f"{self.folder(at)} is being replaced repeatedly; read it later")
 
     def commit(self, at: datetime, attempt: str) -> State:
         """
-        Let an attempt's files count, and remove what older attempts left of the time.
+        Commit an attempt, and remove the files of older attempts.
 
-        :return: the state that counts: a newer attempt's, if there is one.
+        :return: the state that counts: that of a newer attempt, if there is one.
         """
         folder = self.writing(at, attempt)
         sizes = {name: size for name, size in self.files.sizes(folder).items() if _PARQUET.fullmatch(name)}
@@ -185,10 +185,10 @@ class StateStore:
             if others and others[-1] > attempt:
                 return
             self.files.remove(target)
-        raise OutputNotWritableError(f"{target} is replaced again and again; retry later", path=target)
+        raise OutputNotWritableError(f"{target} is being replaced repeatedly; retry later", path=target)
 
     def _clean(self, at: datetime) -> None:
-        """Remove what attempts older than the one that counts have left: documents first, then files."""
+        """Remove attempts older than the one that counts: documents first, then files."""
         committed = self._committed(self.folder(at))
         newest = committed[-1] if committed else ""
         for attempt in committed[:-1]:
@@ -201,7 +201,7 @@ class StateStore:
         self.files.prune(self._attempts(at), self.layout.control)
 
     def discard(self, at: datetime, attempt: str) -> None:
-        """Remove what an attempt that failed has written."""
+        """Remove the files of a failed attempt."""
         with contextlib.suppress(OutputNotWritableError):
             self.files.remove(self.writing(at, attempt))
             if self.files.moves_folders:

@@ -18,11 +18,11 @@ class FoldTask(Document):
 
     :param feed: the capture.
     :param path: root of its export.
-    :param output: root of where the state goes.
+    :param output: root of the states.
     :param at: feed time, exclusive.
-    :param table: None where the capture has only one.
+    :param table: None if the capture has only one.
     :param attempt: see :func:`~airflow_changefeed.folding.states.new_attempt`.
-    :param run: who folds.
+    :param run: name of the run that folds.
     """
 
     KIND = "changefeed fold"
@@ -38,7 +38,7 @@ class FoldTask(Document):
 
 @dataclass(frozen=True)
 class FoldResult(Document):
-    """What became of a fold: the state that counts, or the error."""
+    """The result of a fold: the state that counts, or the error."""
 
     KIND = "changefeed fold result"
 

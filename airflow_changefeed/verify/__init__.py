@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recomputing what an output says of itself."""
+"""Verification of exports: recomputes and compares what their manifests contain."""

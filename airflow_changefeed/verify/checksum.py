@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A checksum of a set of rows: the same in whatever order, batches, files and column order they come.
+A checksum of a set of rows, independent of the order of rows and columns, and of batches and files.
 
-Each row has a 128-bit hash; the checksum is their sum modulo 2**128. Defined here for ever: the same on every
-machine and version, and for rows read back from Parquet. It finds accidents; it is no protection against
-forgery.
+Each row has a 128-bit hash; the checksum is their sum modulo 2**128. Its definition is permanent: the same on
+every machine and version, and for rows read back from Parquet. It detects accidents, not forgery.
 
 A cell's two 64-bit lanes come from splitmix64's finaliser (Sebastiano Vigna, https://prng.di.unimi.it/splitmix64.c)
 over its bits and a seed of the column's name and type; a row's are finalised sums of its cells' lanes.
 
-A struct has a cell of its own, which says whether it is null, and one for each of its fields, with the names
-and types on the way to it in their seeds. Fields of a null struct count for nothing, whatever they hold.
+A struct has one cell for whether it is null, and one for each of its fields, whose seeds contain the names
+and types on the path to it. Fields of a null struct do not count.
 """
 
 from __future__ import annotations
@@ -31,19 +30,18 @@ _ODD_2 = U64(0x94D049BB133111EB)
 _GOLDEN = U64(0x9E3779B97F4A7C15)
 _LANE = U64(0xD6E8FEB86659FD93)
 _NULL = U64(0xA0761D6478BD642F)
-# Keeps the first n bytes of a little-endian word.
+# Masks for the first n bytes of a little-endian word.
 _KEEP = np.array([(1 << (8 * n)) - 1 for n in range(8)] + [(1 << 64) - 1], dtype=U64)
 _SHORT_WORDS = 4
-# So many rows at once that a column's numbers stay in the processor's cache.
+# Rows to hash at a time: a column's numbers must fit the processor's cache.
 _CHUNK_ROWS = 16_384
 
 
 def checksum(rows: pa.RecordBatch | pa.Table) -> int:
     """
-    Return the checksum of rows, 0 to 2**128 - 1; that of no rows is 0, and those of parts add up modulo
-    2**128.
+    Return the checksum of rows, 0 to 2**128 - 1; no rows have 0, and checksums of parts add up modulo 2**128.
 
-    :raises ColumnTypeError: a column of a nested type that is no struct.
+    :raises ColumnTypeError: a column of a nested type other than struct.
     """
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
     return sum(_batch(batch) for batch in table.to_batches(_CHUNK_ROWS)) % (1 << 128)
@@ -65,11 +63,7 @@ def _batch(batch: pa.RecordBatch) -> int:
 
 
 def _second(lane: Any) -> Any:
-    """
-    Turn the first lane of cells into their second one, in place.
-
-    One pass makes the first from all of a cell's bits; this is another function of the same.
-    """
+    """Turn the first lane of cells into their second one, in place."""
     lane ^= lane >> U64(29)
     lane *= _LANE
     lane ^= lane >> U64(32)
@@ -78,15 +72,15 @@ def _second(lane: Any) -> Any:
 
 def _lanes(name: str, column: pa.Array, way: str = "", absent: Any = None) -> Iterator[Any]:
     """
-    Yield the first lane of each cell of a column, and of those within it.
+    Yield the first lane of each cell of a column, and of its fields.
 
-    :param way: names and types of the structs that the column is in.
-    :param absent: rows in which one of them is null; None for none.
+    :param way: names and types of the enclosing structs.
+    :param absent: rows in which one of those is null; None for none.
     """
     is_struct = pa.types.is_struct(column.type)
     lane = _validity(name, column, way) if is_struct else _column(name, column, way)
     if absent is not None:
-        # The other lane of nothing is nothing, too.
+        # The second lane of 0 is 0 too.
         lane[absent] = 0
     yield lane
     if not is_struct:
@@ -96,12 +90,12 @@ def _lanes(name: str, column: pa.Array, way: str = "", absent: Any = None) -> It
         nulls = _nulls(column)
         absent = nulls if absent is None else absent | nulls
     for number in range(column.type.num_fields):
-        # Not by flatten, which copies each field where the struct has nulls.
+        # Not flatten: it copies each field if the struct has nulls.
         yield from _lanes(column.type.field(number).name, column.field(number), way, absent)
 
 
 def _validity(name: str, column: pa.Array, way: str) -> Any:
-    """Return the first lane of the structs themselves: only whether they are null."""
+    """Return the first lane of the structs themselves: whether they are null."""
     seed = _seed(name, "struct", way)
     lane = np.full(len(column), _finalise(np.array([seed], dtype=U64))[0], dtype=U64)
     if column.null_count:
@@ -150,16 +144,16 @@ def _column(name: str, column: pa.Array, way: str) -> Any:
 
 
 def _nulls(column: pa.Array) -> Any:
-    """Return which cells are null, by Arrow's buffer: numpy's way to it imports pandas."""
+    """Return which cells are null, from Arrow's buffer: numpy's conversion would import pandas."""
     bits = np.frombuffer(column.buffers()[0], dtype=np.uint8)
     return np.unpackbits(bits, bitorder="little")[column.offset :][: len(column)] == 0
 
 
 def _plain(name: str, column: pa.Array) -> tuple[pa.Array, str]:
     """
-    Bring types that mean the same, and those that Parquet does not keep apart, to one.
+    Convert equivalent types, and those that Parquet does not distinguish, to one.
 
-    :return: an array of a fixed width or of type binary, and the name of what it means.
+    :return: an array of a fixed width or of type binary, and the name of its logical type.
     """
     kind = column.type
     if pa.types.is_dictionary(kind):
@@ -186,13 +180,13 @@ def _plain(name: str, column: pa.Array) -> tuple[pa.Array, str]:
 
 
 def _fixed(column: pa.Array, seed: Any) -> Any:
-    """Hash cells of a fixed number of bytes from Arrow's buffer; the bits of a null are not defined."""
+    """Hash cells of a fixed width from Arrow's buffer; the bits of nulls are undefined."""
     width = column.type.bit_width // 8
     raw = np.frombuffer(column.buffers()[1], dtype=np.uint8)
     raw = raw[column.offset * width : (column.offset + len(column)) * width]
     if pa.types.is_floating(column.type):
         values = raw.view(f"<f{width}")
-        # Adding nothing turns -0.0 to 0.0; all the bit patterns of "not a number" become one.
+        # Adding 0 turns -0.0 into 0.0; all bit patterns of NaN become one.
         values = np.where(
             np.isnan(values), np.array(np.nan, values.dtype), values + np.array(0, values.dtype)
         )
@@ -206,21 +200,21 @@ def _fixed(column: pa.Array, seed: Any) -> Any:
     padded[:, :width] = raw.reshape(len(column), width)
     lane = np.full(len(column), seed, dtype=U64)
     for number, word in enumerate(padded.view("<u8").T):
-        lane += _finalise(word ^ _place(seed, number))
+        lane += _finalise(word ^ _word_seed(seed, number))
     return _finalise(lane)
 
 
-def _place(seed: Any, number: int) -> Any:
-    """Return a seed for a word's place in its value."""
+def _word_seed(seed: Any, number: int) -> Any:
+    """Return the seed for the n-th word of a value."""
     return U64((int(seed) + (number + 1) * int(_GOLDEN)) % (1 << 64))
 
 
 def _variable(column: pa.Array, seed: Any) -> Any:
-    """Hash byte strings: their words of 8 bytes, each with its place, and their length."""
+    """Hash byte strings: their words of 8 bytes, with their positions, and their length."""
     _, offset_buffer, data = column.buffers()
     offsets = np.frombuffer(offset_buffer, dtype="<i4")[column.offset : column.offset + len(column) + 1]
     first, last = int(offsets[0]), int(offsets[-1])
-    # Eight bytes more, so that a word may be read from the place of the last byte on, and beyond.
+    # Eight bytes of padding, so that a word can be read from the last byte on.
     padded = np.zeros(last - first + 8, dtype=np.uint8)
     if last > first:
         padded[:-8] = np.frombuffer(data, dtype=np.uint8)[first:last]
@@ -230,15 +224,15 @@ def _variable(column: pa.Array, seed: Any) -> Any:
     lane = lengths.astype(U64)
     lane += seed
     longest = int(lengths.max())
-    # Values of one length, as ULIDs and times are, stand at even distances: no need to look up each.
+    # Values of one length, such as ULIDs and times, are evenly spaced and need no lookup.
     is_even = longest > 0 and int(lengths.min()) == longest
     for number in range(min(-(-longest // 8), _SHORT_WORDS)):
         if is_even:
             word = words[8 * number :: longest][: len(column)] & _KEEP[min(longest - 8 * number, 8)]
-            word ^= _place(seed, number)
+            word ^= _word_seed(seed, number)
             lane += _finalise(word)
         else:
-            _add_word(lane, words, starts, lengths, number, _place(seed, number))
+            _add_word(lane, words, starts, lengths, number, _word_seed(seed, number))
     if longest > 8 * _SHORT_WORDS:
         _add_rest(lane, words, starts, lengths, seed)
     return _finalise(lane)
@@ -260,7 +254,7 @@ def _add_word(lane: Any, words: Any, starts: Any, lengths: Any, number: int, pla
 
 
 def _add_rest(lane: Any, words: Any, starts: Any, lengths: Any, seed: Any) -> None:
-    """Add the words of long values beyond the first few, however many they are."""
+    """Add the remaining words of long values."""
     skip = 8 * _SHORT_WORDS
     some = np.flatnonzero(lengths > skip)
     left = lengths[some] - skip

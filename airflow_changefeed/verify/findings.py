@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be wrong with an export, and how it is told."""
+"""Findings and the report of a verification."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import ManifestError
 
-#: What a person does about data that is gone or damaged; follows "or".
+#: Remedy for missing or damaged data; follows "or".
 EXPORT_AGAIN = (
     "export the unit again: clear its window's task or backfill it, or set the cursor to before its batch"
 )
 
 
 class FindingKind(str, Enum):
-    """What can be wrong with an export; see docs/reference/output.md."""
+    """Kinds of findings; see docs/reference/output.md."""
 
     MISSING_CLAIM = "missing claim"
     DAMAGED_CLAIM = "damaged claim"
@@ -43,22 +43,22 @@ class FindingKind(str, Enum):
 
     @property
     def is_unread(self) -> bool:
-        """Whether a file that a manifest names could not be read at all."""
+        """Whether a file of a manifest could not be read at all."""
         return self in (FindingKind.MISSING_FILE, FindingKind.TRUNCATED_FILE, FindingKind.UNREADABLE_FILE)
 
     @property
     def is_damage(self) -> bool:
-        """Whether rows are wrong, missing or in doubt; else something lies about that no manifest names."""
+        """Whether rows are wrong, missing or in doubt; otherwise it is a file that is in no manifest."""
         return self not in (FindingKind.UNREFERENCED_FILE, FindingKind.LEFTOVER)
 
 
 @dataclass(frozen=True)
 class Finding:
     """
-    One thing that is wrong.
+    One finding.
 
-    :param unit: None where it belongs to none. Of a missing window, the unit that would fill the gap.
-    :param path: of the file, on the store's file system; None for a unit as a whole.
+    :param unit: None if it belongs to none. For a missing window, the unit that would fill the gap.
+    :param path: path of the file on the store's file system; None for a whole unit.
     """
 
     kind: FindingKind
@@ -90,12 +90,12 @@ class Finding:
 @dataclass
 class Report:
     """
-    What a verification has looked at, and what it has found.
+    The result of a verification.
 
-    :param units: complete units that were looked at, those without rows among them.
-    :param files: that were read, with their rows and bytes.
-    :param missing_files: that manifests name, and that are gone.
-    :param findings: by shard and time; none when the export is as its manifests say.
+    :param units: number of verified units, including those without rows.
+    :param files: number of files that were read; ``rows`` and ``size`` (bytes) are their totals.
+    :param missing_files: number of files that are in manifests but do not exist.
+    :param findings: by shard and time; empty if the export matches its manifests.
     """
 
     feed: str
@@ -114,7 +114,7 @@ class Report:
 
     @property
     def leftovers(self) -> list[Finding]:
-        """The findings that are none."""
+        """The findings that are not damage."""
         return [finding for finding in self.findings if not finding.is_damage]
 
     @property
@@ -128,10 +128,10 @@ class Report:
 
     def check(self, most: int | None = None) -> None:
         """
-        Do nothing where there is no damage; leftovers may be.
+        Raise an error if there is damage; leftovers are allowed.
 
-        :param most: so many places are named; None for all.
-        :raises ManifestError: there is damage; attribute ``findings``.
+        :param most: maximum number of findings in the message; None for all.
+        :raises ManifestError: there is damage; has it in ``findings``.
         """
         damage = self.damage
         if damage:
@@ -147,7 +147,7 @@ class Report:
         """
         Return the report as JSON values.
 
-        :param most: so many findings are told, damage first; None for all.
+        :param most: maximum number of findings, damage first; None for all.
         """
         return {
             "feed": self.feed,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds what no manifest names: units whose manifest is gone, leftovers, and files that are not ours."""
+"""Finds what is in no manifest: units without a manifest, leftovers, and unknown files."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _SHARD, _DATE, _UNIT = "changefeed_shard=", "changefeed_date=", "changefeed_unit
 
 def claim(store: ExportStore, database: str = "") -> Iterator[Finding]:
     """
-    Find what is wrong with the document that says whose output this is.
+    Check the claim: the document with the owner of the output.
 
-    :param database: identity of the feed's; empty where it is not known.
+    :param database: identity of the feed's database; empty if it is not known.
     """
     path = store.layout.claim
     content = store.files.read(path)
     if content is None:
-        message = f"{path} is missing: nothing says whose export this is; the next export writes it again"
+        message = f"{path} is missing, so the owner of the export is unknown; the next export writes it again"
         yield Finding(FindingKind.MISSING_CLAIM, None, path, message)
         return
     try:
@@ -52,15 +52,19 @@ def claim(store: ExportStore, database: str = "") -> Iterator[Finding]:
         yield Finding(FindingKind.DAMAGED_CLAIM, None, path, problem.message)
     else:
         if document.get("feed") != store.feed:
-            message = f"{path} claims the output for feed {document.get('feed')!r}, not for {store.feed!r}"
+            message = (
+                f"{path} says that the output belongs to feed {document.get('feed')!r}, not {store.feed!r}"
+            )
             yield Finding(FindingKind.FOREIGN_CLAIM, None, path, message)
         elif database and document.get("database", database) != database:
-            message = f"{path} claims the output for database {document['database']}, not for {database}"
+            message = (
+                f"{path} says that the output belongs to database {document['database']}, not {database}"
+            )
             yield Finding(FindingKind.FOREIGN_CLAIM, None, path, message)
 
 
 def data_shards(store: ExportStore) -> list[Shard]:
-    """Return the shards that have data, whether or not a manifest speaks of it."""
+    """Return the shards that have data, with or without manifests."""
     found = (_shard(name) for name in store.files.names(store.layout.data))
     return [shard for shard in found if shard is not None]
 
@@ -79,7 +83,7 @@ def orphans(
     store: ExportStore, shard: Shard, wanted: UlidRange, known: Collection[ExportUnit]
 ) -> list[tuple[ExportUnit, Finding]]:
     """
-    Find a shard's placed units that no manifest speaks of.
+    Find a shard's placed units that have no manifest.
 
     :param wanted: only units that overlap it.
     :param known: units that have a manifest.
@@ -88,7 +92,7 @@ def orphans(
     dates = [name for name in store.files.names(folder) if name.startswith(_DATE)]
     first = f"{_DATE}{wanted.after.next().time.date().isoformat()}"
     last = f"{_DATE}{wanted.upto.time.date().isoformat()}"
-    # A unit that reaches in from outside lies in the nearest folder, as manifests do.
+    # A unit that begins before the range is in the nearest earlier folder, as its manifest would be.
     begin, end = bisect_left(dates, first), bisect_right(dates, last)
     found = []
     for date in dates[max(begin - 1, 0) : end + 1]:
@@ -102,41 +106,43 @@ def orphans(
 
 
 def _with_files(store: ExportStore, unit: ExportUnit) -> list[int]:
-    """Return the tokens of placed attempts that have files; a folder alone is no data."""
+    """Return the tokens of placed attempts that have files; an empty folder is not data."""
     folders = {name.partition("/")[0] for name in store.files.sizes(store.layout.unit(unit))}
     return sorted(token for folder in folders if (token := placed_attempt(folder)) is not None)
 
 
 def _orphan(store: ExportStore, unit: ExportUnit, attempt: int) -> Finding:
     placed = store.layout.placed(unit, attempt)
-    # Between the place and the manifest there is a driver, or there was one that was killed.
+    # The driver writes the manifest after the data; it is still running, or was killed in between.
     if store.files.exists(store.layout.attempt(attempt)):
-        message = f"{placed} of {unit} was placed by an attempt that runs, or died before its manifest"
+        message = f"{placed} of {unit} is from an attempt that is running, or was killed before its manifest"
         return Finding(FindingKind.LEFTOVER, unit, placed, message)
     path = store.layout.manifest(unit, attempt)
-    message = f"{path} of {unit} is missing, and its data is there: export the unit again"
+    message = f"{path} of {unit} is missing, but its data exists; export the unit again"
     return Finding(FindingKind.MISSING_MANIFEST, unit, path, message)
 
 
 def beside(store: ExportStore, unit: ExportUnit, attempt: int, named: Collection[str]) -> Iterator[Finding]:
     """
-    Find files in a unit's folder beside those that its manifest names.
+    Find files in a unit's folder that are not in its manifest.
 
-    :param named: the files' names.
+    :param named: names of the files in the manifest.
     """
     folder = store.layout.unit(unit)
     ours = {f"changefeed_attempt={attempt}/{name}" for name in named}
     for name in sorted(set(store.files.sizes(folder)) - ours):
-        message = f"{folder}/{name} is named by no manifest; plain Parquet readers read it"
+        message = f"{folder}/{name} is in no manifest, but plain Parquet readers read it"
         yield Finding(FindingKind.UNREFERENCED_FILE, unit, f"{folder}/{name}", message)
 
 
-def strangers(store: ExportStore, units: dict[ExportUnit, int], orphaned: set[ExportUnit]) -> list[Finding]:
+def unknown_files(
+    store: ExportStore, units: dict[ExportUnit, int], orphaned: set[ExportUnit]
+) -> list[Finding]:
     """
-    Find what belongs to no unit of the whole output: data, manifests and attempts.
+    Find files in the whole output that belong to no unit: data, manifests and attempts.
 
-    :param units: all units that have manifests, with their highest tokens.
-    :param orphaned: placed units that have none.
+    :param units: all units with manifests, with their highest tokens.
+    :param orphaned: placed units without a manifest.
     """
     folders = {store.layout.unit(unit) for unit in units}
     folders |= {store.layout.placed(unit, token) for unit in orphaned for token in _with_files(store, unit)}
@@ -147,13 +153,13 @@ def _uploads(store: ExportStore) -> Iterator[Finding]:
     try:
         uploads = list(store.uploads())
     except OutputNotWritableError as problem:
-        message = f"could not look for uploads that were left: {problem.message}"
+        message = f"could not check for abandoned uploads: {problem.message}"
         yield Finding(FindingKind.LEFTOVER, None, store.layout.data, message)
         return
     for _, attempt, upload in uploads:
         message = (
-            f"an upload to {upload.path}, begun {format_time(upload.begun)}, is of attempt {attempt}, which "
-            "runs, or died"
+            f"an upload to {upload.path}, started at {format_time(upload.begun)}, is from attempt {attempt}, "
+            "which is running or was killed"
         )
         yield Finding(FindingKind.LEFTOVER, None, upload.path, message)
 
@@ -168,14 +174,14 @@ def _data(store: ExportStore, folders: set[str]) -> Iterator[Finding]:
             message = f"{path} belongs to no complete unit; readers skip it"
             yield Finding(FindingKind.LEFTOVER, None, path, message)
         else:
-            message = f"{path} belongs to no complete unit; plain Parquet readers read it"
+            message = f"{path} belongs to no complete unit, but plain Parquet readers read it"
             yield Finding(FindingKind.FOREIGN_FILE, None, path, message)
 
 
 def _control(store: ExportStore, units: dict[ExportUnit, int]) -> Iterator[Finding]:
     control = store.layout.control
-    # What a manifest still names beside its place was found with its unit; the rest is of attempts that run
-    # or died.
+    # Files of a current manifest that are not placed yet were found with their unit; the others are from
+    # attempts that are running or were killed.
     current = {f"{token_text(attempt)}/shard={unit.shard}/{unit.name}/" for unit, attempt in units.items()}
     for name in sorted(store.files.sizes(control)):
         path = f"{control}/{name}"
@@ -184,24 +190,24 @@ def _control(store: ExportStore, units: dict[ExportUnit, int]) -> Iterator[Findi
             yield from _manifest(path, rest)
         elif kind == "attempts" and rest:
             if not any(rest.startswith(prefix) for prefix in current):
-                message = f"{path} is of an attempt that runs, or died"
+                message = f"{path} is from an attempt that is running or was killed"
                 yield Finding(FindingKind.LEFTOVER, None, path, message)
         elif unfinished(name) == "feed.json":
-            message = f"{path} is a claim that is being written, or whose writer was killed"
+            message = f"{path} is an unfinished claim: it is being written, or its writer was killed"
             yield Finding(FindingKind.LEFTOVER, None, path, message)
         elif path != store.layout.claim:
-            yield Finding(FindingKind.FOREIGN_FILE, None, path, f"{path} is not of an export")
+            yield Finding(FindingKind.FOREIGN_FILE, None, path, f"{path} is not part of an export")
 
 
 def _manifest(path: str, name: str) -> Iterator[Finding]:
-    """Find a file among the manifests that is none, or not in its place, where no reader looks for it."""
+    """Find a file among the manifests that is not one, or is in a folder where readers do not find it."""
     folder, _, last = name.rpartition("/")
     whole = unfinished(last)
     parsed = ManifestName.parse(whole or last)
     shard = _shard(f"changefeed_{folder.partition('/')[0]}")
     unit = parse_unit(shard, parsed.unit) if parsed and shard is not None else None
     if unit is None or folder != f"shard={shard_text(unit.shard)}/date={unit.date}":
-        yield Finding(FindingKind.FOREIGN_FILE, None, path, f"{path} is no manifest of a unit")
+        yield Finding(FindingKind.FOREIGN_FILE, None, path, f"{path} is not the manifest of a unit")
     elif whole is not None:
-        message = f"{path} is a manifest that is being written, or whose writer was killed"
+        message = f"{path} is an unfinished manifest: it is being written, or its writer was killed"
         yield Finding(FindingKind.LEFTOVER, None, path, message)

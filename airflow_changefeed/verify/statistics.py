@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Finds where a Parquet file's footer leaves out values that are in it.
+Finds Parquet files whose footer statistics do not cover all values.
 
-A reader that filters or counts believes the footer without a look at the rows, so that it would lose them
-without a word, while their checksum fits.
+Readers that filter or count trust the footer without reading the rows, so they would silently lose rows
+although the checksum is right.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class MisleadingFooterError(ValueError):
-    """A footer leaves out what is in its file."""
+    """The statistics in a footer do not cover the values in the file."""
 
 
 class Extent:
     """
-    What a row group really holds: its rows, and of each leaf the least and greatest value and nulls.
+    The actual content of a row group: number of rows, and minimum, maximum and nulls of each leaf.
 
-    Leaves are known by their number: ``a.b`` may be a column's name as well as the way to a field.
+    Leaves are identified by number: ``a.b`` may be the name of a column or the path to a field.
     """
 
     def __init__(self) -> None:
@@ -50,13 +50,15 @@ class Extent:
 
     def check(self, group: pq.RowGroupMetaData) -> None:
         """
-        Compare with what the footer says.
+        Compare with the footer.
 
-        :raises MisleadingFooterError: names the columns.
+        :raises MisleadingFooterError: has the names of the columns.
         """
         wrong = list(self._wrong(group))
         if wrong:
-            raise MisleadingFooterError(f"its footer leaves out values of {', '.join(wrong)}")
+            raise MisleadingFooterError(
+                f"its footer statistics do not cover all values of {', '.join(wrong)}"
+            )
 
     def _wrong(self, group: pq.RowGroupMetaData) -> Iterator[str]:
         if group.num_rows != self._rows:
@@ -67,7 +69,7 @@ class Extent:
             if said is None:
                 continue
             least, greatest = self._ends.get(number, (None, None))
-            # Bounds that are wider than the values lose nothing.
+            # Bounds that are wider than the values are harmless.
             is_cut = least is not None and said.has_min_max and (least < said.min or greatest > said.max)
             if is_cut or (said.has_null_count and said.null_count != self._nulls.get(number)):
                 yield repr(column.path_in_schema)

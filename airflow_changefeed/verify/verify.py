@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recomputes what an export says of itself, and names everything that differs."""
+"""Compares the files of an export with its manifests, and reports every difference."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def verify_export(
     source: FeedReader | None = None,
 ) -> Report:
     """
-    Verify an export, or the part of it that touches an interval, and say what was found.
+    Verify an export, or the part of it that overlaps an interval.
 
     :param path: root of the export, a local path or an fsspec URL.
     :param start: inclusive feed time with a zone; None begins with each shard's first unit.
     :param end: exclusive feed time; None ends with each shard's last unit.
     :param shards: None for all.
     :param storage_options: for fsspec; may hold secrets.
-    :param source: where the feed lives; tells which units are stale. None leaves that out.
+    :param source: the feed's source, to find stale units; None skips that.
     :raises ManifestError: nothing was exported there.
     """
     return inspect(ExportStore(path, feed, storage_options), start, end, shards, source=source)
@@ -77,16 +77,14 @@ def inspect(
     source: FeedReader | None = None,
 ) -> Report:
     """
-    Recompute rows, sizes, ULIDs and checksums of complete units, and look for what is missing, in the way, or
-    named by no manifest.
+    Recompute rows, sizes, ULIDs and checksums of complete units; find missing, overlapping and orphaned data.
 
-    What lies about in the output without belonging to a unit is looked for only if neither an interval nor
-    shards are given.
+    Unknown files are searched for only if neither an interval nor shards are given.
 
-    :param start: inclusive; only units that reach beyond it. None begins with each shard's first unit.
+    :param start: inclusive; only units that end after it. None begins with each shard's first unit.
     :param end: exclusive; only units that begin before it. None ends with each shard's last unit.
     :param shards: None for all.
-    :param source: where the feed lives; tells which units are stale. None leaves that out.
+    :param source: the feed's source, to find stale units; None skips that.
     :raises ManifestError: nothing was exported there.
     """
     interval = Interval.of(start, end, shards)
@@ -101,7 +99,7 @@ def inspect(
     unnamed = {
         shard: orphans.orphans(store, shard, interval.range, own.keys()) for shard, own in units.items()
     }
-    # Where data is without a manifest, that is what is missing, not the window.
+    # If there is data without a manifest, the manifest is missing, not the window.
     there = {shard: [*own, *(unit for unit, _ in unnamed[shard])] for shard, own in units.items()}
     gaps = find_gaps(store, interval, there)
     for shard, own in units.items():
@@ -114,16 +112,16 @@ def inspect(
     if interval == Interval():
         tokens = {unit: token for own in units.values() for unit, token in own.items()}
         orphaned = {unit for own in unnamed.values() for unit, _ in own}
-        report.findings += orphans.strangers(store, tokens, orphaned)
+        report.findings += orphans.unknown_files(store, tokens, orphaned)
     return report
 
 
 def _missing(unit: ExportUnit | None, where: str) -> Finding:
-    return Finding(FindingKind.MISSING_WINDOW, unit, None, f"nothing complete in {where}")
+    return Finding(FindingKind.MISSING_WINDOW, unit, None, f"nothing is complete in {where}")
 
 
 def _inspect_unit(store: ExportStore, unit: ExportUnit, report: Report) -> Manifest | None:
-    """Add one unit to a report; one that is replaced under our hands is looked at again."""
+    """Add one unit to a report; if it is replaced in the meantime, verify it again."""
     manifest, findings = verify_unit(store, unit)
     for _ in range(_TRIES):
         if not findings or manifest is None or store.attempts_of(unit)[-1:] == [manifest.attempt]:
@@ -131,7 +129,7 @@ def _inspect_unit(store: ExportStore, unit: ExportUnit, report: Report) -> Manif
         manifest, findings = verify_unit(store, unit)
     report.findings += findings
     if manifest is not None:
-        # By their names: a file that is not in place is told by where it is.
+        # By name, because a finding has the current path of a file that is not placed.
         unread = {
             finding.path.rpartition("/")[2] for finding in findings if finding.kind.is_unread and finding.path
         }
@@ -145,7 +143,7 @@ def _inspect_unit(store: ExportStore, unit: ExportUnit, report: Report) -> Manif
 
 
 def verify_unit(store: ExportStore, unit: ExportUnit) -> tuple[Manifest | None, list[Finding]]:
-    """Recompute one unit; None for the manifest where it is damaged or there is none."""
+    """Verify one unit; the manifest is None if it is damaged or missing."""
     attempts = store.attempts_of(unit)
     try:
         manifest = store.read(unit)
@@ -153,7 +151,7 @@ def verify_unit(store: ExportStore, unit: ExportUnit) -> tuple[Manifest | None, 
         path = store.layout.manifest(unit, attempts[-1])
         return None, [Finding(_kind_of(store, path, problem), unit, path, problem.message)]
     if manifest is None:
-        return None, [_missing(unit, f"{unit}: it was withdrawn meanwhile")]
+        return None, [_missing(unit, f"{unit}: it was withdrawn while it was verified")]
     findings = [finding for file in manifest.files for finding in _file(store, manifest, file)]
     findings += orphans.beside(store, unit, manifest.attempt, [file.name for file in manifest.files])
     for attempt in store.attempts_of(unit)[:-1]:
@@ -164,14 +162,14 @@ def verify_unit(store: ExportStore, unit: ExportUnit) -> tuple[Manifest | None, 
 
 
 def _kind_of(store: ExportStore, path: str, problem: Exception) -> FindingKind:
-    """Tell what is wrong with a manifest that cannot be read."""
+    """Return the kind of finding for a manifest that cannot be read."""
     if isinstance(problem, UnsupportedVersionError):
         return FindingKind.NEWER_MANIFEST
     text = (store.files.read(path) or b"").decode(errors="replace").rstrip()
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as flaw:
-        # What ends where more was to come was cut off; what is wrong before its end was changed.
+        # If the text ends too early, it was truncated; an error before its end means that it was changed.
         is_cut = not text.endswith("}") or getattr(flaw, "pos", -1) >= len(text)
         return FindingKind.HALF_WRITTEN_MANIFEST if is_cut else FindingKind.DAMAGED_MANIFEST
     if not isinstance(document, dict) or document.get("kind") != Manifest.KIND:
@@ -180,7 +178,7 @@ def _kind_of(store: ExportStore, path: str, problem: Exception) -> FindingKind:
         Manifest.from_json(text, where=path)
     except ManifestError:
         return FindingKind.DAMAGED_MANIFEST
-    # Whole in itself, so it is its place that is wrong.
+    # The document is valid, so it is in the wrong place.
     return FindingKind.FOREIGN_MANIFEST
 
 
@@ -191,7 +189,7 @@ def _file(store: ExportStore, manifest: Manifest, file: FileFacts) -> Iterator[F
         path = store.find_file(manifest, file)
         found = read_facts(store, path, file.name)
     except (ManifestError, FileNotFoundError):
-        message = f"{placed} of {unit} is missing: bring it back, or {EXPORT_AGAIN}"
+        message = f"{placed} of {unit} is missing; restore it, or {EXPORT_AGAIN}"
         yield Finding(FindingKind.MISSING_FILE, unit, placed, message)
         return
     except (TransientError, OutputNotWritableError):
@@ -201,11 +199,11 @@ def _file(store: ExportStore, manifest: Manifest, file: FileFacts) -> Iterator[F
         yield Finding(FindingKind.CHANGED_FILE, unit, path, message)
         return
     except Exception as problem:
-        # Whatever pyarrow says of bytes that are no Parquet any more: the file is not readable.
+        # Any error of pyarrow means that the file is not readable.
         yield _unreadable(store, unit, path, file, problem)
         return
     if path != placed:
-        message = f"{path} of {unit} is not in place: its unit is being replaced, or a replacement was killed"
+        message = f"{path} of {unit} is not in place; its unit is being replaced, or a replacement was killed"
         yield Finding(FindingKind.NOT_PLACED, unit, path, message)
     differences = _differences(file, found)
     if differences:
@@ -219,7 +217,7 @@ def _unreadable(
     folder, _, name = path.rpartition("/")
     size = store.files.sizes(folder).get(name, file.size)
     if size < file.size:
-        message = f"{path} of {unit} has {size} of {file.size} bytes: bring it back, or {EXPORT_AGAIN}"
+        message = f"{path} of {unit} has {size} of {file.size} bytes; restore it, or {EXPORT_AGAIN}"
         return Finding(FindingKind.TRUNCATED_FILE, unit, path, message)
     message = f"{path} of {unit} cannot be read: {type(problem).__name__}: {problem}"
     return Finding(FindingKind.UNREADABLE_FILE, unit, path, message)
@@ -241,9 +239,9 @@ def _differences(file: FileFacts, found: FileFacts) -> list[str]:
 
 def read_facts(store: ExportStore, path: str, name: str) -> FileFacts:
     """
-    Read a whole file and return what a task would say of it.
+    Read a whole file and return its facts, as a task would.
 
-    :raises MisleadingFooterError: its footer leaves out some of its rows.
+    :raises MisleadingFooterError: its footer statistics do not cover all rows.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -260,7 +258,7 @@ def read_facts(store: ExportStore, path: str, name: str) -> FileFacts:
         size = opened.tell()
         opened.seek(0)
         with pq.ParquetFile(pa.PythonFile(opened, mode="r")) as parquet:
-            # A batch across row groups would hold more bytes than their writer did.
+            # Row group by row group, so that a batch is never larger than the writer's.
             for group in range(parquet.num_row_groups):
                 extent = Extent()
                 for batch in parquet.iter_batches(row_groups=[group]):
@@ -278,7 +276,7 @@ def read_facts(store: ExportStore, path: str, name: str) -> FileFacts:
 def _overlaps(units: Sequence[ExportUnit]) -> Iterator[Finding]:
     """Find units of one shard, in order, that overlap."""
     for unit, before in find_overlaps(units):
-        message = f"{unit} overlaps {before}: their common rows are there twice"
+        message = f"{unit} overlaps {before}; their common rows are duplicated"
         yield Finding(FindingKind.OVERLAP, unit, None, message)
 
 

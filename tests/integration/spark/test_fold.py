@@ -191,21 +191,21 @@ def test_a_capture_without_a_snapshot_is_refused_until_a_reset(
     export.shape = reshaped(shape(), is_whole=False)
     for shard in (0, 1):
         export.write([Event(minute(10), "add", None, shoe(shard))], shard=shard)
-    with pytest.raises(FoldError, match=r"table that had rows.*resolve_capture"):
+    with pytest.raises(FoldError, match=r"rows that existed.*resolve_capture"):
         fold(spark, export.store.path, CAPTURE)
     hour = hours(1, 2)[0]
     snapshot = Event(minute(70), "add", None, shoe(3), number=1, is_snapshot=True)
     export.write([Event(minute(70), "reset"), snapshot], hour)
     export.write([], hour, shard=1)
     export.write([Event(minute(75), "add", None, shoe(5))], hour, shard=2)
-    with pytest.raises(FoldError, match="table that had rows") as refused:
+    with pytest.raises(FoldError, match="rows that existed") as refused:
         fold(spark, export.store.path, CAPTURE)
     assert refused.value.shards == ["1"]
     export.write([Event(minute(130), "reset", captured_at=minute(70))], hours(2, 3)[0], shard=1)
     for shard in (0, 2):
         export.write([], hours(2, 3)[0], shard=shard)
     assert state(spark, export) == [shoe(3), shoe(5)]
-    with pytest.raises(FoldError, match="table that had rows"):
+    with pytest.raises(FoldError, match="rows that existed"):
         fold(spark, export.store.path, CAPTURE, at=minute(60))
 
 
@@ -416,7 +416,7 @@ def test_awkward_names_and_keys_are_folded(spark: SparkSession, export: Captured
 def test_what_cannot_be_told_is_refused_at_the_call(spark: SparkSession, export: CapturedExport) -> None:
     """As find_fold says it."""
     export.write([Event(minute(1), "add", None, shoe(1))])
-    with pytest.raises(NotExportedError, match="nothing complete in shard 0"):
+    with pytest.raises(NotExportedError, match="nothing is complete in shard 0"):
         fold(spark, export.store.path, CAPTURE, at=START + 2 * HOUR)
 
 

@@ -101,7 +101,7 @@ def test_a_store_that_does_not_let_uploads_be_aborted_fails_no_export(
         [finding] = verify(world.store)
         [fault] = output_faults(world.store, flights.source.identity().id, [], [], set())
     assert finding.kind is FindingKind.LEFTOVER
-    assert ("could not look" in finding.message) == ("could not look" in fault.what) == (lacking == "list")
+    assert ("could not check" in finding.message) == ("could not check" in fault.what) == (lacking == "list")
 
 
 def test_an_error_is_not_hidden_by_uploads_that_may_not_be_listed(

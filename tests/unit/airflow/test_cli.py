@@ -196,7 +196,7 @@ def test_what_cannot_be_verified_ends_with_status_2(
     ("arguments", "message"),
     [
         (("--start", "2013-01-01"), "has no time zone"),
-        (("--end", "soon"), "'soon' is not a number of seconds"),
+        (("--end", "soon"), "'soon' is no time"),
         (("--shard", "x"), "'x' is no shard"),
         (("--output", "xml"), "invalid choice: 'xml'"),
     ],

@@ -75,14 +75,14 @@ def test_show_says_what_a_variable_is(commands: Commands, exported: SqliteFeedSo
     edit("0", ulid=end_of(0))
     assert {row["variable"] for row in commands.rows("cursor show", *OF)} == {"edited"}
     for words in (
-        f"the Variable says {end_of(0)} (resource version 3), the database {end_of(3)} (resource version 3)",
+        f"the Variable has {end_of(0)} (resource version 3), the database has {end_of(3)} (res",
         f"airflow changefeed cursor adopt {CONSUMER} --feed {FEED} --conn-id changefeed_default",
         f"airflow changefeed cursor publish {CONSUMER} --feed {FEED} --conn-id changefeed_default",
     ):
         assert words in commands.err
     Variable.set(KEY, "see below")
     assert {row["variable"] for row in commands.rows("cursor show", *OF)} == {"unreadable"}
-    assert "The Variable says 'see below', the database shard 0" in commands.err
+    assert "The Variable has 'see below', the database has shard 0" in commands.err
 
 
 def test_show_of_a_consumer_of_events(commands: Commands, exported: SqliteFeedSource) -> None:
@@ -103,7 +103,7 @@ def test_a_consumer_that_is_not_there(
     assert "lake" in message
     if name not in ("adopt", "publish", "rebuild"):
         assert message.startswith("ConsumerNotFoundError: ")
-        assert f"it has: {CONSUMER}" in message
+        assert f"the feed has: {CONSUMER}" in message
 
 
 def test_a_shard_that_is_not_there(commands: Commands, exported: SqliteFeedSource) -> None:
@@ -198,11 +198,11 @@ def test_versions_are_named_for_each_cursor(commands: Commands, exported: Sqlite
     message = commands.fails("cursor set", *OF, *to, "--resource-version", "2")
     assert "2 cursors move; give the version of each with its shard: --resource-version 0=..." in message
     message = commands.fails("cursor set", *OF, *to, "--resource-version", "0=2")
-    assert "shard 1: no version named" in message
+    assert "shard 1: the version is missing" in message
     twice = ("--resource-version", "0=2", "--resource-version", "0=3")
     assert "names a shard twice" in commands.fails("cursor set", *OF, *to, *twice)
     message = commands.fails("cursor set", *OF, *to, "--shard", "0", "--resource-version", "1=2")
-    assert "shard 1: a version is named, but its cursor does not move" in message
+    assert "shard 1: a version is given, but its cursor does not move" in message
     assert at(exported) == [end_of(2)] * 2
     both = ("--resource-version", "0=2", "--resource-version", "1=2")
     commands.rows("cursor set", *OF, *to, *both)
@@ -261,7 +261,7 @@ def test_options_of_set_that_mean_nothing(commands: Commands, options: tuple[str
         ("2099-01-01T00:00:00Z", "FutureTimeError: "),
         (end_of(0), "PurgedError: "),
         ("2013-01-01T00:00:00Z", "PurgedError: "),
-        (end_of(2), "stands there already"),
+        (end_of(2), "is already there"),
     ],
     ids=["beyond", "future", "purged", "purged time", "same"],
 )
@@ -280,7 +280,7 @@ def test_whoever_holds_a_cursor_is_named(commands: Commands, exported: SqliteFee
     message = commands.fails("cursor set", *OF, "--to", "earliest", "--yes")
     assert message.startswith("LeaseHeldError: ")
     assert "'a batch'" in message
-    command = message.rpartition("take its lease away: airflow changefeed ")[2].strip()
+    command = message.rpartition("revoke its lease: airflow changefeed ")[2].strip()
     assert command.endswith(f"--fencing-token {tokens[0]} --conn-id changefeed_default")
     words = command.split()[:-2]
     assert commands.run(" ".join(words[:2]), *words[2:]) == 0, commands.err
@@ -326,7 +326,7 @@ def test_a_change_that_cannot_be_undone(commands: Commands, exported: SqliteFeed
     """It is not there, it made the cursor, or it names its shard already."""
     assert "no change 99" in commands.fails("cursor reset", *OF, "--change", "99")
     first = commands.rows("cursor history", *OF)[-1]["number"]
-    assert "nothing was before it" in commands.fails("cursor reset", *OF, "--change", str(first))
+    assert "cannot be undone" in commands.fails("cursor reset", *OF, "--change", str(first))
     assert "--shard cannot be combined with --change" in commands.fails(
         "cursor reset", *OF, "--change", "1", "--shard", "0"
     )

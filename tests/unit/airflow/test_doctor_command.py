@@ -209,7 +209,7 @@ def test_what_cannot_be_looked_at_ends_with_status_2(
     assert run("doctor", "--conn-id", "nowhere") == 2
     assert "no connection 'nowhere'" in capsys.readouterr().err
     assert run("doctor", "--feed", "nyc.Weather") == 2
-    assert f"it has {FEED}" in capsys.readouterr().err
+    assert f"this database has {FEED}" in capsys.readouterr().err
     gone = json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "gone.db")})
     monkeypatch.setenv("AIRFLOW_CONN_GONE", gone)
     assert run("doctor", "--changefeed-conn-id", "gone") == 2

@@ -135,7 +135,7 @@ def test_a_run_without_a_window_is_refused(export: CapturedExport) -> None:
 
 def test_what_the_job_refuses_fails_at_once(export: CapturedExport) -> None:
     """With its class and words, not with those of spark-submit."""
-    with pytest.raises(AirflowFailException, match=r"FoldError: .*no changes of table 'shop\.Hat'"):
+    with pytest.raises(AirflowFailException, match=r"FoldError: .*does not have table 'shop\.Hat'"):
         operator(export, table="shop.Hat").execute(context(START, START + HOUR))
     with pytest.raises(AirflowFailException, match=r"ForeignOutputError: .*lies inside"):
         operator(export, output_path=export.store.layout.data).execute(context(START, START + HOUR))
@@ -150,7 +150,7 @@ def test_a_job_that_dies_is_tried_again(export: CapturedExport) -> None:
 
 def test_a_transient_error_is_tried_again(export: CapturedExport, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the class that it had; so is a window that another run still exports."""
-    with pytest.raises(NotExportedError, match=r"nothing complete in shard 0 \[2013"):
+    with pytest.raises(NotExportedError, match=r"nothing is complete in shard 0 \[2013"):
         operator(export).execute(context(START + HOUR, START + 2 * HOUR))
     says = FoldResult(error=ErrorFacts("SourceUnavailableError", "away", True))
     monkeypatch.setattr(SubmitHook, "says", says)

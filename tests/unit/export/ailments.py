@@ -294,7 +294,7 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
     FaultKind.VARIABLE_EDITED: (
         edit_by_hand,
         {},
-        f"Variable {KEY}: its digest does not fit, so it was edited",
+        f"Variable {KEY}: its digest does not match, so it was edited",
     ),
     FaultKind.VARIABLE_UNREADABLE: (
         lambda patient: patient.variables.set(KEY, "42"),

@@ -106,7 +106,7 @@ DAMAGES: dict[str, tuple[Callable[[ExportStore], object], FindingKind, Callable[
         FindingKind.UNREADABLE_FILE,
         data_file,
     ),
-    "a file's footer leaves out values": (
+    "a file's footer do not cover all values": (
         lambda store: _flip(
             data_file(store),
             data_file(store).read_bytes().rfind(str(unit_files(store)[0].facts.first).encode()),

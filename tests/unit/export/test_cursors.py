@@ -117,7 +117,7 @@ def test_an_edit_is_told_with_both_values(source: SqliteFeedSource, variables: V
     begin(source)
     advance(source, variables, 0)
     edit(variables, set_ulid)
-    with pytest.raises(CursorEditedError, match=f"{end_of(5)}.*the database {end_of(0)}"):
+    with pytest.raises(CursorEditedError, match=f"{end_of(5)}.*the database has {end_of(0)}"):
         cursors.resolve(source, variables, CONSUMER, FEED)
 
 

@@ -90,12 +90,12 @@ def test_a_time_before_the_first_event_has_no_rows_but_columns(export: CapturedE
         (
             START + 5 * HOUR,
             NotExportedError,
-            r"nothing complete in shard 0 \[2013-01-01T04:00:00Z, 2013-01-01T05:00:00Z\)",
+            r"nothing is complete in shard 0 \[2013-01-01T04:00:00Z, 2013-01-01T05:00:00Z\)",
         ),
         (
             START + 4.5 * HOUR,
             NotExportedError,
-            r"nothing complete in shard 0 \[2013-01-01T04:00:00Z, 2013-01-01T04:30:00Z\)",
+            r"nothing is complete in shard 0 \[2013-01-01T04:00:00Z, 2013-01-01T04:30:00Z\)",
         ),
     ],
     ids=["the beginning", "before", "behind the end", "partly behind"],
@@ -143,10 +143,10 @@ def test_one_of_several_tables_must_be_named(export: CapturedExport) -> None:
     export.shape = shape(TABLE, "shop.Box")
     fill(export)
     with pytest.raises(
-        FoldError, match=r"name one with table=, of 'shop\.Shoe', 'shop\.Box'|'shop\.Box', 'shop\.Shoe'"
+        FoldError, match=r"choose one with table=: 'shop\.Shoe', 'shop\.Box'|'shop\.Box', 'shop\.Shoe'"
     ):
         find_fold(export.store)
-    with pytest.raises(FoldError, match=r"no changes of table 'shop\.Hat'"):
+    with pytest.raises(FoldError, match=r"does not have table 'shop\.Hat'"):
         find_fold(export.store, table="shop.Hat")
     assert find_fold(export.store, table="shop.Box").table == "shop.Box"
 
@@ -167,12 +167,12 @@ UNFOLDABLE = {
     "updates hold less": (
         {**dict.fromkeys(Operation, ALL), Operation.UPDATE: {"id": "id", "name": "name"}},
         ("id",),
-        "its updates leave out 'price'",
+        "its updates do not record 'price'",
     ),
     "inserts hold less": (
         {**dict.fromkeys(Operation, ALL), Operation.INSERT: {"id": "id"}},
         ("id",),
-        "its inserts leave out 'name', 'price'",
+        "its inserts do not record 'name', 'price'",
     ),
 }
 
@@ -229,7 +229,7 @@ def test_a_gap_makes_unsure_what_was_not_sealed_when_it_was_found(export: Captur
     fill(export, 0, 2)
     assert find_fold(export.store, START + HOUR).unknown == ""
     found = find_fold(export.store)
-    assert "passed the capture unseen" in found.unknown
+    assert "the capture missed changes" in found.unknown
     assert found.known_from == START + 1.5 * HOUR
 
 
@@ -242,7 +242,7 @@ def test_events_without_the_present_key_need_a_reset(export: CapturedExport) -> 
     fill(export, 2, 3)
     found = find_fold(export.store)
     assert (
-        "events until 2013-01-01T01:30:00Z do not tell the columns that are its key now (number)"
+        "events until 2013-01-01T01:30:00Z do not have the columns of its current key (number)"
         in found.unknown
     )
     assert found.known_from == START + 1.5 * HOUR
@@ -261,15 +261,15 @@ def test_an_export_that_began_after_its_capture_is_not_whole(export: CapturedExp
     assert "shard 0 [2013-01-01T01:30:00Z, 2013-01-01T02:00:00Z)" in unknown
     fill(export, 1, 2)
     assert find_fold(export.store).unknown == ""
-    assert "which is later" in find_fold(export.store, START + 1.2 * HOUR).unknown
+    assert "the capture was only enabled at" in find_fold(export.store, START + 1.2 * HOUR).unknown
 
 
 def test_an_export_without_an_event_says_so(export: CapturedExport) -> None:
     """And one without a unit."""
-    with pytest.raises(NotExportedError, match="no complete unit yet"):
+    with pytest.raises(NotExportedError, match="no complete units yet"):
         find_fold(export.store)
     export.write([], hours(0, 1)[0])
-    with pytest.raises(FoldError, match="no event yet"):
+    with pytest.raises(FoldError, match="no events yet"):
         find_fold(export.store)
 
 
@@ -279,7 +279,7 @@ def test_a_feed_that_is_no_capture_is_refused(tmp_path: Path) -> None:
     flights.add(3, 0)
     store = ExportStore(str(tmp_path / "flights"), "nyc.Flight")
     flights.export(store, hours(0, 1))
-    with pytest.raises(FoldError, match=r"does not say of which capture .*'typed'"):
+    with pytest.raises(FoldError, match=r"is not from a capture .*'typed'"):
         find_fold(store)
 
 
@@ -290,7 +290,7 @@ def test_another_shape_is_refused(export: CapturedExport) -> None:
     path = export.store.find_file(manifest, manifest.files[0])
     table = pq.read_table(path).drop_columns(["old", "new"])
     pq.write_table(table.append_column("new", pa.array(["{}"])), path)
-    with pytest.raises(FoldError, match=r"no typed columns old, new: .*shape='typed'"):
+    with pytest.raises(FoldError, match=r"no typed columns old, new, .*shape='typed'"):
         find_fold(export.store)
 
 

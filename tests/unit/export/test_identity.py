@@ -109,7 +109,7 @@ def test_an_edited_old_variable_stops_until_a_person_decides(
     advance(source, variables, 0, 1)
     old = cursor.old_variable_key(CONSUMER, FEED)
     variables.values = {old: edited_old_variable(source)}
-    with pytest.raises(CursorEditedError, match="its digest does not fit"):
+    with pytest.raises(CursorEditedError, match="its digest does not match"):
         cursors.resolve(source, variables, CONSUMER, FEED)
     adopt(source, variables, CONSUMER, FEED, by="me")
     assert list(variables.values) == [KEY]
@@ -180,7 +180,7 @@ def test_a_restore_is_found_by_the_recovery_fork(
     set_fork(monkeypatch, None)
     cursors.resolve(source, variables, CONSUMER, FEED)
     set_fork(monkeypatch, "fork two")
-    with pytest.raises(CursorEditedError, match=r"restored.*was fork one and is fork two"):
+    with pytest.raises(CursorEditedError, match=r"restored.*was fork one and is now fork two"):
         advance(source, variables, 1)
     assert {row.ulid for row in source.cursors(FEED, CONSUMER)} == {hour(0).range.upto}
     publish(source, variables, CONSUMER, FEED)
@@ -203,7 +203,7 @@ def test_a_login_that_cannot_see_the_fork_keeps_the_one_that_was_seen(
     cursors.resolve(source, variables, CONSUMER, FEED)
     assert published(variables).recovery_fork == "fork one"
     set_fork(monkeypatch, "fork two")
-    with pytest.raises(CursorEditedError, match="was fork one and is fork two"):
+    with pytest.raises(CursorEditedError, match="was fork one and is now fork two"):
         advance(source, variables, 3)
     set_fork(monkeypatch, None)
     publish(source, variables, CONSUMER, FEED)

@@ -118,7 +118,14 @@ def test_a_time_that_a_shard_has_not_come_to_is_its_clock(
 @pytest.mark.parametrize(
     ("consumer", "feed", "to", "shards", "error", "words"),
     [
-        ("lake", FEED, end_of(1), None, ConsumerNotFoundError, "no consumer 'lake'; it has: warehouse"),
+        (
+            "lake",
+            FEED,
+            end_of(1),
+            None,
+            ConsumerNotFoundError,
+            "consumer 'lake' of feed 'nyc.Flight' not found; the feed has: warehouse",
+        ),
         (CONSUMER, "nyc.Weather", end_of(1), None, FeedNotFoundError, "nyc.Weather"),
         (CONSUMER, FEED, end_of(1), [0, 7], ShardNotFoundError, "no cursor for shard 7.*it has 0, 1"),
         (CONSUMER, FEED, end_of(1), [0, 0], InvalidArgumentError, "named twice"),
@@ -127,7 +134,7 @@ def test_a_time_that_a_shard_has_not_come_to_is_its_clock(
         (CONSUMER, FEED, datetime(2013, 1, 1), None, InvalidWindowError, "zone"),
         (CONSUMER, FEED, end_of(0), None, PurgedError, "purged up to .* in shard 0.*earliest"),
         (CONSUMER, FEED, START, None, PurgedError, "earliest"),
-        (CONSUMER, FEED, end_of(5), None, InvalidArgumentError, "stands there already: shard 0 at"),
+        (CONSUMER, FEED, end_of(5), None, InvalidArgumentError, "is already there: shard 0 at"),
     ],
     ids=["consumer", "feed", "shard", "twice", "beyond", "future", "zone", "purged", "before", "same"],
 )

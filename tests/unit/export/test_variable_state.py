@@ -115,8 +115,8 @@ def test_a_restored_database_is_explained_and_resolved(
     ahead = published(variables).shards[0].ulid
     with pytest.raises(CursorEditedError, match="restored to an earlier state") as refused:
         move(source, variables, plan(source, end_of(1)))
-    assert f"the Variable says {ahead}" in refused.value.message
-    assert f"the database {end_of(5)}" in refused.value.message
+    assert f"the Variable has {ahead}" in refused.value.message
+    assert f"the database has {end_of(5)}" in refused.value.message
     with pytest.raises(CursorBeyondFeedError, match=r"beyond the shard's high-water time.*publish"):
         recovery.adopt(source, variables, CONSUMER, FEED, by="anna")
     with pytest.raises(CursorBeyondFeedError, match="restored to an earlier state"):

@@ -105,7 +105,7 @@ def test_a_file_that_is_missing_is_not_counted_as_read(store: ExportStore) -> No
     )
     assert report.to_dict()["missing_files"] == 1
     for finding in report.damage:
-        assert "bring it back, or export the unit again: clear its window's task" in finding.message
+        assert "restore it, or export the unit again: clear its window's task" in finding.message
 
 
 def test_what_is_missing_of_a_range_is_named(store: ExportStore) -> None:
