@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 
 from airflow_changefeed.sources import mssql
@@ -86,3 +88,12 @@ def test_a_procedure_of_several_kinds_has_the_same_parameters_in_each() -> None:
             created = load_sql(f"mssql/feed/{file}.sql").partition("\ncreate procedure ")[2]
             declared.setdefault(file.rpartition("/")[2], set()).add(created.partition("\nas\n")[0])
     assert {file for file, texts in declared.items() if len(texts) > 1} == set()
+
+
+def test_a_header_names_every_error_that_its_file_throws() -> None:
+    """So whoever calls it from T-SQL need not read on."""
+    for file in Path(str(files("airflow_changefeed.sql.mssql"))).rglob("*.procedure.sql"):
+        text = file.read_text("utf-8")
+        head = text.partition("\ncreate procedure ")[0]
+        thrown = set(re.findall(r"\bthrow (\d+)", text))
+        assert thrown <= set(re.findall(r"\b\d{5}\b", head)), file.name

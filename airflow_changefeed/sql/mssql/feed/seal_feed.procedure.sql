@@ -4,7 +4,7 @@
 -- result: shard_id, until, head; for each shard that ever had an event. until is at least what was asked for; head is the
 --     last event below it, null without any.
 -- errors: 77100 in a transaction. 77101 no lock; transient, sealing again goes on. 77102 less than a minute in the future;
---     transient. 77103 further in the future. 77142 changes passed a capture unseen
+--     transient. 77103 further in the future. 77108 @until is missing. 77142 changes passed a capture unseen
 -- permission: operators
 create procedure <<schema>>.[seal_feed:<<name>>] (
     @until datetime2(3),

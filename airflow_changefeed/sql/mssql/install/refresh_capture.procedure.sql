@@ -1,8 +1,8 @@
 -- Captures the present columns of a capture's tables, and makes its triggers anew. What is recorded already stays.
 -- @capture: its name. @without: JSON array of columns to capture no longer, so that they may be dropped or given another type.
 -- @resource_version: as it was seen; null takes it however it is.
--- errors: 77141 there is no such capture. 77143 a column's type does not fit what was recorded; nothing was changed. 77140. 77155
---     it is at another @resource_version
+-- errors: 55000 @without is no JSON array, or names no column of the capture. 77141 there is no such capture. 77143 a column's
+--     type does not fit what was recorded; nothing was changed. 77140. 77155 it is at another @resource_version
 -- permission: as of enable_capture
 create procedure <<schema>>.[refresh_capture] (
     @capture nvarchar(128),

@@ -1,6 +1,7 @@
 -- Makes a feed over a table, or brings one that is there to this version: what setup_feed and upgrade_feed share.
 -- A feed of mssql-changefeed v2, which is in no list, is taken into it with its shard key type and its own sequence.
--- Parameters and errors: see setup_feed. @must_exist: 1 refuses to make a feed that is not there.
+-- Parameters: see setup_feed. @must_exist: 1 refuses to make a feed that is not there.
+-- errors: as of setup_feed; here 55000, 71000, 77106, 77111, 77116 and 77155
 -- permission: internal
 create procedure <<schema>>.[set_up] (
     @table_name nvarchar(max),

@@ -2,7 +2,7 @@
 -- ULIDs. In the caller's transaction, under the shard's lock (lock_shard:T).
 -- All events of a transaction get one time of feed, so that no seal lies within it.
 -- @page: of the caller's #plan. @count: events ordered; fewer than planned where another drain was first.
--- errors: 77142 a captured event is gone from the capture's table. 77145 what was ordered did not leave the outbox
+-- errors: 77100 outside of a transaction. 77142 a captured event is gone from the capture's table. 77145 what was ordered did not leave the outbox
 -- permission: internal
 create procedure <<schema>>.[order_page:<<name>>] (
     @shard_id <<shard_type>>,

@@ -2,8 +2,8 @@
 -- @note: what was done about them. @by: who. @resync: 1 records a reset and all rows that each table with a gap has now, in this
 --     transaction, so that whoever folds the events has the right state again; of all tables where no gap is open.
 -- @resource_version: of the capture as it was seen; null takes it however it is.
--- errors: 77100 in a transaction. 77101 no lock; transient. 77143 a trigger is still missing, disabled or altered.
---     77155 it is at another @resource_version; nothing was changed
+-- errors: 77100 in a transaction. 77101 no lock; transient. 77108 @note or @by is missing. 77143 a trigger is still
+--     missing, disabled or altered. 77155 it is at another @resource_version; nothing was changed
 -- permission: operators
 create procedure <<schema>>.[resolve_capture:<<name>>] (
     @note nvarchar(2000),

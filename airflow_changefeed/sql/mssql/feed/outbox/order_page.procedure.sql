@@ -1,7 +1,7 @@
 -- Orders one page of a shard's plan (plan_drain:T): moves its rows from the outbox to the feed, with ULIDs. In the caller's
 -- transaction, under the shard's lock (lock_shard:T).
 -- @page: of the caller's #plan. @count: rows moved; fewer than planned where another drain was first.
--- errors: 77145 what was ordered did not leave the outbox
+-- errors: 77100 outside of a transaction. 77145 what was ordered did not leave the outbox
 -- permission: internal
 create procedure <<schema>>.[order_page:<<name>>] (
     @shard_id <<shard_type>>,
