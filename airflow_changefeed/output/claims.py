@@ -6,16 +6,31 @@ another's.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
-from airflow_changefeed.core import documents
+from airflow_changefeed.core.documents import Document
 from airflow_changefeed.exceptions import ForeignOutputError, ManifestError
 from airflow_changefeed.output.layout import Layout, unquote_feed
 from airflow_changefeed.storage.files import CONTROL, Files
 
-KIND = "changefeed output"
-SCHEMA_VERSION = 1
 _ANCESTORS = 16
+
+
+@dataclass(frozen=True)
+class Claim(Document):
+    """
+    Whose output a folder is.
+
+    :param table: of the capture ``feed``, whose states it holds; empty for the feed's export.
+    :param database: identity of the feed's; empty where it is not known.
+    """
+
+    KIND = "changefeed output"
+    ERROR = ManifestError
+
+    feed: str
+    table: str = ""
+    database: str = ""
 
 
 def check(files: Files, layout: Layout, database: str, table_of: str = "") -> None:
@@ -41,17 +56,17 @@ def check(files: Files, layout: Layout, database: str, table_of: str = "") -> No
 
 
 def _check_claim(content: bytes, layout: Layout, database: str, table_of: str) -> None:
-    claimed = _load(content, layout)
-    if _claim(layout, table_of) != {name: claimed[name] for name in ("feed", "table") if name in claimed}:
-        what = f"the table {claimed['table']!r}, folded from" if "table" in claimed else "the export of"
+    claimed, wanted = _load(content, layout), _claim(layout, database, table_of)
+    if (claimed.feed, claimed.table) != (wanted.feed, wanted.table):
+        what = f"the table {claimed.table!r}, folded from" if claimed.table else "the export of"
         ours = f"the table {layout.feed!r}, folded from" if table_of else "the export of"
         raise ForeignOutputError(
-            f"{layout.data} holds {what} feed {claimed.get('feed')!r}, not {ours} "
+            f"{layout.data} holds {what} feed {claimed.feed!r}, not {ours} "
             f"{table_of or layout.feed!r}: give one another path",
             path=layout.path,
-            feed=claimed.get("feed"),
+            feed=claimed.feed,
         )
-    check_same(layout.data, claimed.get("database", ""), database, table_of or layout.feed)
+    check_same(layout.data, claimed.database, database, table_of or layout.feed)
 
 
 def check_same(where: str, theirs: str, ours: str, feed: str) -> None:
@@ -74,17 +89,15 @@ def check_same(where: str, theirs: str, ours: str, feed: str) -> None:
 def owner(files: Files, layout: Layout) -> str:
     """Return the identity of the database whose output it is; empty where the claim does not say."""
     content = files.read(layout.claim)
-    return str(_load(content, layout).get("database", "")) if content is not None else ""
+    return _load(content, layout).database if content is not None else ""
 
 
-def _load(content: bytes, layout: Layout) -> dict[str, Any]:
-    return documents.load(
-        content.decode(errors="replace"), KIND, SCHEMA_VERSION, where=layout.claim, error=ManifestError
-    )
+def _load(content: bytes, layout: Layout) -> Claim:
+    return Claim.from_json(content.decode(errors="replace"), where=layout.claim)
 
 
-def _claim(layout: Layout, table_of: str) -> dict[str, str]:
-    return {"feed": table_of, "table": layout.feed} if table_of else {"feed": layout.feed}
+def _claim(layout: Layout, database: str, table_of: str) -> Claim:
+    return Claim(table_of, layout.feed, database) if table_of else Claim(layout.feed, database=database)
 
 
 def _check_ancestors(files: Files, layout: Layout) -> None:
@@ -113,9 +126,8 @@ def write(files: Files, layout: Layout, database: str, table_of: str = "") -> No
     :raises ForeignOutputError: somebody else claimed it at the same moment.
     """
     content = files.read(layout.claim)
-    if content is None or (database and "database" not in _load(content, layout)):
-        named = {"database": database} if database else {}
-        text = documents.dump(KIND, SCHEMA_VERSION, {**named, **_claim(layout, table_of)}, indent=2)
+    if content is None or (database and not _load(content, layout).database):
+        text = _claim(layout, database, table_of).to_json()
         files.write(layout.claim, text.encode())
         # Of two that both found the path free, the last one to write has it. The other one sees so here, or
         # at its commit if it looks too early.

@@ -6,7 +6,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator
 
-from airflow_changefeed.core import documents
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import UlidRange
@@ -17,7 +16,7 @@ from airflow_changefeed.exceptions import (
     OutputNotWritableError,
     UnsupportedVersionError,
 )
-from airflow_changefeed.output import claims
+from airflow_changefeed.output.claims import Claim
 from airflow_changefeed.output.layout import ManifestName, parse_unit, placed_attempt, token_text
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import unfinished
@@ -39,27 +38,17 @@ def claim(store: ExportStore, database: str = "") -> Iterator[Finding]:
         yield Finding(FindingKind.MISSING_CLAIM, None, path, message)
         return
     try:
-        document = documents.load(
-            content.decode(errors="replace"),
-            claims.KIND,
-            claims.SCHEMA_VERSION,
-            where=path,
-            error=ManifestError,
-        )
+        found = Claim.from_json(content.decode(errors="replace"), where=path)
     except UnsupportedVersionError as problem:
         yield Finding(FindingKind.NEWER_CLAIM, None, path, problem.message)
     except ManifestError as problem:
         yield Finding(FindingKind.DAMAGED_CLAIM, None, path, problem.message)
     else:
-        if document.get("feed") != store.feed:
-            message = (
-                f"{path} says that the output belongs to feed {document.get('feed')!r}, not {store.feed!r}"
-            )
+        if found.feed != store.feed:
+            message = f"{path} says that the output belongs to feed {found.feed!r}, not {store.feed!r}"
             yield Finding(FindingKind.FOREIGN_CLAIM, None, path, message)
-        elif database and document.get("database", database) != database:
-            message = (
-                f"{path} says that the output belongs to database {document['database']}, not {database}"
-            )
+        elif database and found.database not in ("", database):
+            message = f"{path} says that the output belongs to database {found.database}, not {database}"
             yield Finding(FindingKind.FOREIGN_CLAIM, None, path, message)
 
 

@@ -267,14 +267,12 @@ DAMAGES: dict[str, tuple[Callable[[ExportStore], object], FindingKind, Callable[
         _claim,
     ),
     "the claim is another feed's": (
-        lambda store: _claim(store).write_text(
-            documents.dump(claims.KIND, claims.SCHEMA_VERSION, {"feed": "nyc.Weather"})
-        ),
+        lambda store: _claim(store).write_text(documents.dump(claims.Claim.KIND, 1, {"feed": "nyc.Weather"})),
         FindingKind.FOREIGN_CLAIM,
         _claim,
     ),
     "the claim is of a newer version": (
-        lambda store: _claim(store).write_text(documents.dump(claims.KIND, 9, {"feed": FEED})),
+        lambda store: _claim(store).write_text(documents.dump(claims.Claim.KIND, 9, {"feed": FEED})),
         FindingKind.NEWER_CLAIM,
         _claim,
     ),

@@ -296,7 +296,7 @@ def test_of_two_databases_that_begin_an_output_at_once_one_gets_it(tmp_path: Pat
             if path == late.layout.claim:
                 text = content.decode().replace(DATABASE, OTHER)
                 claim = {name: json.loads(text)[name] for name in ("database", "feed")}
-                late.files.write(path, documents.dump(claims.KIND, claims.SCHEMA_VERSION, claim).encode())
+                late.files.write(path, documents.dump(claims.Claim.KIND, 1, claim).encode())
 
     store = ExportStore(late.path, FEED, files=Overtaken(late.path))
     with pytest.raises(ForeignOutputError, match=f"{OTHER}, and this is .* {DATABASE}"):
