@@ -120,10 +120,10 @@ class CaptureSpec:
             problems.append("a capture needs at least one table")
         names = [table.table for table in self.tables]
         problems += [
-            f"table {name!r} is named twice" for name in sorted({n for n in names if names.count(n) > 1})
+            f"table {name!r} is given twice" for name in sorted({n for n in names if names.count(n) > 1})
         ]
         problems += [
-            f"table {table.table!r}: name at least one of insert, update and delete"
+            f"table {table.table!r}: give at least one of insert, update and delete"
             for table in self.tables
             if not table.operations
         ]

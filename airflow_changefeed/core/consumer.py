@@ -92,14 +92,14 @@ def parse_position(text: str) -> Position:
     try:
         return parse_time(text)
     except InvalidArgumentError as no_time:
-        # What has more than letters and digits was meant as a time.
+        # A text with other characters than letters and digits is meant as a time.
         if not text.isalnum():
             raise InvalidArgumentError(no_time.message, value=text) from None
     try:
         return Ulid.parse_text(text)
     except InvalidUlidError as no_ulid:
         raise InvalidUlidError(
-            f"{no_ulid.message.rstrip('.')}. Expected a ULID, a time with its zone (2026-03-01T00:00:00Z), "
+            f"{no_ulid.message.rstrip('.')}; expected a ULID, a time with its zone (2026-03-01T00:00:00Z), "
             "earliest or latest",
             value=text,
         ) from None

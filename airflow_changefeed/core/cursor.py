@@ -177,7 +177,7 @@ class CursorDocument:
             return decode(cls, content, where=where, error=CursorFormatError)
         except CursorFormatError as problem:
             raise CursorFormatError(
-                f"{problem.message}. Overwrite it with what the database holds (publish)", where=where
+                f"{problem.message}. Overwrite it with the cursors in the database (publish)", where=where
             ) from None
 
 
@@ -220,6 +220,6 @@ def check_consumer(consumer: str) -> None:
     """
     if not consumer or len(consumer) > 128 or ":" in consumer or not consumer.isprintable():
         raise InvalidArgumentError(
-            f"consumer {consumer!r} is no name: use 1 to 128 printable characters without ':'",
+            f"consumer {consumer!r} is not a valid name; use 1 to 128 printable characters without ':'",
             consumer=consumer,
         )

@@ -62,7 +62,7 @@ def load(
     Read a document of this version or an older one.
 
     :param where: names the document in errors.
-    :param error: raised when the text is not such a document, or its digest does not fit its content.
+    :param error: raised when the text is not such a document, or its digest does not match its content.
     :param check_digest: False reads a document that a person may have edited.
     :return: the content with ``schema_version`` and ``is_intact``, without kind and digest.
     :raises UnsupportedVersionError: a newer version wrote it.
@@ -70,16 +70,16 @@ def load(
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise error(f"{where} is no {kind}: not JSON ({problem})", where=where) from None
+        raise error(f"{where} is not a {kind}: invalid JSON ({problem})", where=where) from None
     if not isinstance(document, dict) or document.get("kind") != kind:
-        raise error(f"{where} is no {kind}: its JSON says something else", where=where)
+        raise error(f"{where} is not a {kind}: its JSON is something else", where=where)
     found = document.get("schema_version")
     if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-        raise error(f"{where} is no {kind}: its schema_version is {found!r}", where=where)
+        raise error(f"{where} is not a {kind}: its schema_version is {found!r}", where=where)
     if found > version:
         raise UnsupportedVersionError(
-            f"{where} is a {kind} of schema version {found}, this installation reads up to {version}: "
-            "upgrade airflow-changefeed here, or finish with the newer one",
+            f"{where} is a {kind} of schema version {found}, but this installation reads up to {version}; "
+            "upgrade airflow-changefeed here",
             where=where,
             found=found,
             supported=version,
@@ -87,7 +87,7 @@ def load(
     digest = document.pop("digest", None)
     is_intact = _fits(digest, document)
     if check_digest and not is_intact:
-        raise error(f"{where} is damaged: its digest does not fit its content", where=where)
+        raise error(f"{where} is damaged: its digest does not match its content", where=where)
     del document["kind"]
     return {**document, "is_intact": is_intact}
 

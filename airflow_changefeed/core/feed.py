@@ -147,7 +147,7 @@ def parse_shard(text: str | int | uuid.UUID) -> Shard:
         return int(text) if str(text).lstrip("-").isdigit() else uuid.UUID(str(text))
     except ValueError:
         raise InvalidArgumentError(
-            f"{text!r} is no shard: give a whole number or a UUID", value=text
+            f"{text!r} is not a shard; expected a whole number or a UUID", value=text
         ) from None
 
 
@@ -165,7 +165,7 @@ def check_shard(shard: Shard, shard_key_type: str) -> None:
         fits = isinstance(shard, int) and not isinstance(shard, bool) and low <= shard <= high
     if not fits:
         raise InvalidArgumentError(
-            f"shard {shard_text(shard)!r} does not fit the feed's shard key type {shard_key_type}",
+            f"shard {shard_text(shard)!r} does not match the feed's shard key type {shard_key_type}",
             shard=shard,
         )
 
@@ -203,7 +203,7 @@ def check_known_shards(
     if unknown:
         raise ShardNotFoundError(
             f"feed {feed!r} never had an event in shard {', '.join(unknown)}; it has "
-            f"{', '.join(map(shard_text, known)) or 'no shards yet'}. Leave shards out to {purpose} all "
+            f"{', '.join(map(shard_text, known)) or 'no shards yet'}. Omit shards to {purpose} all "
             "there are",
             feed=feed,
             shards=unknown,

@@ -30,11 +30,13 @@ class Frontier:
 
     def __post_init__(self) -> None:
         if self.upto < self.start:
-            raise CursorFormatError(f"frontier {self.upto} lies before its start {self.start}")
+            raise CursorFormatError(f"frontier {self.upto} is before its start {self.start}")
         last = self.upto
         for piece in self.ahead:
             if piece.after <= last or piece.is_empty:
-                raise CursorFormatError(f"ranges ahead of frontier {self.upto} are not ascending and apart")
+                raise CursorFormatError(
+                    f"ranges ahead of frontier {self.upto} are not ascending and separate"
+                )
             last = piece.upto
 
     @classmethod

@@ -33,7 +33,9 @@ def to_milliseconds(time: datetime) -> int:
     )
     milliseconds, rest = divmod(plain - EPOCH, _MILLISECOND)
     if rest:
-        raise InvalidWindowError(f"time {time.isoformat()} is finer than a millisecond; round it", time=time)
+        raise InvalidWindowError(
+            f"time {time.isoformat()} is more precise than a millisecond; round it", time=time
+        )
     if milliseconds < 0:
         raise InvalidWindowError(f"time {time.isoformat()} is before 1970, where ULIDs begin", time=time)
     return int(milliseconds)
@@ -55,7 +57,7 @@ def parse_time(text: str) -> datetime:
         time = datetime.fromisoformat(text.strip().replace("Z", "+00:00").replace("z", "+00:00"))
     except (ValueError, AttributeError):
         raise InvalidWindowError(
-            f"{text!r} is no time; write ISO 8601 with a zone, for example 2013-01-01T00:00:00Z", value=text
+            f"{text!r} is not a time; expected ISO 8601 with a zone, such as 2013-01-01T00:00:00Z", value=text
         ) from None
     return from_milliseconds(to_milliseconds(time))
 
@@ -68,7 +70,7 @@ def format_time(time: datetime) -> str:
 
 
 def format_known(time: datetime | None) -> str | None:
-    """Write a time as :func:`format_time` does; None where there is none."""
+    """Write a time as :func:`format_time` does, or None."""
     return None if time is None else format_time(time)
 
 
@@ -88,7 +90,7 @@ def parse_compact(text: str) -> datetime:
             return datetime.strptime(text, pattern).replace(tzinfo=timezone.utc)
         except ValueError:
             continue
-    raise InvalidWindowError(f"{text!r} is no time of the form 20130101T000000Z", value=text)
+    raise InvalidWindowError(f"{text!r} is not a time of the form 20130101T000000Z", value=text)
 
 
 def floor_to_millisecond(time: datetime) -> datetime:

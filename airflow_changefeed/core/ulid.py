@@ -52,7 +52,7 @@ class Ulid(ulid.ULID):
         :raises InvalidUlidError: the number is negative or needs more than 128 bits.
         """
         if not 0 <= value <= _MAX:
-            raise InvalidUlidError(f"{value} is no ULID: it must lie in 0 to 2**128 - 1", value=value)
+            raise InvalidUlidError(f"{value} is not a ULID; expected 0 to 2**128 - 1", value=value)
         return cls(value.to_bytes(16, "big"))
 
     @classmethod
@@ -76,12 +76,12 @@ class Ulid(ulid.ULID):
         try:
             parsed: Ulid = cls.from_str(text.upper())
         except (ValueError, AttributeError, TypeError, IndexError, OverflowError) as error:
-            raise InvalidUlidError(f"{text!r} is no ULID: {error}", value=text) from None
+            raise InvalidUlidError(f"{text!r} is not a ULID: {error}", value=text) from None
         # python-ulid drops bits beyond 128 and maps characters outside the alphabet; text must survive
         # unchanged.
         if str(parsed) != text.upper():
             raise InvalidUlidError(
-                f"{text!r} is no ULID: use 26 characters of 0-9 A-Z without I, L, O and U, up to 7ZZ...",
+                f"{text!r} is not a ULID; expected 26 characters of 0-9 A-Z without I L O U, up to 7ZZ...",
                 value=text,
             )
         return parsed
@@ -136,11 +136,11 @@ class UlidRange:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no ULID lies in the range."""
+        """Whether the range contains no ULIDs."""
         return self.after == self.upto
 
     def overlaps(self, other: UlidRange) -> bool:
-        """Whether a ULID lies in both ranges."""
+        """Whether a ULID is in both ranges."""
         return max(self.after, other.after) < min(self.upto, other.upto)
 
     def touches(self, other: UlidRange) -> bool:

@@ -84,12 +84,14 @@ class Window:
         """
         start, separator, end = name.partition("_")
         if not separator:
-            raise InvalidWindowError(f"{name!r} is no window of the form 20130101T000000Z_20130101T010000Z")
+            raise InvalidWindowError(
+                f"{name!r} is not a window of the form 20130101T000000Z_20130101T010000Z"
+            )
         return cls(parse_compact(start), parse_compact(end))
 
     @classmethod
     def containing(cls, time: datetime, length: timedelta) -> Window:
-        """Return the window of a length, aligned to 1970 UTC, in which a time lies."""
+        """Return the window of a length, aligned to 1970 UTC, that contains a time."""
         step = _milliseconds(length)
         start = to_milliseconds(time) // step * step
         return cls(from_milliseconds(start), from_milliseconds(start + step))
@@ -109,7 +111,7 @@ class Window:
         step, start, end = _milliseconds(unit), to_milliseconds(self.start), to_milliseconds(self.end)
         if start % step or end % step:
             raise InvalidWindowError(
-                f"window {self} does not begin and end on a multiple of the unit {unit} (counted from 1970 "
+                f"window {self} does not start and end on a multiple of the unit {unit} (counted from 1970 "
                 "UTC); use a schedule that does, or another unit",
                 start=self.start,
                 end=self.end,
@@ -117,7 +119,7 @@ class Window:
         borders = range(start, end, step)
         if len(borders) > MAX_UNITS:
             raise InvalidWindowError(
-                f"window {self} has {len(borders)} units of {unit}, and one run cuts at most {MAX_UNITS}: "
+                f"window {self} has {len(borders)} units of {unit}, but one run has at most {MAX_UNITS}; "
                 "use a shorter window or a longer unit",
                 start=self.start,
                 end=self.end,

@@ -106,7 +106,7 @@ def test_names_of_consumers_are_told_apart_whatever_they_hold(bench: Bench) -> N
     for consumer in ("it's", "]'; throw 1--", "Ünï", "q?{x}"):
         assert begin_and_poll(bench, consumer, {0: head}).after == {0: head}
     for consumer in ("", "a\0b", "a:b", "a" * 129):
-        with pytest.raises(InvalidArgumentError, match="is no name"):
+        with pytest.raises(InvalidArgumentError, match="is not a valid name"):
             bench.source.poll(bench.feed, consumer)
 
 

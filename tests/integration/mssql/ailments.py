@@ -237,6 +237,6 @@ FAULTS: dict[str, tuple[FaultKind, Callable[[Patient], None], Undo, str]] = {
         FaultKind.VARIABLE_EDITED,
         _edit,
         lambda patient: None,
-        f":{CONSUMER}:{FEED}: its digest does not fit",
+        f":{CONSUMER}:{FEED}: its digest does not match",
     ),
 }

@@ -233,7 +233,10 @@ def test_the_future_is_not_sealed(fed: Commands, feed: Database) -> None:
     ("arguments", "message"),
     [
         (("seal", "--feed", "no.Such"), "FeedNotFoundError: no feed 'no.Such'"),
-        (("read", "--feed", FEED, "--shard", "0"), "does not fit the feed's shard key type uniqueidentifier"),
+        (
+            ("read", "--feed", FEED, "--shard", "0"),
+            "does not match the feed's shard key type uniqueidentifier",
+        ),
         (("read", "--feed", FEED, "--shard", SHARD[:-4] + "0000"), "ShardNotFoundError: "),
         (("setup-feed", "myservice.Missing"), "there is no table 'myservice.Missing'"),
     ],

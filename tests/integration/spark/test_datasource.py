@@ -115,7 +115,11 @@ def test_load_refuses_wrong_options_and_ranges(session: SparkSession, flights: F
     assert load(session, flights).count() == 0
     found = error_of(lambda: load(session, flights, shard=1, partitions=0, end="soon"))
     assert isinstance(found, InvalidArgumentError)
-    for words in ("option 'shard' is unknown", "partitions must be a whole number", "end: 'soon' is no time"):
+    for words in (
+        "option 'shard' is unknown",
+        "partitions must be a whole number",
+        "end: 'soon' is not a time",
+    ):
         assert words in found.message
     flights.add(10, 0)
     assert isinstance(error_of(lambda: load(session, flights)), NotSealedError)

@@ -196,8 +196,8 @@ def test_what_cannot_be_verified_ends_with_status_2(
     ("arguments", "message"),
     [
         (("--start", "2013-01-01"), "has no time zone"),
-        (("--end", "soon"), "'soon' is no time"),
-        (("--shard", "x"), "'x' is no shard"),
+        (("--end", "soon"), "'soon' is not a time"),
+        (("--shard", "x"), "'x' is not a shard"),
         (("--output", "xml"), "invalid choice: 'xml'"),
     ],
     ids=lambda value: str(value)[:30],

@@ -236,16 +236,16 @@ def test_a_version_of_the_future_is_refused(commands: Commands, exported: Sqlite
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--to", "yesterday"), "'yesterday' is no ULID"),
+        (("--to", "yesterday"), "'yesterday' is not a ULID"),
         (("--to", "01ARZ3NDEKTSV4RRFFQ69G5FAU"), "ABCDEFGHJKMNPQRSTVWXYZ"),
         (("--to", "8ZZZZZZZZZZZZZZZZZZZZZZZZZ"), "overflow 128-bits"),
         (("--to", "2013-01-01"), "zone"),
         ((), "required: --to"),
-        (("--to", "latest", "--shard", "x"), "'x' is no shard"),
+        (("--to", "latest", "--shard", "x"), "'x' is not a shard"),
         (("--to", "latest", "--resource-version"), "expected one argument"),
         (("--to", "latest", "--resource-version", "0"), "'0' is not a resource version"),
         (("--to", "latest", "--resource-version", "0=x"), "'x' is not a resource version"),
-        (("--to", "latest", "--resource-version", "x=1"), "'x' is no shard"),
+        (("--to", "latest", "--resource-version", "x=1"), "'x' is not a shard"),
     ],
     ids=lambda value: " ".join(value)[-40:] if isinstance(value, tuple) else "",
 )

@@ -94,7 +94,7 @@ def test_the_tasks_own_window_and_the_params_go_before() -> None:
 
 
 def test_a_run_without_a_partition_date_has_no_window() -> None:
-    """A key that is no time, or none: a batch, as ever."""
+    """A key that is not a time, or none: a batch, as ever."""
     assert run_window(partition(None, cron("0 0 * * *")), None, None) is None
 
 

@@ -220,7 +220,7 @@ def test_a_last_look_that_fails_leaves_the_timeout(database: str) -> None:
 
 
 def test_a_trigger_that_broke_is_left_to_the_retries(database: str) -> None:
-    """It could not be loaded, for example; that is no timeout, so nothing is looked at again."""
+    """It could not be loaded, for example; that is not a timeout, so nothing is looked at again."""
     broken = {"error": TriggerFailureReason.TRIGGER_FAILURE, "traceback": ["ImportError"]}
     with pytest.raises(TaskDeferralError):
         deferrable().resume_execution(TRIGGER_FAIL_REPR, broken, context())

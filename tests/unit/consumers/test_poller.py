@@ -279,7 +279,7 @@ def test_a_missing_feed_ends_its_own_waits_alone(
         assert [type(error) for error in errors] == [FeedNotFoundError] * 2
         assert "a.Gone" in str(errors[0])
         assert errors[0] is not errors[1]
-        with pytest.raises(InvalidArgumentError, match="is no name"):
+        with pytest.raises(InvalidArgumentError, match="is not a valid name"):
             bad.wait({})
         assert not waiting.done()
 

@@ -43,7 +43,7 @@ def test_a_uuid_shard_is_written_in_lower_case() -> None:
 
 @given(st.text(max_size=12))
 def test_other_text_is_refused_with_our_error(text: str) -> None:
-    """What is no shard never fails in a way of its own."""
+    """What is not a shard never fails in a way of its own."""
     with contextlib.suppress(InvalidArgumentError):
         parse_shard(text)
 

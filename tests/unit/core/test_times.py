@@ -77,7 +77,7 @@ def test_milliseconds_beyond_9999_stop_there(ms: int) -> None:
     ],
 )
 def test_times_without_zone_too_fine_or_before_1970_are_refused(time: datetime) -> None:
-    """A time is exact or it is no time of a feed."""
+    """A time is exact or it is not a time of a feed."""
     with pytest.raises(InvalidWindowError):
         to_milliseconds(time)
 

@@ -299,7 +299,7 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
     FaultKind.VARIABLE_UNREADABLE: (
         lambda patient: patient.variables.set(KEY, "42"),
         {},
-        "its JSON says something else. Overwrite it",
+        "its JSON is something else. Overwrite it",
     ),
     FaultKind.VARIABLE_ORPHANED: (
         _orphan,

@@ -98,7 +98,7 @@ def test_only_files_of_the_interval_and_the_shards_are_opened(store: ExportStore
         if manifest.unit != ExportUnit.of_window(1, hours(1, 2)[0]):
             corrupt_manifest(store, manifest)
     assert read(store, START + HOUR, START + 2 * HOUR, [1]).count_rows() == 10
-    with pytest.raises(ManifestError, match="not JSON"):
+    with pytest.raises(ManifestError, match="invalid JSON"):
         read(store, START + HOUR, START + 2 * HOUR)
 
 
@@ -275,7 +275,7 @@ def test_a_path_without_the_feeds_export_is_refused(store: ExportStore, tmp_path
         ({"start": "2013-01-01"}, "start must be a datetime"),
         ({"shards": "12"}, "shards must be a list"),
         ({"shards": []}, "shards is empty"),
-        ({"shards": ["x"]}, "'x' is no shard"),
+        ({"shards": ["x"]}, "'x' is not a shard"),
         ({"incomplete": "maybe"}, "incomplete must be one of fail, read"),
     ],
     ids=lambda value: str(value)[:30],
@@ -290,7 +290,7 @@ def test_all_bad_arguments_are_named_at_once(store: ExportStore) -> None:
     """Not one after the other."""
     with pytest.raises(InvalidArgumentError) as caught:
         read(store, "yesterday", 7, ["x"])
-    for name in ("start must be", "end must be", "'x' is no shard"):
+    for name in ("start must be", "end must be", "'x' is not a shard"):
         assert name in str(caught.value)
 
 

@@ -134,7 +134,7 @@ def test_a_time_without_a_zone_is_refused(export: CapturedExport, at: Any) -> No
 def test_a_time_finer_than_feed_time_is_refused(export: CapturedExport) -> None:
     """No event lies between two milliseconds, but neither can a border."""
     fill(export)
-    with pytest.raises(InvalidWindowError, match="finer than a millisecond"):
+    with pytest.raises(InvalidWindowError, match="more precise than a millisecond"):
         find_fold(export.store, START + timedelta(microseconds=1))
 
 

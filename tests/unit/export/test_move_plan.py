@@ -158,15 +158,15 @@ def test_a_place_that_means_nothing_is_refused(
 @pytest.mark.parametrize(
     ("text", "error", "words"),
     [
-        ("yesterday", InvalidUlidError, "'yesterday' is no ULID"),
-        ("01ARZ3NDEKTSV4RRFFQ69G5FA", InvalidUlidError, "is no ULID"),
+        ("yesterday", InvalidUlidError, "'yesterday' is not a ULID"),
+        ("01ARZ3NDEKTSV4RRFFQ69G5FA", InvalidUlidError, "is not a ULID"),
         ("01ARZ3NDEKTSV4RRFFQ69G5FAU", InvalidUlidError, "letters in 0123456789ABCDEFGHJKMNPQRSTVWXYZ"),
-        ("01arz3ndektsv4rrffq69g5fal", InvalidUlidError, "is no ULID"),
+        ("01arz3ndektsv4rrffq69g5fal", InvalidUlidError, "is not a ULID"),
         ("8ZZZZZZZZZZZZZZZZZZZZZZZZZ", InvalidUlidError, "overflow 128-bits"),
         ("2013-01-01", InvalidArgumentError, "zone"),
         ("2013-01-01T00:00", InvalidArgumentError, "zone"),
-        ("0x00ff; drop", InvalidArgumentError, "no time"),
-        ("", InvalidArgumentError, "no time"),
+        ("0x00ff; drop", InvalidArgumentError, "not a time"),
+        ("", InvalidArgumentError, "not a time"),
     ],
 )
 def test_a_text_that_is_no_place_is_refused(text: str, error: type[ChangefeedError], words: str) -> None:

@@ -108,7 +108,7 @@ def test_a_shard_that_is_no_uuid_is_refused_to_its_writer(
 
 def test_true_is_no_shard(source: SqliteFeedSource) -> None:
     """Python counts it as the number 1, and text makes it a name that nobody finds again."""
-    with pytest.raises(InvalidArgumentError, match="does not fit"):
+    with pytest.raises(InvalidArgumentError, match="does not match"):
         source.read_feed("t", True, Ulid.MIN)
 
 

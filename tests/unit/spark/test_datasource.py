@@ -263,7 +263,7 @@ def test_columns_that_the_feed_does_not_have_are_refused(flights: Flights) -> No
         ({"feed": "no.Such"}, FeedNotFoundError, "no.Such"),
         ({"shards": "1,9,8"}, ShardNotFoundError, "never had an event in shard 9, 8; it has 1, 2"),
         ({"shards": "9", "seal": "true"}, ShardNotFoundError, "never had an event in shard 9"),
-        ({"shards": str(uuid.UUID(int=1))}, InvalidArgumentError, "does not fit the feed's shard key type"),
+        ({"shards": str(uuid.UUID(int=1))}, InvalidArgumentError, "does not match the feed's shard key type"),
         ({"path": "/nowhere/feeds.db"}, ConnectionNotUsableError, "/nowhere/feeds.db"),
     ],
 )
