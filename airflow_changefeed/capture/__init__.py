@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Beside the sources, for those who capture changes: sessions and event shapes; never imports airflow."""
+"""Sessions and event shapes for captures; independent of the sources, never imports airflow."""

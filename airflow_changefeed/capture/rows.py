@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of captured tables as JSON objects: of each event the columns that its operation captures."""
+"""Rows of captured tables as JSON objects, with the columns that each event's operation captures."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from airflow_changefeed.core.capture import (
 from airflow_changefeed.exceptions import SchemaChangedError
 from airflow_changefeed.sources.arrow import byte_strings
 
-#: What events are called, by the number that they have here.
+#: Event types, by the number used in this module.
 EVENT_TYPES = ("add", "upd", "del", "reset")
 _OPERATIONS = (Operation.INSERT, Operation.UPDATE, Operation.DELETE)
 
-#: Column of a table, and the field of ``old`` and ``new`` that holds it.
+#: A table's column and its field in ``old`` and ``new``.
 Columns = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
 class Member:
     """
-    A key of a JSON object and the fields its value is made of, by their numbers.
+    A key of a JSON object, and the numbers of the fields that form its value.
 
-    :param ticks: of the seventh digits of the seconds; None where there are none.
-    :param offsets: of the minutes ahead of UTC; None where there are none.
+    :param ticks: of the seconds' seventh digits; None without any.
+    :param offsets: of the minutes ahead of UTC; None without any.
     """
 
     name: str
@@ -49,23 +49,23 @@ class Member:
 
 @dataclass(frozen=True)
 class Captured:
-    """What a capture says of its rows: for each table and kind of event the columns that they have."""
+    """The columns of a capture's rows, by table and event type."""
 
     shape: CaptureShape
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The capture's tables, by the number that they have here."""
+        """The capture's tables, by the number used in this module."""
         return tuple(self.shape.tables)
 
     def columns(self, table: int, event: int) -> Columns:
-        """Return the columns of an event of a table; those of a reset do not matter."""
+        """Return the columns of a table's event; irrelevant for a reset."""
         own = self.shape.tables[self.tables[table]]
         operation = _OPERATIONS[event] if event < len(_OPERATIONS) else Operation.INSERT
         return tuple(_columns_of(own, operation).items())
 
     def keys(self, table: int, event: int) -> Columns:
-        """Return the key's columns of an event; none where one of them is not captured for it."""
+        """Return an event's key columns; empty if one of them is not captured for it."""
         own = self.shape.tables[self.tables[table]]
         columns = dict(self.columns(table, event))
         if not all(name in columns for name in own.key_columns):
@@ -74,7 +74,7 @@ class Captured:
 
 
 def _columns_of(table: CapturedTable, operation: Operation) -> Mapping[str, str]:
-    """Return the columns of an operation; all, where another one's is recorded as this: a changed key."""
+    """Return the columns of an operation; all columns if a key change is recorded as this operation."""
     if operation in table.columns:
         return table.columns[operation]
     return {name: field for columns in table.columns.values() for name, field in columns.items()}
@@ -85,9 +85,9 @@ def members(row: pa.StructType, columns: Columns, own: frozenset[str]) -> tuple[
     Return the keys of the JSON objects of rows.
 
     :param row: type of ``old`` and ``new``.
-    :param columns: that the objects have.
-    :param own: fields that are columns by themselves, so that none of them is a second one.
-    :raises SchemaChangedError: the rows lack a column.
+    :param columns: of the objects.
+    :param own: fields that are columns themselves, not a column's second field.
+    :raises SchemaChangedError: a column is missing from the rows.
     """
     return tuple(_members(row, columns, own))
 
@@ -99,12 +99,12 @@ def _places(row: pa.StructType) -> Mapping[str, int]:
 
 def _members(row: pa.StructType, columns: Columns, own: frozenset[str]) -> Iterator[Member]:
     places = _places(row)
-    # As the table has them, not as JSON sorts names.
+    # In the table's order, not sorted by name.
     for name, field in sorted(columns, key=lambda column: places.get(column[1], -1)):
         if field not in places:
             raise SchemaChangedError(
-                f"the capture has a column {name!r}, but its rows have no field {field!r}: it was refreshed "
-                "while it was read; retry",
+                f"the capture has a column {name!r}, but its rows have no field {field!r}: the capture was "
+                "refreshed during the read; retry",
                 column=name,
             )
 
@@ -129,9 +129,9 @@ def _members(row: pa.StructType, columns: Columns, own: frozenset[str]) -> Itera
 
 def check_rows(shape: CaptureShape, row: pa.StructType) -> None:
     """
-    Check that all captured columns have a form in JSON.
+    Check that all captured columns have a JSON form.
 
-    :raises ColumnTypeError: one has none.
+    :raises ColumnTypeError: a column has none.
     """
     own, captured = shape.own_fields, Captured(shape)
     for table in range(len(captured.tables)):
@@ -143,7 +143,7 @@ def check_rows(shape: CaptureShape, row: pa.StructType) -> None:
 @dataclass(frozen=True)
 class Events:
     """
-    What the rows of a batch have to do with: their tables and kinds.
+    The tables and types of a batch's events.
 
     :param tables: number of each event's table; int64.
     :param kinds: number of each event's type in ``EVENT_TYPES``; int64.
@@ -156,9 +156,9 @@ class Events:
     @classmethod
     def of(cls, shape: CaptureShape, batch: pa.RecordBatch) -> Events:
         """
-        Read them of a batch.
+        Read them from a batch.
 
-        :raises SchemaChangedError: a table that the capture does not have.
+        :raises SchemaChangedError: a table is not in the capture.
         """
         captured = Captured(shape)
         tables = _numbers(batch.column("name"), captured.tables)
@@ -167,16 +167,15 @@ class Events:
             if len(numbers) and int(numbers.min()) < 0:
                 unknown = batch.column(name)[int(numbers.argmin())].as_py()
                 raise SchemaChangedError(
-                    f"capture {shape.name!r} knows no {name} {unknown!r}: it was changed while it was read; "
-                    "retry"
+                    f"capture {shape.name!r} has no {name} {unknown!r}: it was changed during the read; retry"
                 )
         return cls(captured, tables, kinds)
 
     def groups(self, present: np.ndarray, *, is_key: bool) -> Iterator[tuple[Columns, np.ndarray]]:
         """
-        Yield the rows that have the same columns; few groups, as operations mostly have the same.
+        Yield groups of rows with the same columns; few groups, because operations mostly share them.
 
-        :param present: rows that are wanted; bool.
+        :param present: requested rows; bool.
         """
         codes = self.tables * len(EVENT_TYPES) + self.kinds
         same: dict[Columns, list[int]] = {}
@@ -192,7 +191,7 @@ class Events:
 
 
 def _numbers(column: pa.Array, names: Sequence[str]) -> np.ndarray:
-    """Return the place of each name, -1 for an unknown one."""
+    """Return the index of each name, -1 if unknown."""
     found = pc.fill_null(pc.index_in(column, value_set=byte_strings(names, pa.string())), _MINUS_ONE)
     return np.frombuffer(found.buffers()[1], dtype=np.int32)[found.offset :][: len(found)].astype(np.int64)
 
@@ -214,9 +213,9 @@ def row_texts(
     """
     Write rows as JSON objects.
 
-    :param present: rows that are wanted, all of which have an image; bool.
+    :param present: requested rows, all of which have an image; bool.
     :param is_key: only the key's columns.
-    :return: null where no row is wanted, or where there is no key.
+    :return: null for rows not requested, or without a key.
     """
     own = events.captured.shape.own_fields
     texts, places = [], []
@@ -233,10 +232,10 @@ def row_texts(
 
 def object_texts(rows: pa.StructArray, columns: frozenset[str], places: np.ndarray) -> pa.Array:
     """
-    Write rows that are no capture's as JSON objects.
+    Write rows of a plain feed as JSON objects.
 
-    :param columns: those of their table; what the rows have beside them is a second column of one.
-    :param places: of the rows that are wanted; int64.
+    :param columns: those of their table; any other is the second column of one of them.
+    :param places: indexes of the requested rows; int64.
     """
     names = [rows.type.field(number).name for number in range(rows.type.num_fields)]
     own = tuple((name, name) for name in names if name in columns)
@@ -244,7 +243,7 @@ def object_texts(rows: pa.StructArray, columns: frozenset[str], places: np.ndarr
 
 
 def _scattered(texts: Sequence[pa.Array], places: Sequence[np.ndarray], rows: int) -> pa.Array:
-    """Put texts at their places, and nulls elsewhere."""
+    """Put texts at their indexes, and nulls elsewhere."""
     place = np.concatenate(places)
     indices, is_there = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=bool)
     indices[place] = np.arange(len(place))
@@ -271,7 +270,7 @@ def _objects(keys: Sequence[Member], image: pa.StructArray, rows: np.ndarray) ->
     for key in keys:
         found = json_texts(key.name, column(key.field), ticks=column(key.ticks), offsets=column(key.offsets))
         before += f"{as_json(key.name)}:"
-        # Quotes between the values cost nothing; those of values that may be null come and go with them.
+        # Separators between values are constant; those of nullable values appear only with the value.
         if found.is_quoted and found.texts.null_count:
             pieces += [before, joined(['"', found.texts, '"'])]
             before = ","

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a writer tells of itself to the captures that record its changes: session variables and trace context.
+What captures record about a writer: session variables and trace context.
 
 For SQLite, which has neither sessions nor numbers of transactions, a transaction of its own::
 
     with transaction(connection, session_variables={"tenant": "a"}, traceparent=header):
         connection.execute("update flights set status = 'departed' where number = 'DY 620'")
 
-For SQL Server, variables of the session, which outlives its transactions and goes back to a pool; so they are
-cleared at the end of the block, whatever happens in it::
+For SQL Server, session variables. The session outlives its transactions and may return to a pool, so they
+are cleared at the end of the block, even if it raises::
 
     with session_variables(connection, {"tenant": "a"}, traceparent=header):
         connection.cursor().execute("update flights set status = 'departed' where number = 'DY 620'")
@@ -31,11 +31,11 @@ from airflow_changefeed.sources.sqlite.capture.transaction import event_numbers,
 #: https://www.w3.org/TR/trace-context/#traceparent-header, version 00.
 _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _MAX_NAME = 128
-#: What a sql_variant holds of nvarchar.
+#: Maximum characters of nvarchar in a sql_variant.
 _MAX_VALUE = 4000
-#: Gone when the transaction that began with it is over, whoever ended it.
+#: A savepoint that exists as long as its transaction, whoever ends that.
 _MARK = '"changefeed.transaction"'
-#: How a parameter is written in each style that the drivers have.
+#: Parameter markers of the drivers' paramstyles.
 _PARAMETERS = {"qmark": "?", "format": "%s", "pyformat": "%({name})s"}
 
 
@@ -49,14 +49,14 @@ def transaction(
     """
     Run a block as one transaction on SQLite, whose captured events share a ``tid``.
 
-    Commits at the end, rolls back when the block raises. The block must do neither by itself.
+    Commits at the end, rolls back if the block raises. The block must not commit or roll back itself.
 
-    :param connection: the writer's own, in no transaction.
-    :param session_variables: texts by name; each capture records those it has chosen (``session_keys``).
+    :param connection: the writer's own, not in a transaction.
+    :param session_variables: texts by name; each capture records its selection (``session_keys``).
     :param traceparent: W3C trace context, ``00-<trace id>-<parent id>-<flags>``; the session variable of that
         name.
-    :raises InvalidArgumentError: a name or value that cannot be; a transaction is open already, or the block
-        ended its own, after which its events have no ``tid``; terminal.
+    :raises InvalidArgumentError: an invalid name or value; a transaction is already open, or the block
+        ended the transaction, so that its events have no ``tid``; terminal.
     :raises LockTimeoutError: another writer was busy for longer than the connection's timeout; transient.
     """
     variables = _checked(session_variables, traceparent)
@@ -77,8 +77,8 @@ def transaction(
 def _begin(connection: sqlite3.Connection) -> None:
     if connection.in_transaction:
         raise InvalidArgumentError(
-            "the connection is in a transaction already: commit or roll it back first, or open the "
-            "connection with isolation_level=None, which begins none by itself"
+            "the connection is already in a transaction; commit or roll it back first, or open the "
+            "connection with isolation_level=None, which begins no transactions implicitly"
         )
     try:
         connection.execute("begin immediate")
@@ -95,8 +95,8 @@ def _end_mark(connection: sqlite3.Connection) -> None:
         if "no such savepoint" not in str(error):
             raise
         raise InvalidArgumentError(
-            "the transaction was committed or rolled back inside its block, so the events of the block are "
-            "not known to be one transaction's: leave that to the block's end"
+            "the transaction was committed or rolled back inside its block, so the block's events cannot be "
+            "recorded as one transaction; let the end of the block commit or roll back"
         ) from None
 
 
@@ -107,12 +107,12 @@ def session_variables(
     """
     Set session variables of SQL Server around a block, and clear them at its end, also when it raises.
 
-    If they cannot be cleared, the connection is closed, so that nobody else gets them with it.
+    If they cannot be cleared, the connection is closed, so that its next user does not inherit them.
 
     :param connection: a DB-API connection of mssql-python, pyodbc or pymssql.
-    :param variables: texts by name; a capture records those it has chosen (``session_keys``).
-    :param traceparent: as of :func:`transaction`.
-    :raises InvalidArgumentError: a name or value that cannot be, or a connection of an unknown kind;
+    :param variables: texts by name; each capture records its selection (``session_keys``).
+    :param traceparent: as for :func:`transaction`.
+    :raises InvalidArgumentError: an invalid name or value, or an unsupported kind of connection;
         terminal.
     """
     given = _checked(variables, traceparent)
@@ -126,19 +126,19 @@ def session_variables(
 
 
 def _clear(connection: Any, style: str, names: list[str]) -> None:
-    """Clear variables, also of a connection whose transaction has failed."""
+    """Clear variables, even on a connection whose transaction failed."""
     try:
         for name in names:
             _set(connection, style, {"key": name})
     except Exception:
-        # Whoever gets this connection next would write under another's name.
+        # The next user of this connection would write under this writer's name.
         with suppress(Exception):
             connection.close()
         raise
 
 
 def _set(connection: Any, style: str, given: dict[str, str]) -> None:
-    """Set a variable, to null where no value is given."""
+    """Set a variable, or clear it without a value."""
     marks = {name: _PARAMETERS[style].format(name=name) for name in given}
     statement = (
         f"exec sys.sp_set_session_context @key = {marks['key']}, @value = {marks.get('value', 'null')}"
@@ -151,15 +151,15 @@ def _set(connection: Any, style: str, given: dict[str, str]) -> None:
 
 
 def _style(connection: Any) -> str:
-    """Return how the connection's module writes parameters."""
+    """Return the parameter markers of the connection's module."""
     if isinstance(connection, sqlite3.Connection):
-        raise InvalidArgumentError("SQLite has no session variables: use transaction, which takes them")
+        raise InvalidArgumentError("SQLite has no session variables; pass them to transaction()")
     package = type(connection).__module__.partition(".")[0]
     style = getattr(sys.modules.get(package), "paramstyle", None)
     if style not in _PARAMETERS:
         raise InvalidArgumentError(
-            f"a {type(connection).__module__} connection, of paramstyle {style!r}, is none of mssql-python, "
-            "pyodbc or pymssql"
+            f"unsupported connection of module {type(connection).__module__}, paramstyle {style!r}; use "
+            "mssql-python, pyodbc or pymssql"
         )
     return str(style)
 
@@ -169,26 +169,28 @@ def _is_text(value: object) -> bool:
 
 
 def _checked(variables: Mapping[str, str] | None, traceparent: str | None) -> dict[str, str]:
-    """Return all variables, or raise for all that is wrong with them."""
+    """Return all variables, or raise an error that names every problem."""
     given = dict(variables or {})
     problems = []
     if len(given) > MAX_SESSION_KEYS:
-        problems.append(f"there are {len(given)} of them, and at most {MAX_SESSION_KEYS} can be set")
+        problems.append(f"{len(given)} given; at most {MAX_SESSION_KEYS} can be set")
     for name, value in given.items():
         if not _is_text(name) or not 0 < len(name) <= _MAX_NAME:
-            problems.append(f"the name {name!r} is no text of 1 to {_MAX_NAME} characters")
+            problems.append(f"the name {name!r} is not a text of 1 to {_MAX_NAME} characters")
         elif name.lower().startswith("changefeed."):
-            problems.append(f"the name {name!r} begins with 'changefeed.', which is ours: choose another")
+            problems.append(
+                f"the name {name!r} begins with the reserved prefix 'changefeed.'; choose another"
+            )
         if not _is_text(value) or len(value) > _MAX_VALUE or "\0" in value:
-            # The value itself is not repeated: it may be a secret.
-            problems.append(f"the value of {name!r} is no text of at most {_MAX_VALUE} characters")
+            # The value is not shown: it may be a secret.
+            problems.append(f"the value of {name!r} is not a text of at most {_MAX_VALUE} characters")
     if traceparent is not None:
         if TRACE_KEY in given:
             problems.append(f"{TRACE_KEY} is given twice")
         if not _is_text(traceparent) or not _TRACEPARENT.fullmatch(traceparent):
             problems.append(
-                f"traceparent {traceparent!r} is no W3C trace context: 00-<32 hex>-<16 hex>-<2 hex>, lower "
-                "case, neither id all zeros"
+                f"traceparent {traceparent!r} is not a W3C trace context; expected 00-<32 hex>-<16 hex>-<2 "
+                "hex> in lower case, with no id all zeros"
             )
         given[TRACE_KEY] = traceparent
     InvalidArgumentError.collect("session variables", problems)

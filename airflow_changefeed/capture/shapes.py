@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The shapes in which a capture's events are exported, beside the typed columns that sources give.
+The shapes in which a capture's events can be exported, other than the sources' typed columns.
 
-Each is documented, with what differs from the real ones, in docs/reference/event-shapes.md.
+docs/reference/event-shapes.md documents each, with its differences from the original.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError
 from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD, byte_strings
 from airflow_changefeed.sources.mssql.names import split_name
 
-#: Key of the metadata that says in which shape a file's events are; typed ones have none.
+#: Metadata key that names the shape of a file's events; absent for typed events.
 SHAPE_KEY = b"changefeed.shape"
 _TEXT = pa.string()
 _HASURA_OPS = ("INSERT", "UPDATE", "DELETE", "RESET")
 _DEBEZIUM_OPS = ("c", "u", "d", "t")
-#: Of this form of ``source``, not of the package: a window exported again gives the same texts.
+#: Version of this form of ``source``, not of the package: re-exporting a window gives the same texts.
 _DEBEZIUM_VERSION = "1"
 _SNAPSHOT = len(EVENT_TYPES)
 _TRACEPARENT = r"^[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})-[0-9a-f]{2}$"
@@ -41,12 +41,13 @@ _FIELDS = {
 
 def shaped_schema(schema: pa.Schema, shape: Shape | str, *, feed: str = "") -> pa.Schema:
     """
-    Return the columns in which events are written.
+    Return the columns of exported events.
 
-    :param schema: of a feed, as its source gives it.
+    :param schema: of a feed, from its source.
     :param feed: for errors.
-    :raises InvalidArgumentError: no such shape, or another one than typed for a feed that is no capture's.
-    :raises ColumnTypeError: a captured column has no form in JSON.
+    :raises InvalidArgumentError: unknown shape, or a shape other than typed for a feed that is not a
+        capture.
+    :raises ColumnTypeError: a captured column has no JSON form.
     """
     shape = known_shape(shape)
     if shape is Shape.TYPED:
@@ -64,11 +65,11 @@ def shaped_batch(batch: pa.RecordBatch, shape: Shape | str, *, feed: str = "") -
     """
     Return events in a shape: the same number of rows, in the same order.
 
-    :param batch: as the feed's source gives it.
+    :param batch: from the feed's source.
     :param feed: for errors.
     :raises InvalidArgumentError: as :func:`shaped_schema`.
-    :raises ColumnTypeError: a captured column has no form in JSON, or there is more JSON than Arrow holds.
-    :raises SchemaChangedError: the capture was changed while it was read; transient.
+    :raises ColumnTypeError: a captured column has no JSON form, or the JSON exceeds Arrow's limit.
+    :raises SchemaChangedError: the capture was changed during the read; transient.
     """
     shape = known_shape(shape)
     if shape is Shape.TYPED:
@@ -80,10 +81,10 @@ def shaped_batch(batch: pa.RecordBatch, shape: Shape | str, *, feed: str = "") -
     try:
         columns |= make(found, batch)
     except pa.ArrowException as problem:
-        # Escapes can make a text that was short enough too long.
+        # Escaping can make a text exceed the limit.
         raise ColumnTypeError(
             f"feed {feed!r}: {batch.num_rows} events cannot be written as JSON: {problem}. Lower batch_rows; "
-            "where a single event is too large, export with shape='typed'"
+            "if a single event is too large, export with shape='typed'"
         ) from problem
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
@@ -92,7 +93,7 @@ def known_shape(shape: Shape | str) -> Shape:
     """
     Read the name of a shape.
 
-    :raises InvalidArgumentError: there is none of that name.
+    :raises InvalidArgumentError: unknown shape.
     """
     try:
         return Shape(shape)
@@ -107,12 +108,12 @@ def _read(metadata: bytes) -> CaptureShape:
 
 
 def _captured(schema: pa.Schema, shape: Shape, feed: str) -> CaptureShape:
-    """Return what a schema says of its capture."""
+    """Return a schema's capture description."""
     metadata = schema.metadata or {}
     if METADATA_KEY not in metadata or SHAPE_KEY in metadata:
         raise InvalidArgumentError(
-            f"feed {feed!r} is not that of a capture, so its events have no old and new row to shape: leave "
-            f"out shape={shape.value!r}, or capture a table with enable_capture",
+            f"feed {feed!r} is not a capture, so its events have no old and new row to shape; leave out "
+            f"shape={shape.value!r}, or capture a table with enable_capture",
             feed=feed,
             shape=shape.value,
         )
@@ -184,7 +185,7 @@ def _hasura(shape: CaptureShape, batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def _trace(texts: pa.Array) -> pa.Array:
-    """Return W3C trace contexts as Hasura has them, any other text as it is."""
+    """Return W3C trace contexts in Hasura's form, any other text unchanged."""
     found = pc.extract_regex(texts, _TRACEPARENT)
     parts = found.flatten()
     known = joined(['{"trace_id":"', parts[0], '","span_id":"', parts[1], '"}'])
@@ -247,9 +248,9 @@ def _source(shape: CaptureShape, events: Events, batch: pa.RecordBatch) -> pa.Ar
 
 
 def _times(column: pa.Array) -> list[pa.Array | str]:
-    """Return a time in the units that Debezium gives it in."""
+    """Return a time in Debezium's unit."""
     milliseconds = column.view(pa.int64()).cast(_TEXT)
-    # JSON has no number 000.
+    # 000 is not a JSON number.
     zeros = pc.if_else(pc.equal(milliseconds, text_scalar("0")), text_scalar(""), text_scalar("000"))
     return [
         '"ts_ms":',
@@ -265,12 +266,12 @@ def _times(column: pa.Array) -> list[pa.Array | str]:
 
 
 def _transactions(tids: pa.Array) -> pa.Array:
-    """Return what is known of transactions: neither their ends nor where an event stands in them."""
+    """Return the known facts of transactions; their ends and an event's index in them are unknown."""
     return joined(['{"id":"', tids.cast(_TEXT), '","total_order":null,"data_collection_order":null}'])
 
 
 def _kinds(events: Events, batch: pa.RecordBatch) -> np.ndarray:
-    """Return the number of each event's type, that of rows which were there before being one of its own."""
+    """Return the number of each event's type; snapshot rows have a type of their own."""
     is_snapshot = batch.column("is_snapshot")
     bits = np.frombuffer(is_snapshot.buffers()[1], dtype=np.uint8)
     flags = np.unpackbits(bits, bitorder="little")[is_snapshot.offset :][: len(is_snapshot)]

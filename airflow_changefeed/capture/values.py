@@ -2,8 +2,8 @@
 """
 Arrow columns as JSON texts, exactly, and without a Python loop over the rows.
 
-What each type becomes stands in docs/reference/event-shapes.md. Second columns (ADR 0006) are folded back
-into the value that they belong to.
+docs/reference/event-shapes.md lists the form of each type. Second columns (ADR 0006) are merged back into
+their value.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import pyarrow.compute as pc
 from airflow_changefeed.exceptions import ColumnTypeError
 from airflow_changefeed.sources.arrow import byte_strings
 
-#: Bytes of one column of texts in Arrow, whose offsets have 31 bits.
+#: Maximum bytes of an Arrow text column, whose offsets have 31 bits.
 MAX_TEXT_BYTES = (1 << 31) - 1
 _BACKSLASH = 0x5C
-#: Bytes that JSON wants escaped, the backslash first, as the others' escapes begin with one.
+#: Bytes that JSON requires to be escaped; the backslash first, because the other escapes contain one.
 _ESCAPED = (_BACKSLASH, 0x22, *range(0x20))
 #: Scale from which Arrow writes small decimals with an exponent.
 _EXPONENT_SCALE = 7
@@ -37,7 +37,7 @@ class JsonTexts:
     """
     A column of JSON values.
 
-    :param texts: null where the value is null.
+    :param texts: null for null values.
     :param is_quoted: whether the texts go between quotes.
     """
 
@@ -51,7 +51,7 @@ def text_scalar(value: str) -> pa.Scalar:
 
 
 def as_json(value: object) -> str:
-    """Return a value as JSON as short as can be; text beyond ASCII stays as it is."""
+    """Return a value as compact JSON; non-ASCII text stays unescaped."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -60,15 +60,15 @@ def joined(pieces: Sequence[pa.Array | str], *, null: str | None = None) -> pa.A
     Put pieces together row by row.
 
     :param pieces: at least one is a column of texts.
-    :param null: what stands for a null; None makes the whole text null.
-    :raises ColumnTypeError: more than Arrow's texts hold.
+    :param null: replacement for a null; None makes the whole text null.
+    :raises ColumnTypeError: more than an Arrow text column holds.
     """
     columns = [piece for piece in pieces if isinstance(piece, pa.Array)]
     around = sum(len(piece.encode()) for piece in pieces if isinstance(piece, str))
     if sum(column.nbytes for column in columns) + around * len(columns[0]) > MAX_TEXT_BYTES:
         raise ColumnTypeError(
-            f"{len(columns[0])} events are more than {MAX_TEXT_BYTES} bytes of JSON, which no column of "
-            "texts holds: lower batch_rows; where a single event is larger, export with shape='typed'"
+            f"{len(columns[0])} events are more than {MAX_TEXT_BYTES} bytes of JSON, the limit of an Arrow "
+            "text column; lower batch_rows, or if a single event is larger, export with shape='typed'"
         )
     given = [text_scalar(piece) if isinstance(piece, str) else piece for piece in pieces]
     return pc.binary_join_element_wise(
@@ -81,11 +81,11 @@ def joined(pieces: Sequence[pa.Array | str], *, null: str | None = None) -> pa.A
 
 def check_json(name: str, kind: pa.DataType) -> None:
     """
-    Check that a column's type has a form in JSON.
+    Check that a column's type has a JSON form.
 
     :raises ColumnTypeError: it has none.
     """
-    # Asked of what does the work, so that both never differ.
+    # Tries the conversion itself, so that check and conversion cannot differ.
     json_texts(name, pa.nulls(0, kind))
 
 
@@ -96,9 +96,9 @@ def json_texts(
     Return a column's values as JSON.
 
     :param name: for errors.
-    :param ticks: seventh digits of the seconds; None where there are none.
-    :param offsets: minutes that the instants' own zones are ahead of UTC; None where there are none.
-    :raises ColumnTypeError: the type has no form in JSON.
+    :param ticks: seventh digits of the seconds; None without any.
+    :param offsets: minutes that the values' own time zones are ahead of UTC; None without any.
+    :raises ColumnTypeError: the type has no JSON form.
     """
     kind = column.type
     if pa.types.is_dictionary(kind):
@@ -109,8 +109,8 @@ def json_texts(
     texts = _times(column, ticks, offsets) if pa.types.is_temporal(kind) else _strings(column)
     if texts is None:
         raise ColumnTypeError(
-            f"column {name!r} has type {kind}, which has no form in JSON: export with shape='typed', or "
-            "leave the column out of the capture",
+            f"column {name!r} has type {kind}, which has no JSON form; export with shape='typed', or leave "
+            "the column out of the capture",
             column=name,
             type=str(kind),
         )
@@ -138,7 +138,7 @@ def _strings(column: pa.Array) -> pa.Array | None:
 
 
 def _times(column: pa.Array, ticks: pa.Array | None, offsets: pa.Array | None) -> pa.Array | None:
-    """Return dates and times as ISO 8601 has them; None for another type."""
+    """Return dates and times as ISO 8601; None for another type."""
     kind = column.type
     if pa.types.is_timestamp(kind):
         return _timestamps(column, ticks, offsets)
@@ -148,14 +148,14 @@ def _times(column: pa.Array, ticks: pa.Array | None, offsets: pa.Array | None) -
 
 
 def _floats(column: pa.Array) -> pa.Array:
-    """Write the shortest digits that give the same bits back; what JSON has no number for as its name."""
+    """Write the shortest digits that round-trip; NaN and infinities, which JSON lacks, by name."""
     texts = column.cast(pa.string())
     is_finite = pc.is_finite(column)
     if not _all(is_finite):
         names = byte_strings([as_json(word) for word in _NOT_FINITE], pa.string())
         place = pc.index_in(texts, value_set=byte_strings(["nan", "inf", "-inf"], pa.string()))
         texts = pc.if_else(is_finite, texts, names.take(place))
-    # Readers take a zero without a point for a whole number, which has no sign.
+    # Readers parse a zero without a decimal point as an integer, which loses the sign.
     is_minus_zero = pc.equal(texts, text_scalar("-0"))
     return pc.if_else(is_minus_zero, text_scalar("-0.0"), texts) if _any(is_minus_zero) else texts
 
@@ -176,7 +176,7 @@ def _decimals(column: pa.Array) -> pa.Array:
 
 
 def _escaped(column: pa.Array) -> pa.Array:
-    """Escape what JSON wants escaped; nothing is done for the usual text, which holds none of it."""
+    """Escape text for JSON; the usual text, with nothing to escape, is returned as is."""
     offsets, data = column.buffers()[1:]
     if not len(column) or data is None:
         return column
@@ -191,7 +191,7 @@ def _escaped(column: pa.Array) -> pa.Array:
 
 
 def _base64(column: pa.Array) -> pa.Array:
-    """Encode byte strings all at once: each is filled up to threes, whose base64 stands alone."""
+    """Encode byte strings all at once, each padded to a multiple of three so that its base64 is separate."""
     column = column if column.offset == 0 else pa.concat_arrays([column])
     validity, offset_buffer, data = column.buffers()
     rows = len(column)
@@ -202,7 +202,7 @@ def _base64(column: pa.Array) -> pa.Array:
     total = int(ends[-1]) if rows else 0
     if 4 * total > MAX_TEXT_BYTES:
         raise ColumnTypeError(
-            f"{rows} byte strings are more than {MAX_TEXT_BYTES} bytes of base64: lower batch_rows; where a "
+            f"{rows} byte strings are more than {MAX_TEXT_BYTES} bytes of base64; lower batch_rows, or if a "
             "single one is larger, export with shape='typed'"
         )
     filled = np.zeros(3 * total, dtype=np.uint8)
@@ -221,7 +221,7 @@ _ZERO = np.zeros(1, dtype=np.int64)
 
 
 def _with_ticks(texts: pa.Array, ticks: pa.Array | None) -> pa.Array:
-    """Put the seventh digit of the seconds behind the six that Arrow has."""
+    """Append the seventh digit of the seconds to Arrow's six."""
     return texts if ticks is None else joined([texts, joined([ticks.cast(pa.string())], null="0")])
 
 
@@ -240,7 +240,7 @@ def _timestamps(column: pa.Array, ticks: pa.Array | None, offsets: pa.Array | No
 
 
 def _zones(offsets: pa.Array) -> pa.Array:
-    """Write offsets as ISO 8601 does: ``+05:30``; each different one is made once."""
+    """Write offsets as in ISO 8601: ``+05:30``; each distinct one is formatted once."""
     found = pc.fill_null(offsets.cast(pa.int64()), _one(0)).dictionary_encode()
     texts = []
     for minutes in found.dictionary.to_pylist():

@@ -188,7 +188,7 @@ class Watch:
         :param after: the caller's own cursors, exclusive; a shard left out is at ``Ulid.MIN``.
         :param timeout: seconds; None waits forever.
         :return: new events by shard; empty after the timeout, or when the watch was closed.
-        :raises FeedNotFoundError: the database has no such feed; terminal.
+        :raises FeedNotFoundError: the feed does not exist; terminal.
         :raises TransientError: a poll failed; wait again.
         :raises InvalidArgumentError: the watch is closed, or the consumer's name is invalid; terminal.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where feeds live. A source is opened from a plain description of a connection."""
+"""The databases that hold feeds. A source is opened from a plain description of a connection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgum
 if TYPE_CHECKING:
     from airflow_changefeed.sources.base import FeedSource
 
-#: Connection type to the class of its source. The only place that knows which types there are.
+#: Connection type to source class; the only registry of types.
 SOURCES = {
     "mssql": "airflow_changefeed.sources.mssql.MssqlFeedSource",
     "sqlite": "airflow_changefeed.sources.sqlite.SqliteFeedSource",
@@ -24,17 +24,17 @@ def open_source(description: Mapping[str, Any], **overrides: Any) -> FeedSource:
     """
     Open a source from its description.
 
-    :param description: ``{"type": "sqlite", "path": "/data/feeds.db", ...}``, as ``FeedSource.describe``
-        gives it.
+    :param description: ``{"type": "sqlite", "path": "/data/feeds.db", ...}``, from
+        ``FeedSource.describe``.
     :param overrides: options that replace those of the description, for example ``lock_timeout=10``.
-    :raises ConnectionNotUsableError: the type holds no feeds.
-    :raises InvalidArgumentError: an option that the source does not know, or one that it needs is missing.
+    :raises ConnectionNotUsableError: the type cannot hold feeds.
+    :raises InvalidArgumentError: an unknown option, or a required one is missing.
     """
     options = {**description, **overrides}
     kind = options.pop("type", None)
     if kind not in SOURCES:
         raise ConnectionNotUsableError(
-            f"connection type {kind!r} holds no feeds; use one of {', '.join(sorted(SOURCES))}", type=kind
+            f"connection type {kind!r} cannot hold feeds; use one of {', '.join(sorted(SOURCES))}", type=kind
         )
     module, _, name = SOURCES[kind].rpartition(".")
     implementation = getattr(import_module(module), name)

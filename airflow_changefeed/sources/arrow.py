@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ULIDs in Arrow columns: the first columns of every stream, made without a Python loop over the rows."""
+"""ULIDs in Arrow columns: the first columns of every stream, computed without a Python loop over the rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_changefeed.exceptions import IncompleteReadError, SchemaChangedErro
 from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-#: Two characters at a time, for ten bits.
+#: Two characters per ten bits.
 _PAIRS = np.frombuffer("".join(a + b for a in _CROCKFORD for b in _CROCKFORD).encode(), dtype=np.uint16)
 _TEXT_LENGTH = 26
 #: The five bits of each character.
@@ -42,7 +42,7 @@ def ulid_texts(raw: np.ndarray) -> pa.Array:
     """
     Encode ULIDs as 26 Crockford characters each.
 
-    Does for a whole column what python-ulid does for one value; a property test holds the two equal.
+    Does for a column what python-ulid does for one value; a property test keeps the two equal.
 
     :param raw: uint8, shape (rows, 16).
     """
@@ -65,10 +65,10 @@ def ulid_texts(raw: np.ndarray) -> pa.Array:
 
 def ulid_values(column: pa.Array) -> bytes:
     """
-    Decode what :func:`ulid_texts` has written.
+    Decode the output of :func:`ulid_texts`.
 
     :param column: texts of 26 characters each, without nulls.
-    :return: 16 bytes for each row, one after the other.
+    :return: 16 bytes per row, concatenated.
     """
     rows = len(column)
     if not rows:
@@ -81,7 +81,7 @@ def ulid_values(column: pa.Array) -> bytes:
     for place in range(_TEXT_LENGTH // 2):
         words[:, 0] = (words[:, 0] << np.uint64(5)) | digits[:, place]
         words[:, 1] = (words[:, 1] << np.uint64(5)) | digits[:, place + _TEXT_LENGTH // 2]
-    # 65 bits each: the first half's highest is never set, the second half's belongs to the first.
+    # 65 bits each: the first half's highest bit is never set, the second half's belongs to the first.
     carry = digits[:, _TEXT_LENGTH // 2] >> np.uint64(4)
     words[:, 0] = (words[:, 0] << np.uint64(1)) | carry
     return words.astype(">u8").tobytes()
@@ -101,10 +101,10 @@ def ulid_times(raw: np.ndarray) -> pa.Array:
 
 def whole_numbers(column: pa.Array) -> np.ndarray:
     """
-    Return the values of an int64 column without nulls, without a copy.
+    Return the values of an int64 column without nulls, without copying.
 
-    As below, by Arrow's buffers: pyarrow's own conversions from and to Python's and numpy's values import
-    pandas, which takes a worker of Spark a second.
+    Here and below through Arrow's buffers: pyarrow's own conversions to and from Python and numpy import
+    pandas, which costs a Spark worker a second.
     """
     return np.frombuffer(column.buffers()[1], dtype=np.int64)[column.offset :][: len(column)]
 
@@ -118,7 +118,7 @@ def one_value(value: int | bytes | str) -> pa.Array:
 
 def byte_strings(values: Sequence[bytes | str], type_: pa.DataType) -> pa.Array:
     """
-    Return a column of texts or byte strings, below 2 GiB together.
+    Return a column of texts or byte strings, at most 2 GiB in total.
 
     :param type_: string or binary.
     """
@@ -131,10 +131,10 @@ def byte_strings(values: Sequence[bytes | str], type_: pa.DataType) -> pa.Array:
 
 def check_schema(found: pa.Schema, schema: pa.Schema, feed: str) -> None:
     """
-    Check that what a source gives has the columns that its reader began with.
+    Check that a source's batches have the columns that the reader started with.
 
-    :param schema: that of ``FeedReader.schema``, asked before.
-    :raises SchemaChangedError: the table was changed between; transient.
+    :param schema: from ``FeedReader.schema``, read before.
+    :raises SchemaChangedError: the table was changed in between; transient.
     """
     if found == schema:
         return
@@ -146,7 +146,7 @@ def check_schema(found: pa.Schema, schema: pa.Schema, feed: str) -> None:
         if before.get(name) != now.get(name)
     ]
     raise SchemaChangedError(
-        f"feed {feed!r}: the columns of its table changed while it was read: "
+        f"feed {feed!r}: the columns of its table changed during the read: "
         f"{'; '.join(changed) or 'their order'}; retry",
         feed=feed,
     )

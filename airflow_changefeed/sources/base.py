@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The protocols between feeds and all that uses them.
+The protocols between feeds and their users.
 
-A source implements all three; a user asks only for what it needs. What is promised here is held by the
-contract suite in ``tests/integration/contract``, which runs unchanged against every source.
+A source implements all three; a user depends only on what it needs. The contract suite in
+``tests/integration/contract`` tests these promises and runs unchanged against every source.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
 ULID_COLUMN = "changefeed_ulid"
 #: Name of the column that holds the ULID's time, UTC in milliseconds, in streams and files.
 TIME_COLUMN = "changefeed_time"
-#: Names beginning so are ours; an event table that uses one of ours is refused.
+#: Reserved prefix; an event table with such a column is refused.
 RESERVED_PREFIX = "changefeed_"
-#: Rows that one page or batch may hold.
+#: Maximum rows of a page or batch.
 MAX_PAGE_SIZE = 100_000
 
 
 @dataclass(frozen=True)
 class Capabilities:
     """
-    What a source can do; the contract suite reads it.
+    Capabilities of a source; the contract suite reads them.
 
-    :param parallel_writers: whether several transactions may write at once. Where False, a drain or seal
+    :param parallel_writers: whether several transactions may write at once. If False, a drain or seal
         waits for any open writer, or fails with LockTimeoutError.
-    :param needs_install: whether the database gets objects of ours before its first feed, upgraded by
-        ``FeedControl.install``. Where False, installing does nothing.
-    :param set_triggers: whether a capture sees all rows of a statement at once. Where False it sees one row
-        after the other, so an update of many keys is taken as so many changes of one key.
-    :param transaction_ids: whether the database itself numbers transactions. Where False, writers open theirs
+    :param needs_install: whether the database needs objects installed before its first feed, upgraded by
+        ``FeedControl.install``. If False, installing does nothing.
+    :param set_triggers: whether a capture sees all rows of a statement at once. If False it sees one row
+        at a time, so an update of many keys is recorded as separate changes of one key each.
+    :param transaction_ids: whether the database numbers transactions. If False, writers must open theirs
         with ``capture.session.transaction``, or their events have no ``tid``.
     """
 
@@ -69,7 +69,7 @@ class NewEvents:
     """
     A shard has events beyond a cursor.
 
-    :param head: last event in the feed, None when all news are still in the outbox.
+    :param head: last event in the feed, None if all new events are still in the outbox.
     :param has_outbox: whether committed rows wait in the outbox.
     """
 
@@ -78,22 +78,23 @@ class NewEvents:
     has_outbox: bool
 
 
-#: A feed, and whose cursors count in a look at it; None for nobody's, where every event is news.
+#: A feed and the consumer whose cursors count in a poll; None for no consumer: every event is new.
 Ask = tuple[str, str | None]
-#: Of a shard that ever had an event: last event in the feed, whether rows wait in the outbox, and cursor.
+#: For a shard that ever had an event: last event in the feed, whether rows wait in the outbox, and cursor.
 PolledShard = tuple[Shard, Ulid | None, bool, Ulid | None]
 
 
 @dataclass(frozen=True)
 class FeedStatus:
     """
-    What one look at a feed found.
+    Result of one poll of a feed.
 
-    :param at: the database's clock, read before all else.
-    :param shards: those that ever had an event, also if its rows are all in the outbox.
-    :param after: the consumer's cursors in them, exclusive; a shard left out stands at ``Ulid.MIN``.
-    :param news: of the shards that have events beyond their cursor, in the feed or waiting in the outbox.
-    :param heads: last event in the feed, of every shard that has one there: for who keeps cursors elsewhere.
+    :param at: the database's clock, read first.
+    :param shards: those that ever had an event, even if all its rows are still in the outbox.
+    :param after: the consumer's cursors in them, exclusive; a shard left out is at ``Ulid.MIN``.
+    :param news: shards with events beyond their cursor, in the feed or waiting in the outbox.
+    :param heads: last event in the feed, of every shard that has one: for callers that keep cursors
+        elsewhere.
     """
 
     at: datetime
@@ -104,7 +105,7 @@ class FeedStatus:
 
     @classmethod
     def of(cls, at: datetime, found: Sequence[PolledShard]) -> FeedStatus:
-        """Return what was found of each shard that ever had an event."""
+        """Return the result for each shard that ever had an event."""
         after = {shard: cursor for shard, _, _, cursor in found if cursor is not None}
         new_events = {}
         for shard, head, has_outbox, cursor in found:
@@ -135,11 +136,10 @@ class Purged:
 @dataclass(frozen=True)
 class Installed:
     """
-    What an installation did.
+    Result of an installation.
 
-    :param before: version that was there; None where there was none, or one that does not say, as
-        mssql-changefeed v2.
-    :param after: version that is there now.
+    :param before: previous version; None if there was none or it is unknown, as for mssql-changefeed v2.
+    :param after: version now installed.
     """
 
     before: str | None
@@ -147,21 +147,21 @@ class Installed:
 
 
 class FeedReader(Protocol):
-    """All that a Spark task, a sensor or a page needs of a feed."""
+    """Everything that a Spark task, a sensor or a page needs from a feed."""
 
     @property
     def capabilities(self) -> Capabilities:
         """What this source can do."""
 
     def now(self) -> datetime:
-        """Return the database's clock: UTC, whole milliseconds. Only it decides what is the future."""
+        """Return the database's clock: UTC, whole milliseconds. It alone decides what is in the future."""
 
     def identity(self) -> DatabaseIdentity:
         """
-        Return which database this is: made once at installation, kept by upgrades and by restored copies.
+        Return the database's identity: created at installation, kept by upgrades and restored copies.
 
         :raises FeedNotFoundError: changefeed is not installed in the database; terminal.
-        :raises UnsupportedVersionError: what is installed is older than identities; terminal.
+        :raises UnsupportedVersionError: the installed version has no identity; terminal.
         """
 
     def feeds(self) -> list[FeedInfo]:
@@ -171,31 +171,32 @@ class FeedReader(Protocol):
         """
         Return one feed.
 
-        :raises FeedNotFoundError: the database has no such feed; terminal.
+        :raises FeedNotFoundError: the feed does not exist; terminal.
         """
 
     def shards(self, feed: str) -> list[ShardStatus]:
-        """Return the state of each shard that ever had an event, also if its rows are all in the outbox."""
+        """Return the state of each shard that ever had an event, even if all its rows are in the outbox."""
 
     def poll(self, feed: str, consumer: str) -> FeedStatus:
         """
-        Look for a consumer's news without writing, in one statement whose cost does not grow with the feed.
+        Poll for a consumer's new events without writing, in one statement whose cost does not grow with the
+        feed.
 
-        Waits for no writer: what a transaction holds locked is passed over, and found by a later look.
+        Never waits for a writer: rows locked by a transaction are skipped and found by a later poll.
 
-        :param consumer: whose cursors count; one that has not begun stands at the start of every shard.
-        :raises FeedNotFoundError: the database has no such feed; terminal.
-        :raises InvalidArgumentError: no consumer can have that name; terminal.
+        :param consumer: whose cursors count; one without cursors is at the start of every shard.
+        :raises FeedNotFoundError: the feed does not exist; terminal.
+        :raises InvalidArgumentError: the consumer's name is invalid; terminal.
         """
 
     def poll_many(self, asks: Sequence[Ask]) -> list[FeedStatus | Exception]:
         """
-        Look for the news of many, as :meth:`peek` does for one: in one question however many they are.
+        Poll for many consumers in one query; see :meth:`poll` for one.
 
-        A feed that several ask about is looked at once. Its failure is the answer to those alone.
+        A feed with several consumers is polled once. Its failure affects only its own consumers.
 
-        :return: what was found, or what :meth:`peek` would raise, for each in the order of asking.
-        :raises ConnectionNotUsableError: there is no way into the database; terminal.
+        :return: the result, or the error that :meth:`poll` would raise, for each in the given order.
+        :raises ConnectionNotUsableError: the database refuses the connection; terminal.
         :raises SourceUnavailableError: the database did not answer; transient.
         """
 
@@ -206,9 +207,9 @@ class FeedReader(Protocol):
         :param after: last ULID already consumed; exclusive. ``Ulid.MIN`` is the start of the feed.
         :param page_size: rows, 1 to 100_000.
         :return: events in ascending ULID; an empty page means the shard is at its head, a short one does not.
-        :raises PurgedError: the cursor lies below what was purged; terminal.
-        :raises CursorBeyondFeedError: the cursor lies beyond the shard's high-water time; terminal.
-        :raises LockTimeoutError: somebody holds the shard longer than the lock timeout; transient.
+        :raises PurgedError: events after the cursor were purged; terminal.
+        :raises CursorBeyondFeedError: the cursor is beyond the shard's high-water time; terminal.
+        :raises LockTimeoutError: another session holds the shard longer than the lock timeout; transient.
         """
 
     def count(self, feed: str, shard: Shard, ranges: Sequence[UlidRange]) -> list[int]:
@@ -226,7 +227,7 @@ class FeedReader(Protocol):
         Split a range into at most ``parts`` consecutive ranges of about the same number of events.
 
         :param parts: 1 to 10_000.
-        :param rows: events in the range as :meth:`count` has just given them, to save counting them again.
+        :param rows: events in the range from a preceding :meth:`count`, to save counting again.
         :return: ranges that together are ``range_``, each with at least one event; empty when it has none.
         """
 
@@ -234,7 +235,7 @@ class FeedReader(Protocol):
         """
         Return the columns of :meth:`stream`: ULID, time, then those of the event table.
 
-        :raises ColumnTypeError: a column that cannot be exported unchanged; terminal.
+        :raises ColumnTypeError: a column cannot be exported unchanged; terminal.
         """
 
     def stream(
@@ -249,58 +250,58 @@ class FeedReader(Protocol):
         """
         Stream the events of a range, joined with their rows, as Arrow batches of :meth:`schema`.
 
-        :param range_: in the feed, ``(after, upto]``; the outbox is not looked at.
+        :param range_: in the feed, ``(after, upto]``; the outbox is not read.
         :param batch_rows: rows of a batch, at most.
-        :param on_missing: ``fail``, or ``keys_only`` to give an event whose row was deleted with its keys
-            alone.
+        :param on_missing: ``fail``, or ``keys_only`` to return only the keys of an event whose row was
+            deleted.
         :raises PurgedError: part of the range was purged before or while it was read; terminal.
         :raises MissingEventError: an event's row was deleted, and ``on_missing`` is ``fail``; terminal.
-        :raises ColumnTypeError: a value that cannot be exported unchanged; names the column; terminal.
+        :raises ColumnTypeError: a value cannot be exported unchanged; names the column; terminal.
         """
 
     def overview(
         self, feeds: Sequence[str] | None = None, *, first_shard: int = 0, shards: int = 1_000
     ) -> list[FeedOverview]:
         """
-        Return feeds with their shards and consumers, in a number of questions that does not grow with the
-        shards. Waits for no writer.
+        Return feeds with their shards and consumers, in a number of queries that does not grow with the
+        shards. Never waits for a writer.
 
         :param feeds: None for all.
-        :param first_shard: how many shards of each to pass over, in their order.
+        :param first_shard: how many shards of each to skip, in order.
         :param shards: of each feed, at most.
-        :raises FeedNotFoundError: the database has no such feed; terminal.
+        :raises FeedNotFoundError: the feed does not exist; terminal.
         """
 
     def stale_marks(self, feed: str) -> list[StaleMark]:
         """Return the marks of inserted history, by number."""
 
     def close(self) -> None:
-        """Give back what the source holds open; it may be used again afterwards."""
+        """Close what the source holds open; it can be used again afterwards."""
 
 
 class FeedControl(Protocol):
-    """What sets feeds up and moves them on."""
+    """Set-up, draining, sealing and purging of feeds."""
 
     def version(self) -> str | None:
-        """Return the version of what is installed in the database; None where nothing that says so is."""
+        """Return the version installed in the database; None if nothing with a version is installed."""
 
     def install(self, *, sequence_cache: int | None = None, force: bool = False) -> Installed:
         """
-        Bring the database's objects, and all its feeds, to the version of this package; harmless to repeat.
+        Bring the database's objects and all its feeds to this package's version. Idempotent.
 
-        :param sequence_cache: numbers that the server keeps ready of each sequence that is made, at least 1;
-            None takes the source's default. A source without sequences has no use for it.
-        :param force: also back to an older version than the one that is there.
-        :raises UnsupportedVersionError: what is there is newer than this package; terminal.
+        :param sequence_cache: cache size of each sequence created, at least 1; None uses the source's
+            default. Ignored by a source without sequences.
+        :param force: also downgrade from a newer version.
+        :raises UnsupportedVersionError: the installed version is newer than this package; terminal.
         :raises PermissionDeniedError: the login may not create objects; terminal.
         """
 
     def renew_identity(self) -> DatabaseIdentity:
         """
-        Give a copy of a database an identity of its own.
+        Give a copy of a database its own identity.
 
-        Its consumers publish under new Variables from then on, and its exports refuse outputs that were begun
-        under the old identity. Nothing else changes.
+        Its consumers then publish under new Variables, and its exports refuse outputs begun under the old
+        identity. Nothing else changes.
 
         :raises PermissionDeniedError: the login may not change objects; terminal.
         :raises FeedNotFoundError, UnsupportedVersionError: as :meth:`FeedReader.identity`.
@@ -316,42 +317,42 @@ class FeedControl(Protocol):
         resource_version: int | None = None,
     ) -> FeedInfo:
         """
-        Make a feed over a table, with the table's own primary key; harmless to repeat.
+        Create a feed over a table, using the table's primary key. Idempotent.
 
-        :param time_tolerance: a ``time_hint`` further in the future takes the present time instead.
-        :param resource_version: of the settings that were seen; None takes the feed however it is. It grows
-            with each change of the settings, with an upgrade, and when the table's columns change.
-        :raises StaleVersionError: the feed was changed since; tells the present version; nothing was changed;
-            terminal.
-        :raises FeedSetupError: no such table, no primary key, reserved column names, or a feed of another
-            kind.
+        :param time_tolerance: a ``time_hint`` further in the future is replaced by the current time.
+        :param resource_version: expected version of the settings; None skips the check. It grows with
+            each change of the settings, with an upgrade, and when the table's columns change.
+        :raises StaleVersionError: the feed was changed since; carries the current version; nothing was
+            changed; terminal.
+        :raises FeedSetupError: the table does not exist, has no primary key or reserved column names, or
+            is a feed of another kind.
         """
 
     def drop_feed(self, feed: str, *, resource_version: int | None = None) -> None:
         """
         Drop a feed, with its order, cursors and marks. The event table stays.
 
-        :param resource_version: as of :meth:`set_up_feed`.
+        :param resource_version: as for :meth:`set_up_feed`.
         """
 
     def drain(self, feed: str) -> dict[Shard, int]:
         """
         Order what is committed in the outbox.
 
-        :return: events ordered, for each shard that had any.
-        :raises LockTimeoutError: somebody holds a lock longer than the lock timeout; transient.
+        :return: events ordered, for each shard with any.
+        :raises LockTimeoutError: another session holds a lock longer than the lock timeout; transient.
         """
 
     def seal(self, feed: str, until: datetime) -> dict[Shard, Seal]:
         """
-        Drain, then promise that no event gets a ULID below ``floor(until)`` any more.
+        Drain, then promise that no later event gets a ULID below ``floor(until)``.
 
-        Holds for shards that do not exist yet, too. Sealing an idle shard works, sealing again is harmless.
+        Also applies to shards that do not exist yet. An idle shard can be sealed; sealing again is harmless.
 
-        :param until: exclusive; at most the database's present time.
+        :param until: exclusive; at most the database's current time.
         :return: a seal for each shard that has ever had an event.
-        :raises NotYetError: ``until`` lies less than a minute in the future; transient.
-        :raises FutureTimeError: ``until`` lies further in the future; terminal.
+        :raises NotYetError: ``until`` is less than a minute in the future; transient.
+        :raises FutureTimeError: ``until`` is further in the future; terminal.
         :raises LockTimeoutError: a writer or drain holds a lock longer than the lock timeout; transient.
         """
 
@@ -359,10 +360,10 @@ class FeedControl(Protocol):
         self, feed: str, shard: Shard, events: Sequence[tuple[datetime, tuple[Any, ...]]], *, reason: str
     ) -> StaleMark:
         """
-        Put events of the past straight into the feed, and mark the windows they touch as stale.
+        Insert past events directly into the feed, and mark the windows they touch as stale.
 
-        :param events: feed time and primary key of each; the keys' rows are in the event table already.
-            Events of one time keep their order here, after those that the feed has at that time.
+        :param events: feed time and primary key of each; their rows must already be in the event table.
+            Events with the same time keep this order, after those already in the feed at that time.
         :raises HistoryError: a time at or above the shard's seal, or below what was purged; a key twice;
             terminal.
         """
@@ -373,25 +374,25 @@ class FeedControl(Protocol):
         """
         Remove old events from the feed, in batches; the event table is not touched.
 
-        Goes to ``floor(before)``, but never beyond the lowest ack of the feed's consumers nor into an
+        Purges up to ``floor(before)``, but never beyond the lowest ack of the feed's consumers or into an
         unsealed window.
 
-        :param dry_run: only say what would be removed.
+        :param dry_run: only return what would be removed.
         """
 
     def next_attempt(self, feed: str, *, above: int = 0) -> int:
-        """Draw an attempt token: higher than every one drawn for the feed before, and than ``above``."""
+        """Draw an attempt token: higher than every earlier one of the feed, and than ``above``."""
 
 
 class Inspectable(Protocol):
-    """What tells its own faults: of its objects, permissions, outboxes and open transactions."""
+    """Reports a source's own faults: objects, permissions, outboxes and open transactions."""
 
     def inspect(self, feed: str | None, limits: Limits) -> Examination:
         """
-        Look for what only this source can see, without changing anything.
+        Check what only this source can see, without changing anything.
 
-        :param feed: None for all; one that is not there is passed over.
-        :raises ConnectionNotUsableError: there is no way into the database; terminal.
+        :param feed: None for all; a missing feed is ignored.
+        :raises ConnectionNotUsableError: the database refuses the connection; terminal.
         :raises SourceUnavailableError: the database did not answer; transient.
         """
 
@@ -401,4 +402,4 @@ class FeedSource(FeedReader, FeedControl, CaptureControl, CursorStore, ConsumerS
     """A database that holds feeds."""
 
     def describe(self) -> dict[str, Any]:
-        """Return what ``open_source`` needs to open the same source elsewhere; JSON, may hold secrets."""
+        """Return what ``open_source`` needs to open the same source elsewhere; JSON, may contain secrets."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol of captures: what records the changes of any table, and what its events are."""
+"""The protocol of captures: recording the changes of any table, and its events."""
 
 from __future__ import annotations
 
@@ -18,61 +18,61 @@ from airflow_changefeed.core.capture import (
 
 class CaptureControl(Protocol):
     """
-    What records the changes of any table, in the transaction that makes them.
+    Records the changes of any table, in the transaction that makes them.
 
-    The events of a capture are a feed of its name: all that reads feeds reads them. ``FeedReader.schema`` and
-    ``stream`` give ``changefeed_ulid``, ``changefeed_time``, then:
+    A capture's events are a feed with its name, which is read like any other. ``FeedReader.schema`` and
+    ``stream`` return ``changefeed_ulid``, ``changefeed_time``, then:
 
     - ``name``: of the table, as the capture's spec has it. ``type``: ``add``, ``upd``, ``del``, or ``reset``,
-      after which the table's rows are those that follow as ``add`` with ``is_snapshot``.
-    - ``is_snapshot``: whether the row was there before, and was recorded when the capture was enabled or
-      resolved.
-    - ``tid``: of the transaction; null where it is not known. It groups neighbours and comes again some day.
-    - ``sequence``: counts the shard's events from 1 without a gap; only where the capture is with sequence.
+      after which all rows of the table follow as ``add`` with ``is_snapshot``.
+    - ``is_snapshot``: whether the row already existed and was recorded by a snapshot or resync.
+    - ``tid``: number of the transaction; null if unknown. It groups neighbouring events; numbers are
+      eventually reused.
+    - ``sequence``: the event's number in the shard, from 1 without gaps; only if the capture is with
+      sequence.
     - ``epoch``: seconds since 1970 when the statement ran. ``captured_at``: the same, in milliseconds, UTC.
-    - ``session_variables``: JSON object of those that were set, null without any. ``trace_context``: text.
-    - ``old``, ``new``: structs of the captured columns; null where there is no such row.
+    - ``session_variables``: JSON object of those set, null without any. ``trace_context``: text.
+    - ``old``, ``new``: structs of the captured columns; null if there is no such row.
 
-    The schema's metadata has the capture's :class:`~airflow_changefeed.core.capture.CaptureShape`.
+    The schema's metadata contains the capture's :class:`~airflow_changefeed.core.capture.CaptureShape`.
 
     A capture has the resource version of its feed. It grows with each change: enabling, disabling,
-    refreshing, resolving, an upgrade, and a change of the columns of a captured table beneath it. Whoever
-    names the version that was seen is refused where it is not the present one any more (StaleVersionError,
-    which tells the present one; nothing was changed; terminal); None takes the capture however it is.
+    refreshing, resolving, an upgrade, and a change of a captured table's columns. A call that names an
+    outdated version is refused (StaleVersionError, which carries the current one; nothing was changed;
+    terminal); None skips the check.
     """
 
     def enable_capture(
         self, spec: CaptureSpec, *, snapshot: bool = False, resource_version: int | None = None
     ) -> CaptureInfo:
         """
-        Record changes from now on; all tables of a capture or none.
+        Record changes from now on, of all tables of the capture or none.
 
-        Harmless to repeat with the same spec; a capture that is disabled is enabled again, which is a gap
-        where its tables were changed meanwhile.
+        Idempotent for the same spec. A disabled capture is enabled again; changes made meanwhile are a gap.
 
-        :param snapshot: record the rows that are there as ``add`` events, too, in the same transaction.
-        :raises FeedSetupError: a table that cannot be captured as asked, or a capture of that name with
-            another spec; names all reasons; nothing was changed; terminal.
+        :param snapshot: also record the existing rows as ``add`` events, in the same transaction.
+        :raises FeedSetupError: a table cannot be captured as requested, or the capture exists with
+            another spec; names every reason; nothing was changed; terminal.
         """
 
     def disable_capture(self, name: str, *, resource_version: int | None = None) -> None:
         """
-        Stop recording. The feed stays, to be exported to its end; ``drop_feed`` drops all.
+        Stop recording. The feed stays, so that it can be exported to its end; ``drop_feed`` drops everything.
 
-        :raises CaptureNotFoundError: there is none of that name; names those that there are; terminal.
+        :raises CaptureNotFoundError: it does not exist; names the existing captures; terminal.
         """
 
     def refresh_capture(
         self, name: str, *, without: Sequence[str] = (), resource_version: int | None = None
     ) -> CaptureInfo:
         """
-        Capture the tables' present columns. Events that are recorded already keep theirs.
+        Capture the tables' current columns. Events already recorded keep theirs.
 
-        Of an operation whose columns were chosen, only those that are gone are left out.
+        For an operation with chosen columns, only dropped columns are removed.
 
-        :param without: columns to capture no longer, so that they may be dropped or given another type.
-        :raises FeedSetupError: a column has a type that the recorded values do not fit, or no form that can
-            be exported; terminal.
+        :param without: columns to stop capturing, so that they can be dropped or altered.
+        :raises FeedSetupError: a column's type is incompatible with the recorded values, or cannot be
+            exported; terminal.
         """
 
     def captures(self) -> list[CaptureInfo]:
@@ -82,40 +82,40 @@ class CaptureControl(Protocol):
         """
         Return one capture.
 
-        :raises CaptureNotFoundError: there is none of that name; names those that there are; terminal.
+        :raises CaptureNotFoundError: it does not exist; names the existing captures; terminal.
         """
 
     def check_capture(self, name: str) -> list[CaptureGap]:
         """
-        Look whether changes passed unseen, as each seal does, and return the gaps that are open.
+        Check for unrecorded changes, as each seal does, and return the open gaps.
 
-        ``seal`` raises CaptureGapError (terminal) while there is one.
+        ``seal`` raises CaptureGapError (terminal) while a gap is open.
         """
 
     def resolve_capture(
         self, name: str, *, note: str, by: str, resync: bool = False, resource_version: int | None = None
     ) -> CaptureInfo:
         """
-        Close the open gaps: a person has seen them.
+        Close the open gaps, after a person has checked them.
 
         :param note: what was done about them.
-        :param resync: record a ``reset`` and all rows that each affected table has now, in one
-            transaction, so that whoever folds the events has the right state from there on. Without any open
-            gap it does so for all tables, for example after a column was added that has values already.
+        :param resync: record a ``reset`` and all current rows of each affected table, in one transaction,
+            so that a fold of the events is correct from there on. Without an open gap, does so for all
+            tables, for example after adding a column that already has values.
         """
 
     def capture_gaps(self, name: str) -> list[CaptureGap]:
-        """Return all gaps there ever were of a capture, by number."""
+        """Return all gaps of a capture, open or resolved, by number."""
 
     def unexportable_values(
         self, name: str, *, event: int | None = None, column: str | None = None
     ) -> list[UnexportableValue]:
         """
-        Return what a capture recorded and no export can carry, by event; reads all that it recorded.
+        Return the recorded values that no export can represent, by event; reads everything recorded.
 
-        :param event: the only one that matters.
-        :param column: of a captured table, likewise.
-        :raises FeedSetupError: the database gives columns types, so a value is found by its export's error.
+        :param event: only this event.
+        :param column: only this column of a captured table.
+        :raises FeedSetupError: the database has typed columns; such a value shows up as an export error.
         """
 
     def repair_capture(
@@ -132,17 +132,17 @@ class CaptureControl(Protocol):
         resource_version: int | None = None,
     ) -> list[CaptureRepair]:
         """
-        Put another value in the place of each recorded one that no export can carry; all or none.
+        Replace each recorded value that no export can represent; all or none.
 
-        Nothing else can be replaced, so what was ever exported stays as it is.
+        Only such values can be replaced, so exported data never changes.
 
         :param value: for ``RepairWay.VALUE``, as text: digits of a number, hexadecimal digits of bytes.
         :param event: of :meth:`unexportable_values`; None repairs all events, likewise ``column``.
-        :param dry_run: change nothing, and return what would be done.
-        :raises InvalidArgumentError: a value that does not fit, or cannot be told; names all; nothing was
-            changed; terminal.
-        :raises FeedSetupError: as :meth:`unexportable_values`.
+        :param dry_run: change nothing and return what would be done.
+        :raises InvalidArgumentError: a value does not fit or cannot be determined; names every one;
+            nothing was changed; terminal.
+        :raises FeedSetupError: as for :meth:`unexportable_values`.
         """
 
     def capture_repairs(self, name: str) -> list[CaptureRepair]:
-        """Return what was ever repaired of a capture, by number."""
+        """Return all repairs of a capture, by number."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol of consumers: who may consume a shard, and the step that is atomic with their work."""
+"""The protocol of consumers: leases of shards, and the step that commits atomically with the work."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from airflow_changefeed.core.ulid import Ulid
 
 class ConsumerSession(Protocol):
     """
-    A consumer's own connection, for work and consumption in one transaction.
+    A consumer's connection, for work and consumption in one transaction.
 
-    Belongs to one thread at a time.
+    Use it from one thread at a time.
     """
 
     @property
@@ -37,15 +37,15 @@ class ConsumerSession(Protocol):
         """
         The driver's own connection, for the work.
 
-        In a transaction of :meth:`transaction` it must neither commit nor roll back, nor close.
+        Inside :meth:`transaction`, do not commit, roll back or close it.
         """
 
     def transaction(self) -> AbstractContextManager[None]:
         """
-        Run a block as one transaction: commit at its end, roll back when it raises.
+        Run a block as one transaction: commit at its end, roll back if it raises.
 
-        :raises WorkTransactionError: the block ended the transaction by itself, or it was ended by an error
-            which the block swallowed: nothing was consumed; terminal.
+        :raises WorkTransactionError: the block ended the transaction itself, or swallowed an error that
+            ended it; nothing was consumed; terminal.
         :raises LockTimeoutError: another writer held a lock for longer than the lock timeout; transient.
         """
 
@@ -53,26 +53,26 @@ class ConsumerSession(Protocol):
         """
         Take a step, as the last statement of a :meth:`transaction`.
 
-        The row's ``ack`` follows the cursor, but stays below the first dead letter that is open.
+        The row's ``ack`` follows the cursor, but stays below the first open dead letter.
 
-        :return: the row as it is once the transaction has committed.
-        :raises LeaseLostError: another grant is the newest, or it was given back; nothing may be written, and
-            the transaction is rolled back; transient.
-        :raises StaleVersionError: somebody moved the cursor meanwhile; rolled back; terminal.
-        :raises WorkTransactionError: as :meth:`transaction` says; terminal.
+        :return: the row as of the commit of the transaction.
+        :raises LeaseLostError: another grant is the newest, or it was released; nothing may be written,
+            and the transaction is rolled back; transient.
+        :raises StaleVersionError: the cursor was moved meanwhile; rolled back; terminal.
+        :raises WorkTransactionError: as for :meth:`transaction`; terminal.
         """
 
     def log(self, steps: Sequence[Consumption], *, holder: str) -> None:
         """
-        Write attempts that failed into the log, outside of any transaction, whoever holds the lease now.
+        Write failed attempts to the log, outside any transaction, whether or not the lease is still held.
 
-        Of a consumer that was dropped nothing is written.
+        Nothing is written for a dropped consumer.
 
-        :param steps: of which only shard, fencing token and attempt count.
+        :param steps: of which only shard, fencing token and attempt are used.
         """
 
     def close(self) -> None:
-        """Close the connection, which rolls back what is open."""
+        """Close the connection, which rolls back an open transaction."""
 
 
 class ConsumerStore(Protocol):
@@ -84,31 +84,30 @@ class ConsumerStore(Protocol):
         """
         Create a consumer. Idempotent: repeating it with the same settings leaves its position unchanged.
 
-        :param begin: exclusive; where shards begin that come later.
-        :param starts: exclusive; where the shards begin that are there.
-        :raises ConsumerSetupError: it exists with other settings (names them), or as the consumer of an
-            export; nothing was changed; terminal.
+        :param begin: exclusive; where later shards begin.
+        :param starts: exclusive; where each existing shard begins.
+        :raises ConsumerSetupError: it exists with other settings (names them), or as an export; nothing
+            was changed; terminal.
         """
 
     def change_consumer(self, spec: ConsumerSpec, *, resource_version: int, by: str) -> ConsumerInfo:
         """
-        Give a consumer other settings; a running one goes on with those it began with until it is started
-        again.
+        Change a consumer's settings; a running process keeps the old ones until it is restarted.
 
-        :param resource_version: of the settings that were seen.
-        :raises StaleVersionError: they were changed since; tells the present ones; nothing was changed;
+        :param resource_version: expected version of the settings.
+        :raises StaleVersionError: they were changed since; carries the current ones; nothing was changed;
             terminal.
-        :raises ConsumerNotFoundError: the feed has none of that name; terminal.
+        :raises ConsumerNotFoundError: the consumer does not exist; terminal.
         """
 
     def consumers(self, feed: str | None = None) -> list[ConsumerInfo]:
-        """Return the consumers that were made with :meth:`create_consumer`, by feed and name."""
+        """Return the consumers created with :meth:`create_consumer`, by feed and name."""
 
     def consumer(self, consumer: str, feed: str) -> ConsumerInfo:
         """
         Return one consumer.
 
-        :raises ConsumerNotFoundError: the feed has none of that name; names those it has; terminal.
+        :raises ConsumerNotFoundError: the consumer does not exist; names the existing ones; terminal.
         """
 
     def request_leases(
@@ -122,27 +121,27 @@ class ConsumerStore(Protocol):
         at_most: int | None = None,
     ) -> Grant:
         """
-        Take the leases that are free, given back, run out, or the holder's own already.
+        Acquire the leases that are free, released, expired, or already the holder's own.
 
-        A shard without a row begins where the consumer's later shards do, or at its end where its clock has
-        not come so far. Without any lease the holder is
-        written down as waiting, for as long as ``seconds`` after each request; with one it no longer waits.
+        A shard without a row begins where the consumer's later shards do, or at its end if its high-water
+        time is lower. A holder without any lease is registered as waiting for ``seconds`` after each request;
+        one with a lease no longer waits.
 
-        :param holder: a name that no other process has.
-        :param seconds: until they run out, by the database's clock.
-        :param at_most: how many; None for all.
+        :param holder: a name unique among processes.
+        :param seconds: until they expire, by the database's clock.
+        :param at_most: maximum number; None for all.
         """
 
     def renew_leases(
         self, consumer: str, feed: str, tokens: Mapping[Shard, int], *, holder: str, seconds: float
     ) -> Renewal:
-        """Prolong leases whose token is still the newest, also when they ran out and nobody asked."""
+        """Renew leases whose token is still the newest, even if expired and not yet taken."""
 
     def leave(self, consumer: str, feed: str, tokens: Mapping[Shard, int], *, holder: str) -> None:
-        """Give leases back, as far as they are still the newest, and wait no longer."""
+        """Release leases that are still the newest, and stop waiting."""
 
     def leases(self, feed: str | None = None) -> list[LeaseInfo]:
-        """Return the shards of all consumers, exports' too, with holders and waiters."""
+        """Return the shards of all consumers, including exports, with holders and waiters."""
 
     def open_session(self, consumer: str, feed: str) -> ConsumerSession:
         """Open a connection for a consumer's work."""
@@ -150,19 +149,19 @@ class ConsumerStore(Protocol):
     def dead_letters(
         self, feed: str | None = None, consumer: str | None = None, *, is_open: bool = True
     ) -> list[DeadLetter]:
-        """Return dead letters by number: those that are open, or all."""
+        """Return open dead letters, or all, by number."""
 
     def resolve_dead_letter(
         self, number: int, state: DeadLetterState, *, by: str, note: str | None = None
     ) -> DeadLetter:
         """
-        Let a dead letter be tried again (``RETRY``), be parked again, or be done without (``DROPPED``).
+        Mark a dead letter to be retried (``RETRY``), parked again, or discarded (``DROPPED``).
 
-        :raises DeadLetterError: there is no such letter, or it is not open any more; terminal.
+        :raises DeadLetterError: it does not exist, or is no longer open; terminal.
         """
 
     def park_again(self, number: int, parked: Parked) -> DeadLetter:
-        """Write down that a dead letter failed once more; its attempts are those of all tries."""
+        """Record another failure of a dead letter; its attempts add up over all retries."""
 
     def invocations(
         self, feed: str, consumer: str, *, shard: Shard | None = None, limit: int = 100
@@ -170,4 +169,4 @@ class ConsumerStore(Protocol):
         """Return the newest attempts, newest first."""
 
     def purge_invocations(self, feed: str, consumer: str, *, before: datetime) -> int:
-        """Remove older entries of the log; returns how many."""
+        """Delete older log entries; returns their number."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stale write is told: the version that was named, the present one, and the present value."""
+"""Errors of stale writes: the expected version, the current one, and the current value."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import FeedInfo, shard_text
 from airflow_changefeed.exceptions import StaleVersionError
 
-#: Columns, shards or tables that a present value names; of more it says how many.
+#: Maximum columns, shards or tables listed in a current value; more are counted.
 _NAMED = 20
-#: What a present value is where there is nothing any more, or nothing yet; its version is 0.
-NOTHING = "there is none of that name"
+#: The current value of what does not exist; its version is 0.
+NOTHING = "it does not exist"
 
 
 def stale(what: str, expected: int, version: int, present: str, **facts: object) -> StaleVersionError:
     """
     Return the error of a stale write.
 
-    :param what: what was to be changed: ``feed 'myservice.MyEvent'``.
-    :param expected: the version that was named.
-    :param version: the present one; 0 where there is no such thing.
-    :param present: the present value, in short.
+    :param what: the object to change: ``feed 'myservice.MyEvent'``.
+    :param expected: the version that the caller named.
+    :param version: the current version; 0 if it does not exist.
+    :param present: a summary of the current value.
     """
     future = (
-        " A version above the present one is of another database, or from before this one was restored."
+        " A version above the current one comes from another database, or from before this database was "
+        "restored."
         if expected > version
         else ""
     )
     return StaleVersionError(
         f"{what} is at resource version {version} ({present}), not {expected}: nothing was changed.{future} "
-        "Read it again and decide anew",
+        "Read it again, then decide",
         expected_version=expected,
         present_version=version,
         present=present,
@@ -53,12 +54,12 @@ def stale_cursor(row: CursorRow, expected: int) -> StaleVersionError:
 
 
 def stale_lease(row: CursorRow, token: int) -> StaleVersionError:
-    """Return the error of who would take away a lease that is not there any more."""
-    held = f"held by {row.lease_holder!r}" if row.lease_holder is not None else "held by nobody any more"
+    """Return the error of revoking a lease that is no longer held."""
+    held = f"held by {row.lease_holder!r}" if row.lease_holder is not None else "not held by anyone"
     return StaleVersionError(
-        f"lease {token} on consumer {row.consumer!r}, feed {row.feed!r}, shard {shard_text(row.shard)} was "
-        f"lost: the newest grant is {row.fencing_token}, {held}. Nothing was changed; read the cursor again "
-        "and decide again",
+        f"lease {token} on consumer {row.consumer!r}, feed {row.feed!r}, shard {shard_text(row.shard)} is no "
+        f"longer current: the newest lease is {row.fencing_token}, {held}. Nothing was changed. Read the "
+        "cursor again, then decide",
         expected_version=token,
         present_version=row.fencing_token,
         present=held,
@@ -71,25 +72,25 @@ def check_version(what: str, expected: int | None, version: int, present: str) -
     Check the version that a write names.
 
     :param expected: None passes.
-    :raises StaleVersionError: it is not the present one; terminal.
+    :raises StaleVersionError: it is not the current one; terminal.
     """
     if expected is not None and expected != version:
         raise stale(what, expected, version, present)
 
 
 def feed_text(info: FeedInfo) -> str:
-    """Return a feed's settings in short."""
+    """Return a summary of a feed's settings."""
     columns = _listed(f"{column.name} {column.type}".rstrip() for column in info.columns)
     return (
         f"{info.kind.value}, {info.shard_key_type} shards, time tolerance "
-        f"{info.time_tolerance.total_seconds():g} s, columns: {columns or 'none, the table is gone'}"
+        f"{info.time_tolerance.total_seconds():g} s, columns: {columns or 'none; the table is missing'}"
     )
 
 
 def capture_text(
     tables: Sequence[str], drift: Sequence[str], gaps: Sequence[CaptureGap], *, is_enabled: bool
 ) -> str:
-    """Return a capture in short."""
+    """Return a summary of a capture."""
     state = "enabled" if is_enabled else "disabled"
     parts = [f"{state}, tables: {_listed(tables)}", *drift[:_NAMED]]
     if gaps:
@@ -99,10 +100,10 @@ def capture_text(
 
 def consumer_text(spec: ConsumerSpec | None, rows: Iterable[CursorRow]) -> str:
     """
-    Return a consumer in short.
+    Return a summary of a consumer.
 
-    :param spec: of a consumer of events; None of an export's.
-    :param rows: of an export's.
+    :param spec: of a consumer; None for an export.
+    :param rows: of an export.
     """
     if spec is not None:
         return f"settings {spec.to_json()}"

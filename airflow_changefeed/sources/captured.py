@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Events of a capture in Arrow: what a source reads as flat columns becomes ``old`` and ``new``.
+Events of a capture in Arrow: flat columns from a source become ``old`` and ``new``.
 
-Both sources read a row of the capture's table for each image, joined to the feed twice; this puts them
-together without a Python loop over the rows.
+Both sources read one row of the capture's table per image, joined to the feed twice; this combines them
+without a Python loop over the rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airflow_changefeed.core.capture import METADATA_KEY, CaptureShape
 from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD, byte_strings, ulid_texts, ulid_times
 
-#: What a capture's table keeps of an event's kind, and what readers call it.
+#: Event kinds as stored in a capture's table, and as readers see them.
 ADDED, UPDATED, DELETED, SNAPSHOT, RESET = "i", "u", "d", "r", "t"
 TYPES = {ADDED: "add", UPDATED: "upd", DELETED: "del", SNAPSHOT: "add", RESET: "reset"}
 
@@ -39,17 +39,17 @@ OLD, NEW = "old", "new"
 @dataclass(frozen=True)
 class EventColumns:
     """
-    A batch of events, as a source reads it.
+    A batch of events as read by a source.
 
     :param ulids: uint8, shape (rows, 16).
-    :param tables: number of each event's table, as in the names given to :func:`captured_batch`; int64.
+    :param tables: index of each event's table in the names passed to :func:`captured_batch`; int64.
     :param kinds: ``i``, ``u``, ``d``, ``r`` or ``t``; string.
     :param tids: int64, with nulls.
-    :param sequences: int64; not looked at where the capture is without.
+    :param sequences: int64; ignored if the capture is without sequence.
     :param captured_ms: milliseconds since 1970; int64.
     :param session: JSON texts, with nulls.
     :param trace: texts, with nulls.
-    :param old: a column for each field of the image.
+    :param old: one column per field of the image.
     :param has_old: whether the event has an old row; bool, shape (rows,).
     :param new: as ``old``.
     """
@@ -92,7 +92,7 @@ def captured_schema(shape: CaptureShape, image: Sequence[pa.Field]) -> pa.Schema
             pa.field(OLD, row),
             pa.field(NEW, row),
         ],
-        # Not sorted: each operation's columns stand in the table's order, which a fold keeps.
+        # Not sorted: each operation's columns are in the table's order, which a fold keeps.
         metadata={METADATA_KEY: json.dumps(encode(shape)).encode()},
     )
 
@@ -133,7 +133,7 @@ def _text(value: str) -> pa.Scalar:
 
 
 def _seconds(milliseconds: pa.Array) -> pa.Array:
-    """Return whole seconds; an event is captured after 1970."""
+    """Return whole seconds; events are captured after 1970."""
     values = np.frombuffer(milliseconds.buffers()[1], dtype=np.int64)[milliseconds.offset :]
     return pa.Array.from_buffers(
         pa.int64(), len(milliseconds), [None, pa.py_buffer(values[: len(milliseconds)] // 1000)]
@@ -149,12 +149,12 @@ def _image(schema: pa.Schema, name: str, columns: Sequence[pa.Array], present: n
 
 
 def _aligned(column: pa.Array) -> pa.Array:
-    """Return a column that begins where its buffers do, as a struct's must."""
+    """Return a column without an offset into its buffers, as a struct requires."""
     return column if column.offset == 0 else pa.concat_arrays([column])
 
 
 def shape_of(schema: pa.Schema) -> CaptureShape | None:
-    """Return what a schema says of its capture; None where its events are no capture's."""
+    """Return a schema's capture description; None for a plain feed."""
     found = (schema.metadata or {}).get(METADATA_KEY)
     if found is None:
         return None

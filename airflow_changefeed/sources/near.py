@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that are not there: which were meant, and how to make what is missing."""
+"""Errors for unknown names: suggest similar ones, or how to create what is missing."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from difflib import get_close_matches
 from airflow_changefeed.exceptions import FeedNotFoundError
 
 _MOST, _CLOSE = 3, 0.6
-#: How a capture is named whose spec does not name it.
+#: Suffix of a capture's default name.
 _CAPTURES = "_changes"
 
 
 def nearest(name: str, known: Sequence[str]) -> list[str]:
-    """Return the names that may have been meant, the likeliest first; the schema may be wrong or missing."""
+    """Return similar names, best match first; the schema may be wrong or missing."""
     folded = name.casefold()
     whole = {each.casefold(): each for each in known}
     bare = {each.rpartition(".")[2]: each for each in whole}
@@ -25,36 +25,36 @@ def nearest(name: str, known: Sequence[str]) -> list[str]:
 
 
 def no_table(table: str, tables: Sequence[str]) -> str:
-    """Say that a table is not there, and what to do."""
+    """Return the message for a table that does not exist."""
     near = nearest(table, tables)
     if near:
-        return f"there is no table {table!r}; did you mean {' or '.join(map(repr, near))}"
-    return f"there is no table {table!r}: create it first"
+        return f"table {table!r} not found; did you mean {' or '.join(map(repr, near))}?"
+    return f"table {table!r} not found; create it first"
 
 
 def no_feed(feed: str, feeds: Sequence[str], tables: Sequence[str]) -> FeedNotFoundError:
     """
-    Return the error for a feed that is not there.
+    Return the error for a feed that does not exist.
 
-    :param feeds: all that are there.
-    :param tables: of the database; one may be what the feed was to be made of.
+    :param feeds: all existing feeds.
+    :param tables: of the database; the feed may be meant to be set up over one of them.
     """
     there = {table.casefold(): table for table in tables}
     captured = there.get(feed.removesuffix(_CAPTURES).casefold()) if feed.endswith(_CAPTURES) else None
     near = nearest(feed, feeds)
     if captured:
         remedy = (
-            f"It would be the capture of table {captured!r}, which is not enabled: airflow changefeed "
-            f"capture enable --table {shlex.quote(captured)} --conn-id ..."
+            f"Table {captured!r} is not captured yet; enable its capture with airflow changefeed capture "
+            f"enable --table {shlex.quote(captured)} --conn-id ..."
         )
     elif near:
         remedy = f"Did you mean {' or '.join(map(repr, near))}?"
     elif feed.casefold() in there:
-        remedy = "Make it with set_up_feed, or record the table's changes with enable_capture"
+        remedy = "Create it with set_up_feed, or record the table's changes with enable_capture"
     else:
-        remedy = "Make it with set_up_feed, or with enable_capture if it is to hold a table's changes"
+        remedy = "Create it with set_up_feed, or with enable_capture to record a table's changes"
     return FeedNotFoundError(
-        f"no feed {feed!r} in this database; it has {', '.join(feeds) or 'none'}. {remedy}",
+        f"feed {feed!r} not found; this database has {', '.join(feeds) or 'none'}. {remedy}",
         feed=feed,
         known=list(feeds),
     )

@@ -17,11 +17,12 @@ from airflow_changefeed.sources.base import Ask, FeedStatus
 @dataclass(frozen=True)
 class FeedPoll:
     """
-    What one look at a feed found for several consumers.
+    Result of one poll of a feed for several consumers.
 
-    :param at: the database's clock, read before all else.
-    :param shards: each that ever had an event, with its last event in the feed and whether rows wait.
-    :param cursors: of the consumers that have any.
+    :param at: the database's clock, read first.
+    :param shards: each that ever had an event, with its last event in the feed and whether rows are
+        waiting.
+    :param cursors: of the consumers that have cursors.
     """
 
     at: datetime
@@ -29,13 +30,13 @@ class FeedPoll:
     cursors: Mapping[str, Mapping[Shard, Ulid]]
 
     def poll(self, consumer: str | None) -> FeedStatus:
-        """Return what it means for one of them."""
+        """Return the result for one of them."""
         after = self.cursors.get(consumer, {}) if consumer is not None else {}
         return FeedStatus.of(self.at, [(*shard, after.get(shard[0])) for shard in self.shards])
 
 
 def wanted_of(asks: Sequence[Ask]) -> dict[str, list[str]]:
-    """Return each feed to look at, with the consumers whose cursors are wanted."""
+    """Return each feed to poll, with the consumers whose cursors are wanted."""
     wanted: dict[str, dict[str, None]] = {}
     for feed, consumer in asks:
         if consumer is None:
@@ -47,9 +48,9 @@ def wanted_of(asks: Sequence[Ask]) -> dict[str, list[str]]:
 
 def answers(asks: Sequence[Ask], polls: Mapping[str, FeedPoll | Exception]) -> list[FeedStatus | Exception]:
     """
-    Answer all who ask, from one look at each feed of :func:`wanted_of`.
+    Answer all polls with one poll per feed of :func:`wanted_of`.
 
-    :return: in the order of asking; a name that no consumer can have is refused for that one alone.
+    :return: in the given order; an invalid consumer name fails only its own poll.
     """
     found: list[FeedStatus | Exception] = []
     for feed, consumer in asks:
@@ -68,7 +69,7 @@ def _refusal(consumer: str) -> InvalidArgumentError | None:
 
 
 def only(found: Sequence[FeedStatus | Exception]) -> FeedStatus:
-    """Return the one answer, or raise it."""
+    """Return a single result, or raise it."""
     (one,) = found
     if isinstance(one, Exception):
         raise one

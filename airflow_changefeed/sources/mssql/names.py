@@ -33,7 +33,8 @@ def split_name(table: str) -> tuple[str, str]:
     parts = _quoted_parts(table) if table[:1] in ('"', "[") else table.split(".", 1)
     if not parts or len(parts) > 2 or not all(parts):
         raise InvalidArgumentError(
-            f"{table!r} is no table's name: write schema.table, or [schema].[table] where a name has a dot",
+            f"{table!r} is not a table name; write schema.table, or [schema].[table] if a name contains a "
+            "dot",
             table=table,
         )
     return (parts[0], parts[1]) if len(parts) == 2 else (DEFAULT_SCHEMA, parts[0])

@@ -114,7 +114,7 @@ class SqliteDatabase:
         except sqlite3.DatabaseError as error:
             if "not a database" in str(error) or "malformed" in str(error):
                 raise ConnectionNotUsableError(
-                    f"{self.path} is no usable SQLite database: {error}"
+                    f"{self.path} is not a usable SQLite database: {error}"
                 ) from error
             raise
 
@@ -123,19 +123,19 @@ class SqliteDatabase:
         if "locked" in text or "busy" in text:
             return LockTimeoutError(
                 f"{self.path}: another writer was busy for more than {self.lock_timeout} s ({text}); retry, "
-                "or look for a transaction that was left open",
+                "or check for a transaction left open",
                 path=self.path,
                 lock_timeout=self.lock_timeout,
             )
         if "unable to open" in text:
             return ConnectionNotUsableError(
-                f"{self.path}: {text}; check the path in the connection; the file must be there, "
-                "with the event table, before a feed is set up",
+                f"{self.path}: {text}; check the path in the connection; the file and its event table must "
+                "exist before a feed is set up",
                 path=self.path,
             )
         if "readonly" in text or "read-only" in text:
             return ConnectionNotUsableError(
-                f"{self.path}: {text}; this process must be allowed to write the file and its folder",
+                f"{self.path}: {text}; this process needs write permission on the file and its folder",
                 path=self.path,
             )
         if "disk I/O" in text or "disk is full" in text:

@@ -48,7 +48,7 @@ class SqliteFeedSource(
     def __init__(self, path: str, *, lock_timeout: float = 60.0, bulk_reader: str = "sqlite3") -> None:
         problems = []
         if not path:
-            problems.append("path is missing: give the SQLite file")
+            problems.append("path is missing; set it to the SQLite file")
         if not 0 <= lock_timeout <= MAX_LOCK_TIMEOUT:
             problems.append(f"lock_timeout must be 0 to {MAX_LOCK_TIMEOUT:.0f} seconds, not {lock_timeout}")
         if bulk_reader not in BULK_READERS:

@@ -300,7 +300,7 @@ def script(schema: str = DEFAULT_SCHEMA, *, sequence_cache: int = SEQUENCE_CACHE
     """
     if "$" in schema:
         raise InvalidArgumentError(
-            f"schema {schema!r} has a $, which sqlcmd, Flyway and DbUp take for the sign of a variable: "
+            f"schema {schema!r} contains $, which sqlcmd, Flyway and DbUp treat as the start of a variable; "
             "choose another one"
         )
     head = f"-- airflow_changefeed {__version__}: installs or upgrades schema {schema}; run as db_owner.\n"

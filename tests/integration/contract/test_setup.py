@@ -181,7 +181,7 @@ def test_a_feed_of_the_other_kind_is_refused(engine: Engine, kind: FeedKind) -> 
     bench = set_up(engine, Table(kind=kind))
     keys = bench.write(2)
     other = next(found for found in FeedKind if found is not kind)
-    with pytest.raises(FeedSetupError, match="exists already"):
+    with pytest.raises(FeedSetupError, match="already exists"):
         bench.source.set_up_feed(bench.feed, kind=other)
     with pytest.raises(FeedSetupError):
         bench.source.set_up_feed(bench.feed, kind=kind, shard_key_type="bigint")

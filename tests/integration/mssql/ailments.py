@@ -143,7 +143,7 @@ FAULTS: dict[str, tuple[FaultKind, Callable[[Patient], None], Undo, str]] = {
         lambda patient: patient.client.results(
             "create sequence [changefeed].[fencing_token] as bigint start with 1000000 increment by 1 cache 1"
         ),
-        "sequence changefeed.fencing_token: it is not there",
+        "sequence changefeed.fencing_token: it is missing",
     ),
     "outbox that nobody drains": (
         FaultKind.OUTBOX_NOT_DRAINED,
@@ -155,7 +155,7 @@ FAULTS: dict[str, tuple[FaultKind, Callable[[Patient], None], Undo, str]] = {
         FaultKind.OUTBOX_HANGS,
         _sql(f"insert into {OUTBOX} (order_sequence, EventID) values (9000000000000000000, 2)"),
         _empty,
-        "a writer gave order_sequence 9000000000000000000 himself",
+        "a writer set order_sequence 9000000000000000000 explicitly",
     ),
     "procedure of the installation": (
         FaultKind.OBJECT_MISSING,
@@ -167,13 +167,13 @@ FAULTS: dict[str, tuple[FaultKind, Callable[[Patient], None], Undo, str]] = {
         FaultKind.OBJECT_MISSING,
         _sql(f"drop procedure [changefeed].[insert_history:{FEED}]"),
         None,
-        f"procedure changefeed.insert_history:{FEED}: it is not there",
+        f"procedure changefeed.insert_history:{FEED}: it is missing",
     ),
     "procedure of serialized writers": (
         FaultKind.OBJECT_MISSING,
         _sql(f"drop procedure [changefeed].[lock_feed:{SERIALIZED}]"),
         None,
-        f"procedure changefeed.lock_feed:{SERIALIZED}: it is not there",
+        f"procedure changefeed.lock_feed:{SERIALIZED}: it is missing",
     ),
     "role of a feed": (
         FaultKind.OBJECT_MISSING,
@@ -183,13 +183,13 @@ FAULTS: dict[str, tuple[FaultKind, Callable[[Patient], None], Undo, str]] = {
             f"drop role [changefeed.writers:{FEED}]"
         ),
         None,
-        f"role changefeed.writers:{FEED}: it is not there",
+        f"role changefeed.writers:{FEED}: it is missing",
     ),
     "another version of a feed": (
         FaultKind.FEED_VERSION_DIFFERS,
         _sql(f"update [changefeed].[feeds] set version = '0.0.1' where name = N'{FEED}'"),
         _sql("update [changefeed].[feeds] set version = [changefeed].[version]()"),
-        f"feed {FEED}: it has version 0.0.1, the installation has",
+        f"feed {FEED}: it has version 0.0.1, but version",
     ),
     "second index on an outbox": (
         FaultKind.OUTBOX_INDEX,
@@ -201,7 +201,7 @@ FAULTS: dict[str, tuple[FaultKind, Callable[[Patient], None], Undo, str]] = {
         FaultKind.TABLE_MISSING,
         _sql("drop table [changefeed].[stale_marks]"),
         lambda patient: run_batch(patient.client, patient.database, "stale_marks", "create table"),
-        "table changefeed.stale_marks: this table is gone",
+        "table changefeed.stale_marks: this table was dropped",
     ),
     "what a table of ours hides": (
         FaultKind.NOT_CHECKED,

@@ -82,7 +82,11 @@ CALLS = {
     "too many rows": (CREATE_READ + READ.format("0x00") + ", @pagesize = 100001", 77108, ["@pagesize"]),
     "no page size": (CREATE_READ + READ.format("0x00") + ", @pagesize = null", 77108, ["@pagesize"]),
     "no cursor": (CREATE_READ + READ.format("null"), 77108, ["@cursor", "0x00"]),
-    "purged": (CREATE_READ + READ.format("0x00"), 77104, [FEED, "shard 0", "purged", "Start there"]),
+    "purged": (
+        CREATE_READ + READ.format("0x00"),
+        77104,
+        [FEED, "shard 0", "purged", "Start at the purged position"],
+    ),
     "beyond": (CREATE_READ + READ.format("0x" + "7f" * 16), 77105, [FEED, "shard 0", "beyond", "choose"]),
     "drain in a transaction": (
         f"begin transaction; exec changefeed.[drain_feed:{FEED}]",

@@ -37,7 +37,11 @@ def _unused_port() -> int:
 
 WRONG: dict[str, tuple[dict[str, Any], type[ChangefeedError], str]] = {
     "host": ({"host": "no-such-host.invalid"}, SourceUnavailableError, "check the host of the connection"),
-    "port": ({"host": "127.0.0.1", "port": _unused_port()}, SourceUnavailableError, "Nothing listens at"),
+    "port": (
+        {"host": "127.0.0.1", "port": _unused_port()},
+        SourceUnavailableError,
+        "Nothing is listening on",
+    ),
     "database": (
         {"database": "no_such_feeds"},
         ConnectionNotUsableError,
@@ -90,7 +94,7 @@ def test_a_server_that_stays_away_is_given_up(database: Database) -> None:
     with closing(MssqlFeedSource(**database.description | options)) as source:
         assert source.now()
         line.close()
-        with pytest.raises(SourceUnavailableError, match=r"Nothing listens at 127\.0\.0\.1"):
+        with pytest.raises(SourceUnavailableError, match=r"Nothing is listening on 127\.0\.0\.1"):
             source.now()
 
 

@@ -90,7 +90,7 @@ CALLS = {
     "no primary key": (
         "setup_feed N'myservice.NoKey', @outbox = 1",
         77110,
-        ["myservice.NoKey", "primary key", "give it one"],
+        ["myservice.NoKey", "primary key", "add one"],
     ),
     "other mode": (
         "setup_feed N'myservice.Good', @blocking = 1",

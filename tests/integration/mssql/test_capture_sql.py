@@ -135,7 +135,7 @@ def test_the_guard_of_the_schema_keeps_what_writers_need(client: Client) -> None
     )
     client.results("begin transaction; alter table myservice.watched_changes drop column note")
     client.fails(
-        77144, "exec changefeed.check_captured_tables", "takes what is recorded of myservice.watched"
+        77144, "exec changefeed.check_captured_tables", "holds the recorded changes of myservice.watched"
     )
     client.results("exec changefeed.check_captured_tables")
 

@@ -232,13 +232,13 @@ def test_the_future_is_not_sealed(fed: Commands, feed: Database) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("seal", "--feed", "no.Such"), "FeedNotFoundError: no feed 'no.Such'"),
+        (("seal", "--feed", "no.Such"), "FeedNotFoundError: feed 'no.Such' not found"),
         (
             ("read", "--feed", FEED, "--shard", "0"),
             "does not match the feed's shard key type uniqueidentifier",
         ),
         (("read", "--feed", FEED, "--shard", SHARD[:-4] + "0000"), "ShardNotFoundError: "),
-        (("setup-feed", "myservice.Missing"), "there is no table 'myservice.Missing'"),
+        (("setup-feed", "myservice.Missing"), "table 'myservice.Missing' not found"),
     ],
     ids=["feed", "type", "shard", "table"],
 )

@@ -142,7 +142,7 @@ def test_another_version_is_told(patient: Patient) -> None:
         patient.client.results("drop function [changefeed].[version]")
         run_batch(patient.client, patient.database, "version", "function")
     assert installed.kind is FaultKind.VERSION_DIFFERS
-    assert "the database has version 0.0.1, this package is version" in installed.what
+    assert "version 0.0.1 is installed, but this package is version" in installed.what
     assert feed.kind is FaultKind.FEED_VERSION_DIFFERS
 
 
@@ -157,7 +157,7 @@ def test_a_database_without_changefeed_is_told(well: Database) -> None:
 
 def test_a_feed_that_is_not_there_is_refused(patient: Patient) -> None:
     """Instead of a clean answer."""
-    with pytest.raises(FeedNotFoundError, match=f"no feed 'myservice.Nobody' .* {FEED}"):
+    with pytest.raises(FeedNotFoundError, match=f"feed 'myservice.Nobody' .*{FEED}"):
         patient.faults("myservice.Nobody")
 
 
@@ -207,8 +207,8 @@ def test_a_right_that_its_role_has_lost_is_told(patient: Patient) -> None:
             (lost, table), _ = _look(seen, "readers")
         finally:
             patient.client.results(f"grant {right} to {role}")
-    assert lost.what.endswith(f"may not: execute changefeed.shards:{FEED}")
-    assert "of which a right was revoked or denied" in lost.remedy
+    assert lost.what.endswith(f"lacks: execute changefeed.shards:{FEED}")
+    assert "but a right of the role was revoked or denied" in lost.remedy
     assert table.where == f"table {FEED}"
 
 

@@ -251,6 +251,6 @@ def test_a_capture_is_checked_beside_an_open_transaction(feed: Database) -> None
             "then 1 else 0 end from sys.databases where database_id = db_id()"
         )
         if not has_versions:
-            client.fails(77101, check, "other rows than were recorded")
+            client.fails(77101, check, "does not match its recorded changes")
         writer.results("commit")
-        client.fails(77142, check, "it has 3 rows, and should have 4")
+        client.fails(77142, check, "it has 3 rows, but should have 4")

@@ -89,7 +89,7 @@ def test_a_feed_that_was_not_upgraded_is_refused_until_it_is_mended(
 ) -> None:
     """Readers are told; its programs of v2 go on; once it is mended it is upgraded as any other."""
     with upgraded.database.source() as source:
-        with pytest.raises(FeedSetupError, match=r"v2, which was not upgraded.*upgrade_feeds"):
+        with pytest.raises(FeedSetupError, match=r"v2 and was not upgraded.*upgrade_feeds"):
             source.shards(COLUMN)
         ((ulid,),) = client.rows(
             f"begin transaction; exec changefeed.[lock:{COLUMN}]; "

@@ -197,7 +197,7 @@ def test_a_certificate_must_have_the_name_that_is_looked_for(
     options = {} if name is None else {"hostname_in_certificate": name}
     error = _reaches(certificates, encrypt=encrypt, driver_options=options)
     assert (error is None) == (name == MINE)
-    assert error is None or "name it as hostname_in_certificate" in str(error)
+    assert error is None or "set it as hostname_in_certificate" in str(error)
 
 
 def test_strict_is_refused_by_a_server_that_does_not_know_it(
@@ -216,7 +216,7 @@ def test_a_port_that_nobody_listens_at_is_named() -> None:
         port = closed.getsockname()[1]
     error = _fails(port)
     assert type(error) is SourceUnavailableError
-    assert f"Nothing listens at 127.0.0.1 port {port}" in str(error)
+    assert f"Nothing is listening on 127.0.0.1 port {port}" in str(error)
     assert error.facts["login_timeout"] == 2
     assert "attempts" not in error.facts
 
@@ -225,7 +225,7 @@ def test_a_host_that_is_not_known_is_named() -> None:
     """Transient: a container's name is unknown while it restarts."""
     error = _fails(1433, host="no-such-host.invalid")
     assert type(error) is SourceUnavailableError
-    assert "The name 'no-such-host.invalid' is not known here" in str(error)
+    assert "The name 'no-such-host.invalid' cannot be resolved here" in str(error)
 
 
 def test_a_server_that_says_nothing_is_given_up() -> None:
@@ -233,7 +233,7 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
     with endpoint(logins=(SILENCE,)) as server:
         error = _fails(server.port)
     assert type(error) is SourceUnavailableError
-    assert "Something listens at 127.0.0.1" in str(error)
+    assert "Something is listening on 127.0.0.1" in str(error)
     assert error.facts["login_timeout"] == 2
 
 

@@ -47,7 +47,7 @@ def at(source: SqliteFeedSource) -> list[str]:
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """Let a person answer; nobody where there is no text."""
+    """Let a person answer; nobody where there is not a text."""
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
 
 

@@ -150,7 +150,7 @@ def test_keys_that_are_left_out_cannot_be_folded(commands: Commands) -> None:
         ("shop.order", "did you mean 'shop.Order' or 'shop.OrderLine'"),
         ("Order", "did you mean 'shop.Order'"),
         ("dbo.OrderLines", "did you mean 'shop.OrderLine'"),
-        ("zzz", "there is no table 'zzz': create it first"),
+        ("zzz", "table 'zzz' not found; create it first"),
     ],
 )
 def test_a_table_that_is_not_there_is_said_with_those_that_are_near(
@@ -163,10 +163,10 @@ def test_a_table_that_is_not_there_is_said_with_those_that_are_near(
 def test_a_feed_that_would_be_a_captures_is_said_to_be_one(commands: Commands) -> None:
     """With the command that makes it; other feeds are made in another way, or are near."""
     message = commands.fails("status", "--feed", "shop.Order_changes")
-    assert "would be the capture of table 'shop.Order', which is not enabled" in message
+    assert "Table 'shop.Order' is not captured yet; enable its capture" in message
     assert "airflow changefeed capture enable --table shop.Order --conn-id changefeed_default" in message
     message = commands.fails("status", "--feed", "shop.Order")
-    assert "Make it with set_up_feed, or record the table's changes with enable_capture" in message
+    assert "Create it with set_up_feed, or record the table's changes with enable_capture" in message
     assert commands.run("capture enable", "--table", "shop.Order") == 0
     message = commands.fails("status", "--feed", "shop.Orders_changes")
     assert "Did you mean 'shop.Order_changes'?" in message

@@ -249,7 +249,7 @@ def test_purge_says_who_keeps_the_events_of_serialized_writers(commands: Command
 def test_an_unknown_feed_is_named(commands: Commands, arguments: tuple[str, ...]) -> None:
     """With those that there are."""
     message = commands.fails(*arguments, "--feed", "nyc.Weather")
-    assert message.startswith("FeedNotFoundError: no feed 'nyc.Weather'")
+    assert message.startswith("FeedNotFoundError: feed 'nyc.Weather' not found")
     assert FEED in message
 
 

@@ -162,9 +162,9 @@ def test_a_feed_is_set_up(commands: Commands) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("shop.Missing",), "there is no table 'shop.Missing'"),
+        (("shop.Missing",), "table 'shop.Missing' not found"),
         (("shop.Keyless",), "no primary key"),
-        (("shop.Order", "--kind", "serialized"), "keep the ULID in a blob column"),
+        (("shop.Order", "--kind", "serialized"), "need a blob column"),
         (("shop.Order", "--time-tolerance", "1e10"), "time_tolerance must be 0 to 36500 days"),
     ],
     ids=["missing", "keyless", "kind", "tolerance"],

@@ -73,7 +73,7 @@ def test_it_asks_with_what_would_take_the_values_places(
         (("--null", "--cast", "--note", "x"), "--null and --cast cannot be combined; use only one of them"),
         (("--value", "", "--present", "--note", "x"), "--value and --present cannot be combined"),
         (("--null",), "--note is missing; explain why these values are correct"),
-        (("--present", "--note", "x"), "the table's row holds integer as well"),
+        (("--present", "--note", "x"), "the table's row holds integer, which"),
     ],
 )
 def test_what_cannot_be_repaired_so_is_refused(

@@ -127,9 +127,9 @@ def test_seal_until_a_time(commands: Commands, source: SqliteFeedSource) -> None
 
 
 def test_the_future_is_not_sealed(commands: Commands, source: SqliteFeedSource) -> None:
-    """A little of it is transient, more is not, and both say what the database's clock says."""
+    """A little of it is transient, more is not, and both say what the database's clock is at."""
     for ahead, error in ((timedelta(seconds=30), "NotYetError"), (timedelta(days=1), "FutureTimeError")):
         message = commands.fails("seal", "--feed", FEED, "--until", format_time(source.now() + ahead))
         assert message.startswith(f"{error}: ")
-        assert "the database's clock says" in message
+        assert "the database's clock is at" in message
     assert {state.sealed_until for state in source.shards(FEED)} == {None}

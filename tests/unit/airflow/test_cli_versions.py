@@ -63,7 +63,7 @@ def commands(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """Let a person answer; nobody where there is no text."""
+    """Let a person answer; nobody where there is not a text."""
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
 
 

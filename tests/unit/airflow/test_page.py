@@ -314,6 +314,6 @@ def test_no_answer_holds_a_secret(viewer: Visitor, monkeypatch: pytest.MonkeyPat
     ]
     assert [answer.status_code for answer in answers] == [200, 503, 200, 503]
     assert "127.0.0.1" not in answers[1].text
-    assert "Nothing listens at 127.0.0.1 port 1" in answers[3].text
+    assert "Nothing is listening on 127.0.0.1 port 1" in answers[3].text
     assert all(secret not in answer.text for answer in answers)
     assert "//***@bucket" in answers[0].text

@@ -162,7 +162,7 @@ def test_a_version_from_the_future_is_refused(operator: Visitor, source: SqliteF
     before = source.cursors(FEED)
     for version in (1_000, 1 << 80):
         answer = operator.send("move", {"to": TWO, "resource_version": version}, 409, **CURSOR)
-        assert "from before this one was restored" in answer["detail"]
+        assert "from before this database was restored" in answer["detail"]
     assert source.cursors(FEED) == before
 
 

@@ -112,7 +112,7 @@ def test_a_block_that_ends_its_own_transaction_is_told_so(
 def test_a_connection_that_is_in_a_transaction_is_refused(file: CaptureFile) -> None:
     """It may have recorded events already; and what it did is left to it."""
     file.sql("begin", "insert into flight values (1, 'a')")
-    with pytest.raises(InvalidArgumentError, match="in a transaction already"), transaction(file.connection):
+    with pytest.raises(InvalidArgumentError, match="already in a transaction"), transaction(file.connection):
         pass
     file.sql("commit")
     assert file.sql("select id from flight") == [(1,)]
@@ -138,24 +138,27 @@ def test_a_file_without_captures_takes_transactions_too(tmp_path: Path) -> None:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "no name": ({"session_variables": {"": "x"}}, "the name '' is no text of 1 to 128 characters"),
-    "a long name": ({"session_variables": {"n" * 129: "x"}}, "is no text of 1 to 128 characters"),
-    "a name of ours": ({"session_variables": {"Changefeed.ulid_high": "x"}}, "begins with 'changefeed.'"),
-    "a number": ({"session_variables": {"tenant": 7}}, "the value of 'tenant' is no text"),
-    "nothing": ({"session_variables": {"tenant": None}}, "the value of 'tenant' is no text"),
-    "a long value": ({"session_variables": {"tenant": "x" * 4001}}, "is no text of at most 4000 characters"),
-    "half a character": ({"session_variables": {"tenant": "\ud83d"}}, "the value of 'tenant' is no text"),
-    "a null": ({"session_variables": {"tenant": "a\0b"}}, "the value of 'tenant' is no text"),
-    "too many": ({"session_variables": {f"n{n}": "x" for n in range(33)}}, "there are 33 of them"),
+    "no name": ({"session_variables": {"": "x"}}, "the name '' is not a text of 1 to 128 characters"),
+    "a long name": ({"session_variables": {"n" * 129: "x"}}, "is not a text of 1 to 128 characters"),
+    "a name of ours": ({"session_variables": {"Changefeed.ulid_high": "x"}}, "reserved prefix 'changefeed.'"),
+    "a number": ({"session_variables": {"tenant": 7}}, "the value of 'tenant' is not a text"),
+    "nothing": ({"session_variables": {"tenant": None}}, "the value of 'tenant' is not a text"),
+    "a long value": (
+        {"session_variables": {"tenant": "x" * 4001}},
+        "is not a text of at most 4000 characters",
+    ),
+    "half a character": ({"session_variables": {"tenant": "\ud83d"}}, "the value of 'tenant' is not a text"),
+    "a null": ({"session_variables": {"tenant": "a\0b"}}, "the value of 'tenant' is not a text"),
+    "too many": ({"session_variables": {f"n{n}": "x" for n in range(33)}}, "33 given"),
     "twice": (
         {"session_variables": {"traceparent": TRACE}, "traceparent": TRACE},
         "traceparent is given twice",
     ),
-    "upper case": ({"traceparent": TRACE.upper()}, "is no W3C trace context"),
-    "another version": ({"traceparent": f"01{TRACE[2:]}"}, "is no W3C trace context"),
-    "zeros": ({"traceparent": f"00-{'0' * 32}-b7ad6b7169203331-01"}, "is no W3C trace context"),
-    "more": ({"traceparent": f"{TRACE}-x"}, "is no W3C trace context"),
-    "bytes": ({"traceparent": TRACE.encode()}, "is no W3C trace context"),
+    "upper case": ({"traceparent": TRACE.upper()}, "is not a W3C trace context"),
+    "another version": ({"traceparent": f"01{TRACE[2:]}"}, "is not a W3C trace context"),
+    "zeros": ({"traceparent": f"00-{'0' * 32}-b7ad6b7169203331-01"}, "is not a W3C trace context"),
+    "more": ({"traceparent": f"{TRACE}-x"}, "is not a W3C trace context"),
+    "bytes": ({"traceparent": TRACE.encode()}, "is not a W3C trace context"),
 }
 
 
@@ -259,12 +262,12 @@ def test_a_connection_of_an_unknown_driver_is_refused(file: CaptureFile) -> None
     """SQLite has no sessions; and whose parameters are written otherwise is none that we know."""
     for connection in (Server("named").connection, object()):
         with (
-            pytest.raises(InvalidArgumentError, match="is none of mssql-python"),
+            pytest.raises(InvalidArgumentError, match="use mssql-python"),
             session_variables(connection),
         ):
             pass
     with (
-        pytest.raises(InvalidArgumentError, match="use transaction"),
+        pytest.raises(InvalidArgumentError, match=r"transaction\(\)"),
         session_variables(file.connection, {"tenant": "a"}),
     ):
         pass

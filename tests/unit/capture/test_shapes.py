@@ -290,7 +290,7 @@ def test_a_file_says_whose_events_it_has_and_in_which_shape() -> None:
     schema = shaped_schema(captured_schema(SHAPE, ROW), "hasura")
     assert schema.metadata[SHAPE_KEY] == b"hasura"
     assert METADATA_KEY in schema.metadata
-    with pytest.raises(InvalidArgumentError, match="not that of a capture"):
+    with pytest.raises(InvalidArgumentError, match="is not a capture"):
         shaped_schema(schema, "envelope")
 
 
@@ -304,7 +304,7 @@ def test_a_feed_that_is_no_capture_has_no_other_shape() -> None:
     """The error names the feed and the remedy, for the schema and for batches."""
     plain = pa.schema([("changefeed_ulid", pa.string()), ("n", pa.int64())])
     for shaped, one in ((shaped_schema, plain), (shaped_batch, pa.RecordBatch.from_pylist([], plain))):
-        with pytest.raises(InvalidArgumentError, match=r"feed 'my.Feed' is not that of a capture.*leave out"):
+        with pytest.raises(InvalidArgumentError, match=r"feed 'my.Feed' is not a capture.*leave out"):
             shaped(one, "hasura", feed="my.Feed")
 
 

@@ -188,7 +188,7 @@ def test_more_json_than_arrow_holds_is_refused(monkeypatch: pytest.MonkeyPatch) 
     assert joined(["[", pa.array(["x" * 20]), "]"]).to_pylist() == ["[" + "x" * 20 + "]"]
     with pytest.raises(ColumnTypeError, match="lower batch_rows"):
         joined(["[", pa.array(["x" * 20] * 5), "]"])
-    with pytest.raises(ColumnTypeError, match="base64: lower batch_rows"):
+    with pytest.raises(ColumnTypeError, match="base64; lower batch_rows"):
         json_texts("c", pa.array([b"x" * 90]))
 
 

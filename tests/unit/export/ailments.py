@@ -231,7 +231,7 @@ def _export_moved(patient: Patient) -> None:
 Break = Callable[[Patient], None]
 #: Of each fault how it is made, what else is asked for, and what its text has.
 FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
-    FaultKind.NOT_INSTALLED: (_drop_everything, {}, "it holds no feeds"),
+    FaultKind.NOT_INSTALLED: (_drop_everything, {}, "it has no feeds"),
     FaultKind.OBJECT_MISSING: (
         lambda patient: patient.sql(f'drop index "changefeed.outbox_shard:{FEED}"'),
         {},
@@ -245,12 +245,12 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
     FaultKind.VERSION_DIFFERS: (
         lambda patient: patient.sql('alter table "changefeed.consumer" add column note text'),
         {},
-        "table changefeed.consumer: it was made by another version",
+        "table changefeed.consumer: it was created by another version",
     ),
     FaultKind.FEED_VERSION_DIFFERS: (
         _older_outbox,
         {},
-        f"table changefeed.outbox:{FEED}: it was made by another version",
+        f"table changefeed.outbox:{FEED}: it was created by another version",
     ),
     FaultKind.NOT_WAL: (
         lambda patient: patient.sql("pragma journal_mode = delete"),

@@ -154,7 +154,7 @@ BROKEN: dict[str, tuple[FaultKind, Make, str]] = {
     "no trigger": (
         FaultKind.CAPTURE_TRIGGER,
         lambda: triggers(OTHERS),
-        f"trigger capture_insert.0:{NAME} on myservice.MyTable: it is not there: each insert passes unseen",
+        f"trigger capture_insert.0:{NAME} on myservice.MyTable: it is missing: each insert goes unrecorded",
     ),
     "disabled trigger": (
         FaultKind.CAPTURE_TRIGGER,
@@ -169,24 +169,24 @@ BROKEN: dict[str, tuple[FaultKind, Make, str]] = {
     "settings of a trigger": (
         FaultKind.CAPTURE_TRIGGER,
         lambda: triggers(trigger(uses_quoted_identifier=0, uses_ansi_nulls=0)),
-        "it was made with quoted_identifier and ansi_nulls off",
+        "it was created with quoted_identifier and ansi_nulls off",
     ),
     "another trigger may fire before": (
         FaultKind.CAPTURE_TRIGGER,
         lambda: triggers(trigger(is_first=0), OTHERS),
-        "audit_inserts may fire before it: what that changes is recorded before what made it. exec "
-        f"sp_settriggerorder @triggername = N'[myservice].[capture_insert.0:{NAME}]', @order = 'First', "
-        "@stmttype = 'INSERT'",
+        "audit_inserts may fire before it: their changes would be recorded before the change that fired "
+        f"them. exec sp_settriggerorder @triggername = N'[myservice].[capture_insert.0:{NAME}]', @order = "
+        "'First', @stmttype = 'INSERT'",
     ),
     "another trigger fires first": (
         FaultKind.CAPTURE_TRIGGER,
         lambda: triggers(trigger(is_first=0), OTHERS | {"is_first": 1}),
-        "Take it off audit_inserts (order 'None'), then: exec sp_settriggerorder",
+        "Set audit_inserts to order 'None', then: exec sp_settriggerorder",
     ),
     "open gap": (
         FaultKind.CAPTURE_GAP,
         lambda: told.gap_faults([GAP]),
-        f"capture {NAME}, table myservice.MyTable: changes passed it unseen, or may have: a trigger was off "
+        f"capture {NAME}, table myservice.MyTable: changes may not have been recorded: a trigger was off "
         "(gap 3, found at 2026-11-21T10:00:00Z)",
     ),
     "nested triggers": (
@@ -197,12 +197,12 @@ BROKEN: dict[str, tuple[FaultKind, Make, str]] = {
     "guard of a table": (
         FaultKind.CAPTURE_GUARD,
         lambda: guards((1, 1), (2, 0)),
-        f"the table changefeed.guard.0:{NAME}, or its foreign key, is gone",
+        f"the table changefeed.guard.0:{NAME}, or its foreign key, is missing",
     ),
     "guard of the schema": (
         FaultKind.CAPTURE_GUARD,
         lambda: schema_guards({"name": "others", "is_disabled": 0}),
-        "database trigger changefeed_captures: it is not there",
+        "database trigger changefeed_captures: it is missing",
     ),
     "sleeping guard of the schema": (
         FaultKind.CAPTURE_GUARD,

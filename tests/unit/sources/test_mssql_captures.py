@@ -109,17 +109,17 @@ STORED = [_present("k"), _present("v_1")]
     ("present", "words"),
     [
         ([_present("k", key=1), _present("v")], []),
-        ([_present("k", key=1)], ["column v is gone"]),
+        ([_present("k", key=1)], ["column v is missing"]),
         (
             [_present("k", key=1), _present("v", "bigint")],
-            ["column v is bigint now, and recorded as int"],
+            ["column v is now bigint, but recorded as int"],
         ),
         ([_present("k", key=1), _present("v"), _present("w")], ["column w is not recorded"]),
         (
             [_present("k", key=1), _present("v", key=2)],
-            ["its primary key is (k, v) now, and was (k)"],
+            ["its primary key is now (k, v), previously (k)"],
         ),
-        ([_present("k"), _present("v")], ["its primary key is () now, and was (k)"]),
+        ([_present("k"), _present("v")], ["its primary key is now (), previously (k)"]),
     ],
     ids=["none", "gone", "retyped", "new", "longer key", "no key"],
 )
@@ -149,7 +149,7 @@ def test_another_collation_is_drift() -> None:
     stored = [_present("k"), _present("v_1", **texts, collation="Latin1_General_CI_AS")]
     (words,) = column_drift(table(), CAPTURED, present, stored)
     assert words == (
-        "column v has collation Latin1_General_100_CI_AS_SC_UTF8 now, and is recorded in Latin1_General_CI_AS"
+        "column v now has collation Latin1_General_100_CI_AS_SC_UTF8, but is recorded in Latin1_General_CI_AS"
     )
 
 
@@ -157,12 +157,12 @@ def test_a_column_that_somebody_dropped_from_the_captures_table_is_told() -> Non
     """Its writers fail."""
     present = [_present("k", key=1), _present("v")]
     (words,) = column_drift(table(), CAPTURED, present, STORED[:1])
-    assert words == "column v has no column v_1 in the capture's table any more"
+    assert words == "column v no longer has a column v_1 in the capture's table"
 
 
 def test_what_was_not_compared_is_said() -> None:
     """A login that does not see the table knows of no drift, and says so."""
-    assert str(TableDrift(NAME, "s.T", is_seen=False)).startswith("s.T: this login does not see its columns")
+    assert str(TableDrift(NAME, "s.T", is_seen=False)).startswith("s.T: this login cannot see its columns")
     assert str(TableDrift(NAME, "s.T", ("one", "two"))) == "s.T: one; two"
 
 
@@ -200,7 +200,7 @@ def test_rows_that_were_counted_are_compared_with_what_was_recorded() -> None:
     (gap,) = found(2)
     assert gap.kind is FaultKind.CAPTURE_GAP
     assert "table s.T" in gap.where
-    assert "it has 2 rows, and by what was recorded it should have 3" in str(gap)
+    assert "it has 2 rows, but 3 according to the recorded changes" in str(gap)
     (busy,) = found(None)
     assert busy.kind is FaultKind.NOT_CHECKED
     assert "number of rows" in str(busy)

@@ -203,7 +203,7 @@ def test_other_errors_stay_what_they_are() -> None:
         ),
         (
             "The EXECUTE permission was denied on the object 'setup_feed', database 'd', schema 'x'.",
-            "let a DBA do it",
+            "ask a DBA to do it",
         ),
         (
             "The SELECT permission was denied on the object 'My]Event', database 'd', schema 'myservice'.",
@@ -274,7 +274,7 @@ def test_a_stale_write_has_what_was_named_and_what_there_is_as_facts(number: int
     error = name_error(
         _error(
             f'changefeed {number}: feed "s.T" is at resource version 5 (outbox, columns: a), not (b), '
-            "not -3: nothing was changed. Read it again and decide anew"
+            "not -3: nothing was changed. Read it again, then decide"
         ),
         feed="s.T",
     )

@@ -97,12 +97,12 @@ BROKEN: dict[str, tuple[FaultKind, Make, str]] = {
     "quoted_identifier": (
         FaultKind.MODULE_SETTINGS,
         lambda: modules(module(uses_quoted_identifier=0)),
-        f"changefeed.shards:{FEED}: it was made with quoted_identifier off, and keeps that",
+        f"changefeed.shards:{FEED}: it was created with quoted_identifier off",
     ),
     "both settings": (
         FaultKind.MODULE_SETTINGS,
         lambda: modules(module(uses_quoted_identifier=0, uses_ansi_nulls=0)),
-        "it was made with quoted_identifier and ansi_nulls off",
+        "it was created with quoted_identifier and ansi_nulls off",
     ),
     "page locks": (
         FaultKind.PAGE_LOCKS,
@@ -132,7 +132,7 @@ BROKEN: dict[str, tuple[FaultKind, Make, str]] = {
     "sequence without cache": (
         FaultKind.SEQUENCE_NOT_CACHED,
         lambda: sequences(sequence(is_cached=0)),
-        "sequence changefeed.sequence: each number that it gives is written to disk",
+        "sequence changefeed.sequence: it is not cached, so each number is written to disk",
     ),
     "allowed durability": (
         FaultKind.DELAYED_DURABILITY,
@@ -147,7 +147,7 @@ BROKEN: dict[str, tuple[FaultKind, Make, str]] = {
     "open transaction": (
         FaultKind.OPEN_TRANSACTION,
         lambda: told.open_transaction_faults([session()]),
-        "session 57: it has written, and is open for 2 hours (login shoe_service, host app1, program "
+        "session 57: it has written, and has been open for 2 hours (login shoe_service, host app1, program "
         "ShoeService)",
     ),
     "transaction without a session": (
@@ -160,7 +160,7 @@ BROKEN: dict[str, tuple[FaultKind, Make, str]] = {
     "denied right": (
         FaultKind.PERMISSION_MISSING,
         lambda: [told.no_right("me", FEED, ["execute a"], f"changefeed.readers:{FEED}", "exec upgrade")],
-        "Take the deny back, or: exec upgrade",
+        "Remove the deny, or: exec upgrade",
     ),
     "hanging row": (
         FaultKind.OUTBOX_HANGS,
@@ -195,8 +195,8 @@ def test_a_feed_that_could_not_be_upgraded_is_told_with_the_reason() -> None:
     for version in (__version__[:20], "0.0.1"):
         (fault,) = told.version_faults(__version__[:20], {FEED: version}, reasons)
         assert fault.kind is FaultKind.FEED_VERSION_DIFFERS
-        assert "refused until it is: changefeed 77119" in fault.what
-        assert "Mend that" in fault.remedy
+        assert "refused until upgraded: changefeed 77119" in fault.what
+        assert "Fix that" in fault.remedy
     assert told.version_faults(__version__[:20], {FEED: __version__[:20]}) == []
 
 

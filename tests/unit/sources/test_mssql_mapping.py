@@ -127,7 +127,7 @@ def test_a_second_column_does_not_take_anothers_name(kind: str, taken: str) -> N
 def test_another_type_than_was_selected_is_not_taken() -> None:
     """The table was changed, or the driver: nothing is cast to fit."""
     given = _given([pa.array([1, 2], pa.int64())])
-    with pytest.raises(SchemaChangedError, match="'v' of type int came as int64, not as int32") as caught:
+    with pytest.raises(SchemaChangedError, match="'v' of type int arrived as int64, not as int32") as caught:
         converted(_query(Column("v", "int")), given, _never)
     assert caught.value.transient
 
@@ -164,7 +164,7 @@ def test_many_texts_that_hold_the_replacement_itself_are_exported() -> None:
 def test_a_missing_row_is_named_whatever_the_others_are() -> None:
     """The first one, and how many there are."""
     given = _given([pa.array([1, None, None], pa.int32())], missing=(1, 2))
-    with pytest.raises(MissingEventError, match="2 in this batch") as caught:
+    with pytest.raises(MissingEventError, match="2 such rows in this batch") as caught:
         converted(_query(Column("v", "int")), given, _never)
     assert caught.value.facts["ulid"] == str(Ulid.of_int(2))
     kept = converted(_query(Column("v", "int"), on_missing="keys_only"), given, _never)

@@ -128,7 +128,7 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
             {},
             "authentication and trusted_connection",
         ),
-        ({"server_certificate": "/x.pem"}, {"encrypt": "yes"}, "encrypt: strict only"),
+        ({"server_certificate": "/x.pem"}, {"encrypt": "yes"}, "only with encrypt: strict"),
         ({}, {"encrypt": "strict", "trust_server_certificate": True}, "leave out trust_server_certificate"),
     ],
 )

@@ -141,11 +141,11 @@ def test_trying_changes_nothing(file: CaptureFile) -> None:
         ("seats", "2.5", RepairWay.CAST, None, "the real cannot be cast to integer without loss"),
         ("price", "'free'", RepairWay.CAST, None, "the text cannot be cast to real without loss"),
         ("raw", "7", RepairWay.CAST, None, "the integer cannot be cast to blob without loss"),
-        ("seats", "'many'", RepairWay.VALUE, "few", "'few' is not a whole number of 64 bits"),
-        ("seats", "'many'", RepairWay.VALUE, str(2**63), "is not a whole number of 64 bits"),
+        ("seats", "'many'", RepairWay.VALUE, "few", "'few' is not a 64-bit integer"),
+        ("seats", "'many'", RepairWay.VALUE, str(2**63), "is not a 64-bit integer"),
         ("price", "'free'", RepairWay.VALUE, "nan", "'nan' is not a finite number"),
         ("raw", "'ab'", RepairWay.VALUE, "0g", "'0g' is not bytes in hexadecimal digits"),
-        ("day", "2024", RepairWay.PRESENT, None, "the table's row holds integer as well"),
+        ("day", "2024", RepairWay.PRESENT, None, "the table's row holds integer, which"),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused_with_its_place(
@@ -165,5 +165,5 @@ def test_the_present_value_of_a_row_that_is_gone_is_refused(file: CaptureFile) -
     """A person has to give one."""
     insert(file, 1, "day", "2024")
     file.sql("delete from flight")
-    with pytest.raises(InvalidArgumentError, match="no row of that key any more: give a value"):
+    with pytest.raises(InvalidArgumentError, match="no longer has a row with that key; pass a value"):
         repair(file.source, RepairWay.PRESENT)

@@ -123,7 +123,7 @@ def test_replaced_and_merged_rows(flights: CaptureFile) -> None:
 def test_a_replacement_whose_delete_sqlite_hides_is_found(flights: CaptureFile) -> None:
     """Without the pragma SQLite fires no delete trigger, but the rows are one fewer than recorded."""
     flights.sql("insert into flight values (1, 'a')", "insert or replace into flight values (1, 'c')")
-    with pytest.raises(CaptureGapError, match=r"it has 1 rows, and by the changes .* it would have 2"):
+    with pytest.raises(CaptureGapError, match=r"it has 1 rows, but 2 according to the recorded changes"):
         flights.source.seal("flight_changes", flights.source.now())
 
 
@@ -156,7 +156,7 @@ def test_a_trigger_that_would_come_first_is_a_gap(flights: CaptureFile) -> None:
         "update flight set status = upper(new.status) where id = new.id; end",
         "insert into flight values (1, 'a')",
     )
-    with pytest.raises(CaptureGapError, match="trigger 'touch' was made after those of the capture"):
+    with pytest.raises(CaptureGapError, match="trigger 'touch' was created after the capture's triggers"):
         flights.source.seal("flight_changes", flights.source.now())
     assert [change[0] for change in flights.changes("flight_changes")] == ["upd", "add"]
     flights.source.resolve_capture("flight_changes", note="new trigger", by="test", resync=True)
@@ -175,7 +175,7 @@ def test_a_newer_trigger_that_raises_ignore_is_a_gap(flights: CaptureFile) -> No
         "create trigger quiet after update on flight begin select RAISE ( ignore ); end",
         "update flight set status = 'b'",
     )
-    with pytest.raises(CaptureGapError, match="trigger 'quiet' was made after those of the capture"):
+    with pytest.raises(CaptureGapError, match="trigger 'quiet' was created after the capture's triggers"):
         flights.source.seal("flight_changes", flights.source.now())
     assert [change[0] for change in flights.changes("flight_changes")] == ["add"]
     flights.source.resolve_capture("flight_changes", note="new trigger", by="test", resync=True)
@@ -203,10 +203,10 @@ def test_a_shard_that_is_none_makes_the_write_fail(path: Path) -> None:
     file = CaptureFile(path, FLIGHT)
     file.enable(TableCapture("flight", shard="id * 1000000"))
     for statement in ("insert", "insert or ignore", "insert or replace"):
-        with pytest.raises(sqlite3.IntegrityError, match="the shard of a row of flight is no int"):
+        with pytest.raises(sqlite3.IntegrityError, match="the shard of a row of flight is not of type int"):
             file.sql(f"{statement} into flight values (1000000, 'x')")
     file.sql("insert into flight values (2, 'x')")
-    with pytest.raises(sqlite3.IntegrityError, match="the shard of a row of flight is no int"):
+    with pytest.raises(sqlite3.IntegrityError, match="the shard of a row of flight is not of type int"):
         file.sql("update or ignore flight set id = 1000000")
     assert file.sql("select id from flight") == [(2,)]
     assert file.changes("flight_changes", shards=[2_000_000]) == [("add", None, {"id": 2, "status": "x"})]

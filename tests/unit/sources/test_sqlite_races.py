@@ -172,7 +172,7 @@ def test_a_block_does_not_outlive_a_seal(tmp_path: Path) -> None:
     user.execute("commit")
     source.seal("s", source.now())
     user.execute("begin")
-    with pytest.raises(InvalidArgumentError, match="is over"):
+    with pytest.raises(InvalidArgumentError, match="has ended"):
         block.ulid(0)
     user.close()
 

@@ -164,7 +164,7 @@ class MssqlCaptures:
                 return one
         known = [one.name for one in found]
         raise CaptureNotFoundError(
-            f"no capture {name!r} in this database; it has {', '.join(known) or 'none'}. Make it with "
+            f"capture {name!r} not found; this database has {', '.join(known) or 'none'}. Create it with "
             "enable_capture",
             capture=name,
             known=known,
@@ -184,8 +184,8 @@ def server_refusals(capture: str, asked: str = "") -> Iterator[None]:
         if not is_driver_error(error) or name_error(error) is not error:
             raise
         raise FeedSetupError(
-            f"capture {capture!r} cannot be enabled as asked{f' ({asked})' if asked else ''}, and nothing "
-            f"was changed; the server says: {error}",
+            f"capture {capture!r} cannot be enabled as requested{f' ({asked})' if asked else ''}; nothing "
+            f"was changed. The server's error: {error}",
             capture=capture,
         ) from error
 
@@ -218,8 +218,8 @@ def _arguments(spec: CaptureSpec, table: TableCapture, capture: str, *, snapshot
 
 def _typed(name: str) -> FeedSetupError:
     return FeedSetupError(
-        f"capture {name!r}: columns of SQL Server have types, so nothing of another class is recorded. Where "
-        "an export refuses a text, its error says how to correct the row that records it",
+        f"capture {name!r}: SQL Server columns are typed, so there are no values of another type to repair. "
+        "If an export refuses a text, its error says how to correct the recorded row",
         capture=name,
     )
 
@@ -228,8 +228,8 @@ def _check_version(session: Session, database: MssqlDatabase) -> None:
     """Raise where what is installed knows no captures yet."""
     if not has_object(session, database.schema, "enable_capture"):
         raise FeedSetupError(
-            f"what is installed in schema {database.schema!r} of {database.server} is of a version that has "
-            "no captures: upgrade it with `airflow changefeed install`",
+            f"the version installed in schema {database.schema!r} of {database.server} does not support "
+            "captures; upgrade it with `airflow changefeed install`",
             schema=database.schema,
         )
 
@@ -248,7 +248,7 @@ def _check_tables(session: Session, database: MssqlDatabase, spec: CaptureSpec) 
         tables = users_tables(session)
         raise FeedSetupError(
             f"{database.server}: {'; '.join(no_table(table, tables) for table in missing)}. Or this login "
-            "must not see it",
+            "lacks the permission to see it",
             capture=spec.full_name,
         )
 
@@ -269,8 +269,8 @@ def _check_present(
             check_version(f"capture {capture!r}", resource_version, one.resource_version, text)
         if one.name == capture and present != wanted:
             raise FeedSetupError(
-                f"capture {capture!r} is there already, of {', '.join(sorted(present))}: choose another "
-                "name, add tables with the procedure enable_capture, or disable it, export it to its end "
-                "and drop its feed first",
+                f"capture {capture!r} already exists, for {', '.join(sorted(present))}; choose another name, "
+                "add tables with the procedure enable_capture, or disable it, export it to its end and drop "
+                "its feed first",
                 capture=capture,
             )

@@ -34,7 +34,7 @@ class TableDrift:
 
     def __str__(self) -> str:
         if not self.is_seen:
-            return f"{self.table}: this login does not see its columns, so they were not compared"
+            return f"{self.table}: this login cannot see its columns, so they were not compared"
         return f"{self.table}: {'; '.join(self.words)}"
 
 
@@ -58,10 +58,10 @@ def load_drift(session: Session, schema: str, registry: Registry) -> list[TableD
                 now = names.get(number)
                 # Some servers fold the case of what they tell.
                 if now is not None and now.casefold() != told.casefold():
-                    words.insert(0, f"the table is called {now} now")
+                    words.insert(0, f"the table is now named {now}")
                 found.append(TableDrift(capture["name"], told, tuple(words)))
             else:
-                gone = ("the table is gone",) if sees_all else ()
+                gone = ("the table is missing",) if sees_all else ()
                 found.append(TableDrift(capture["name"], told, gone, is_seen=bool(sees_all)))
     return found
 
@@ -81,19 +81,19 @@ def column_drift(
     for row in own:
         name, is_, was = row["name"], now.find(row["name"]), kept.find(row["stored_name"])
         if is_ is None:
-            yield f"column {name} is gone"
+            yield f"column {name} is missing"
         elif was is None:
-            yield f"column {name} has no column {row['stored_name']} in the capture's table any more"
+            yield f"column {name} no longer has a column {row['stored_name']} in the capture's table"
         elif _kept_as(is_) != _kept_as(was):
-            yield f"column {name} is {_kept_as(is_)} now, and recorded as {_kept_as(was)}"
+            yield f"column {name} is now {_kept_as(is_)}, but recorded as {_kept_as(was)}"
         elif is_["collation"] and was["collation"] and is_["collation"] != was["collation"]:
-            yield f"column {name} has collation {is_['collation']} now, and is recorded in {was['collation']}"
+            yield f"column {name} now has collation {is_['collation']}, but is recorded in {was['collation']}"
     if _ALL in (table[asked] for asked in ASKED.values()):
         found = [now.find(row["name"]) for row in own]
         yield from (f"column {row['name']} is not recorded" for row in present if row not in found)
     if any((now.find(row["name"]) or {}).get("key_ordinal") != row["key_place"] for row in captured):
         key, before = _key(present, "key_ordinal"), _key(captured, "key_place")
-        yield f"its primary key is ({', '.join(key)}) now, and was ({', '.join(before)})"
+        yield f"its primary key is now ({', '.join(key)}), previously ({', '.join(before)})"
 
 
 class _Named:

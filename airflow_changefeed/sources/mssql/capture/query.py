@@ -68,7 +68,7 @@ class CaptureQuery(RangeQuery):
     def capture(self) -> MssqlCapture:
         """What is captured."""
         if self.feed.capture is None:
-            raise FeedSetupError(f"feed {self.feed.name!r} is no capture", feed=self.feed.name)
+            raise FeedSetupError(f"feed {self.feed.name!r} is not a capture", feed=self.feed.name)
         return self.feed.capture
 
     @cached_property
@@ -89,9 +89,9 @@ class CaptureQuery(RangeQuery):
         selected = _SELECTED_FIRST + len(self._event) + 2 * len(found)
         if selected > MAX_SELECTED:
             raise ColumnTypeError(
-                f"feed {self.feed.name!r} cannot be exported: its events would be {selected} columns, those "
-                "of the old and the new row and the second columns of some types, and SQL Server selects "
-                f"{MAX_SELECTED} at most. Capture fewer columns",
+                f"feed {self.feed.name!r} cannot be exported: reading its events takes {selected} columns "
+                "(old and new row, and second columns of some types), and SQL Server selects at most "
+                f"{MAX_SELECTED}. Capture fewer columns",
                 feed=self.feed.name,
                 columns=list(dict.fromkeys(one.column.name for one in found if one.part.suffix)),
             )
@@ -151,8 +151,8 @@ class CaptureQuery(RangeQuery):
     def missing_advice(self) -> str:
         """See the base class."""
         return (
-            "An event of a capture is nothing but its rows, so on_missing='keys_only' gives none either: "
-            "restore them, and remove old events with purge alone"
+            "An event of a capture consists only of its rows, so on_missing='keys_only' does not help; "
+            "restore the rows, and remove old events only with purge"
         )
 
     def text_advice(self, exported: Exported, ulid: Ulid) -> str:
@@ -162,10 +162,10 @@ class CaptureQuery(RangeQuery):
             return advice
         alias, number = _ALIASES[exported.image]
         return (
-            f"{advice}. Then correct what is recorded: update {alias} set {quote(exported.column.name)} = "
+            f"{advice}. Then correct the recorded row: update {alias} set {quote(exported.column.name)} = "
             f"N'...' from {self.feed.table} {alias} join {self.feed.object('feed')} f on "
-            f"{alias}.{_STATEMENT} = f.{_STATEMENT} and {alias}.{_ROW} = f.{_ROW} "
-            f"where {alias}.{_IMAGE} = {number} and f.ulid = 0x{ulid.bytes.hex()}"
+            f"{alias}.{_STATEMENT} = f.{_STATEMENT} and {alias}.{_ROW} = f.{_ROW} where {alias}.{_IMAGE} = "
+            f"{number} and f.ulid = 0x{ulid.bytes.hex()}"
         )
 
     @cached_property
@@ -174,7 +174,7 @@ class CaptureQuery(RangeQuery):
         feed = self.feed
         if feed.table is None:
             raise FeedSetupError(
-                f"feed {feed.name!r} cannot be streamed: the table of its events is gone", feed=feed.name
+                f"feed {feed.name!r} cannot be streamed: the table of its events is missing", feed=feed.name
             )
         rows = "".join(
             f" left join {feed.table} {alias} on {alias}.{_STATEMENT} = f.{_STATEMENT} "

@@ -18,10 +18,10 @@ _LOOK_SECONDS = 3.0
 _DEFAULT_PORT = 1433
 _INSTALL_DRIVER = "install it with: pip install 'airflow-changefeed[mssql]'"
 _INSTALL_LIBRARIES = (
-    "Microsoft's ODBC driver in it needs libraries of the system: apt-get install libltdl7 libkrb5-3 "
-    "libgssapi-krb5-2 (or the same of another distribution)"
+    "its ODBC driver needs system libraries: apt-get install libltdl7 libkrb5-3 libgssapi-krb5-2 (or your "
+    "distribution's equivalents)"
 )
-_INSTALL_IDENTITY = "install the libraries of Entra ID with: pip install azure-identity"
+_INSTALL_IDENTITY = "install the Entra ID libraries with: pip install azure-identity"
 #: What the driver says when it could not get through, or lost its way before the login.
 _UNREACHABLE = re.compile(
     r"tcp provider|login timeout|timeout expired|network-related|prelogin|handshakes before login|"
@@ -78,11 +78,11 @@ def load_driver() -> Any:
         import mssql_python
     except ModuleNotFoundError as error:
         raise ConnectionNotUsableError(
-            f"mssql-python, the driver of SQL Server, is missing: {_INSTALL_DRIVER}"
+            f"mssql-python, the SQL Server driver, is not installed; {_INSTALL_DRIVER}"
         ) from error
     except (ImportError, OSError) as error:
         raise ConnectionNotUsableError(
-            f"the driver of SQL Server could not be loaded ({error}): {_INSTALL_LIBRARIES}"
+            f"the SQL Server driver could not be loaded ({error}): {_INSTALL_LIBRARIES}"
         ) from error
     mssql_python.pooling(enabled=False)
     return mssql_python
@@ -111,14 +111,14 @@ def _name(error: Exception, server: Server, seconds: float) -> BaseException:
     """Return our error for one of opening; nothing in it holds the password."""
     text = str(error)
     if "Failed to load the driver" in text or "cannot open shared object" in text:
-        return ConnectionNotUsableError(f"the driver of SQL Server could not be loaded: {_INSTALL_LIBRARIES}")
+        return ConnectionNotUsableError(f"the SQL Server driver could not be loaded: {_INSTALL_LIBRARIES}")
     if "libraries are not installed" in text:
         return ConnectionNotUsableError(f"{server}: {_INSTALL_IDENTITY}", server=str(server))
     named = name_error(error, secret=server.password, server=str(server))
     if named is error:
         # Of the server: new to us, and may pass. Of Python: something that the driver does not take.
         kind = SourceUnavailableError if is_driver_error(error) else ConnectionNotUsableError
-        return kind(f"{server}: {hidden(text, server.password)}: check the connection", server=str(server))
+        return kind(f"{server}: {hidden(text, server.password)}; check the connection", server=str(server))
     if not isinstance(named, SourceUnavailableError):
         return named
     facts = dict(named.facts)
@@ -137,11 +137,11 @@ def look_at(server: Server) -> str | None:
     port = server.port or (int(port_text) if port_text.strip().isdigit() else _DEFAULT_PORT)
     try:
         with socket.create_connection((name, port), timeout=_LOOK_SECONDS):
-            return f"Something listens at {name} port {port}: check that it is SQL Server, and is well"
+            return f"Something is listening on {name} port {port}; check that it is SQL Server and is healthy"
     except socket.gaierror:
-        return f"The name {name!r} is not known here: check the host of the connection"
+        return f"The name {name!r} cannot be resolved here; check the host of the connection"
     except ConnectionRefusedError:
-        return f"Nothing listens at {name} port {port}: check the port, and that the server runs"
+        return f"Nothing is listening on {name} port {port}; check the port, and that the server is running"
     except OSError as error:
         reason = "in time" if isinstance(error, TimeoutError) else f"({error.strerror or error})"
-        return f"{name} port {port} does not answer {reason}: check host and port, and firewalls on the way"
+        return f"{name} port {port} does not answer {reason}; check host, port and firewalls"

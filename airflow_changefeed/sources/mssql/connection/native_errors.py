@@ -39,28 +39,28 @@ NATIVE = (
         r"script upgrade mode|is being recovered|has not been recovered yet|in the middle of a restore|"
         r"is in transition|in an availability group and is currently|try the operation again later",
         SourceUnavailableError,
-        "retry; where it stays so, connect to the availability group's listener, or look whether its "
-        "secondary may be read (read_only_replica of the connection)",
+        "retry; if it persists, connect to the availability group's listener, or check whether its "
+        "secondary is readable (read_only_replica of the connection)",
     ),
     Native(
         (40615, 40914),
         r"is not allowed to access the server",
         ConnectionNotUsableError,
-        "ask for a firewall rule of the server for where this runs",
+        "ask for a server firewall rule that admits this machine",
     ),
     Native(
         (),
         r"entra id access token|failed to authenticate the user|federated authentication context|"
         r"token-identified principal",
         ConnectionNotUsableError,
-        "check authentication, login (a client id) and password (a client secret) of the connection, and "
-        "that this identity is a user of the database",
+        "check authentication, login (client id) and password (client secret) of the connection, and that "
+        "the identity is a user of the database",
     ),
     Native(
         (),
         r"sspi (provider|context|package)|service principal name",
         ConnectionNotUsableError,
-        "get a Kerberos ticket where this runs (kinit, or airflow kerberos), and check server_spn of the "
+        "get a Kerberos ticket on this machine (kinit, or airflow kerberos), and check server_spn of the "
         "connection",
     ),
     Native(
@@ -79,7 +79,7 @@ NATIVE = (
         (),
         r"subject name does not match|hostname mismatch|ip address mismatch",
         ConnectionNotUsableError,
-        "connect by the name that the server's certificate has, or name it as hostname_in_certificate of the "
+        "use the host name in the server's certificate, or set it as hostname_in_certificate of the "
         "connection",
     ),
     Native(
@@ -87,60 +87,60 @@ NATIVE = (
         r"certificate doesn't match|file path for server certificate|certificate validation failure|"
         r"error (opening|reading) certificate file",
         ConnectionNotUsableError,
-        "check server_certificate of the connection: a file, here and on every Spark executor, with the very "
-        "certificate that the server shows",
+        "check server_certificate of the connection: a file on this machine and on every Spark executor "
+        "with the server's exact certificate",
     ),
     Native(
         (-2146893019,),
         r"certificate verify failed|no valid certificate",
         ConnectionNotUsableError,
-        "let this machine trust who signed the server's certificate (SSL_CERT_FILE may name a file of "
-        "theirs); with encrypt: strict, server_certificate may name the server's own; "
-        "trust_server_certificate is for tests",
+        "make this machine trust the issuer of the server's certificate (SSL_CERT_FILE may name its "
+        "certificate file); with encrypt: strict, server_certificate may name the server's own certificate; "
+        "trust_server_certificate is for tests only",
     ),
     Native(
         (),
         r"encryption not supported|server does not support encryption",
         ConnectionNotUsableError,
-        "give the server a certificate; encrypt: no would send the password and all else in the open",
+        "install a certificate on the server; encrypt: no would send the password and all data unencrypted",
     ),
     Native(
         (),
         r"ssl provider|tls provider|ssl/tls",
         ConnectionNotUsableError,
-        "check encrypt of the connection (strict needs SQL Server 2022 or later), and which versions of TLS "
-        "the server takes",
+        "check encrypt of the connection (strict needs SQL Server 2022 or later), and which TLS versions "
+        "the server accepts",
     ),
     Native(
         (),
         r"error locating server/instance|requested instance was not available",
         SourceUnavailableError,
-        "check the instance's name, and that SQL Server Browser answers (UDP port 1434), or give the "
+        "check the instance name, and that SQL Server Browser answers (UDP port 1434), or set the "
         "instance's port in the connection",
     ),
     Native(
         (1205,),
         r"deadlocked on|deadlock victim|deadlock detected",
         DeadlockError,
-        "retry: it was chosen as the victim of a deadlock",
+        "retry; this session was chosen as the deadlock victim",
     ),
     Native(
         (1222,),
         r"lock request time.?out|lock timeout",
         LockTimeoutError,
-        "retry, or look for a transaction that was left open",
+        "retry, or check for a transaction left open",
     ),
     Native(
         (601, 3961),
         r"could not continue scan with nolock|modified by a ddl statement in another concurrent transaction",
         LockTimeoutError,
-        "retry: rows moved, or a table was altered, while a capture was looked at without locks",
+        "retry; rows moved, or a table was altered, while a capture was read without locks",
     ),
     Native(
         (3906,),
         r"because the database is read-only",
         ConnectionNotUsableError,
-        "connect to the primary, or to the availability group's listener: feeds are written there",
+        "connect to the primary, or to the availability group's listener; feeds can only be written there",
     ),
     Native(
         (229, 230, 262, 300, 916, 15151, 15247),
@@ -161,19 +161,20 @@ NATIVE = (
         r"in recovery mode|is starting up|session is in the kill state|session has been disconnected|"
         r"severe error occurred on the current command",
         SourceUnavailableError,
-        "retry, or look whether the server runs and can be reached",
+        "retry, or check whether the server is running and reachable",
     ),
     Native(
         (8144, 8145, 8146),
         r"too many arguments|is not a parameter for procedure|no parameters and arguments were supplied",
         FeedSetupError,
-        "its objects are of another version than this package: run the install script of this version",
+        "the installed objects belong to another version of this package; run the install script of this "
+        "version",
     ),
     Native(
         (208, 2812),
         r"invalid object name|could not find stored procedure|"
         r"(procedure|relation|function) .* does not exist",
         FeedNotFoundError,
-        "its objects are not installed, were dropped, or are not visible to this login",
+        "the objects are not installed, were dropped, or are not visible to this login",
     ),
 )

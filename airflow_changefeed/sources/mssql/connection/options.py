@@ -145,7 +145,7 @@ def _one_of(words: tuple[str, ...]) -> Callable[[Any], str]:
         if text not in known:
             why = ""
             if text in _NEEDS_PERSON:
-                why = " (a task has no browser and nobody to sign in)"
+                why = " (a task has no browser for interactive sign-in)"
             raise ValueError(f"one of {', '.join(words)}{why}")
         return known[text]
 
@@ -215,8 +215,8 @@ def read_options(given: Mapping[str, Any], *, among: str = "") -> tuple[DriverOp
         if name not in _READ:
             # Its value stays unsaid: it may be a secret that stands in the wrong place.
             near = get_close_matches(name, DRIVER_OPTIONS, 1)
-            hint = f"did you mean {near[0]}" if near else f"known are {', '.join(DRIVER_OPTIONS)}"
-            problems.append(f"{name!r}{among} is unknown: {hint}")
+            hint = f"did you mean {near[0]}" if near else f"options are {', '.join(DRIVER_OPTIONS)}"
+            problems.append(f"{name!r}{among} is not an option; {hint}")
         elif value is not None and value != "":
             try:
                 values[name] = _READ[name](value)
@@ -225,7 +225,7 @@ def read_options(given: Mapping[str, Any], *, among: str = "") -> tuple[DriverOp
     options = DriverOptions(**values)
     if options.trusted_connection and options.authentication is not None:
         problems.append(
-            f"authentication and trusted_connection{among} both say who logs in: leave out one of them "
+            f"authentication and trusted_connection{among} both select a login; leave out one of them "
             "(trusted_connection is Kerberos)"
         )
     return options, problems
@@ -235,9 +235,7 @@ def encryption_problems(encrypt: str, trust_server_certificate: bool, options: D
     """Return a sentence for each option that the driver would pass over without a word."""
     problems = []
     if encrypt != "strict" and options.server_certificate is not None:
-        problems.append(
-            "server_certificate is looked at with encrypt: strict only; say that, or leave it out"
-        )
+        problems.append("server_certificate is used only with encrypt: strict; set that, or leave it out")
     if encrypt == "strict" and trust_server_certificate:
         problems.append("encrypt: strict always checks the certificate; leave out trust_server_certificate")
     return problems

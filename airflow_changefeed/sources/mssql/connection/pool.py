@@ -133,7 +133,7 @@ class MssqlDatabase:
                     is_lost = isinstance(error, SourceUnavailableError) or is_driver_error(error)
                     if not is_lost or self.retry.attempts == 1:
                         raise
-                    tell(error, facts, "The connection had been kept; a new one is asked at once")
+                    tell(error, facts, "The pooled connection was stale; retrying at once on a new one")
             return self._put(self._open(), question, facts)
 
         return self.retry.call(attempt, **facts)

@@ -63,8 +63,8 @@ class MssqlConsumers(MssqlCursors):
         known = {info.spec.consumer: info for info in self.consumers(feed)}
         if consumer not in known:
             raise ConsumerNotFoundError(
-                f"feed {feed!r} has no consumer {consumer!r} of events; it has: "
-                f"{', '.join(sorted(known)) or 'none'}. Correct the name, or create it first",
+                f"feed {feed!r} has no consumer {consumer!r}; it has: {', '.join(sorted(known)) or 'none'}. "
+                "Correct the name, or create the consumer first",
                 consumer=consumer,
                 feed=feed,
             )

@@ -110,7 +110,7 @@ class MssqlCursors:
         by_shard = {move.shard: move for move in moves}
         if len(by_shard) < len(moves):
             raise InvalidArgumentError(
-                f"consumer {consumer!r}, feed {feed!r}: two moves of one shard; give one"
+                f"consumer {consumer!r}, feed {feed!r}: two moves for one shard; pass one"
             )
         with (
             self._telling_row(consumer, feed),
@@ -164,7 +164,9 @@ class MssqlCursors:
 def check_lease_seconds(seconds: float) -> None:
     """Raise InvalidArgumentError for a time that no lease can last."""
     if not 0 < seconds <= _MAX_LEASE:
-        raise InvalidArgumentError(f"a lease must last 0 (exclusive) to {_MAX_LEASE} seconds, not {seconds}")
+        raise InvalidArgumentError(
+            f"a lease must last more than 0 and at most {_MAX_LEASE} seconds, not {seconds}"
+        )
 
 
 def in_order(shards: Sequence[Shard] | Mapping[Shard, Any]) -> list[Shard]:

@@ -64,7 +64,8 @@ class MssqlDeadLetters:
         ((feed,),) = session.rows(f"declare @number bigint = ?; select {function}(@number)", number)
         if feed is None:
             raise DeadLetterError(
-                f"there is no dead letter {number}: see airflow changefeed dead-letters list", number=number
+                f"dead letter {number} not found; list them with airflow changefeed dead-letters list",
+                number=number,
             )
         return str(feed)
 

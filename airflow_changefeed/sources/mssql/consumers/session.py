@@ -99,7 +99,7 @@ class MssqlConsumerSession:
     def transaction(self) -> Iterator[None]:
         """See the protocol."""
         if self._transaction_id is not None:
-            raise ConsumerUseError(f"{self._who}: its transaction is open already", **self._facts)
+            raise ConsumerUseError(f"{self._who}: its transaction is already open", **self._facts)
         self._transaction_id = self._begin()
         try:
             yield
@@ -141,8 +141,8 @@ class MssqlConsumerSession:
             if not isinstance(named, SourceUnavailableError):
                 raise
             raise SourceUnavailableError(
-                f"{self._who}: the connection was lost while it committed, so nobody knows whether it did: "
-                "read the cursor again, which moved with the work or stands still",
+                f"{self._who}: the connection was lost during the commit, so its outcome is unknown; read "
+                "the cursor: it moved if and only if the work was committed",
                 **self._facts,
                 is_unknown=True,
             ) from error
@@ -151,10 +151,10 @@ class MssqlConsumerSession:
 
     def _ended(self) -> WorkTransactionError:
         return WorkTransactionError(
-            f"{self._who}: the work committed or rolled back, left a transaction open in its own, closed "
-            "the connection, or swallowed an error that ended its transaction: what it did not commit itself "
-            "is undone. Leave begin, commit and rollback to the consumer (savepoints are allowed), and let "
-            "errors out",
+            f"{self._who}: the work committed or rolled back, left a nested transaction open, closed the "
+            "connection, or swallowed an error that ended its transaction; everything that it did not "
+            "commit itself was rolled back. Leave begin, commit and rollback to the consumer (savepoints "
+            "are allowed), and let errors propagate",
             **self._facts,
         )
 
@@ -172,7 +172,7 @@ class MssqlConsumerSession:
             return error
         if _BUSY in str(error):
             return ConsumerUseError(
-                f"{self._who}: nothing was consumed: the work left rows of a cursor unread; close the cursor",
+                f"{self._who}: nothing was consumed: the work left unread rows in a cursor; close the cursor",
                 **self._facts,
             )
         named = name_error(error, **self._facts)
@@ -182,9 +182,7 @@ class MssqlConsumerSession:
     def consume(self, step: Consumption) -> CursorRow:
         """See the protocol."""
         if self._transaction_id is None:
-            raise ConsumerUseError(
-                f"{self._who}: consume() belongs into a block of transaction()", **self._facts
-            )
+            raise ConsumerUseError(f"{self._who}: call consume() inside a transaction() block", **self._facts)
         session = self._working()
         try:
             ((row,),) = call_results(session, self._feed, "consume_events", self._arguments(step))

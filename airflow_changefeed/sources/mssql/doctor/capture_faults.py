@@ -15,8 +15,8 @@ from airflow_changefeed.sources.mssql.names import quote
 #: What the names of the triggers of all captures begin with.
 _OURS = "capture_"
 _RESOLVE = (
-    "then resolve the gap that the next seal finds (airflow changefeed capture resolve; with --resync it "
-    "records the rows that there are)"
+    "then resolve the gap that the next seal finds (airflow changefeed capture resolve; --resync records "
+    "the current rows)"
 )
 
 
@@ -37,7 +37,7 @@ def trigger_faults(
     :param tells_order: whether the server says which trigger fires first.
     """
     there = {row["name"].casefold(): row for row in triggers}
-    refresh = f"Make it anew (airflow changefeed capture refresh {capture['name']}), {_RESOLVE}"
+    refresh = f"Recreate it (airflow changefeed capture refresh {capture['name']}), {_RESOLVE}"
     for operation in Operation:
         if table[ASKED[operation]] is None:
             continue
@@ -46,17 +46,17 @@ def trigger_faults(
         full = f"{quote(table['table_schema'])}.{quote(name)}"
         on = f"{quote(table['table_schema'])}.{quote(table['table_name'])}"
         if row is None:
-            yield _of_trigger(table, name, f"it is not there: each {operation.value} passes unseen", refresh)
+            yield _of_trigger(table, name, f"it is missing: each {operation.value} goes unrecorded", refresh)
             continue
         if row["is_disabled"]:
-            what = f"it is disabled: each {operation.value} passes unseen"
+            what = f"it is disabled: each {operation.value} goes unrecorded"
             yield _of_trigger(table, name, what, f"enable trigger {full} on {on}; {_RESOLVE}")
         elif row["altered"] is not None:
             what = f"it was altered, or disabled for a while, at {row['altered']} (server time)"
             yield _of_trigger(table, name, what, refresh)
         off = [setting for setting in ("quoted_identifier", "ansi_nulls") if row[f"uses_{setting}"] == 0]
         if off:
-            what = f"it was made with {' and '.join(off)} off, and keeps that: writers may fail"
+            what = f"it was created with {' and '.join(off)} off, so writers may fail"
             yield _of_trigger(table, name, what, refresh)
         if tells_order and not row["is_first"]:
             yield from _order_fault(table, name, full, operation, triggers)
@@ -76,12 +76,12 @@ def _order_fault(
     ]
     if others:
         first = [row["name"] for row in others if row["is_first"]]
-        takes = f"Take it off {first[0]} (order 'None'), then: " if first else ""
+        takes = f"Set {first[0]} to order 'None', then: " if first else ""
         yield _of_trigger(
             table,
             name,
             f"it is not set to fire first, and {', '.join(sorted(row['name'] for row in others))} may fire "
-            "before it: what that changes is recorded before what made it",
+            "before it: their changes would be recorded before the change that fired them",
             f"{takes}exec sp_settriggerorder @triggername = N'{full.replace(chr(39), chr(39) * 2)}', "
             f"@order = 'First', @stmttype = '{word}'",
         )
@@ -97,10 +97,10 @@ def gap_faults(gaps: Iterable[CaptureGap]) -> list[Fault]:
         Fault(
             FaultKind.CAPTURE_GAP,
             f"capture {gap.capture}, table {gap.table}",
-            f"changes passed it unseen, or may have: {gap.reason} (gap {gap.number}, found at "
-            f"{format_time(gap.found_at)}); nothing is sealed until somebody resolves it",
-            f"Look at what happened, then: airflow changefeed capture resolve {gap.capture}. With --resync "
-            "it records the rows that there are, so that whoever folds the events is right again",
+            f"changes may not have been recorded: {gap.reason} (gap {gap.number}, found at "
+            f"{format_time(gap.found_at)}); nothing is sealed until the gap is resolved",
+            f"Find the cause, then: airflow changefeed capture resolve {gap.capture}. --resync records the "
+            "current rows, which makes a fold of the events correct again",
         )
         for gap in gaps
     ]
@@ -118,18 +118,18 @@ def count_faults(capture: str, tables: Iterable[Row]) -> Iterator[Fault]:
         if row["rows"] is None:
             yield not_checked(
                 f"the number of rows of {what}",
-                "it was being changed whenever it was counted",
-                "Run this again while no statement changes it. With read_committed_snapshot on, rows are "
-                "counted as they were at one moment",
+                "it was being changed each time it was counted",
+                "Run this again while no statement changes it. With read_committed_snapshot on, the count "
+                "is consistent",
             )
         elif row["rows"] != row["expected"]:
             yield Fault(
                 FaultKind.CAPTURE_GAP,
                 what,
-                f"it has {row['rows']} rows, and by what was recorded it should have {row['expected']}: "
-                "changes passed the capture unseen",
-                f"airflow changefeed capture check {capture} writes it down; then resolve it. If it finds "
-                "none, the server's own number of rows is wrong, which dbcc updateusage (0) corrects",
+                f"it has {row['rows']} rows, but {row['expected']} according to the recorded changes: some "
+                "changes were not recorded",
+                f"Run airflow changefeed capture check {capture}, which records a gap, then resolve it. If "
+                "it finds none, the server's row count is wrong; correct it with dbcc updateusage (0)",
             )
 
 
@@ -140,7 +140,7 @@ def drift_faults(drift: Iterable[TableDrift]) -> list[Fault]:
             FaultKind.CAPTURE_DRIFT,
             f"capture {one.capture}, table {one.table}",
             "; ".join(one.words),
-            f"airflow changefeed capture refresh {one.capture}: it takes the present columns",
+            f"airflow changefeed capture refresh {one.capture} captures the current columns",
         )
         for one in drift
         if one.words
@@ -160,8 +160,8 @@ def guard_faults(
     yield Fault(
         FaultKind.CAPTURE_GUARD,
         f"capture {capture['name']}, table {table_name(table)}",
-        f"the table {schema}.{table['guard_name']}, or its foreign key, is gone: truncate and switch are "
-        "refused no longer, and pass the triggers unseen",
+        f"the table {schema}.{table['guard_name']}, or its foreign key, is missing: truncate and switch are "
+        "no longer refused, and bypass the triggers",
         f"airflow changefeed capture refresh {capture['name']}",
     )
 
@@ -181,8 +181,8 @@ def schema_guard_faults(schema: str, captures: Sequence[Row], triggers: Iterable
     yield Fault(
         FaultKind.CAPTURE_GUARD,
         f"database trigger {name}",
-        f"it is {'disabled' if found else 'not there'}: changes of captured columns are refused no longer, "
-        "and make writers fail",
+        f"it is {'disabled' if found else 'missing'}: changes to captured columns are no longer refused, and "
+        "make writers fail",
         f"enable trigger {quote(name)} on database"
         if found
         else f"airflow changefeed capture refresh {asked[0]}",
@@ -199,7 +199,7 @@ def nested_trigger_faults(is_on: int | None) -> Iterator[Fault]:
         yield Fault(
             FaultKind.CAPTURE_NESTED_TRIGGERS,
             "the server",
-            "its option 'nested triggers' is off: what other triggers change in captured tables is not "
-            "recorded",
+            "its option 'nested triggers' is off: changes that other triggers make to captured tables are "
+            "not recorded",
             "exec sp_configure 'nested triggers', 1; reconfigure",
         )

@@ -79,7 +79,7 @@ class CaptureLook:
                 name = table_name(table)
                 yield not_checked(
                     f"the {'columns and ' if name in unseen else ''}triggers of {name}",
-                    f"{self.user} must not see them",
+                    f"{self.user} lacks the permission to see them",
                     f"grant view definition on {_quoted(table)} to {quote(self.user)}, or ask a DBA to run "
                     "this command",
                 )
@@ -97,5 +97,5 @@ def _quoted(table: Row) -> str:
 
 def not_told(what: str) -> Fault:
     """Return the fault for what this server does not tell."""
-    remedy = "Nothing, where this is no SQL Server; else ask a DBA"
-    return not_checked(what, "this server tells nothing of it", remedy)
+    remedy = "Nothing if this is not SQL Server; otherwise ask a DBA"
+    return not_checked(what, "this server does not report it", remedy)

@@ -38,12 +38,12 @@ def missing_objects(
                 Fault(
                     FaultKind.TABLE_MISSING,
                     where,
-                    "this table is gone, with what it held",
-                    "Restore it from a backup: the install script makes an empty one",
+                    "this table was dropped, with its rows",
+                    "Restore it from a backup; the install script creates an empty one",
                 )
             )
         else:
-            faults.append(Fault(FaultKind.OBJECT_MISSING, where, "it is not there", remedy))
+            faults.append(Fault(FaultKind.OBJECT_MISSING, where, "it is missing", remedy))
     return faults
 
 
@@ -51,7 +51,7 @@ def missing_roles(expected: Iterable[str], there: Iterable[str], remedy: str) ->
     """Name roles that are gone."""
     known = {name.casefold() for name in there}
     return [
-        Fault(FaultKind.OBJECT_MISSING, f"role {name}", "it is not there, and nobody is its member", remedy)
+        Fault(FaultKind.OBJECT_MISSING, f"role {name}", "it is missing, so nobody is a member", remedy)
         for name in expected
         if name.casefold() not in known
     ]
@@ -76,9 +76,9 @@ def module_faults(schema: str, objects: Iterable[Row]) -> Iterator[Fault]:
             yield Fault(
                 FaultKind.MODULE_SETTINGS,
                 f"{schema}.{row['name']}",
-                f"it was made with {' and '.join(off)} off, and keeps that",
-                "Run the install script again with both on, as it sets them itself (sqlcmd: -I); do not "
-                "take single objects out of it",
+                f"it was created with {' and '.join(off)} off",
+                "Run the whole install script again (it sets both on; sqlcmd needs -I), not single objects "
+                "from it",
             )
 
 
@@ -101,8 +101,8 @@ def lock_faults(
                     yield Fault(
                         FaultKind.LOCK_ESCALATION,
                         f"table {schema}.{name}",
-                        "row locks may escalate to the whole table, and stall other shards and who looks "
-                        "for news",
+                        "row locks may escalate to the whole table, and block other shards and polls for "
+                        "new events",
                         f"alter table {table} set (lock_escalation = disable)",
                     )
         yield from _index_faults(schema, f"outbox:{feed}", indexes)
@@ -117,15 +117,15 @@ def _index_faults(schema: str, outbox: str, indexes: Sequence[Row]) -> Iterator[
             yield Fault(
                 FaultKind.PAGE_LOCKS,
                 f"table {schema}.{outbox}",
-                "a drain may lock pages, and hide committed rows of other shards from another drain: events "
-                "could come in the wrong order",
+                "a drain may lock pages, and so hide committed rows of other shards from another drain: "
+                "events could get the wrong order",
                 f"alter index {quote(row['name'])} on {table} set (allow_page_locks = off)",
             )
         if row["index_id"] > 1 and not row["is_primary_key"]:
             yield Fault(
                 FaultKind.OUTBOX_INDEX,
                 f"index {row['name']} on {schema}.{outbox}",
-                "locks on a second index hide or stall committed rows: events could come in the wrong order",
+                "locks on a second index hide or block committed rows: events could get the wrong order",
                 f"drop index {quote(row['name'])} on {table}",
             )
 
@@ -143,15 +143,15 @@ def sequence_faults(schema: str, sequences: Iterable[Row]) -> Iterator[Fault]:
             yield Fault(
                 FaultKind.SEQUENCE_CYCLES,
                 where,
-                "it begins again at its end, and numbers given twice break the order",
+                "it cycles, and reused numbers break the order of events",
                 f"alter sequence {name} no cycle",
             )
         if not row["is_cached"]:
             yield Fault(
                 FaultKind.SEQUENCE_NOT_CACHED,
                 where,
-                "each number that it gives is written to disk",
-                f"alter sequence {name} cache 1000, on servers that cache for the whole instance",
+                "it is not cached, so each number is written to disk",
+                f"alter sequence {name} cache 1000, on servers that cache per instance",
             )
 
 
@@ -166,8 +166,8 @@ def durability_faults(database: str, delayed_durability: int) -> Iterator[Fault]
         yield Fault(
             FaultKind.DELAYED_DURABILITY,
             f"database {database}",
-            f"it {how} delayed durability: a crash may lose events that were committed. What a seal, drain "
-            "or read has reported is flushed before, and stays",
+            f"it {how} delayed durability: a crash may lose committed events. What a seal, drain or read has "
+            "reported is flushed first, and is safe",
             "Nothing, or: alter database current set delayed_durability = disabled",
         )
 
@@ -189,21 +189,21 @@ def version_faults(
             Fault(
                 FaultKind.VERSION_DIFFERS,
                 "the installation",
-                f"the database has version {installed}, this package is version {__version__}",
+                f"version {installed} is installed, but this package is version {__version__}",
                 "Run the install script of this package, or install the package of the database's version",
             )
         )
     for feed, version in versions.items():
         if feed in reasons or version != installed:
-            what = f"it has version {version or 'none'}, the installation has {installed}"
-            why = f"it could not be upgraded, and is refused until it is: {reasons.get(feed)}"
+            what = f"it has version {version or 'none'}, but version {installed} is installed"
+            why = f"its upgrade failed, and it is refused until upgraded: {reasons.get(feed)}"
             faults.append(
                 Fault(
                     FaultKind.FEED_VERSION_DIFFERS,
                     f"feed {feed}",
                     why if feed in reasons else what,
-                    f"{'Mend that' if feed in reasons else 'An upgrade did not come to its end'}: run the "
-                    "install script again, or upgrade_feeds",
+                    f"{'Fix that' if feed in reasons else 'An upgrade was interrupted'}; run the install "
+                    "script again, or upgrade_feeds",
                 )
             )
     return faults
@@ -220,12 +220,12 @@ def open_transaction_faults(rows: Iterable[Row]) -> list[Fault]:
         Fault(
             FaultKind.OPEN_TRANSACTION,
             "a transaction" if row["session_id"] is None else f"session {row['session_id']}",
-            f"it has written, and is open for {length_text(row['age'])} (login {row['login_name']}, host "
-            f"{row['host_name']}, program {row['program_name']}). What it fed comes late; serialized "
+            f"it has written, and has been open for {length_text(row['age'])} (login {row['login_name']}, "
+            f"host {row['host_name']}, program {row['program_name']}). Its events are delayed; serialized "
             "writers, seals of their shards and upgrades wait for it",
-            "Let its program end it"
+            "End it in its program"
             if row["session_id"] is None
-            else f"kill {row['session_id']}, or let its program end it",
+            else f"kill {row['session_id']}, or end it in its program",
         )
         for row in rows
     ]
@@ -236,9 +236,8 @@ def not_installed(server: str, schema: str) -> Fault:
     return Fault(
         FaultKind.NOT_INSTALLED,
         server,
-        f"changefeed is not installed in schema {schema!r}, or this login must not see it",
-        "Run the install script (airflow changefeed sql), or put the schema into changefeed_schema of the "
-        "connection's extra",
+        f"changefeed is not installed in schema {schema!r}, or this login cannot see it",
+        "Run the install script (airflow changefeed sql), or set changefeed_schema in the connection's extra",
     )
 
 
@@ -250,11 +249,11 @@ def no_feeds(schema: str, user: str, feed: str | None, problem: Exception) -> Fa
     """
     text = " ".join(str(problem.__cause__ or problem).split())
     role = quote(f"{schema}.operators:{feed or 'T'}")
-    where_t = "" if feed else ", T being the event table's schema.table"
+    where_t = "" if feed else ", where T is the event table's schema.table"
     return Fault(
         FaultKind.PERMISSION_MISSING,
         f"table {schema}.feeds",
-        f"{user} may not look which feeds there are ({text}), so nothing of them was looked at",
+        f"{user} may not list the feeds ({text}), so none was checked",
         f"alter role {role} add member {quote(user)}{where_t}",
     )
 
@@ -270,10 +269,10 @@ def no_right(user: str, feed: str, missing: Sequence[str], role: str, upgrade: s
     remedy = (
         f"alter role {quote(role)} add member {quote(user)}"
         if upgrade is None
-        else f"{user} is a member of {role}, of which a right was revoked or denied. Take the deny back, or: "
-        f"{upgrade}"
+        else f"{user} is a member of {role}, but a right of the role was revoked or denied. Remove the deny, "
+        f"or: {upgrade}"
     )
-    what = f"{user} may not: {', '.join(missing)}"
+    what = f"{user} lacks: {', '.join(missing)}"
     return Fault(FaultKind.PERMISSION_MISSING, f"feed {feed}", what, remedy)
 
 
@@ -283,9 +282,10 @@ def no_select(user: str, feed: MssqlFeed, table: str) -> Fault:
     return Fault(
         FaultKind.PERMISSION_MISSING,
         f"table {feed.name}",
-        f"{user} may not select the event table, or it is gone: keys are read, and nothing is exported",
+        f"{user} may not select from the event table, or it was dropped: keys can be read, but nothing "
+        "exported",
         f"grant select on {table} to {role if feed.capture else quote(user)}: "
-        f"{'the role has lost it' if feed.capture else 'no role has it'}",
+        f"{'the role lost this right' if feed.capture else 'no role has this right'}",
     )
 
 
@@ -295,7 +295,7 @@ def no_event_table(schema: str, feed: str) -> Fault:
         FaultKind.EVENT_TABLE_MISSING,
         f"feed {feed}",
         "its event table was dropped or renamed",
-        f"Bring the table back under its name, or drop the feed (exec {quote(schema)}.[drop_feed])",
+        f"Restore the table under its name, or drop the feed (exec {quote(schema)}.[drop_feed])",
     )
 
 
@@ -304,8 +304,8 @@ def hanging(feed: str, shard: str, order_sequence: int, outbox: str) -> Fault:
     return Fault(
         FaultKind.OUTBOX_HANGS,
         f"feed {feed}, shard {shard}",
-        f"a writer gave order_sequence {order_sequence} himself, at or above what the sequence has given: no "
-        "drain takes the row, and sensors see news for ever",
-        f"Delete the row from {outbox} and insert it without order_sequence; let the writer leave that "
-        "column to its default",
+        f"a writer set order_sequence {order_sequence} explicitly, at or above the sequence's current value: "
+        "no drain takes the row, and sensors always see new events",
+        f"Delete the row from {outbox} and insert it again without order_sequence; make the writer leave "
+        "that column to its default",
     )

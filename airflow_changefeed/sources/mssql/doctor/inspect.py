@@ -41,10 +41,10 @@ from airflow_changefeed.sources.outbox import old_outbox
 _BOXED, _FIRST_MAJOR = (1, 2, 3, 4), 14
 _VIEW_STATE = (
     "Grant the login VIEW SERVER STATE (SQL Server 2019 and before), VIEW SERVER PERFORMANCE STATE (2022 and "
-    "later) or VIEW DATABASE STATE (Azure SQL Database), or ask a DBA to look into "
+    "later) or VIEW DATABASE STATE (Azure SQL Database), or ask a DBA to check "
     "sys.dm_tran_database_transactions"
 )
-_OTHERWISE = "Remove the other faults, or look again with a login that may do more"
+_OTHERWISE = "Fix the other faults, or run this again with a login that has more rights"
 
 
 class MssqlInspect:
@@ -163,7 +163,7 @@ class _Inspection:
             self.faults.append(
                 not_checked(
                     f"whether all objects of schema {self.schema} are there",
-                    f"{self.user} sees only those that it may use",
+                    f"{self.user} sees only objects that it may use",
                     f"grant view definition on schema::{quote(self.schema)} to {quote(self.user)}, or ask a "
                     "DBA to run this command",
                 )

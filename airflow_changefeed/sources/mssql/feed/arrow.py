@@ -47,9 +47,9 @@ def plan_batches(session: Session, query: RangeQuery, most: int) -> BatchRows:
         for exported, size in zip(query.large_objects, longest, strict=True):
             if size > MAX_VALUE_BYTES:
                 raise ColumnTypeError(
-                    f"{_where(query)}: {exported} holds a value of {size:,} bytes; the longest that is "
-                    f"exported has {MAX_VALUE_BYTES:,}. Keep longer ones outside of the table, and their "
-                    "address in it",
+                    f"{_where(query)}: {exported} holds a value of {size:,} bytes; the longest that can be "
+                    f"exported has {MAX_VALUE_BYTES:,}. Store longer values outside the table, with a "
+                    "reference in it",
                     feed=query.feed.name,
                     shard=query.shard,
                     column=exported.column.name,
@@ -93,14 +93,14 @@ def converted(query: RangeQuery, batch: pa.RecordBatch, recheck: Recheck) -> pa.
 def _check_given(query: RangeQuery, batch: pa.RecordBatch) -> None:
     given = batch.schema.types[_FIRST_COLUMNS:]
     wrong = [
-        f"{exported} came as {found}, not as {exported.part.given}"
+        f"{exported} arrived as {found}, not as {exported.part.given}"
         for exported, found in zip(query.columns, given, strict=True)
         if found != exported.part.given
     ]
     if wrong:
         raise SchemaChangedError(
-            f"{_where(query)}: {'; '.join(wrong)}. If the table was changed meanwhile, a retry reads it as "
-            "it is now; if not, this version of mssql-python gives other types than this package knows",
+            f"{_where(query)}: {'; '.join(wrong)}. If the table was changed during the read, retry; "
+            "otherwise this package does not support this version of mssql-python",
             feed=query.feed.name,
             shard=query.shard,
         )
@@ -122,9 +122,9 @@ def _check_missing(query: RangeQuery, raw: np.ndarray, missing: pa.Array) -> Non
     name = query.feed.name
     ulid = str(Ulid.of_bytes(raw[int(flags.argmax())].tobytes()))
     raise MissingEventError(
-        f"{_where(query)}: the row of event {ulid} was deleted from {name!r} after it was fed, "
-        f"{int(flags.sum())} in this batch. {query.missing_advice}. Where the table has row-level security, "
-        "this login must see every row",
+        f"{_where(query)}: the row of event {ulid} was deleted from {name!r} after it entered the feed; "
+        f"{int(flags.sum())} such rows in this batch. {query.missing_advice}. If the table has row-level "
+        "security, this login must see every row",
         feed=name,
         shard=query.shard,
         ulid=ulid,
@@ -160,7 +160,7 @@ def _check_text(query: RangeQuery, number: int, column: pa.Array, raw: np.ndarra
 def _text_error(query: RangeQuery, exported: Exported, ulid: Ulid) -> ColumnTypeError:
     return ColumnTypeError(
         f"{_where(query)}: {exported} cannot be exported unchanged: in event {ulid} it holds half of a "
-        f"surrogate pair, which is no Unicode text. {query.text_advice(exported, ulid)}",
+        f"surrogate pair, which is not valid Unicode text. {query.text_advice(exported, ulid)}",
         feed=query.feed.name,
         shard=query.shard,
         column=exported.column.name,

@@ -21,8 +21,8 @@ def check_purged(session: Session, feed: MssqlFeed, shard: Shard, after: Ulid) -
     purged = Ulid.of_bytes(row["purged_upto"])
     if after < purged:
         raise PurgedError(
-            f"feed {feed.name!r} shard {shard_text(shard)}: events up to {purged} are purged, so nothing can "
-            f"be read after {after}. Start at {purged}, or read the export of that time",
+            f"feed {feed.name!r} shard {shard_text(shard)}: events up to {purged} were purged, so reading "
+            f"cannot start after {after}. Start at {purged}, or read the export of that time",
             feed=feed.name,
             shard=shard,
             after=after,

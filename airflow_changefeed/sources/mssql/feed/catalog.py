@@ -123,11 +123,11 @@ def _refusal(column: Mapping[str, Any]) -> str | None:
     """Say why what this login would read of a column is not what it holds; None where it is."""
     if column["encryption_type"] is not None:
         return (
-            "is encrypted by the client (Always Encrypted), so this would read other bytes than its value: "
-            "keep the column in a table of its own"
+            "is encrypted by the client (Always Encrypted), so only ciphertext can be read; keep the column "
+            "in a separate table"
         )
     if column["is_masked"] and not column["may_unmask"]:
-        return "is masked for this login, which would read other values than it holds: grant it unmask"
+        return "is masked for this login, which would read masked values; grant it unmask"
     return None
 
 
@@ -180,22 +180,22 @@ def _check_whole(feed: MssqlFeed) -> None:
     if feed.upgrade_problem is not None:
         raise FeedSetupError(
             f"feed {feed.name!r} could not be upgraded to the installed version of changefeed: "
-            f"{feed.upgrade_problem}. Mend that, then: {feed.upgrade_statement}",
+            f"{feed.upgrade_problem}. Fix that, then: {feed.upgrade_statement}",
             feed=feed.name,
         )
     # The events of serialized writers are told by their ULIDs, so their table needs no key.
     if not (feed.info.columns if feed.is_serialized else feed.info.key_columns):
         raise FeedSetupError(
-            f"feed {feed.name!r} has lost its event table, or this login must not see it: ask a DBA to "
-            f"`grant select on {feed.name}` to the login's user (no role of the feed has that, except where "
-            "it is a capture), bring the table back under its name, or drop the feed",
+            f"feed {feed.name!r} has lost its event table, or this login cannot see it; ask a DBA to `grant "
+            f"select on {feed.name}` to the login's user (no role of the feed includes it, unless the feed "
+            "is a capture), restore the table under its name, or drop the feed",
             feed=feed.name,
         )
     if feed.capture is None and is_of_capture(feed.info.key_columns):
         role = quote(f"{feed.schema}.readers:{feed.name}")
         raise PermissionDeniedError(
-            f"feed {feed.name!r} is a capture, and this login must not see in the views readable_captures, "
-            f"readable_capture_tables and readable_capture_columns what it captures: role {role} has this "
+            f"feed {feed.name!r} is a capture, and this login may not select from the views "
+            f"readable_captures, readable_capture_tables and readable_capture_columns; role {role} has this "
             f"right; ask a DBA for: alter role {role} add member [the login's user]",
             feed=feed.name,
         )
@@ -222,8 +222,8 @@ def load_feed(
     found = load_feeds(session, schema, feed, is_fresh=is_fresh, is_noted=is_noted) if feed else []
     if found is None:
         raise FeedNotFoundError(
-            f"no feed {feed!r}: changefeed is not installed in schema {schema!r} of this database, or this "
-            "login must not see it. Make the feed with set_up_feed",
+            f"feed {feed!r} not found: changefeed is not installed in schema {schema!r} of this database, or "
+            "this login cannot see it. Create the feed with set_up_feed",
             feed=feed,
             known=[],
         )
@@ -240,8 +240,8 @@ def load_feed(
         *of_v2,
     ):
         raise FeedSetupError(
-            f"feed {feed!r} is one of mssql-changefeed v2, which was not upgraded: `exec "
-            f"{quote(schema)}.[upgrade_feeds]` does that, or says why it cannot be",
+            f"feed {feed!r} belongs to mssql-changefeed v2 and was not upgraded; run `exec "
+            f"{quote(schema)}.[upgrade_feeds]`",
             feed=feed,
         )
     names = [row[0] for row in session.rows(f"select name from {quote(schema)}.[feeds] order by name")]

@@ -102,7 +102,7 @@ class MssqlFeed:
         check_shard(shard, self.shard_key_type)
         if self.is_serialized and self.shard_column is None and shard != 0:
             raise InvalidArgumentError(
-                f"feed {self.name!r} keeps no shards apart, as its table has no column shard or shard_id: "
+                f"feed {self.name!r} has a single shard, because its table has no column shard or shard_id; "
                 f"use shard 0, not {shard_text(shard)}",
                 feed=self.name,
                 shard=shard,

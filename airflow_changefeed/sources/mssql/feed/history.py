@@ -71,12 +71,14 @@ def _stage(
 def _check(feed: MssqlFeed, shard: Shard, timed: list[tuple[datetime, tuple[Any, ...]]]) -> None:
     """Raise for what keeps events from being handed over at all; the procedure looks at the rest."""
     if feed.is_serialized:
-        problem = "its writers keep the ULID in their own table: write rows there with ULIDs of their time"
+        problem = (
+            "its writers keep the ULID in their own table; insert the rows there, with ULIDs of their time"
+        )
         raise _refused(feed, shard, [problem])
     if feed.capture is not None:
         problem = (
-            "it is a capture, whose events are what was done to its tables. To have rows that were there "
-            "before, enable it with a snapshot, or resolve it with resync"
+            "it is a capture, whose events are the changes of its tables. To include existing rows, enable "
+            "it with a snapshot, or resolve it with resync"
         )
         raise _refused(feed, shard, [problem])
     if not timed:
@@ -85,12 +87,12 @@ def _check(feed: MssqlFeed, shard: Shard, timed: list[tuple[datetime, tuple[Any,
     if any(len(key) != len(keys) for _, key in timed):
         raise _refused(feed, shard, [f"each key needs {len(keys)} values ({', '.join(keys)})"])
     if any(value is None for _, key in timed for value in key):
-        raise _refused(feed, shard, ["a key holds a null, which no row's key does"])
+        raise _refused(feed, shard, ["a key contains a null"])
 
 
 def _refused(feed: MssqlFeed, shard: Shard, problems: list[str]) -> HistoryError:
     return HistoryError(
-        f"feed {feed.name!r} shard {shard_text(shard)} takes no such history: {'; '.join(problems)}",
+        f"feed {feed.name!r} shard {shard_text(shard)} cannot take this history: {'; '.join(problems)}",
         feed=feed.name,
         shard=shard,
         problems=problems,

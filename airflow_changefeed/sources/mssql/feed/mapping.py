@@ -254,7 +254,7 @@ def exported_columns(feed: MssqlFeed, columns: Sequence[Column]) -> list[Exporte
                 refused.append(column.name)
                 problems.append(
                     f"column {column.name!r} of type {column.type} is exported with a second column "
-                    f"{column.name + part.suffix!r}, and the table has one of that name: rename that one"
+                    f"{column.name + part.suffix!r}, which the table also has; rename that one"
                 )
         found += [Exported(column, part) for part in own]
     if problems:
@@ -267,6 +267,6 @@ def exported_columns(feed: MssqlFeed, columns: Sequence[Column]) -> list[Exporte
 
 
 _UNKNOWN = (
-    "has no form in Parquet that is known to be exact: give the table a column of a type that has, for "
-    "example nvarchar(max) or varbinary(max), computed from this one"
+    "has no exact form in Parquet; add a computed column of an exportable type, for example nvarchar(max) "
+    "or varbinary(max)"
 )

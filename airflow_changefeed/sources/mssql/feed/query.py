@@ -111,7 +111,7 @@ class RangeQuery:
         feed = self.feed
         if feed.table is None or (feed.is_serialized and feed.ulid_column is None):
             raise FeedSetupError(
-                f"feed {feed.name!r} cannot be streamed: its event table or the column of its ULIDs is gone",
+                f"feed {feed.name!r} cannot be streamed: its event table or ULID column is missing",
                 feed=feed.name,
             )
         if feed.is_serialized:

@@ -86,9 +86,9 @@ class RangeStream:
         # primary that went back since the bound was taken is one that lost what it had.
         if (self._bulk is not self.database or self._is_bounded) and last < self.range.upto:
             raise ReplicaBehindError(
-                f"feed {feed.name!r} shard {shard_text(self.shard)}: the server has seen the "
-                f"feed up to {last} only, not to {self.range.upto}. Retry; if it stays behind, look at "
-                "its redo queue, or read at the primary. What is not sealed yet can be read there only",
+                f"feed {feed.name!r} shard {shard_text(self.shard)}: the secondary has replicated the feed "
+                f"only up to {last}, not {self.range.upto}. Retry; if it stays behind, check its redo queue, "
+                "or read from the primary. Events not sealed yet can be read only there",
                 feed=feed.name,
                 shard=self.shard,
             )
@@ -107,7 +107,7 @@ class RangeStream:
                 if present != len(texts):
                     raise IncompleteReadError(
                         f"feed {self.feed!r} shard {shard_text(self.shard)}: rows were deleted or changed "
-                        "while they were read, and what they held cannot be looked at again; retry",
+                        "during the read, so the read cannot be resumed; retry",
                         feed=self.feed,
                         shard=self.shard,
                     )

@@ -66,13 +66,13 @@ def _read(session: Session, database: MssqlDatabase) -> DatabaseIdentity:
     facts: dict[str, Any] = {"schema": schema, "installed": version}
     if version is None:
         raise FeedNotFoundError(
-            f"changefeed is not installed in schema {schema!r} of {database.server}, or this login must not "
-            "see it: install it with `airflow changefeed install`",
+            f"changefeed is not installed in schema {schema!r} of {database.server}, or this login cannot "
+            "see it; install it with `airflow changefeed install`",
             known=[],
             **facts,
         )
     raise UnsupportedVersionError(
-        f"schema {schema!r} of {database.server} has version {version}, which gave databases no identity: "
+        f"schema {schema!r} of {database.server} has version {version}, which has no database identity; "
         "upgrade it with `airflow changefeed install`, or with the script of `airflow changefeed sql`",
         **facts,
     )

@@ -47,11 +47,10 @@ def _of_object(schema: str, name: str, right: str) -> str:
         role = f"{which} role {schema}.{roles[0]}:…"
         return f"{role} has this right; ask a DBA to make the login's user a member of one"
     if f"{name}.procedure" in INSTALL:
-        return "this needs the right to create tables, procedures and roles: let a DBA do it"
+        return "this needs the right to create tables, procedures and roles; ask a DBA to do it"
     if feed or not right:
         return _ANY_ROLE
     return (
-        "of changefeed's roles none has a right to this object, except the readers of a capture to the table "
-        "of its events; ask a DBA for: "
-        f"grant {right} on {quote(schema)}.{quote(name)} to [the login's user]"
+        "none of changefeed's roles has a right on this object, except readers of a capture on its event "
+        f"table; ask a DBA for: grant {right} on {quote(schema)}.{quote(name)} to [the login's user]"
     )

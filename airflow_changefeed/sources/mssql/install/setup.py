@@ -125,7 +125,8 @@ def _check_table(session: Session, database: MssqlDatabase, feed: str, quoted: s
     ((object_id,),) = session.rows("declare @table nvarchar(600) = ?; select object_id(@table, N'U')", quoted)
     if object_id is None:
         raise FeedSetupError(
-            f"{database.server}: {no_table(feed, users_tables(session))}. Or this login must not see it",
+            f"{database.server}: {no_table(feed, users_tables(session))}. Or this login lacks the permission "
+            "to see it",
             feed=feed,
         )
     if kind is not FeedKind.SERIALIZED or load_feeds(session, database.schema, feed):
@@ -136,5 +137,5 @@ def _check_table(session: Session, database: MssqlDatabase, feed: str, quoted: s
         object_id,
     )
     if ("ulid", "binary", 16) not in [(name.lower(), kind.lower(), size) for name, kind, size in columns]:
-        problem = "serialized writers keep the ULID in a binary(16) column named ulid, which it lacks: add it"
+        problem = "serialized writers need a binary(16) column named ulid; add it"
         raise FeedSetupError(f"table {feed!r} cannot become a feed: {problem}", feed=feed, problems=[problem])

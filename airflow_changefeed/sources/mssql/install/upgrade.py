@@ -49,14 +49,14 @@ def check_not_newer(present: str | None, database: MssqlDatabase) -> None:
         is_newer = Version(present) > Version(__version__)
     except InvalidVersion:
         raise UnsupportedVersionError(
-            f"{where} has version {present!r}, which cannot be compared with this package's {__version__}: "
-            "look what was installed there, then force it",
+            f"{where} has version {present!r}, which cannot be compared with this package's {__version__}; "
+            "check what is installed there, then use force",
             **facts,
         ) from None
     if is_newer:
         raise UnsupportedVersionError(
-            f"{where} has version {present}, which is newer than this package ({__version__}): upgrade the "
-            "package (pip install --upgrade airflow-changefeed), or force it to go back",
+            f"{where} has version {present}, which is newer than this package ({__version__}); upgrade the "
+            "package (pip install --upgrade airflow-changefeed), or use force to downgrade",
             **facts,
         )
 
@@ -95,8 +95,8 @@ def _may_not(database: MssqlDatabase) -> PermissionDeniedError:
     schema = database.schema
     option = "" if schema == "changefeed" else f" --schema {schema!r}"
     return PermissionDeniedError(
-        f"this login must not install changefeed in schema {schema!r} of {database.server}: it needs CONTROL "
-        "on the database, which members of db_owner have. A DBA runs the script that `airflow changefeed sql"
-        f"{option}` writes, or you take a connection of such a login",
+        f"this login may not install changefeed in schema {schema!r} of {database.server}: it needs CONTROL "
+        "on the database, which members of db_owner have. Use such a login, or ask a DBA to run the script "
+        f"that `airflow changefeed sql{option}` writes",
         schema=schema,
     )

@@ -90,9 +90,9 @@ class SqliteCapture:
                 check_feed(connection, load_feed(connection, spec.name), resource_version)
                 if spec not in (found[0].spec, found[0].present_spec):
                     raise FeedSetupError(
-                        f"capture {spec.name!r} exists already, as another: "
-                        f"{'; '.join(difference(spec, found[0].spec))}. Refresh it to take other columns; "
-                        "drop it (drop_feed) to make it anew",
+                        f"capture {spec.name!r} already exists, with a different definition: "
+                        f"{'; '.join(difference(spec, found[0].spec))}. Refresh it to capture other columns; "
+                        "drop it (drop_feed) to create it again",
                         capture=spec.name,
                     )
                 if not found[0].is_enabled:
@@ -221,7 +221,7 @@ class SqliteCapture:
         if capture is None or not capture.is_enabled:
             if capture is not None and resync:
                 raise FeedSetupError(
-                    f"capture {capture.name!r} is disabled, so its rows cannot be recorded: enable it with "
+                    f"capture {capture.name!r} is disabled, so its rows cannot be recorded; enable it with "
                     "snapshot=True, or resolve without resync",
                     capture=capture.name,
                 )
@@ -339,17 +339,17 @@ def _check_note(subject: str, note: str, by: str) -> None:
 def _refuse(name: str, problems: list[str]) -> None:
     if problems:
         raise FeedSetupError(
-            f"capture {name!r} cannot be made so: {'; '.join(problems)}", capture=name, problems=problems
+            f"capture {name!r} cannot be set up: {'; '.join(problems)}", capture=name, problems=problems
         )
 
 
 def _name_problems(connection: sqlite3.Connection, name: str) -> list[str]:
     if name.lower().startswith(("changefeed.", "sqlite_")):
-        return [f"its name {name!r} is one of ours or of SQLite: choose another"]
+        return [f"its name {name!r} is reserved; choose another"]
     taken = connection.execute(
         "select type from sqlite_master where name = ? collate nocase", (name,)
     ).fetchone()
-    return [f"there is a {taken[0]} {name!r} already: choose another name"] if taken else []
+    return [f"a {taken[0]} {name!r} already exists; choose another name"] if taken else []
 
 
 def _make_events(connection: sqlite3.Connection, capture: StoredCapture) -> None:
@@ -392,8 +392,8 @@ def _with_triggers(
             triggers = make_triggers(connection, capture, number)
         except sqlite3.OperationalError as error:
             raise FeedSetupError(
-                f"capture {capture.name!r}: the triggers of table {table.name!r} cannot be made, or do not "
-                f"run beside those that it has: {error}",
+                f"capture {capture.name!r}: the triggers of table {table.name!r} cannot be created, or "
+                f"conflict with the table's other triggers: {error}",
                 capture=capture.name,
             ) from error
         is_whole = table.is_whole if whole is None else whole[number]
@@ -419,9 +419,9 @@ def _check_columns(connection: sqlite3.Connection, capture: StoredCapture) -> No
         }
         wanted = {name for some in table.columns.values() for name in some} | set(table.key_columns)
         if not names:
-            problems.append(f"table {table.name!r} is gone: bring it back, or disable the capture first")
+            problems.append(f"table {table.name!r} is missing; restore it, or disable the capture first")
         elif wanted - names:
             gone = ", ".join(map(repr, sorted(wanted - names)))
-            problems.append(f"table {table.name!r} has lost {gone}: refresh the capture first")
+            problems.append(f"table {table.name!r} has lost {gone}; refresh the capture first")
         problems += nullable_keys(connection, table.name)
     _refuse(capture.name, problems)

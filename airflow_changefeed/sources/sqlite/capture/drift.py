@@ -21,7 +21,7 @@ def drift_of(connection: sqlite3.Connection, capture: StoredCapture) -> tuple[st
     for asked, table in zip(capture.spec.tables, capture.tables, strict=True):
         present = columns_of(connection, table.name)
         if not present:
-            told.append(f"table {table.name!r} is gone")
+            told.append(f"table {table.name!r} is missing")
             continue
         renamed = _renamed(connection, table)
         told += _gone(table, [column for column, _ in present], renamed)
@@ -30,7 +30,7 @@ def drift_of(connection: sqlite3.Connection, capture: StoredCapture) -> tuple[st
         keys = tuple(column.name for column, place in sorted(present, key=lambda one: one[1]) if place)
         if keys != tuple(renamed.get(name, name) for name in table.key_columns):
             told.append(
-                f"the primary key of {table.name!r} is ({', '.join(keys)}), and was "
+                f"the primary key of {table.name!r} is now ({', '.join(keys)}), previously "
                 f"({', '.join(table.key_columns)})"
             )
     return tuple(told)
@@ -91,7 +91,7 @@ def _gone(table: StoredTable, present: list[Column], renamed: dict[str, str]) ->
                 f"{table.fields[name]!r}"
             )
         else:
-            yield f"column {name!r} of {table.name!r} is gone"
+            yield f"column {name!r} of {table.name!r} is missing"
 
 
 def _added(
@@ -114,5 +114,5 @@ def _retyped(table: StoredTable, present: list[Column], types: dict[str, str]) -
         if column.name in _captured(table) and recorded.casefold() != column.type.casefold():
             yield (
                 f"column {column.name!r} of {table.name!r} is declared {column.type or 'without type'!r}, "
-                f"and is recorded as {recorded or 'without type'!r}"
+                f"but recorded as {recorded or 'without type'!r}"
             )

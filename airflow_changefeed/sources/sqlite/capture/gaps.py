@@ -117,9 +117,9 @@ def gap_error(capture: str, found: Sequence[CaptureGap]) -> CaptureGapError:
     """Return the error that says what keeps a capture's feed from being sealed."""
     told = "; ".join(f"gap {gap.number}, table {gap.table!r}: {gap.reason}" for gap in found)
     return CaptureGapError(
-        f"capture {capture!r}: changes passed unseen, or may have, so its feed is not sealed: {told}. Find "
-        "out what is missing, then resolve it, if need be with the rows that the tables have now: airflow "
-        f"changefeed capture resolve {capture}",
+        f"capture {capture!r}: changes may not have been recorded, so its feed is not sealed: {told}. Find "
+        "out what is missing, then resolve the gap, with --resync if the current rows should be recorded: "
+        f"airflow changefeed capture resolve {capture}",
         capture=capture,
         gaps=list(found),
     )
@@ -163,10 +163,10 @@ def altered(connection: sqlite3.Connection, capture: StoredCapture) -> list[Foun
         kept = {name: triggers.get(name) for name in table.triggers}
         moved = sorted({on for on, _ in filter(None, kept.values())} - {table.name})
         if moved:
-            reason = f"it was renamed to {moved[0]!r}: give it its name back, or disable the capture"
+            reason = f"it was renamed to {moved[0]!r}; rename it back, or disable the capture"
             found.append((number, OBJECTS, reason))
         elif table.name.casefold() not in present:
-            reason = "it was dropped or renamed: bring it back, or disable the capture"
+            reason = "it was dropped or renamed; restore it, or disable the capture"
             found.append((number, OBJECTS, reason))
         else:
             found += _altered_triggers(number, table, kept) or _overtaken(connection, capture, number)
@@ -195,16 +195,16 @@ def _overtaken(connection: sqlite3.Connection, capture: StoredCapture, number: i
     ignoring = [name for name, sql in later if _IGNORES.search(sql)]
     if ignoring:
         reason = (
-            f"trigger {ignoring[0]!r} was made after those of the capture and fires before them; where it "
-            "raises ignore, a change is made and not recorded. Resolving puts it behind them"
+            f"trigger {ignoring[0]!r} was created after the capture's triggers and fires before them; if it "
+            "raises ignore, a change is not recorded. Resolving the gap makes it fire after them"
         )
         return [(number, ORDER, reason)]
     names = {one.name.casefold() for one in capture.tables}
     if later and written_by_triggers(connection, table.name) & names:
         reason = (
-            f"trigger {later[0][0]!r} was made after those of the capture and fires before them; what it "
-            "writes to captured tables is recorded before the change that fired it. Resolving puts it behind "
-            "them"
+            f"trigger {later[0][0]!r} was created after the capture's triggers and fires before them; what "
+            "it writes to captured tables is recorded before the change that fired it. Resolving the gap "
+            "makes it fire after them"
         )
         return [(number, ORDER, reason)]
     return []
@@ -242,7 +242,7 @@ def _miscounted(connection: sqlite3.Connection, capture: StoredCapture, skipped:
             continue
         (rows,) = connection.execute(f"select count(*) from {quote(table.name)}").fetchone()
         if rows != now:
-            reason = f"it has {rows} rows, and by the changes that were recorded it would have {now}"
+            reason = f"it has {rows} rows, but {now} according to the recorded changes"
             found.append((number, ROWS, reason))
     store_balances(connection, capture.name, balances, last)
     return found

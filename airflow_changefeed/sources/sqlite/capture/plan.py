@@ -53,7 +53,7 @@ def plan_capture(
     present = {table.table: _present(connection, table.table, plan.problems) for table in spec.tables}
     gone = set(without) - {column.name for columns in present.values() for column, _ in columns}
     if gone:
-        plan.problems.append(f"there is no column {', '.join(map(repr, sorted(gone)))} to leave out")
+        plan.problems.append(f"no column {', '.join(map(repr, sorted(gone)))} to leave out")
     chosen = {
         table.table: _chosen(table, present[table.table], set(without), before is not None, plan.problems)
         for table in spec.tables
@@ -66,8 +66,8 @@ def plan_capture(
         keys = tuple(column.name for column, place in sorted(columns, key=lambda one: one[1]) if place)
         if not keys and table.update is not None:
             plan.problems.append(
-                f"table {table.table!r} has no primary key, so an update's old and new row cannot be told to "
-                "be one: capture its inserts and deletes only, or give it a key"
+                f"table {table.table!r} has no primary key, so an update's old and new row cannot be "
+                "matched; capture only inserts and deletes, or add a key"
             )
         plan.problems += nullable_keys(connection, table.table)
         key = [one for one, place in columns if place]
@@ -76,8 +76,7 @@ def plan_capture(
         plan.tables.append(StoredTable(table.table, keys, chosen[table.table], given))
     if len(plan.fields) > MAX_FIELDS:
         plan.problems.append(
-            f"its tables have {len(plan.fields)} columns, and old and new rows of at most {MAX_FIELDS} can "
-            "be read at once: choose fewer"
+            f"its tables have {len(plan.fields)} columns; at most {MAX_FIELDS} can be captured, choose fewer"
         )
     return plan
 
@@ -92,15 +91,17 @@ def _present(connection: sqlite3.Connection, table: str, problems: list[str]) ->
         return []
     kind, sql = row
     if kind == "view" or str(sql).lower().startswith("create virtual"):
-        problems.append(f"{table!r} is a {'view' if kind == 'view' else 'virtual table'}: capture its tables")
+        problems.append(
+            f"{table!r} is a {'view' if kind == 'view' else 'virtual table'}; capture its base tables"
+        )
         return []
     columns = columns_of(connection, table)
     is_ours = table.lower().startswith(("changefeed.", "sqlite_"))
     if is_ours or any(column.name == "changefeed_event" for column, _ in columns):
-        problems.append(f"table {table!r} is SQLite's or a feed's own, which is not captured")
+        problems.append(f"table {table!r} belongs to SQLite or a feed and cannot be captured")
         return []
     problems += [
-        f"column {column.name!r} of {table!r} begins with {RESERVED_PREFIX!r}, which is ours: rename it"
+        f"column {column.name!r} of {table!r} begins with the reserved prefix {RESERVED_PREFIX!r}; rename it"
         for column, _ in columns
         if column.name.lower().startswith(RESERVED_PREFIX)
     ]
@@ -119,9 +120,9 @@ def nullable_keys(connection: sqlite3.Connection, table: str) -> list[str]:
         (table,),
     ).fetchall()
     return [
-        f"key column {name!r} of table {table!r} can be null, and rows without a key cannot be told apart: "
-        "declare it `not null`. SQLite cannot alter a column, so create the table again, copy its rows, drop "
-        "the old one and rename the new one"
+        f"key column {name!r} of table {table!r} can be null, and rows without a key cannot be "
+        "distinguished; declare it `not null`. SQLite cannot alter a column, so create the table again, "
+        "copy its rows, drop the old one and rename the new one"
         for (name,) in rows
     ]
 
@@ -144,14 +145,14 @@ def _chosen(
         where = f"table {table.table!r}, {operation.value}"
         unknown = [name for name in asked if name not in names]
         if unknown and present and not is_known:
-            problems.append(f"{where}: there is no column {', '.join(map(repr, unknown))}")
+            problems.append(f"{where}: no column {', '.join(map(repr, unknown))}")
         if len(set(asked)) < len(asked):
             problems.append(f"{where}: a column is named twice")
         chosen[operation] = tuple(name for name in names if name in (asked or names) and name not in without)
         if present and not chosen[operation] and not unknown:
-            problems.append(f"{where}: no column is left to be recorded")
+            problems.append(f"{where}: no column is left to record")
         elif present and not chosen[operation] and is_known:
-            problems.append(f"{where}: all of its columns are gone; drop the capture, or bring one back")
+            problems.append(f"{where}: all of its columns are missing; drop the capture, or restore a column")
     return chosen
 
 
@@ -192,8 +193,8 @@ def _fields(
             if storage_of(recorded) is not storage_of(column):
                 plan.problems.append(
                     f"column {column.name!r} of {table!r} is declared {column.type or 'without type'!r}, "
-                    f"which the values recorded as {recorded.type or 'without type'!r} do not fit: leave it "
-                    "out (without), or make another capture"
+                    f"which is incompatible with values recorded as {recorded.type or 'without type'!r}; "
+                    "leave it out (without), or create another capture"
                 )
             continue
         own = f"{table}.{column.name}"
@@ -206,7 +207,7 @@ def _fields(
                 break
         else:
             plan.problems.append(
-                f"column {column.name!r} of {table!r} has no name of its own among the fields: rename it"
+                f"column {column.name!r} of {table!r} conflicts with the name of another field; rename it"
             )
     return given
 
@@ -221,23 +222,23 @@ def _check_shard(
     is_known: bool,
 ) -> None:
     where = f"table {table.table!r}: shard {table.shard!r}"
-    remedy = ". Give a key column that was renamed its name back, or make another capture" if is_known else ""
+    remedy = ". If a key column was renamed, rename it back, or create another capture" if is_known else ""
     try:
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as scratch:
             wrong = _scratch_shard(scratch, table.shard, keys, spec.shard_key_type)
     except sqlite3.Error as error:
         problems.append(
-            f"{where} is no expression over the key columns "
-            f"({', '.join(key.name for key in keys) or 'it has none'}) alone: {error}{remedy}"
+            f"{where} is not an expression over the key columns only "
+            f"({', '.join(key.name for key in keys) or 'it has none'}): {error}{remedy}"
         )
         return
     fits = shard_check(spec.shard_key_type, f"({shard_sql(table.shard)})")
     (rows,) = connection.execute(f"select count(*) from {quote(table.table)} where not ({fits})").fetchone()
     if wrong:
-        problems.append(f"{where} is no {spec.shard_key_type}, as the feed's shards are")
+        problems.append(f"{where} is not of type {spec.shard_key_type}, the feed's shard key type")
     elif rows:
         problems.append(
-            f"{where} gives no {spec.shard_key_type}, as the feed's shards are, for {rows} of its rows"
+            f"{where} is not of type {spec.shard_key_type}, the feed's shard key type, for {rows} of its rows"
         )
 
 
@@ -283,5 +284,5 @@ def difference(spec: CaptureSpec, other: CaptureSpec) -> list[str]:
         if tables.get(table.table) != table
     ]
     if not differing and spec.tables != other.tables:
-        differing.append("its tables are others, or stand in another order")
+        differing.append("its tables differ, or are in another order")
     return differing

@@ -54,7 +54,7 @@ class CaptureQuery(RangeQuery):
     def capture(self) -> StoredCapture:
         """The capture."""
         if self.tables.capture is None:
-            raise TypeError(f"feed {self.tables.info.name!r} is no capture")
+            raise TypeError(f"feed {self.tables.info.name!r} is not a capture")
         return self.tables.capture
 
     @cached_property

@@ -34,7 +34,7 @@ def record_rows(
     """
     capture = tables.capture
     if capture is None:
-        raise FeedSetupError(f"feed {tables.info.name!r} is no capture", feed=tables.info.name)
+        raise FeedSetupError(f"feed {tables.info.name!r} is not a capture", feed=tables.info.name)
     before = event_numbers(connection).get(capture.name, 0)
     for number in numbers:
         table, shard = capture.tables[number], shard_sql(capture.spec.tables[number].shard)
@@ -85,7 +85,7 @@ def _check_shards(connection: sqlite3.Connection, tables: FeedTables, before: in
     ).fetchone()
     if wrong:
         raise FeedSetupError(
-            f"capture {tables.info.name!r}: the shard of {wrong} rows is no {kind}, so they cannot be "
-            "recorded: correct their keys",
+            f"capture {tables.info.name!r}: the shard of {wrong} rows is not of type {kind}, so they cannot "
+            "be recorded; correct their keys",
             feed=tables.info.name,
         )

@@ -168,7 +168,7 @@ def load_capture(connection: sqlite3.Connection, name: str) -> StoredCapture:
         return found[0]
     known = [capture.name for capture in load_captures(connection)]
     raise CaptureNotFoundError(
-        f"no capture {name!r} in this database; it has {', '.join(known) or 'none'}. Make it with "
+        f"capture {name!r} not found; this database has {', '.join(known) or 'none'}. Create it with "
         "enable_capture",
         capture=name,
         known=known,

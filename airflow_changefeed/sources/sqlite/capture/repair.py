@@ -54,7 +54,7 @@ class Replacement:
 
     def __post_init__(self) -> None:
         if (self.way is RepairWay.VALUE) != (self.value is not None):
-            raise InvalidArgumentError("give a value with RepairWay.VALUE, and with no other way")
+            raise InvalidArgumentError("a value is required with RepairWay.VALUE, and allowed only there")
 
 
 def find_unexportable(
@@ -92,7 +92,7 @@ def first_unexportable(
 
 def _capture(connection: sqlite3.Connection, tables: FeedTables) -> StoredCapture:
     if tables.capture is None:
-        raise TypeError(f"feed {tables.info.name!r} is no capture")
+        raise TypeError(f"feed {tables.info.name!r} is not a capture")
     connection.create_function(_IS_UTF8, 1, _is_utf8, deterministic=True)
     return tables.capture
 
@@ -227,8 +227,8 @@ def _replace(
     if wrong:
         where = "the table's row holds" if replacement.way is RepairWay.PRESENT else "it would be"
         raise InvalidArgumentError(
-            f"{where} {kind} as well, which is not exported as {storage.value} either: correct that first, "
-            "or give another value"
+            f"{where} {kind}, which cannot be exported as {storage.value} either; correct that first, or "
+            "pass another value"
         )
     return str(after)
 
@@ -249,7 +249,7 @@ def _given(storage: Storage, text: str) -> Any:
         return bytes.fromhex(text) if storage is Storage.BLOB else text
     except ValueError:
         kinds = {
-            Storage.INTEGER: "a whole number of 64 bits",
+            Storage.INTEGER: "a 64-bit integer",
             Storage.REAL: "a finite number",
             Storage.BLOB: "bytes in hexadecimal digits",
         }
@@ -271,7 +271,7 @@ def _check_cast(
     ).fetchone() == (1,)
     if not is_same:
         raise InvalidArgumentError(
-            f"the {value.found} cannot be cast to {_TYPES[storage]} without loss: give a value"
+            f"the {value.found} cannot be cast to {_TYPES[storage]} without loss; pass a value"
         )
 
 
@@ -296,7 +296,7 @@ def _present_value(
         ).fetchone()
     )
     if not there:
-        raise InvalidArgumentError("the table has no row of that key any more: give a value")
+        raise InvalidArgumentError("the table no longer has a row with that key; pass a value")
     return f"(select t.{quote(value.column)} from {quote(table.name)} as t where {keys})"
 
 

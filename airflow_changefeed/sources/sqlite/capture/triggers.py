@@ -209,8 +209,8 @@ class _Recorder:
             return ""
         kind = self.capture.spec.shard_key_type
         message = (
-            f"capture {self.capture.name}: the shard of a row of {self.table.name} is no {kind}, so the "
-            "change cannot be recorded"
+            f"capture {self.capture.name}: the shard of a row of {self.table.name} is not of type {kind}, so "
+            "the change cannot be recorded"
         )
         tokens = {"message": literal(message), "fits": shard_check(kind, shard)}
         return fill(load_sql("sqlite/capture/guard.sql"), tokens).strip() + "\n    "

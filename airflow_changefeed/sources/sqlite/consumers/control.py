@@ -50,7 +50,7 @@ class SqliteConsumers(SqliteCursors):
                 return _same(known[consumer], spec)
             if cursor_rows(connection, feed, consumer):
                 raise ConsumerSetupError(
-                    f"consumer {consumer!r} of feed {feed!r} is that of an export: take another name",
+                    f"consumer {consumer!r} of feed {feed!r} is an export; choose another name",
                     consumer=consumer,
                     feed=feed,
                 )
@@ -140,8 +140,8 @@ def _check_settings(info: ConsumerInfo, expected: int | None) -> None:
 def _same(info: ConsumerInfo, spec: ConsumerSpec) -> ConsumerInfo:
     if info.spec != spec:
         raise ConsumerSetupError(
-            f"consumer {spec.consumer!r} of feed {spec.feed!r} exists with other settings: "
-            f"{info.spec.to_json()}, not {spec.to_json()}. Drop it first, or take another name",
+            f"consumer {spec.consumer!r} of feed {spec.feed!r} already exists with other settings: "
+            f"{info.spec.to_json()}, not {spec.to_json()}. Drop it first, or choose another name",
             consumer=spec.consumer,
             feed=spec.feed,
             present=info.spec,
@@ -175,14 +175,14 @@ def load_consumer(connection: sqlite3.Connection, consumer: str, feed: str) -> C
     Return a consumer of events.
 
     :raises FeedNotFoundError: no such feed; terminal.
-    :raises ConsumerNotFoundError: the feed has none of that name; terminal.
+    :raises ConsumerNotFoundError: the consumer does not exist; terminal.
     """
     load_feed(connection, feed)
     known = {info.spec.consumer: info for info in consumer_infos(connection, feed)}
     if consumer not in known:
         raise ConsumerNotFoundError(
             f"feed {feed!r} has no consumer {consumer!r}; it has: {', '.join(sorted(known)) or 'none'}. "
-            "Create it first",
+            "Correct the name, or create the consumer first",
             consumer=consumer,
             feed=feed,
         )

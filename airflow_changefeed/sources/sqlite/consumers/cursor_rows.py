@@ -36,7 +36,9 @@ MAX_LEASE = 366 * 86_400
 def check_lease_seconds(seconds: float) -> None:
     """Raise InvalidArgumentError for a time that no lease can last."""
     if not 0 < seconds <= MAX_LEASE:
-        raise InvalidArgumentError(f"a lease must last 0 (exclusive) to {MAX_LEASE} seconds, not {seconds}")
+        raise InvalidArgumentError(
+            f"a lease must last more than 0 and at most {MAX_LEASE} seconds, not {seconds}"
+        )
 
 
 def draw_token(connection: sqlite3.Connection) -> int:
@@ -118,7 +120,7 @@ def known_row(rows: Mapping[Shard, CursorRow], consumer: str, feed: str, shard: 
     """Return a shard's row of those of a consumer, or raise ShardNotFoundError."""
     if shard not in rows:
         raise ShardNotFoundError(
-            f"consumer {consumer!r} has no cursor for shard {shard_text(shard)} of feed {feed!r}; begin it "
+            f"consumer {consumer!r} has no cursor for shard {shard_text(shard)} of feed {feed!r}; create it "
             "first (begin_consumer)",
             consumer=consumer,
             feed=feed,
@@ -138,8 +140,8 @@ def check_lease(row: CursorRow, token: int, now: datetime) -> None:
     if row.fencing_token != token or row.lease_expires is None or row.lease_expires <= now:
         raise LeaseLostError(
             f"lease {token} on consumer {row.consumer!r}, feed {row.feed!r}, shard {shard_text(row.shard)} "
-            f"is lost (newest grant {row.fencing_token}, held by {row.lease_holder!r}): nothing was written. "
-            "Take the lease again",
+            f"is lost (newest lease {row.fencing_token}, held by {row.lease_holder!r}): nothing was written. "
+            "Acquire the lease again",
             row=row,
             fencing_token=token,
         )
@@ -151,7 +153,7 @@ def check_free(row: CursorRow, holder: str, now: datetime) -> None:
         return
     raise LeaseHeldError(
         f"consumer {row.consumer!r}, feed {row.feed!r}, shard {shard_text(row.shard)} is leased to "
-        f"{row.lease_holder!r} until {format_time(row.lease_expires)}: retry then",
+        f"{row.lease_holder!r} until {format_time(row.lease_expires)}; retry then",
         row=row,
         holder=row.lease_holder,
         expires=row.lease_expires,

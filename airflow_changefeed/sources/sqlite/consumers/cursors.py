@@ -160,7 +160,7 @@ class SqliteCursors:
         """See the protocol."""
         if len({move.shard for move in moves}) < len(moves):
             raise InvalidArgumentError(
-                f"consumer {consumer!r}, feed {feed!r}: two moves of one shard; give one"
+                f"consumer {consumer!r}, feed {feed!r}: two moves for one shard; pass one"
             )
         with self.database.connect() as connection, self.database.write(connection):
             tables = load_feed(connection, feed)
@@ -216,8 +216,8 @@ def _check_of_export(connection: sqlite3.Connection, feed: str, consumer: str) -
         ).fetchone()
     ):
         raise ConsumerSetupError(
-            f"consumer {consumer!r} of feed {feed!r} is one of events, which has settings: an export needs a "
-            "name of its own. Nothing was changed",
+            f"consumer {consumer!r} of feed {feed!r} already exists and is not an export. Nothing was "
+            "changed; choose another name for the export",
             consumer=consumer,
             feed=feed,
         )

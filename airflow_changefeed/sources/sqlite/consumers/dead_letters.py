@@ -174,8 +174,8 @@ def open_dead_letter(connection: sqlite3.Connection, number: int) -> DeadLetter:
     dead_letter = _load(connection, number)
     if not dead_letter.state.is_open:
         raise DeadLetterError(
-            f"dead letter {number} is already {dead_letter.state.value}, by {dead_letter.resolved_by!r}; "
-            "nothing was changed",
+            f"dead letter {number} was already resolved as {dead_letter.state.value} by "
+            f"{dead_letter.resolved_by!r}; nothing was changed",
             number=number,
             dead_letter=dead_letter,
         )
@@ -234,7 +234,8 @@ def _load(connection: sqlite3.Connection, number: int) -> DeadLetter:
         ).fetchone()
     if row is None:
         raise DeadLetterError(
-            f"there is no dead letter {number}: see airflow changefeed dead-letters list", number=number
+            f"dead letter {number} not found; list them with airflow changefeed dead-letters list",
+            number=number,
         )
     return _dead_letter(*row)
 

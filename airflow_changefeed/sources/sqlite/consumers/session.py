@@ -132,9 +132,9 @@ class SqliteConsumerSession:
 
     def _ended(self) -> WorkTransactionError:
         return WorkTransactionError(
-            f"consumer {self._consumer!r} of feed {self._feed!r}: its work committed, rolled back or began a "
+            f"consumer {self._consumer!r} of feed {self._feed!r}: the work committed, rolled back or began a "
             "transaction, closed the connection, or swallowed an error that ended its transaction. Nothing "
-            "was consumed. Leave the transaction that the work is given open (savepoints are allowed)",
+            "was consumed. Leave begin, commit and rollback to the consumer (savepoints are allowed)",
             consumer=self._consumer,
             feed=self._feed,
         )
@@ -142,7 +142,7 @@ class SqliteConsumerSession:
     def consume(self, step: Consumption) -> CursorRow:
         """See the protocol."""
         if not self._is_begun:
-            raise ConsumerUseError("consume must be called within a transaction() of the session")
+            raise ConsumerUseError("call consume() inside a transaction() block")
         self._check_work()
         try:
             return self._consume(step)
@@ -195,7 +195,7 @@ class SqliteConsumerSession:
                 return row
         raise ShardNotFoundError(
             f"consumer {self._consumer!r} has no cursor for shard {shard_text(step.shard)} of feed "
-            f"{self._feed!r}; it was dropped, or the shard was never leased",
+            f"{self._feed!r}; the consumer was dropped, or never acquired the shard",
             consumer=self._consumer,
             feed=self._feed,
             shard=step.shard,
@@ -208,8 +208,8 @@ class SqliteConsumerSession:
         if row.fencing_token != step.fencing_token or row.lease_holder is None:
             raise LeaseLostError(
                 f"lease {step.fencing_token} on consumer {self._consumer!r}, feed {self._feed!r}, shard "
-                f"{shard_text(step.shard)} is lost (newest grant {row.fencing_token}, held by "
-                f"{row.lease_holder!r}): nothing was written. Register again",
+                f"{shard_text(step.shard)} is lost (newest lease {row.fencing_token}, held by "
+                f"{row.lease_holder!r}): nothing was written; register again",
                 row=row,
                 fencing_token=step.fencing_token,
             )

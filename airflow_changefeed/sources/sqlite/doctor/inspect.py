@@ -54,7 +54,7 @@ class SqliteInspect:
                 Fault(
                     FaultKind.NOT_WAL,
                     path,
-                    f"its journal mode is {mode}, in which readers and writers wait for each other",
+                    f"its journal mode is {mode}, in which readers and writers block each other",
                     "Set up a feed again, or run: pragma journal_mode = wal",
                 )
             )
@@ -68,8 +68,8 @@ class SqliteInspect:
                     path,
                     "another writer was busy for all of the lock timeout ("
                     f"{problem.facts['lock_timeout']:g} s)",
-                    "Look for the process that left its transaction open, and end it; all other writers, "
-                    "drains and seals wait for it",
+                    "Find the process that left its transaction open, and end it; all other writers, drains "
+                    "and seals wait for it",
                 )
             )
         except ConnectionNotUsableError as problem:
@@ -78,7 +78,7 @@ class SqliteInspect:
                     FaultKind.NOT_WRITABLE,
                     path,
                     problem.message.removeprefix(f"{path}: "),
-                    "Give this process the right to write the file and its folder",
+                    "Give this process write permission on the file and its folder",
                 )
             )
         return faults
@@ -92,7 +92,7 @@ class SqliteInspect:
     ) -> list[Fault]:
         where = f"feed {tables.info.name}"
         if not tables.keys:
-            remedy = "Bring the table back under its name, or drop the feed (drop_feed)"
+            remedy = "Restore the table under its name, or drop the feed (drop_feed)"
             return [
                 Fault(FaultKind.EVENT_TABLE_MISSING, where, "its event table was dropped or renamed", remedy)
             ]
@@ -122,8 +122,8 @@ def _not_installed(path: str) -> Fault:
     return Fault(
         FaultKind.NOT_INSTALLED,
         path,
-        "it holds no feeds",
-        "Check the path of the connection, or make a feed (set_up_feed)",
+        "it has no feeds",
+        "Check the path of the connection, or create a feed (set_up_feed)",
     )
 
 
@@ -158,8 +158,8 @@ def _differences(found: dict[str, str], expected: dict[str, str], where: str) ->
                 Fault(
                     FaultKind.TABLE_MISSING,
                     f"table {name}",
-                    f"{where} has lost this table, with what it held",
-                    "Restore the file, or the table, from a backup: setting up the feed makes an empty one",
+                    f"{where} has lost this table and its rows",
+                    "Restore the file, or the table, from a backup: setting up the feed creates an empty one",
                 )
             )
         elif name not in found:
@@ -176,10 +176,10 @@ def _differences(found: dict[str, str], expected: dict[str, str], where: str) ->
                 Fault(
                     FaultKind.FEED_VERSION_DIFFERS if ":" in name else FaultKind.VERSION_DIFFERS,
                     f"{kind} {name}",
-                    "it was made by another version of this package, or for another primary key of the "
+                    "it was created by another version of this package, or for another primary key of the "
                     "event table",
-                    "Give the event table its key back if that was changed. Else use the version that made "
-                    "it, or drop the feed and set it up again, which forgets its order",
+                    "If the event table's key was changed, restore it. Otherwise use the version that "
+                    "created it, or drop the feed and set it up again, which discards its order",
                 )
             )
     return faults
@@ -194,8 +194,8 @@ def _capture(connection: sqlite3.Connection, capture: StoredCapture) -> list[Fau
             FaultKind.CAPTURE_GAP,
             where,
             f"gap {gap.number} of table {gap.table} is open, so nothing is sealed: {gap.reason}",
-            "Find out what is missing, then resolve it, if need be with the rows that the table has now: "
-            f"airflow changefeed capture resolve {capture.name}",
+            "Find out what is missing, then resolve the gap, with --resync if the current rows should be "
+            f"recorded: airflow changefeed capture resolve {capture.name}",
         )
         for gap in open_gaps
     ]
@@ -205,8 +205,8 @@ def _capture(connection: sqlite3.Connection, capture: StoredCapture) -> list[Fau
                 FaultKind.CAPTURE_TRIGGER,
                 where,
                 f"table {capture.tables[number].name}: {reason}",
-                "The next seal or check finds it, too, and makes a gap of it. Resolve that, which makes the "
-                f"triggers anew: airflow changefeed capture resolve {capture.name}",
+                "The next seal or check also finds it and records a gap. Resolve the gap, which recreates "
+                f"the triggers: airflow changefeed capture resolve {capture.name}",
             )
             for number, _, reason in altered(connection, capture)
         ]
@@ -214,9 +214,8 @@ def _capture(connection: sqlite3.Connection, capture: StoredCapture) -> list[Fau
         Fault(
             FaultKind.CAPTURE_DRIFT,
             where,
-            f"its tables have other columns than those that are captured: {'; '.join(drift)}",
-            "Take the columns that there are now, or leave it: airflow changefeed capture refresh "
-            f"{capture.name}",
+            f"its tables' columns differ from those captured: {'; '.join(drift)}",
+            f"To capture the current columns: airflow changefeed capture refresh {capture.name}",
         )
         for drift in [drift_of(connection, capture)]
         if drift

@@ -58,7 +58,7 @@ def stream_adbc(
                 misread = _misread(query, reading.schema)
                 if misread is not None:
                     column, found, declared = misread
-                    raise column_error(query, column, f"it holds {found} besides {declared}")
+                    raise column_error(query, column, f"it holds {found} as well as {declared}")
                 yield from _batches(query, reading.reader, skip=1)
     except (OSError, adbc_driver_manager.Error, pa.ArrowInvalid) as error:
         raise _named(query, str(error)) from None

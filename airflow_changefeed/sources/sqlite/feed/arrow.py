@@ -168,7 +168,7 @@ def _fetch(query: RangeQuery, cursor: sqlite3.Cursor, rows: int) -> list[Any]:
         if found is None:
             raise
         # The text itself is not repeated: it may be anything.
-        raise column_error(query, query.columns[int(found[1])], "a text is not UTF-8") from None
+        raise column_error(query, query.columns[int(found[1])], "a text is not valid UTF-8") from None
 
 
 def _array(query: RangeQuery, column: Column, values: tuple[Any, ...]) -> pa.Array:
@@ -193,8 +193,8 @@ def check_rows(query: RangeQuery, wrong: np.ndarray, ulids: Sequence[Any]) -> No
     feed = query.tables.info.name
     raise MissingEventError(
         f"feed {feed!r} shard {shard_text(query.shard)}: the row of event {_ulid(ulids[row])} was "
-        f"deleted from {feed!r} after it was fed, {int((wrong < 0).sum())} in this batch. Restore the rows, "
-        "or export with on_missing='keys_only'",
+        f"deleted from {feed!r} after it entered the feed; {int((wrong < 0).sum())} such rows in this batch. "
+        "Restore the rows, or export with on_missing='keys_only'",
         feed=feed,
         shard=query.shard,
         ulid=_ulid(ulids[row]),

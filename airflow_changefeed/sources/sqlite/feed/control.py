@@ -184,7 +184,7 @@ class SqliteControl:
 
     def find_gaps(self, connection: sqlite3.Connection, tables: FeedTables) -> list[CaptureGap]:
         """Look for changes that a capture has not seen; the part of the source that captures does it."""
-        raise AttributeError("find_gaps belongs to the part of the source that captures")
+        raise AttributeError("find_gaps is implemented by the capture mixin")
 
     def raise_high_water(self, connection: sqlite3.Connection, tables: FeedTables, until_ms: int) -> None:
         """Raise the clock of each shard, and the floor of those to come, under the write lock."""
@@ -200,8 +200,8 @@ class SqliteControl:
             return
         now = from_milliseconds(now_ms)
         message = (
-            f"feed {feed!r} cannot be sealed until {format_time(until)}: the database's clock says "
-            f"{format_time(now)}. Seal when that time has come"
+            f"feed {feed!r} cannot be sealed until {format_time(until)}: the database's clock is at "
+            f"{format_time(now)}. Retry when that time has come"
         )
         error = NotYetError if until_ms - now_ms < _SOON // timedelta(milliseconds=1) else FutureTimeError
         raise error(message, feed=feed, until=until, now=now)

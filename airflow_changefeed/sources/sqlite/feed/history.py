@@ -32,7 +32,8 @@ class SqliteHistory:
             problems = _problems(connection, tables, shard, timed)
             if problems:
                 raise HistoryError(
-                    f"feed {feed!r} shard {shard_text(shard)} takes no such history: {'; '.join(problems)}",
+                    f"feed {feed!r} shard {shard_text(shard)} cannot take this history: "
+                    f"{'; '.join(problems)}",
                     feed=feed,
                     shard=shard,
                     problems=problems,
@@ -96,9 +97,11 @@ def _problems(
 ) -> list[str]:
     """Say all that is wrong with history, before anything is written."""
     if tables.is_serialized:
-        return ["its writers keep the ULID in their own table: write the rows there with ULIDs of their time"]
+        return [
+            "its writers keep the ULID in their own table; insert the rows there, with ULIDs of their time"
+        ]
     if tables.capture is not None:
-        return ["its events are what the triggers of the capture recorded, and nothing else"]
+        return ["it is a capture, whose events come only from its triggers"]
     if not timed:
         return ["there are no events"]
     tables.to_sql(shard)
@@ -108,11 +111,11 @@ def _problems(
     if late:
         sealed = format_time(from_milliseconds(tables.floor_ms)) if tables.floor_ms else "never"
         problems.append(
-            f"{format_time(from_milliseconds(max(late)))} is not below the seal ({sealed}), so readers at "
-            "the head would miss it: put it into the outbox, or seal first"
+            f"{format_time(from_milliseconds(max(late)))} is not before the seal ({sealed}), so readers at "
+            "the head would miss it; insert it into the outbox, or seal first"
         )
     if any(Ulid.floor_milliseconds(ms) <= purged for ms, _ in timed):
-        problems.append(f"events up to {purged} are purged")
+        problems.append(f"events up to {purged} were purged")
     problems += _key_problems(connection, tables, [key for _, key in timed])
     return problems
 
@@ -149,7 +152,7 @@ def _key_problems(
         ).fetchone()
         if there < len(keys):
             problems.append(
-                f"{len(keys) - there} of the keys have no row in {tables.info.name!r}: insert the rows first"
+                f"{len(keys) - there} of the keys have no row in {tables.info.name!r}; insert the rows first"
             )
         return problems
     finally:

@@ -159,8 +159,8 @@ class FeedTables:
         check_shard(shard, self.info.shard_key_type)
         if self.shard_condition == _ONLY_SHARD and shard != 0:
             raise InvalidArgumentError(
-                f"feed {self.info.name!r} keeps no shards apart, as its table has no column shard or "
-                f"shard_id: use shard 0, not {shard_text(shard)}",
+                f"feed {self.info.name!r} has a single shard, because its table has no column shard or "
+                f"shard_id; use shard 0, not {shard_text(shard)}",
                 feed=self.info.name,
                 shard=shard,
             )
@@ -241,7 +241,7 @@ def load_feed(connection: sqlite3.Connection, feed: str, *, is_whole: bool = Tru
     found = load_feeds(connection, feed)
     if found and is_whole and not found[0].keys:
         raise FeedSetupError(
-            f"feed {feed!r} has lost its event table, which was dropped or renamed: bring it back under its "
+            f"feed {feed!r} has lost its event table, which was dropped or renamed; restore it under its "
             "name, or drop the feed",
             feed=feed,
         )

@@ -113,7 +113,7 @@ class SqliteReader:
 
     def drain_some(self, connection: sqlite3.Connection, tables: FeedTables, shard: Shard, rows: int) -> int:
         """Order some rows of a shard's outbox; the part of the source that controls does it."""
-        raise AttributeError("drain_some belongs to the part of the source that controls")
+        raise AttributeError("drain_some is implemented by the control mixin")
 
     def _page(
         self, connection: sqlite3.Connection, tables: FeedTables, shard: Shard, after: Ulid, page_size: int
@@ -205,8 +205,8 @@ class SqliteReader:
             f"declared {value.declared or 'without type'!r}, cannot be exported unchanged as "
             f"{value.expected}: the {value.image} row of event {value.ulid} holds another class "
             f"({value.found}). It is recorded in {feed!r}, in the row where changefeed_event = "
-            f"{value.event}. Correct the rows of {value.table!r} that have such values, then replace what is "
-            f"recorded: airflow changefeed capture repair {shlex.quote(feed)} --conn-id ...",
+            f"{value.event}. Correct the rows of {value.table!r} that have such values, then replace the "
+            f"recorded values: airflow changefeed capture repair {shlex.quote(feed)} --conn-id ...",
             feed=feed,
             shard=shard,
             column=f"{value.image}.{value.column}",
@@ -341,8 +341,8 @@ def check_purged(connection: sqlite3.Connection, tables: FeedTables, shard: Shar
     if after < purged:
         name = tables.info.name
         raise PurgedError(
-            f"feed {name!r} shard {shard_text(shard)}: events up to {purged} are purged, so nothing can be "
-            f"read after {after}. Start at {purged}, or read the export of that time",
+            f"feed {name!r} shard {shard_text(shard)}: events up to {purged} were purged, so reading cannot "
+            f"start after {after}. Start at {purged}, or read the export of that time",
             feed=name,
             shard=shard,
             after=after,
@@ -362,8 +362,8 @@ def check_beyond(connection: sqlite3.Connection, tables: FeedTables, shard: Shar
         name = tables.info.name
         raise CursorBeyondFeedError(
             f"feed {name!r} shard {shard_text(shard)}: cursor {ulid} is beyond the shard's high-water time; "
-            f"the highest position is {highest}. The cursor is another feed's, or the database was restored "
-            "to an earlier state: choose a cursor the feed has reached",
+            f"the highest position is {highest}. The cursor belongs to another feed, or the database was "
+            "restored to an earlier state; choose a cursor that the feed has reached",
             feed=name,
             shard=shard,
             cursor=ulid,

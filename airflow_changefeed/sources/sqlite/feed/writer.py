@@ -80,7 +80,7 @@ class UlidBlock:
         if not held:
             raise InvalidArgumentError(
                 f"feed {self.tables.info.name!r} shard {shard_text(self.shard)}: the transaction that locked "
-                "it is over, or locked it again; lock the shard in the transaction that writes",
+                "it has ended, or locked it again; lock the shard in the transaction that writes",
                 feed=self.tables.info.name,
                 shard=self.shard,
             )
@@ -101,13 +101,13 @@ def lock(
     """
     if not connection.in_transaction:
         raise InvalidArgumentError(
-            f"feed {feed!r}: lock a shard inside a transaction, begun with 'begin immediate'; without one "
-            "the lock would be over before the write"
+            f"feed {feed!r}: lock a shard inside a transaction begun with 'begin immediate'; otherwise the "
+            "lock would end before the write"
         )
     tables = load_feed(connection, feed)
     if not tables.is_serialized:
         raise FeedSetupError(
-            f"feed {feed!r} is one of an outbox; insert into {tables.outbox} instead of locking it", feed=feed
+            f"feed {feed!r} has an outbox; insert into {tables.outbox} instead of locking a shard", feed=feed
         )
     now_ms = time.time_ns() // 1_000_000
     hint_ms = to_milliseconds(time_hint) if time_hint is not None else now_ms

@@ -57,6 +57,6 @@ def _read(connection: sqlite3.Connection) -> DatabaseIdentity:
 def _check_installed(connection: sqlite3.Connection) -> None:
     if not present(connection, ("registry",)):
         raise FeedNotFoundError(
-            "no feed was ever set up in this database, so it has no identity: make one with set_up_feed",
+            "no feed was ever set up in this database, so it has no identity; create a feed with set_up_feed",
             known=[],
         )

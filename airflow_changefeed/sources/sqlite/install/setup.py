@@ -128,7 +128,7 @@ class SqliteSetup:
 
     def drop_recorded(self, connection: sqlite3.Connection, tables: FeedTables) -> None:
         """Drop what a capture has beside its feed; the part of the source that captures does it."""
-        raise AttributeError("drop_recorded belongs to the part of the source that captures")
+        raise AttributeError("drop_recorded is implemented by the capture mixin")
 
 
 def install(connection: sqlite3.Connection, names: tuple[str, ...]) -> None:
@@ -154,12 +154,12 @@ def _check_same(found: list[FeedTables], kind: FeedKind, shard_key_type: str) ->
         info = tables.info
         if tables.capture is not None:
             raise FeedSetupError(
-                f"{info.name!r} is a capture, whose feed enable_capture sets up", feed=info.name
+                f"{info.name!r} is a capture; enable_capture sets up its feed", feed=info.name
             )
         if (info.kind, info.shard_key_type) != (kind, shard_key_type):
             raise FeedSetupError(
-                f"feed {info.name!r} exists already, as {info.kind.value} with {info.shard_key_type} shards; "
-                f"drop it first if it should become {kind.value} with {shard_key_type} shards",
+                f"feed {info.name!r} already exists, as {info.kind.value} with {info.shard_key_type} shards; "
+                f"to make it {kind.value} with {shard_key_type} shards, drop it first",
                 feed=info.name,
             )
 
@@ -175,25 +175,23 @@ def _check_table(connection: sqlite3.Connection, table: str, kind: FeedKind) -> 
     keys = [column for column, place in sorted(columns, key=lambda pair: pair[1]) if place]
     problems = []
     if not keys:
-        problems.append("it has no primary key, so its events cannot be told apart: give it one")
+        problems.append("it has no primary key to identify its events; add one")
     if len(columns) > _MAX_COLUMNS:
-        problems.append(f"it has {len(columns)} columns, and a feed reads at most {_MAX_COLUMNS} at once")
+        problems.append(f"it has {len(columns)} columns; a feed supports at most {_MAX_COLUMNS}")
     if kind is FeedKind.OUTBOX:
         problems += [
-            f"key column {column.name!r} has a name that the feed itself uses: rename it"
+            f"key column {column.name!r} has a name reserved by the feed; rename it"
             for column in keys
             if column.name.lower() in _RESERVED_KEYS
         ]
     elif not any(
         column.name.lower() == "ulid" and storage_of(column) is Storage.BLOB for column, _ in columns
     ):
-        problems.append(
-            "serialized writers keep the ULID in a blob column named ulid, which it lacks: add it"
-        )
+        problems.append("serialized writers need a blob column named ulid; add it")
     for column, _ in columns:
         if column.name.lower().startswith(RESERVED_PREFIX):
             problems.append(
-                f"column {column.name!r} begins with {RESERVED_PREFIX!r}, which is ours: rename it"
+                f"column {column.name!r} begins with the reserved prefix {RESERVED_PREFIX!r}; rename it"
             )
     if problems:
         raise FeedSetupError(
@@ -211,9 +209,9 @@ def _check_keys(connection: sqlite3.Connection, tables: FeedTables) -> None:
     now = [column.name for column in tables.info.key_columns]
     if before != now:
         raise FeedSetupError(
-            f"feed {tables.info.name!r} was made for the primary key ({', '.join(before)}), and its table's "
-            f"is now ({', '.join(now)}): drop the feed first, which forgets its order, or give the table its "
-            "key back",
+            f"feed {tables.info.name!r} was created for the primary key ({', '.join(before)}), and its "
+            f"table's is now ({', '.join(now)}); drop the feed first, which discards its order, or restore "
+            "the table's key",
             feed=tables.info.name,
         )
 

@@ -27,8 +27,8 @@ begin
         if exists (select 1 from <<schema>>.[consumer_settings] as s where s.feed_id = <<feed_id>> and s.consumer = @consumer)
         begin
             set @message = concat(
-                N'changefeed 77153: consumer "', @consumer, N'" of feed "<<name_text>>" is one of events, which has settings: an export needs ',
-                N'a name of its own. Nothing was changed');
+                N'changefeed 77153: consumer "', @consumer, N'" of feed "<<name_text>>" already exists and is not an export. ',
+                N'Nothing was changed; choose another name for the export');
             throw 77153, @message, 1;
         end;
         select @found = count(*), @before = max(c.ulid), @version = max(c.resource_version) from <<schema>>.[consumers] as c with (updlock, holdlock, rowlock)

@@ -17,8 +17,8 @@ begin
     begin
         set @message = concat(
             N'changefeed 77105: feed "<<name_text>>" shard ', <<schema>>.[shard_text](@shard_id), N': cursor ',
-            <<schema>>.[ulid_text](@cursor), N' lies beyond the shard''s clock, whose next place is ', <<schema>>.[ulid_text](@next),
-            N'. The cursor is another feed''s, or the database was restored to an earlier state: choose one the feed has reached');
+            <<schema>>.[ulid_text](@cursor), N' is beyond the shard''s high-water time; the highest position is ', <<schema>>.[ulid_text](@next),
+            N'. The cursor belongs to another feed, or the database was restored to an earlier state; choose one that the feed has reached');
         throw 77105, @message, 1;
     end;
 end

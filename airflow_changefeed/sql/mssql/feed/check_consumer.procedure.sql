@@ -18,7 +18,7 @@ begin
     if @version is null
     begin
         set @message = concat(
-            N'changefeed 77131: consumer "', @consumer, N'" has no cursor for shard ', @shard, N' of feed "<<name_text>>"; begin it first (begin_consumer)');
+            N'changefeed 77131: consumer "', @consumer, N'" has no cursor for shard ', @shard, N' of feed "<<name_text>>"; create it first (begin_consumer)');
         throw 77131, @message, 1;
     end;
     -- Another row is looked at only to refuse: whoever moves that one may wait for this one.

@@ -16,8 +16,8 @@ begin
     if <<schema>>.[owns_consumer](@owner, N'<<name_text>>') = 0
     begin
         set @message = concat(
-            N'changefeed 77135: consumer "', @consumer, N'" of feed "<<name_text>>" was begun by ', @owner, N', not by ', user_name(),
-            N': use a name of your own, or ask for the role <<schema_text>>.operators:<<name_text>>');
+            N'changefeed 77135: consumer "', @consumer, N'" of feed "<<name_text>>" belongs to ', @owner, N', not to ', user_name(),
+            N'; use another name, or ask for the role <<schema_text>>.operators:<<name_text>>');
         throw 77135, @message, 1;
     end;
 end

@@ -15,8 +15,8 @@ begin
     begin
         set @message = concat(
             N'changefeed 77104: feed "<<name_text>>" shard ', <<schema>>.[shard_text](@shard_id), N': events up to ',
-            <<schema>>.[ulid_text](@purged), N' are purged, so nothing can be read after ', <<schema>>.[ulid_text](@after),
-            N'. Start there, or read the export of that time');
+            <<schema>>.[ulid_text](@purged), N' were purged, so reading cannot start after ', <<schema>>.[ulid_text](@after),
+            N'. Start at the purged position, or read the export of that time');
         throw 77104, @message, 1;
     end;
 end

@@ -14,8 +14,8 @@ begin
     begin
         select @others = string_agg(convert(nvarchar(max), concat(N'"', s.consumer, N'"')), N', ') from <<schema>>.[consumer_settings] as s where s.feed_id = <<feed_id>>;
         set @message = concat(
-            N'changefeed 77151: feed "<<name_text>>" has no consumer "', @consumer, N'" of events; it has ', isnull(left(@others, 1000), N'none'),
-            N'. Correct the name, or make it (create_consumer)');
+            N'changefeed 77151: feed "<<name_text>>" has no consumer "', @consumer, N'"; it has ', isnull(left(@others, 1000), N'none'),
+            N'. Correct the name, or create the consumer (create_consumer)');
         throw 77151, @message, 1;
     end;
     if <<schema>>.[owns_consumer](@owner, N'<<name_text>>') = 0 exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;

@@ -50,9 +50,9 @@ begin
         declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id), @message nvarchar(2048), @now datetime2(3), @version bigint, @token bigint;
         declare @holder nvarchar(256), @moved_by nvarchar(256), @owner nvarchar(128), @cursor binary(16), @open binary(16), @ack binary(16);
         if xact_state() = -1 or (@transaction_id is not null and (@@trancount <> 1 or current_transaction_id() <> @transaction_id))
-            throw 77150, N'changefeed 77150: feed "<<name_text>>": the work ended the transaction that it was given, by a commit or rollback of its own or an error that it caught, or left one open in it: nothing was consumed. Leave begin, commit and rollback to the consumer, and let errors out', 1;
+            throw 77150, N'changefeed 77150: feed "<<name_text>>": nothing was consumed: the work ended its transaction, by a commit or rollback of its own or an error that it caught, or left a nested transaction open. Leave begin, commit and rollback to the consumer, and let errors propagate', 1;
         if @seconds <= 0 or @seconds > 31622400
-            throw 77108, N'changefeed 77108: feed "<<name_text>>": a lease must last 0 (exclusive) to 31622400 seconds', 1;
+            throw 77108, N'changefeed 77108: feed "<<name_text>>": a lease must last more than 0 and at most 31622400 seconds', 1;
         if @is_own = 1 begin transaction;
         -- Locked by an update that changes nothing, and then read: what is read is what the last one to have it committed.
         update <<schema>>.[consumers] set resource_version = resource_version
@@ -67,7 +67,7 @@ begin
         begin
             set @message = concat(
                 N'changefeed 77131: consumer "', @consumer, N'" has no cursor for shard ', @shard,
-                N' of feed "<<name_text>>"; it was dropped, or the shard was never leased: nothing was consumed');
+                N' of feed "<<name_text>>"; the consumer was dropped, or never acquired the shard: nothing was consumed');
             throw 77131, @message, 1;
         end;
         if <<schema>>.[owns_consumer](@owner, N'<<name_text>>') = 0 exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
@@ -76,15 +76,15 @@ begin
         begin
             set @message = concat(
                 N'changefeed 77133: lease ', @fencing_token, N' on consumer "', @consumer, N'", feed "<<name_text>>", shard ', @shard, N' is lost (',
-                case when @holder is null then N'it was given back' else concat(N'newest grant ', @token, N', held by "', @holder, N'"') end,
-                N'): nothing was written. Take the lease again');
+                case when @holder is null then N'it was released' else concat(N'newest lease ', @token, N', held by "', @holder, N'"') end,
+                N'): nothing was written. Acquire the lease again');
             throw 77133, @message, 1;
         end;
         if @version <> @expected_version
         begin
             set @message = concat(
                 N'changefeed 77132: cursor of consumer "', @consumer, N'", feed "<<name_text>>", shard ', @shard, N' is at resource version ',
-                @version, N' (moved by "', @moved_by, N'"), not ', @expected_version, N': nothing was changed. Read it again and decide anew');
+                @version, N' (moved by "', @moved_by, N'"), not ', @expected_version, N': nothing was changed. Read it again, then decide');
             throw 77132, @message, 1;
         end;
         -- A step never goes back.
@@ -108,8 +108,7 @@ begin
             if @@rowcount = 0
             begin
                 set @message = concat(
-                    N'changefeed 77154: consumer "', @consumer, N'", feed "<<name_text>>", shard ', @shard, N' has no open dead letter ', @dead_letter,
-                    N': nothing was consumed');
+                    N'changefeed 77154: consumer "', @consumer, N'", feed "<<name_text>>", shard ', @shard, N' has no open dead letter ', @dead_letter, N'; nothing was consumed');
                 throw 77154, @message, 1;
             end;
         end;

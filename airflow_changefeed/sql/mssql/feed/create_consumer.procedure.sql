@@ -46,15 +46,14 @@ begin
         if @present is null and exists (select 1 from <<schema>>.[consumers] as c where c.feed_id = <<feed_id>> and c.consumer = @consumer)
         begin
             set @message = concat(
-                N'changefeed 77153: consumer "', @consumer, N'" of feed "<<name_text>>" is that of an export, which has cursors and no settings: ',
-                N'nothing was changed. Choose another name, or drop that one (drop_consumer)');
+                N'changefeed 77153: consumer "', @consumer, N'" of feed "<<name_text>>" is an export: ', N'nothing was changed. Choose another name, or drop the export''s cursors (drop_consumer)');
             throw 77153, @message, 1;
         end;
         if @present <> @settings
         begin
             set @message = concat(
-                N'changefeed 77152: consumer "', @consumer, N'" of feed "<<name_text>>" exists with settings ', left(@present, 500), N', not ', left(@settings, 500),
-                N': nothing was changed. Give the same, choose another name, or drop it (drop_consumer)');
+                N'changefeed 77152: consumer "', @consumer, N'" of feed "<<name_text>>" already exists with settings ', left(@present, 500), N', not ', left(@settings, 500),
+                N': nothing was changed. Use the same settings, choose another name, or drop it (drop_consumer)');
             throw 77152, @message, 1;
         end;
         if @present is null

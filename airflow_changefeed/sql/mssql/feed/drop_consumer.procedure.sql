@@ -33,10 +33,10 @@ begin
             if @version <> @resource_version
             begin
                 set @message = concat(
-                    N'changefeed 77155: consumer "', @consumer, N'" of feed "<<name_text>>" is at resource version ', @version, N' (', isnull(@present, N'there is none of that name'),
+                    N'changefeed 77155: consumer "', @consumer, N'" of feed "<<name_text>>" is at resource version ', @version, N' (', isnull(@present, N'it does not exist'),
                     N'), not ', @resource_version, N': nothing was changed.',
-                    case when @resource_version > @version then N' A version above the present one is of another database, or from before this one was restored.' else N'' end,
-                    N' Read it again and decide anew');
+                    case when @resource_version > @version then N' A version above the current one comes from another database, or from before this database was restored.' else N'' end,
+                    N' Read it again, then decide');
                 throw 77155, @message, 1;
             end;
         end;

@@ -15,8 +15,8 @@ begin
     begin
         -- sp_getapplock does not roll back by itself, not even as deadlock victim (-3); the caller's catch does.
         set @message = concat(N'changefeed 77101: consumers of feed "<<name_text>>": ',
-            case when @result = -3 then N'chosen as the victim of a deadlock' else concat(N'no lock within ', @lock_timeout, N' ms (', @result, N')') end,
-            N'; somebody else makes a consumer, or begins a shard. Nothing was changed: retry');
+            case when @result = -3 then N'chosen as the deadlock victim' else concat(N'no lock within ', @lock_timeout, N' ms (', @result, N')') end,
+            N'; another session is creating a consumer or adding a shard to one. Nothing was changed; retry');
         throw 77101, @message, 1;
     end;
 end

@@ -23,8 +23,8 @@ begin
     begin
         set @message = concat(
             N'changefeed 77154: feed "<<name_text>>": ',
-            case when @state is null then concat(N'there is no dead letter ', @number, N': see dead_letters')
-                else concat(N'dead letter ', @number, N' is ', @state, N' already, by "', @resolved_by, N'": nothing was changed') end);
+            case when @state is null then concat(N'dead letter ', @number, N' not found; see dead_letters')
+                else concat(N'dead letter ', @number, N' was already resolved as ', @state, N' by "', @resolved_by, N'"; nothing was changed') end);
         throw 77154, @message, 1;
     end;
 end

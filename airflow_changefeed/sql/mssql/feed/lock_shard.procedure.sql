@@ -15,16 +15,16 @@ begin
     declare @result int, @message nvarchar(2048);
     exec <<schema>>.[feed_write_lock:<<name>>] @shard_id = @shard_id, @lock_timeout = @lock_timeout, @lock_result = @result output;
     if @result = -999
-        throw 77109, N'changefeed 77109: feed "<<name_text>>": you may not take its locks: ask a DBA to make you a member of one of its roles, or of <<schema_text>>.locks', 1;
+        throw 77109, N'changefeed 77109: feed "<<name_text>>": you may not acquire its locks; ask a DBA to make you a member of one of its roles, or of <<schema_text>>.locks', 1;
     if @result < 0
     begin
         -- sp_getapplock does not roll back by itself, not even as deadlock victim (-3); the caller's catch does.
         set @message = concat(
             N'changefeed 77101: feed "<<name_text>>" shard ', <<schema>>.[shard_text](@shard_id),
             case when @result = -3
-                then N': chosen as the victim of a deadlock. Nothing was changed: retry; whoever locks several shards does it in one order'
+                then N': chosen as the deadlock victim. Nothing was changed; retry, and lock several shards always in the same order'
                 else concat(N': no lock within ', @lock_timeout, N' ms (', @result,
-                    N'); a writer, drain or seal holds it. Nothing was changed: retry, or wait longer with @lock_timeout')
+                    N'); a writer, drain or seal holds it. Nothing was changed; retry, or wait longer with @lock_timeout')
             end);
         throw 77101, @message, 1;
     end;
@@ -34,8 +34,7 @@ begin
         @DbPrincipal = N'<<schema_text>>.locks';
     if @result < 0
     begin
-        set @message = concat(N'changefeed 77101: feed "<<name_text>>" shard ', <<schema>>.[shard_text](@shard_id), N': a seal is raising the floor of the feed, for longer than ',
-            @lock_timeout, N' ms (', @result, N'). Nothing was changed: retry, or wait longer with @lock_timeout');
+        set @message = concat(N'changefeed 77101: feed "<<name_text>>" shard ', <<schema>>.[shard_text](@shard_id), N': a seal has been raising the feed''s floor for longer than ', @lock_timeout, N' ms (', @result, N'). Nothing was changed; retry, or wait longer with @lock_timeout');
         throw 77101, @message, 1;
     end;
 end

@@ -45,7 +45,7 @@ begin
         begin
             set @message = concat(
                 N'changefeed 77133: lease ', @fencing_token, N' on consumer "', @consumer, N'", feed "<<name_text>>", shard ', @shard,
-                N' is lost (newest grant ', @token, N', held by "', @holder, N'"): nothing was written. Take the lease again');
+                N' is lost (newest lease ', @token, N', held by "', @holder, N'"): nothing was written. Acquire the lease again');
             throw 77133, @message, 1;
         end;
         if @version <> @expected_version
@@ -53,8 +53,8 @@ begin
             set @message = concat(
                 N'changefeed 77132: cursor of consumer "', @consumer, N'", feed "<<name_text>>", shard ', @shard, N' is at resource version ',
                 @version, N' (', <<schema>>.[ulid_text](@before), N', moved by "', @moved_by, N'"), not ', @expected_version, N': nothing was changed.',
-                case when @expected_version > @version then N' A version above the present one is of another database, or from before this one was restored.' else N'' end,
-                N' Read it again and decide anew');
+                case when @expected_version > @version then N' A version above the current one comes from another database, or from before this database was restored.' else N'' end,
+                N' Read it again, then decide');
             throw 77132, @message, 1;
         end;
         set @beyond = case when @furthest is null or @ulid > @furthest then convert(binary(16), @ulid) else convert(binary(16), @furthest) end;

@@ -2,7 +2,7 @@
 -- with shards.
 -- @consumer: whose cursors count; null, and @consumers too, gives the second result alone.
 -- @consumers: JSON array of names, for the third result: many watchers of a feed cost one look at it.
--- result: feed, at, has_table; one row. at: the database's clock, read before all else. has_table: whether the caller sees
+-- result: feed, at, has_table; one row. at: the database's clock, read first. has_table: whether the caller sees
 --     the event table.
 -- result: shard_id, head, has_outbox, after_ulid; for each shard that ever had an event. head is the last one in the feed,
 --     null without any. after_ulid: the cursor of @consumer, null without any.

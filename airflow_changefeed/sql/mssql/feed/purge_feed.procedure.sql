@@ -32,7 +32,7 @@ begin
         if @@trancount > 0
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (purge_feed)', 0;
         if (@before is null and @upto is null) or (@before is not null and @upto is not null)
-            throw 77108, N'changefeed 77108: feed "<<name_text>>": pass either @before or @upto to say what to purge', 1;
+            throw 77108, N'changefeed 77108: feed "<<name_text>>": pass either @before or @upto', 1;
         if @batch_rows is null or @batch_rows not between 1 and 1000000
             throw 77108, N'changefeed 77108: feed "<<name_text>>": @batch_rows must be 1 to 1000000', 1;
         set @wanted = case when @upto is null then <<schema>>.[below_ulid](@before) else convert(binary(16), @upto) end;

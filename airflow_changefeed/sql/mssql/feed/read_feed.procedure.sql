@@ -27,9 +27,9 @@ begin
         if @pagesize is null or @pagesize not between 1 and 100000
             throw 77108, N'changefeed 77108: feed "<<name_text>>": @pagesize must be 1 to 100000 rows', 1;
         if @cursor is null
-            throw 77108, N'changefeed 77108: feed "<<name_text>>": @cursor is missing: 0x00 is the start of the feed', 1;
+            throw 77108, N'changefeed 77108: feed "<<name_text>>": @cursor is missing; pass 0x00 for the start of the feed', 1;
         if object_id(N'tempdb..#read') is null
-            throw 77107, N'changefeed 77107: feed "<<name_text>>": make the table #read first: ulid binary(16) not null, and the key columns of the event table', 1;
+            throw 77107, N'changefeed 77107: feed "<<name_text>>": create the table #read first: ulid binary(16) not null, and the key columns of the event table', 1;
         delete from #read;
         begin try
             exec sys.sp_executesql N'declare @rows int; select @rows = count(*) from (select r.ulid<<read_columns_in_text>> from #read as r) as s;';

@@ -19,7 +19,7 @@ begin
         declare @is_own bit = case when @@trancount = 0 then 1 else 0 end, @now datetime2(3);
         declare @given table (shard nvarchar(36) not null primary key, fencing_token bigint not null);
         if @seconds is null or @seconds <= 0 or @seconds > 31622400
-            throw 77108, N'changefeed 77108: feed "<<name_text>>": a lease must last 0 (exclusive) to 31622400 seconds', 1;
+            throw 77108, N'changefeed 77108: feed "<<name_text>>": a lease must last more than 0 and at most 31622400 seconds', 1;
         insert into @given (shard, fencing_token) select j.[key], convert(bigint, j.value) from openjson(@tokens) as j;
         if @is_own = 1 begin transaction;
         exec <<schema>>.[check_settings:<<name>>] @consumer = @consumer;

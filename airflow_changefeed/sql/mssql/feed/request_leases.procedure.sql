@@ -27,9 +27,9 @@ begin
         if @@trancount > 0
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (request_leases)', 0;
         if @seconds is null or @seconds <= 0 or @seconds > 31622400
-            throw 77108, N'changefeed 77108: feed "<<name_text>>": a lease must last 0 (exclusive) to 31622400 seconds', 1;
+            throw 77108, N'changefeed 77108: feed "<<name_text>>": a lease must last more than 0 and at most 31622400 seconds', 1;
         if isnull(@holder, N'') = N'' or @at_most < 1
-            throw 77108, N'changefeed 77108: feed "<<name_text>>": @holder must have a name, and @at_most be 1 or more', 1;
+            throw 77108, N'changefeed 77108: feed "<<name_text>>": @holder must not be empty, and @at_most must be 1 or more', 1;
         insert into @asked (place, shard, shard_id)
         select min(convert(int, j.[key])), <<schema>>.[shard_text](convert(<<shard_type>>, j.value)), convert(<<shard_type>>, j.value)
         from openjson(@shards) as j

@@ -23,9 +23,9 @@ begin
         begin
             set @message = concat(
                 N'changefeed 77132: lease ', @fencing_token, N' on consumer "', @consumer, N'", feed "<<name_text>>", shard ', @shard,
-                N' is not the one that is held: the newest grant is ', @token, N', held by ',
-                case when @holder is null then N'nobody any more' else concat(N'"', @holder, N'"') end,
-                N'. Nothing was changed. Read it again and decide anew');
+                N' is no longer current: the newest lease is ', @token, N', held by ',
+                case when @holder is null then N'nobody' else concat(N'"', @holder, N'"') end,
+                N'. Nothing was changed. Read it again, then decide');
             throw 77132, @message, 1;
         end;
         update <<schema>>.[consumers]

@@ -23,12 +23,12 @@ begin
         if @@trancount > 0
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (seal_feed)', 0;
         if @until is null
-            throw 77108, N'changefeed 77108: feed "<<name_text>>": @until is missing: give the time to seal until, UTC', 1;
+            throw 77108, N'changefeed 77108: feed "<<name_text>>": @until is missing; pass the time to seal until, in UTC', 1;
         -- Only the database's clock says what is the future (R4).
         if @until > @now
         begin
             set @message = concat(N'feed "<<name_text>>" cannot be sealed until ', convert(varchar(23), @until, 126),
-                N'Z: the database''s clock says ', convert(varchar(23), @now, 126), N'Z. Seal when that time has come');
+                N'Z: the database''s clock is at ', convert(varchar(23), @now, 126), N'Z. Retry when that time has come');
             if @until < dateadd(minute, 1, @now)
             begin
                 set @message = concat(N'changefeed 77102: ', @message);
@@ -61,8 +61,7 @@ begin
             @DbPrincipal = N'<<schema_text>>.locks';
         if @result < 0
         begin
-            set @message = concat(N'changefeed 77101: feed "<<name_text>>" was not sealed: a transaction that is the first in its shard stays open for longer than ',
-                @lock_timeout, N' ms (', @result, N'). Seal again, or wait longer with @lock_timeout');
+            set @message = concat(N'changefeed 77101: feed "<<name_text>>" was not sealed: the first transaction in a new shard has been open for longer than ', @lock_timeout, N' ms (', @result, N'). Seal again, or wait longer with @lock_timeout');
             throw 77101, @message, 1;
         end;
         update <<schema>>.[feeds] set floor_time = @until where feed_id = <<feed_id>> and floor_time < @until;

@@ -20,7 +20,7 @@ begin
         declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id), @message nvarchar(2048);
         declare @now datetime2(3), @present nvarchar(256), @expires datetime2(3);
         if @seconds is null or @seconds <= 0 or @seconds > 31622400
-            throw 77108, N'changefeed 77108: feed "<<name_text>>": a lease must last 0 (exclusive) to 31622400 seconds', 1;
+            throw 77108, N'changefeed 77108: feed "<<name_text>>": a lease must last more than 0 and at most 31622400 seconds', 1;
         if @is_own = 1 begin transaction;
         exec <<schema>>.[check_consumer:<<name>>] @consumer = @consumer, @shard = @shard;
         -- After waiting for the row: a lease that ran out meanwhile is free, and a new one lasts from now.
@@ -31,7 +31,7 @@ begin
         begin
             set @message = concat(
                 N'changefeed 77134: consumer "', @consumer, N'", feed "<<name_text>>", shard ', @shard, N' is leased to "', @present,
-                N'" until ', convert(varchar(23), @expires, 126), N'Z: retry then');
+                N'" until ', convert(varchar(23), @expires, 126), N'Z; retry then');
             throw 77134, @message, 1;
         end;
         set @fencing_token = next value for <<schema>>.[fencing_token];

@@ -48,7 +48,7 @@ begin
                 @Resource = N'changefeed/<<object_id>>/floor', @LockMode = N'Shared', @LockOwner = N'Transaction', @LockTimeout = 60000,
                 @DbPrincipal = N'<<schema_text>>.locks';
             if @result < 0
-                throw 77101, N'changefeed 77101: feed "<<name_text>>": a seal is raising the floor at this moment. Nothing was changed: retry', 1;
+                throw 77101, N'changefeed 77101: feed "<<name_text>>": a seal is raising the floor. Nothing was changed; retry', 1;
             select @floor = f.floor_time from <<schema>>.[feeds] as f with (readcommittedlock) where f.feed_id = <<feed_id>>;
 
             set @previous_time = @floor;

@@ -38,16 +38,16 @@ select
     end) as bytes,
     convert(nvarchar(300), case
         when c.encryption_type is not null then N'is encrypted by the client (Always Encrypted), so the server cannot record it'
-        when c.is_masked = 1 then N'is masked, so what is recorded would show what the mask hides'
-        when c.is_filestream = 1 then N'keeps its values in files'
+        when c.is_masked = 1 then N'is masked, so recording it would reveal what the mask hides'
+        when c.is_filestream = 1 then N'is a filestream column'
         when c.is_column_set = 1 then N'is a column set; capture its sparse columns themselves'
         when b.name in (N'text', N'ntext', N'image') then N'has a type that triggers cannot see; use varchar(max), nvarchar(max) or varbinary(max)'
-        when t.is_assembly_type = 1 and (t.schema_id <> 4 or t.name not in (N'hierarchyid', N'geography', N'geometry')) then N'has a type of its own assembly, which cannot be exported'
+        when t.is_assembly_type = 1 and (t.schema_id <> 4 or t.name not in (N'hierarchyid', N'geography', N'geometry')) then N'has a CLR type, which cannot be exported'
         when t.is_assembly_type = 0 and (b.name is null or b.name not in (
             N'bit', N'tinyint', N'smallint', N'int', N'bigint', N'real', N'float', N'decimal', N'numeric', N'money', N'smallmoney',
             N'date', N'time', N'datetime', N'datetime2', N'datetimeoffset', N'smalldatetime', N'char', N'varchar', N'nchar', N'nvarchar',
             N'binary', N'varbinary', N'timestamp', N'uniqueidentifier', N'xml', N'sql_variant')) then N'has a type that cannot be exported'
-        when c.name collate Latin1_General_CI_AS like N'changefeed[_]%' then N'begins with "changefeed_", which is ours; rename it'
+        when c.name collate Latin1_General_CI_AS like N'changefeed[_]%' then N'begins with the reserved prefix "changefeed_"; rename it'
     end) as problem
 from sys.columns as c
 inner join sys.types as t on t.user_type_id = c.user_type_id

@@ -45,20 +45,20 @@ begin
     set @found = null;
     select @found = string_agg(convert(nvarchar(max), concat(N'column ', c.name, N' ', c.problem)), N'; ')
     from @columns as c where c.is_asked = 1 and c.problem is not null;
-    if @found is not null set @problems = concat(@problems, N'; ', @found, N' (or choose columns without it)');
+    if @found is not null set @problems = concat(@problems, N'; ', @found, N' (or choose other columns)');
     if @update_columns is not null and not exists (select 1 from @columns as c where c.is_key = 1)
-        set @problems = concat(@problems, N'; it has no primary key, by which the old and the new row of an update could be paired: give it one, or capture inserts and deletes only');
+        set @problems = concat(@problems, N'; it has no primary key to match the old and new row of an update; add one, or capture only inserts and deletes');
     if (select count(*) from @columns as c where c.is_asked = 1) > 1014
         set @problems = concat(@problems, N'; ', (select count(*) from @columns as c where c.is_asked = 1), N' columns are ',
-            (select count(*) from @columns as c where c.is_asked = 1) - 1014, N' more than fit into the capture''s table beside its own ten: choose columns');
+            (select count(*) from @columns as c where c.is_asked = 1) - 1014, N' more than fit into the capture''s table with its own ten; choose fewer columns');
     if exists (select 1 from sys.tables as t where t.object_id = @object_id and t.is_memory_optimized = 1)
-        set @problems = concat(@problems, N'; it is memory-optimised, whose triggers cannot do this');
+        set @problems = concat(@problems, N'; it is memory-optimized, and such tables do not support the triggers of a capture');
     if exists (select 1 from sys.tables as t where t.object_id = @object_id and t.is_filetable = 1)
         set @problems = concat(@problems, N'; it is a file table');
     if object_schema_name(@object_id) = N'<<schema_text>>' or exists (select 1 from <<schema>>.[captures] as c where c.name = @table)
-        set @problems = concat(@problems, N'; it is one of changefeed''s own');
+        set @problems = concat(@problems, N'; it belongs to changefeed');
     if len(@name + N'.') - 1 > 102
-        set @problems = concat(@problems, N'; the capture''s name "', @name, N'" has ', len(@name + N'.') - 1 - 102, N' characters more than the 102 that names made of it leave');
+        set @problems = concat(@problems, N'; the capture''s name "', @name, N'" has ', len(@name + N'.') - 1 - 102, N' characters more than the limit of 102');
     set @found = null;
     select @found = string_agg(convert(nvarchar(max), t.name), N', ')
     from sys.trigger_events as e
@@ -68,7 +68,7 @@ begin
             or (e.type_desc = N'UPDATE' and @update_columns is not null)
             or (e.type_desc = N'DELETE' and @delete_columns is not null));
     if @found is not null
-        set @problems = concat(@problems, N'; trigger ', @found, N' is set to fire first, but a capture must, as what other triggers change would be recorded before what made them: take it off with sp_settriggerorder');
+        set @problems = concat(@problems, N'; trigger ', @found, N' is set to fire first, but the capture''s trigger must, or changes by other triggers would be recorded before their cause; reset it with sp_settriggerorder');
     -- Captures among themselves may fire in any order, as they change nothing that is captured.
     set @found = null;
     select @found = string_agg(convert(nvarchar(max), t.name), N', ')
@@ -87,22 +87,22 @@ begin
             or (e.type_desc = N'UPDATE' and @update_columns is not null)
             or (e.type_desc = N'DELETE' and @delete_columns is not null));
     if @found is not null
-        set @problems = concat(@problems, N'; trigger ', @found, N' of another capture fires first, and only one can, but the table has triggers that are no captures'', which might come between: use that capture');
+        set @problems = concat(@problems, N'; trigger ', @found, N' of another capture already fires first, and other triggers of the table might fire between both; use that capture');
     if exists (select 1 from sys.configurations as o where o.name = N'nested triggers' and convert(int, o.value_in_use) = 0)
-        set @problems = concat(@problems, N'; the server''s option "nested triggers" is off, so what other triggers change would pass unseen: turn it on');
+        set @problems = concat(@problems, N'; the server''s option "nested triggers" is off, so changes by other triggers would not be recorded; turn it on');
     if user_name(objectproperty(@object_id, 'OwnerId')) <> user_name(objectproperty(object_id(N'<<schema_in_text>>.[feeds]'), 'OwnerId'))
         and (user_name(objectproperty(@object_id, 'OwnerId')) not in (N'dbo', N'db_owner')
             or user_name(objectproperty(object_id(N'<<schema_in_text>>.[feeds]'), 'OwnerId')) not in (N'dbo', N'db_owner'))
         set @problems = concat(@problems, N'; it is owned by ', user_name(objectproperty(@object_id, 'OwnerId')), N' and changefeed by ',
             user_name(objectproperty(object_id(N'<<schema_in_text>>.[feeds]'), 'OwnerId')),
-            N', so its writers could not record: give both schemas one owner with alter authorization');
+            N', so its writers lack permission to record changes; give both schemas the same owner with alter authorization');
     select @found = user_name(s.principal_id) from sys.schemas as s where s.name = left(@name, charindex(N'.', @name) - 1);
     if @found <> user_name(objectproperty(@object_id, 'OwnerId'))
         and (@found not in (N'dbo', N'db_owner') or user_name(objectproperty(@object_id, 'OwnerId')) not in (N'dbo', N'db_owner'))
         set @problems = concat(@problems, N'; it is owned by ', user_name(objectproperty(@object_id, 'OwnerId')), N' and the schema of the capture by ', @found,
-            N', so its writers could not record: choose another schema with @capture');
+            N', so its writers lack permission to record changes; choose another schema with @capture');
     if nullif(ltrim(@shard), N'') is null
-        set @problems = concat(@problems, N'; @shard is missing: give a number, or T-SQL over columns of the primary key');
+        set @problems = concat(@problems, N'; @shard is missing; pass a number, or a T-SQL expression over columns of the primary key');
     if @problems = N''
     begin
         -- The server's own rules for a computed column that is kept: only these columns, no subquery, the same whenever asked.
@@ -120,7 +120,7 @@ begin
         end try
         begin catch
             set @message = concat(N'changefeed 77140: table "', @table, N'" cannot be captured: the shard "', left(@shard, 300),
-                N'" must be a number, or an expression of ', @shard_key_type, N' over columns of its primary key alone, the same whenever it is asked: ', left(error_message(), 500));
+                N'" must be a number, or a deterministic expression of type ', @shard_key_type, N' over columns of its primary key only: ', left(error_message(), 500));
             throw 77140, @message, 1;
         end catch;
     end;

@@ -17,19 +17,19 @@ begin
     where c.is_enabled = 1 and c.is_changing = 0 and c.guard_schema = 1;
     select @found = string_agg(convert(nvarchar(max), p.problem), N'; ')
     from (
-        select concat(N'table ', t.name, N' is captured by "', t.capture, N'": disable the capture first') as problem
+        select concat(N'table ', t.name, N' is captured by "', t.capture, N'"; disable the capture first') as problem
         from @tables as t
         where object_name(t.object_id) is null or concat(object_schema_name(t.object_id), N'.', object_name(t.object_id)) <> t.name
         union all
         select concat(N'column "', k.name, N'" of table ', t.name, N' (', k.definition, N') is captured by "', t.capture,
-            N'": take it out first (refresh_capture, @without = N''["', string_escape(k.name, 'json'), N'"]''), then change it, then refresh again to take it back')
+            N'"; remove it from the capture first (refresh_capture, @without = N''["', string_escape(k.name, 'json'), N'"]''), then change it, then refresh again to capture it')
         from @tables as t
         inner join <<schema>>.[capture_columns] as k on k.capture_id = t.capture_id and k.table_no = t.table_no
         where object_name(t.object_id) is not null and not exists (
             select 1 from <<schema>>.[captured_columns](t.object_id) as s
             where s.name = k.name collate database_default and s.definition = k.definition collate database_default and isnull(s.key_place, 0) = isnull(k.key_place, 0))
         union all
-        select distinct concat(N'table ', t.capture, N' takes what is recorded of ', t.name, N': disable the capture first, and drop its feed (drop_feed)')
+        select distinct concat(N'table ', t.capture, N' holds the recorded changes of ', t.name, N'; disable the capture first, and drop its feed (drop_feed)')
         from @tables as t
         inner join <<schema>>.[feeds] as f on f.name = t.capture
         where object_name(f.object_id) is null
@@ -39,7 +39,7 @@ begin
                 where k.capture_id = t.capture_id and k.table_no = t.table_no and not exists (
                     select 1 from sys.columns as s where s.object_id = f.object_id and s.name = k.stored_name collate database_default))
         union all
-        select concat(N'a trigger of table ', t.name, N' belongs to capture "', t.capture, N'", which would record nothing without it: disable the capture instead')
+        select concat(N'a trigger of table ', t.name, N' belongs to capture "', t.capture, N'", which needs it; disable the capture instead')
         from @tables as t
         where object_name(t.object_id) is not null and t.triggers > (
             select count(*) from <<schema>>.[capture_triggers] as r

@@ -15,8 +15,8 @@ begin
     select @name = f.name, @present = f.kind, @present_type = f.shard_key_type from <<schema>>.[feeds] as f where f.feed_id = @feed_id;
     if @present <> @kind or @present_type <> @shard_key_type
     begin
-        set @message = concat(N'changefeed 77111: feed "', @name, N'" exists already, as ', @present, N' with ', @present_type,
-            N' shards; drop it first (drop_feed), which forgets its order');
+        set @message = concat(N'changefeed 77111: feed "', @name, N'" already exists, as ', @present, N' with ', @present_type,
+            N' shards; drop it first (drop_feed), which discards its order');
         throw 77111, @message, 1;
     end;
     set @feed = object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'feed:', @name))));
@@ -38,8 +38,7 @@ begin
         )
     )
     begin
-        set @message = concat(N'changefeed 77119: feed "', @name, N'" was made for another primary key, or another type of it, than its table has now: ',
-            N'drop the feed first, which forgets its order, or give the table its key back');
+        set @message = concat(N'changefeed 77119: feed "', @name, N'" was created for another primary key, or another type of it, than its table has now; ', N'drop the feed first, which discards its order, or restore the table''s key');
         throw 77119, @message, 1;
     end;
 end

@@ -15,8 +15,8 @@ begin catch
     select @level = d.compatibility_level from sys.databases as d where d.name = db_name();
     set @message = case
         when @level < 130 then concat(N'changefeed 77118: this database has compatibility level ', @level,
-            N', and changefeed needs 130 or higher. Nothing was installed: run "alter database current set compatibility_level = 130", then this script again')
-        else N'changefeed 77118: this server is too old: upgrade it to SQL Server 2017 or later, or move to Azure SQL Database. Nothing was installed' end;
+            N', and changefeed needs 130 or higher. Nothing was installed; run "alter database current set compatibility_level = 130", then this script again')
+        else N'changefeed 77118: this server is too old. Nothing was installed; upgrade to SQL Server 2017 or later, or move to Azure SQL Database' end;
     raiserror(N'%s', 16, 1, @message);
     set noexec on;
 end catch;

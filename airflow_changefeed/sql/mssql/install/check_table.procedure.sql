@@ -20,7 +20,7 @@ begin
     if @length > 102
     begin
         set @message = concat(N'changefeed 77112: table "', @name, N'" has ', @length, N' characters with its schema, ', @length - 102,
-            N' more than the 102 that names made of it leave: rename it');
+            N' more than the limit of 102; rename it');
         throw 77112, @message, 1;
     end;
     if exists (
@@ -29,19 +29,19 @@ begin
             and concat(object_schema_name(f.object_id), N'.', object_name(f.object_id)) = @name
     )
     begin
-        set @message = concat(N'changefeed 77113: there is a feed "', @name, N'" over another table, whose schema and name read the same together: rename one');
+        set @message = concat(N'changefeed 77113: a feed "', @name, N'" already exists for another table whose schema and name combine to the same text; rename one of the tables');
         throw 77113, @message, 1;
     end;
     if @kind = 'outbox' and not exists (select 1 from <<schema>>.[key_columns](@object_id) as k)
     begin
-        set @message = concat(N'changefeed 77110: table "', @name, N'" has no primary key, by which its events could be told apart: give it one');
+        set @message = concat(N'changefeed 77110: table "', @name, N'" has no primary key to identify its events; add one');
         throw 77110, @message, 1;
     end;
     select @found = string_agg(k.name, N', ') from <<schema>>.[key_columns](@object_id) as k
     where @kind = 'outbox' and k.name collate Latin1_General_CI_AS in (N'ulid', N'shard_id', N'time_hint', N'order_sequence');
     if @found is not null
     begin
-        set @message = concat(N'changefeed 77114: table "', @name, N'": key column ', @found, N' has a name that the feed itself uses: rename it');
+        set @message = concat(N'changefeed 77114: table "', @name, N'": key column ', @found, N' has a name reserved by the feed; rename it');
         throw 77114, @message, 1;
     end;
     select @found = string_agg(convert(nvarchar(128), c.name), N', ') from sys.columns as c
@@ -49,7 +49,7 @@ begin
         and not exists (select 1 from <<schema>>.[captures] as k where k.name = @name);
     if @found is not null
     begin
-        set @message = concat(N'changefeed 77115: table "', @name, N'": column ', @found, N' begins with "changefeed_", which is ours: rename it');
+        set @message = concat(N'changefeed 77115: table "', @name, N'": column ', @found, N' begins with the reserved prefix "changefeed_"; rename it');
         throw 77115, @message, 1;
     end;
 end

@@ -21,8 +21,8 @@ begin
     if @version = @resource_version return;
     if @version is null
     begin
-        set @message = concat(N'changefeed 77155: the feed is at resource version 0 (there is none any more), not ', @resource_version,
-            N': nothing was changed. Read it again and decide anew');
+        set @message = concat(N'changefeed 77155: the feed is at resource version 0 (it no longer exists), not ', @resource_version,
+            N': nothing was changed. Read it again, then decide');
         throw 77155, @message, 1;
     end;
     select @capture_id = c.capture_id, @present = case c.is_enabled when 1 then N'enabled' else N'disabled' end
@@ -54,13 +54,13 @@ begin
     begin
         select @present = concat(f.kind, N', ', f.shard_key_type, N' shards, time tolerance ', convert(float, f.tolerance_ms) / 1000, N' s')
         from <<schema>>.[feeds] as f where f.feed_id = @feed_id;
-        select @present = concat(@present, N', columns: ', isnull(string_agg(convert(nvarchar(max), c.name), N', ') within group (order by c.column_id), N'none, the table is gone'))
+        select @present = concat(@present, N', columns: ', isnull(string_agg(convert(nvarchar(max), c.name), N', ') within group (order by c.column_id), N'none; the table is missing'))
         from sys.columns as c where c.object_id = @object_id;
     end;
     set @message = concat(
         N'changefeed 77155: ', case when @capture_id is null then N'feed' else N'capture' end, N' "', @name, N'" is at resource version ', @version,
         N' (', left(@present, 1000), N'), not ', @resource_version, N': nothing was changed.',
-        case when @resource_version > @version then N' A version above the present one is of another database, or from before this one was restored.' else N'' end,
-        N' Read it again and decide anew');
+        case when @resource_version > @version then N' A version above the current one comes from another database, or from before this database was restored.' else N'' end,
+        N' Read it again, then decide');
     throw 77155, @message, 1;
 end

@@ -55,8 +55,7 @@ begin
         where k.object_id = @object_id and c.is_paired = 1
             and type_name(k.system_type_id) not in (N'varchar', N'nvarchar', N'varbinary', N'xml', N'sql_variant')) > 7700
     begin
-        set @message = concat(N'changefeed 77140: table "', @table_schema, N'.', @table_name, N'" cannot be captured: its columns of fixed length take so many bytes that ',
-            N'an old and a new row do not fit into one of the server''s own: choose columns for updates, or @key_change = ''new_only''');
+        set @message = concat(N'changefeed 77140: table "', @table_schema, N'.', @table_name, N'" cannot be captured: its fixed-length columns are so wide that ', N'an old and a new row do not fit into one row of the server; choose fewer columns for updates, or use @key_change = ''new_only''');
         throw 77140, @message, 1;
     end;
 

@@ -127,7 +127,7 @@ begin
                 throw 77106, @message, 1;
             end;
             if <<schema>>.[version]() <> '<<version>>'
-                throw 77101, N'changefeed 77101: another version of changefeed is being installed in this database, which upgrades the feed; retry when it has ended', 1;
+                throw 77101, N'changefeed 77101: another version of changefeed is being installed in this database; retry when that has finished', 1;
             select @object = t.object, @type = t.type, @body = t.body from <<schema>>.[templates]() as t where t.place = @place;
             set @full = concat(N'<<schema_in_text>>.[', @object, N':', replace(@name, N']', N']]'), N']');
             if not (@type = 'table' and object_id(@full) is not null) and not (@type = 'type' and type_id(replace(@full, N'.[read:', N'.[type:read:')) is not null)

@@ -21,7 +21,7 @@ begin
         where c.name = @capture;
         if @id is null
         begin
-            set @message = concat(N'changefeed 77141: there is no capture "', @capture, N'" in this database');
+            set @message = concat(N'changefeed 77141: capture "', @capture, N'" not found in this database');
             throw 77141, @message, 1;
         end;
         exec <<schema>>.[check_version] @feed_id = @feed_id, @resource_version = @resource_version;

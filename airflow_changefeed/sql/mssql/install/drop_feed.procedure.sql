@@ -25,7 +25,7 @@ begin
             select @feed_id = f.feed_id, @name = f.name, @sequence = f.sequence_name from <<schema>>.[feeds] as f where f.name = @given;
         if @feed_id is null
         begin
-            set @message = concat(N'changefeed 77106: there is no feed "', left(@given, 300), N'" in this database');
+            set @message = concat(N'changefeed 77106: feed "', left(@given, 300), N'" not found in this database');
             throw 77106, @message, 1;
         end;
         if @@trancount = 0 exec <<schema>>.[note_schemas] @name = @name;
@@ -36,7 +36,7 @@ begin
         select @feed_id = f.feed_id, @sequence = f.sequence_name from <<schema>>.[feeds] as f where f.name = @name;
         if @feed_id is null
         begin
-            set @message = concat(N'changefeed 77106: there is no feed "', @name, N'" in this database any more');
+            set @message = concat(N'changefeed 77106: feed "', @name, N'" no longer exists in this database');
             throw 77106, @message, 1;
         end;
         exec <<schema>>.[check_version] @feed_id = @feed_id, @resource_version = @resource_version;

@@ -44,7 +44,7 @@ begin
         declare @events nvarchar(300), @event_schema nvarchar(128), @event_name nvarchar(128), @rows bigint, @feed_id int;
         if @object_id is null
         begin
-            set @message = concat(N'changefeed 71000: Could not find table "', left(@table, 300), N'" in this database, or you may not see it: name it with its schema');
+            set @message = concat(N'changefeed 71000: Could not find table "', left(@table, 300), N'" in this database, or you lack permission to see it; name it with its schema');
             throw 71000, @message, 0;
         end;
         select @table_schema = object_schema_name(@object_id), @table_name = object_name(@object_id);
@@ -68,7 +68,7 @@ begin
             throw 55000, N'changefeed 55000: @key_change must be new_only or delete_insert', 1;
         if isjson(isnull(@insert_columns, N'[]')) = 0 or isjson(isnull(@update_columns, N'[]')) = 0 or isjson(isnull(@delete_columns, N'[]')) = 0
             or isnull(isjson(@session_keys), 0) = 0
-            throw 55000, N'changefeed 55000: columns and @session_keys are given as JSON arrays, for example N''["id", "name"]''', 1;
+            throw 55000, N'changefeed 55000: columns and @session_keys must be JSON arrays, for example N''["id", "name"]''', 1;
 
         if @@trancount = 0 exec <<schema>>.[note_schemas] @name = @capture;
         begin transaction;
@@ -76,8 +76,8 @@ begin
         select @capture_id = c.capture_id, @is_enabled = c.is_enabled from <<schema>>.[captures] as c where c.name = @capture;
         if @capture_id is null and @resource_version is not null
         begin
-            set @message = concat(N'changefeed 77155: capture "', @capture, N'" is at resource version 0 (there is none of that name), not ', @resource_version,
-                N': nothing was changed. A version above the present one is of another database, or from before this one was restored. Read it again and decide anew');
+            set @message = concat(N'changefeed 77155: capture "', @capture, N'" is at resource version 0 (it does not exist), not ', @resource_version,
+                N': nothing was changed. A version above the current one comes from another database, or from before this database was restored. Read it again, then decide');
             throw 77155, @message, 1;
         end;
         if @capture_id is not null
@@ -101,8 +101,7 @@ begin
                 set @problem = N'with other columns or another shard';
             if @problem is not null
             begin
-                set @message = concat(N'changefeed 77140: capture "', @capture, N'" of this table is there already, ', @problem,
-                    N': choose another name, or disable it, export it to its end and drop its feed first');
+                set @message = concat(N'changefeed 77140: capture "', @capture, N'" of this table already exists, ', @problem, N'; choose another name, or disable it, export it to its end and drop its feed first');
                 throw 77140, @message, 1;
             end;
             if @no is not null and @is_enabled = 1
@@ -126,12 +125,12 @@ begin
         end
         else if object_id(@events) is not null
         begin
-            set @message = concat(N'changefeed 77140: there is a table "', @capture, N'" already, which is no capture: choose another name with @capture');
+            set @message = concat(N'changefeed 77140: table "', @capture, N'" already exists and is not a capture; choose another name with @capture');
             throw 77140, @message, 1;
         end
         else if schema_id(@event_schema) is null
         begin
-            set @message = concat(N'changefeed 77140: there is no schema "', @event_schema, N'" for the capture "', @capture, N'": make it, or choose another name with @capture');
+            set @message = concat(N'changefeed 77140: schema "', @event_schema, N'" of capture "', @capture, N'" not found; create it, or choose another name with @capture');
             throw 77140, @message, 1;
         end;
         exec <<schema>>.[check_captured]
@@ -197,7 +196,7 @@ begin
             exec <<schema>>.[set_capture_columns] @capture_id = @capture_id, @table_no = @no;
             exec <<schema>>.[create_capture_objects] @capture_id = @capture_id, @table_no = @no;
             insert into <<schema>>.[capture_gaps] (capture_id, table_no, reason, found_at, after_time)
-            select @capture_id, @no, N'the capture was disabled, and what changed meanwhile was not recorded', <<schema>>.[now](),
+            select @capture_id, @no, N'the capture was disabled, and changes made meanwhile were not recorded', <<schema>>.[now](),
                 -- It was sealed on meanwhile.
                 case when c.disabled_at < f.floor_time then c.disabled_at else f.floor_time end
             from <<schema>>.[feeds] as f

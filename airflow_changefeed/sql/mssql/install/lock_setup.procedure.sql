@@ -12,7 +12,7 @@ begin
         @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = @lock_timeout,
         @DbPrincipal = N'<<schema_text>>.locks';
     if @result = -999
-        throw 77109, N'changefeed 77109: you may not take the locks of changefeed: ask a DBA to make you a member of the role <<schema_text>>.locks', 1;
+        throw 77109, N'changefeed 77109: you may not acquire changefeed''s locks; ask a DBA to make you a member of the role <<schema_text>>.locks', 1;
     if @result < 0
-        throw 77101, N'changefeed 77101: another set-up or upgrade is going on in this database; retry when it has ended', 1;
+        throw 77101, N'changefeed 77101: another set-up or upgrade is running in this database; retry when it has finished', 1;
 end

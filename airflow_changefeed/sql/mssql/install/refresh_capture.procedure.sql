@@ -1,5 +1,5 @@
 -- Captures the present columns of a capture's tables, and makes its triggers anew. What is recorded already stays.
--- @capture: its name. @without: JSON array of columns to capture no longer, so that they may be dropped or given another type.
+-- @capture: its name. @without: JSON array of columns to stop capturing, so that they can be dropped or altered.
 -- @resource_version: as it was seen; null takes it however it is.
 -- errors: 55000 @without is no JSON array, or names no column of the capture. 77141 there is no such capture. 77143 a column's
 --     type does not fit what was recorded; nothing was changed. 77140. 77155 it is at another @resource_version
@@ -20,7 +20,7 @@ begin
         declare @id int, @no smallint, @last smallint, @object_id int, @message nvarchar(2048), @is_enabled bit;
         declare @columns nvarchar(max), @found nvarchar(max), @feed_id int;
         if isnull(isjson(@without), 0) = 0
-            throw 55000, N'changefeed 55000: @without is given as a JSON array, for example N''["name"]''', 1;
+            throw 55000, N'changefeed 55000: @without must be a JSON array, for example N''["name"]''', 1;
         if @@trancount = 0 exec <<schema>>.[note_schemas] @name = @capture;
         begin transaction;
         exec <<schema>>.[lock_setup];
@@ -29,13 +29,13 @@ begin
         where c.name = @capture;
         if @id is null
         begin
-            set @message = concat(N'changefeed 77141: there is no capture "', @capture, N'" in this database');
+            set @message = concat(N'changefeed 77141: capture "', @capture, N'" not found in this database');
             throw 77141, @message, 1;
         end;
         exec <<schema>>.[check_version] @feed_id = @feed_id, @resource_version = @resource_version;
         if @is_enabled = 0
         begin
-            set @message = concat(N'changefeed 77140: capture "', @capture, N'" is disabled; enable it, which takes the present columns, too');
+            set @message = concat(N'changefeed 77140: capture "', @capture, N'" is disabled; enable it, which also captures the current columns');
             throw 77140, @message, 1;
         end;
         select @found = string_agg(convert(nvarchar(max), j.value), N', ') from openjson(@without) as j
@@ -53,7 +53,7 @@ begin
             select @object_id = t.object_id from <<schema>>.[capture_tables] as t where t.capture_id = @id and t.table_no = @no;
             if object_name(@object_id) is null
             begin
-                set @message = concat(N'changefeed 77143: a table of capture "', @capture, N'" is gone: disable the capture');
+                set @message = concat(N'changefeed 77143: a table of capture "', @capture, N'" is missing; disable the capture');
                 throw 77143, @message, 1;
             end;
             exec <<schema>>.[set_capture_columns] @capture_id = @id, @table_no = @no, @without = @without;

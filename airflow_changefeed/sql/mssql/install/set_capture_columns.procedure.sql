@@ -62,8 +62,8 @@ begin
             exec sys.sp_executesql @sql;
         end try
         begin catch
-            set @message = concat(N'changefeed 77143: column "', @column, N'" of table "', @table, N'" is ', @definition, N', which the capture''s table cannot take',
-                case when @present is not null then concat(N' for what was recorded as ', @present) end, N': ', left(error_message(), 500), N'. Export and purge the feed first, or disable the capture and enable one of another name');
+            set @message = concat(N'changefeed 77143: column "', @column, N'" of table "', @table, N'" is ', @definition, N', which the capture''s table cannot store',
+                case when @present is not null then concat(N' for what was recorded as ', @present) end, N': ', left(error_message(), 500), N'. Export and purge the feed first, or disable the capture and enable one with another name');
             throw 77143, @message, 1;
         end catch;
         update @wanted set is_done = 1 where place = @place;

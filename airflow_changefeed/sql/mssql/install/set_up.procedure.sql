@@ -26,7 +26,7 @@ begin
             throw 55000, N'changefeed 55000: please pass *either* @outbox=1 *or* @blocking=1 (@serialize_writers=1)', 1;
         if @object_id is null
         begin
-            set @message = concat(N'changefeed 71000: Could not find table "', left(@table_name, 300), N'" in this database, or you may not see it: name it with its schema');
+            set @message = concat(N'changefeed 71000: Could not find table "', left(@table_name, 300), N'" in this database, or you lack permission to see it; name it with its schema');
             throw 71000, @message, 0;
         end;
         if @shard_key_type not in (N'int', N'bigint', N'smallint', N'tinyint', N'uniqueidentifier')
@@ -52,13 +52,13 @@ begin
         set @state = object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'state:', @name))));
         if @feed_id is null and @state is null and @must_exist = 1
         begin
-            set @message = concat(N'changefeed 77106: there is no feed "', @name, N'" in this database; make it with setup_feed');
+            set @message = concat(N'changefeed 77106: feed "', @name, N'" not found in this database; create it with setup_feed');
             throw 77106, @message, 1;
         end;
         if @feed_id is null and @resource_version is not null
         begin
-            set @message = concat(N'changefeed 77155: feed "', @name, N'" is at resource version 0 (there is none of that name), not ', @resource_version,
-                N': nothing was changed. A version above the present one is of another database, or from before this one was restored. Read it again and decide anew');
+            set @message = concat(N'changefeed 77155: feed "', @name, N'" is at resource version 0 (it does not exist), not ', @resource_version,
+                N': nothing was changed. A version above the current one comes from another database, or from before this database was restored. Read it again, then decide');
             throw 77155, @message, 1;
         end;
         if @is_known = 1 exec <<schema>>.[check_version] @feed_id = @feed_id, @resource_version = @resource_version;
@@ -75,7 +75,7 @@ begin
                 if (object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'outbox:', @name)))) is null and @kind = 'outbox')
                     or (object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'outbox:', @name)))) is not null and @kind = 'serialized')
                 begin
-                    set @message = concat(N'changefeed 77111: feed "', @name, N'" exists already in the other mode; drop it first, which forgets its order');
+                    set @message = concat(N'changefeed 77111: feed "', @name, N'" already exists in the other mode; drop it first, which discards its order');
                     throw 77111, @message, 1;
                 end;
             end;

@@ -61,7 +61,7 @@ begin
     -- As many reasons as a message holds, each with a share of it.
     select @message = string_agg(convert(nvarchar(max), concat(N'"', f.name, N'": ', left(f.reason, 1600 / @failed))), N'; ') within group (order by f.name)
     from @found as f where f.reason is not null;
-    set @message = concat(N'changefeed 77117: ', @failed, N' of ', @all, N' feeds could not be upgraded, and are refused until they are: ',
-        left(@message, 1700), N'. The others are upgraded. Mend each, then run the install script again, or upgrade_feed');
+    set @message = concat(N'changefeed 77117: ', @failed, N' of ', @all, N' feeds could not be upgraded, and are refused until upgraded: ',
+        left(@message, 1700), N'. The others are upgraded. Fix each problem, then run the install script again, or upgrade_feed');
     throw 77117, @message, 1;
 end

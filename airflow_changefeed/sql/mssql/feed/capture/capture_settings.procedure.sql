@@ -30,5 +30,5 @@ begin
         and exists (
             select 1 from sys.triggers as t
             where t.parent_class = 1 and t.is_disabled = 0 and not exists (select 1 from <<schema>>.[capture_triggers] as k where k.trigger_id = t.object_id))
-        set @reason = N'the server''s option "nested triggers" is off: what other triggers change is not recorded';
+        set @reason = N'the server''s option "nested triggers" is off: changes by other triggers are not recorded';
 end

@@ -37,8 +37,8 @@ begin
                     select @busy = concat(t.table_schema, N'.', t.table_name)
                     from <<schema>>.[capture_tables] as t where t.capture_id = @id and t.table_no = @no;
                 else if @rows <> @expected
-                    set @reason = concat(N'its rows do not agree with what was recorded: it has ', @rows, N' rows, and should have ', @expected,
-                        N'. They came or went without the triggers: by truncate, a bulk load without fire_triggers, a partition that was switched, or while a trigger was off');
+                    set @reason = concat(N'its rows do not agree with what was recorded: it has ', @rows, N' rows, but should have ', @expected,
+                        N'. Rows came or went without firing the triggers: by truncate, a bulk load without fire_triggers, a partition switch, or while a trigger was disabled');
             end;
             if @reason is not null and not exists (
                 select 1 from <<schema>>.[capture_gaps] as g
@@ -66,15 +66,13 @@ begin
         where g.capture_id = @id and g.resolved_at is null;
         if @reason is not null
         begin
-            set @message = concat(N'changefeed 77142: feed "<<name_text>>": changes passed its capture unseen, or may have: ', left(@reason, 1400),
-                N'. No window from there on is complete, so nothing is sealed. Look at them (airflow changefeed capture gaps), then resolve them (capture resolve; its resync records the rows there are now)');
+            set @message = concat(N'changefeed 77142: feed "<<name_text>>": changes may not have been recorded: ', left(@reason, 1400),
+                N'. Later windows may be incomplete, so nothing is sealed. Check the gaps (airflow changefeed capture gaps), then resolve them (capture resolve; its resync records the current rows)');
             throw 77142, @message, 1;
         end;
         if @busy is not null
         begin
-            set @message = concat(N'changefeed 77101: feed "<<name_text>>" was not sealed: table ', @busy, N' has other rows than were recorded, and a statement that ',
-                N'changes it is running, so nobody can tell whether changes passed its capture unseen. Retry when it has ended. ',
-                N'With read_committed_snapshot on, the database could tell at once');
+            set @message = concat(N'changefeed 77101: feed "<<name_text>>" was not sealed: table ', @busy, N' does not match its recorded changes, but a statement that ', N'changes it is running, so the check is inconclusive. Retry when it has ended. ', N'With read_committed_snapshot on, the check would not have to wait');
             throw 77101, @message, 1;
         end;
     end try

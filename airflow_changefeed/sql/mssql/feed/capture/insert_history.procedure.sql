@@ -10,5 +10,5 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    throw 77120, N'changefeed 77120: feed "<<name_text>>" is a capture, whose events come of its triggers alone: make a feed over a table of your own for history', 1;
+    throw 77120, N'changefeed 77120: feed "<<name_text>>" is a capture, whose events come only from its triggers; for history, set up a feed over a table of your own', 1;
 end

@@ -117,7 +117,7 @@ begin
         if @@rowcount <> @rows
         begin
             set @message = concat(N'changefeed 77142: feed "<<name_text>>" shard ', <<schema>>.[shard_text](@shard_id),
-                N': events that were captured are gone from its table, so they cannot be ordered. Put them back, or drop the feed and enable the capture anew');
+                N': captured events were deleted from its table, so they cannot be ordered. Restore them, or drop the feed and enable the capture again');
             throw 77142, @message, 1;
         end;
 
@@ -127,7 +127,7 @@ begin
         inner loop join <<schema>>.[outbox:<<name>>] as o with (rowlock, readpast, readcommittedlock, forceseek)
             on o.shard_id = @shard_id and o.order_sequence = p.order_sequence;
         if @@rowcount <> @statements
-            throw 77145, N'changefeed 77145: feed "<<name_text>>": rows that were ordered did not leave the outbox, so nothing was ordered. Look for what else changes the outbox, and retry', 1;
+            throw 77145, N'changefeed 77145: feed "<<name_text>>": rows that were ordered did not leave the outbox, so nothing was ordered. Check what else changes the outbox, and retry', 1;
     end try
     begin catch
         if @@trancount > 0 rollback;

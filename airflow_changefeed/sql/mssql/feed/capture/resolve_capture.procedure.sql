@@ -26,7 +26,7 @@ begin
         if @@trancount > 0
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (resolve_capture)', 0;
         if isnull(@note, N'') = N'' or isnull(@by, N'') = N''
-            throw 77108, N'changefeed 77108: feed "<<name_text>>": @note and @by are missing: say who resolves the gaps and what was done about them', 1;
+            throw 77108, N'changefeed 77108: feed "<<name_text>>": @note and @by are required: who resolves the gaps, and what was done about them', 1;
         exec <<schema>>.[note_schemas] @name = N'<<name_text>>';
         begin transaction;
         -- Who enables, refreshes or disables it takes this lock, too.
@@ -36,7 +36,7 @@ begin
         exec <<schema>>.[check_version] @feed_id = <<feed_id>>, @resource_version = @resource_version;
         select @id = c.capture_id, @is_enabled = c.is_enabled from <<schema>>.[captures] as c where c.name = N'<<name_text>>';
         if @resync = 1 and @is_enabled = 0
-            throw 77143, N'changefeed 77143: feed "<<name_text>>": its capture is disabled, so its rows cannot be recorded: enable it with @snapshot = 1, or resolve without @resync', 1;
+            throw 77143, N'changefeed 77143: feed "<<name_text>>": its capture is disabled, so its rows cannot be recorded; enable it with @snapshot = 1, or resolve without @resync', 1;
         insert into @tables (table_no)
         select distinct g.table_no from <<schema>>.[capture_gaps] as g where g.capture_id = @id and g.resolved_at is null and @is_enabled = 1;
         -- Nothing is open, but all is to be recorded anew.
@@ -54,8 +54,7 @@ begin
             exec <<schema>>.[capture_settings:<<name>>] @table_no = @no, @reason = @reason output;
             if @reason is not null
             begin
-                set @message = concat(N'changefeed 77143: feed "<<name_text>>": the gap cannot be resolved while it goes on: ', @reason,
-                    N'. Make the triggers anew with refresh_capture, or disable the capture');
+                set @message = concat(N'changefeed 77143: feed "<<name_text>>": the gap cannot be resolved while its cause persists: ', @reason, N'. Recreate the triggers with refresh_capture, or disable the capture');
                 throw 77143, @message, 1;
             end;
             exec <<schema>>.[capture_table:<<name>>] @table_no = @no, @what = 'counted', @rows = @rows output;

@@ -27,7 +27,7 @@ begin
         if @@trancount > 0
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (insert_history)', 0;
         if object_id(N'tempdb..#history') is null
-            throw 77107, N'changefeed 77107: feed "<<name_text>>": make the table #history first: changefeed_place int not null, changefeed_time datetime2(3) not null, and the key columns', 1;
+            throw 77107, N'changefeed 77107: feed "<<name_text>>": create the table #history first: changefeed_place int not null, changefeed_time datetime2(3) not null, and the key columns', 1;
         begin try
             exec sys.sp_executesql N'declare @rows int; select @rows = count(*) from (select h.changefeed_place, h.changefeed_time<<history_columns_in_text>> from #history as h) as s;';
         end try
@@ -45,11 +45,11 @@ begin
         select @rows = count_big(*), @latest = max(h.changefeed_time), @earliest = min(h.changefeed_time) from #history as h;
         if @rows = 0 set @problems = concat(@problems, N'; there are no events');
         if @latest >= @floor
-            set @problems = concat(@problems, N'; ', convert(varchar(23), @latest, 126), N'Z is not below the seal (',
+            set @problems = concat(@problems, N'; ', convert(varchar(23), @latest, 126), N'Z is not before the seal (',
                 case when @floor > '1970-01-01' then convert(varchar(23), @floor, 126) + 'Z' else 'never' end,
-                N'), so readers at the head would miss it: put it into the outbox, or seal first');
+                N'), so readers at the head would miss it; insert it into the outbox, or seal first');
         if <<schema>>.[floor_ulid](@earliest) <= @purged and @purged > 0x00000000000000000000000000000000
-            set @problems = concat(@problems, N'; events up to ', <<schema>>.[ulid_text](@purged), N' are purged');
+            set @problems = concat(@problems, N'; events up to ', <<schema>>.[ulid_text](@purged), N' were purged');
         if exists (select 1 from #history as h group by <<history_keys>> having count(*) > 1)
             set @problems = concat(@problems, N'; a key occurs twice');
         select @found = count_big(*) from #history as h
@@ -61,11 +61,11 @@ begin
         select @found = count_big(*) from #history as h
         where not exists (select 1 from <<table>> as t where <<history_is_table>>);
         if @found > 0
-            set @problems = concat(@problems, N'; ', @found, N' of the keys have no row in the event table: insert the rows first');
+            set @problems = concat(@problems, N'; ', @found, N' of the keys have no row in the event table; insert the rows first');
         if @problems <> N''
         begin
             set @message = concat(
-                N'changefeed 77120: feed "<<name_text>>" shard ', <<schema>>.[shard_text](@shard_id), N' takes no such history: ',
+                N'changefeed 77120: feed "<<name_text>>" shard ', <<schema>>.[shard_text](@shard_id), N' cannot take this history: ',
                 substring(@problems, 3, 1500));
             throw 77120, @message, 1;
         end;

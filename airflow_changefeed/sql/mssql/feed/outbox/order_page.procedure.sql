@@ -83,7 +83,7 @@ begin
         inner loop join <<schema>>.[outbox:<<name>>] as o with (rowlock, readpast, readcommittedlock, forceseek)
             on o.shard_id = @shard_id and o.order_sequence = p.order_sequence;
         if @@rowcount <> @count
-            throw 77145, N'changefeed 77145: feed "<<name_text>>": rows that were ordered did not leave the outbox, so nothing was ordered. Look for what else changes the outbox, and retry', 1;
+            throw 77145, N'changefeed 77145: feed "<<name_text>>": rows that were ordered did not leave the outbox, so nothing was ordered. Check what else changes the outbox, and retry', 1;
     end try
     begin catch
         if @@trancount > 0 rollback;

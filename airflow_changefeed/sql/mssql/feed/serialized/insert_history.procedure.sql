@@ -10,5 +10,5 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    throw 77120, N'changefeed 77120: feed "<<name_text>>" takes no such history: its writers keep the ULID in their own table: write the rows there with ULIDs of their time', 1;
+    throw 77120, N'changefeed 77120: feed "<<name_text>>" cannot take this history: its writers keep the ULID in their own table; insert the rows there, with ULIDs of their time', 1;
 end
