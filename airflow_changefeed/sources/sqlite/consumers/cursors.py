@@ -168,7 +168,7 @@ class SqliteCursors:
             now = self.database.now()
             for move in moves:
                 row = known_row(known, consumer, feed, move.shard)
-                # The lease first: who lost it may try again, whatever the new holder has moved meanwhile.
+                # The lease first: its loser may retry, whatever the new holder has moved meanwhile.
                 check_lease(row, move.fencing_token, now)
                 check_version(row, move.expected_version)
                 furthest = move.frontier.ahead[-1].upto if move.frontier.ahead else move.frontier.upto

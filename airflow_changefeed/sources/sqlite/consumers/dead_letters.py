@@ -73,7 +73,7 @@ class SqliteDeadLetters:
         """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
             open_dead_letter(connection, number)
-            # The log, which they are counted by, may have been purged meanwhile.
+            # The log from which they are counted may have been purged meanwhile.
             connection.execute(
                 "update \"changefeed.dead_letter\" set state = 'parked', attempts = max(?, attempts + 1), "
                 "reason = ? where number = ?",

@@ -203,7 +203,7 @@ class SqliteLeases(SqliteConsumers):
 
 
 def _is_held(row: CursorRow, holder: str, now: datetime) -> bool:
-    """Whether a shard is somebody else's, who has not run out."""
+    """Whether a shard belongs to another user, who has not run out."""
     return (
         row.lease_holder not in (None, holder) and row.lease_expires is not None and row.lease_expires > now
     )

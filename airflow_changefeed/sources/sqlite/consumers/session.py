@@ -204,7 +204,7 @@ class SqliteConsumerSession:
     def _fenced(self, connection: sqlite3.Connection, step: Consumption) -> CursorRow:
         """Return the row if it is the caller's to move: the newest grant, and as it was last seen."""
         row = self._row(connection, step)
-        # The lease first: who lost it may try again, whatever the new holder has moved meanwhile.
+        # The lease first: its loser may retry, whatever the new holder has moved meanwhile.
         if row.fencing_token != step.fencing_token or row.lease_holder is None:
             raise LeaseLostError(
                 f"lease {step.fencing_token} on consumer {self._consumer!r}, feed {self._feed!r}, shard "

@@ -237,7 +237,8 @@ class SqliteControl:
             bound = _purge_bound(connection, load_feed(connection, tables.info.name), shard, wanted)
             if dry_run:
                 return Purged(shard, _count_upto(connection, tables, value, bound), bound)
-            # Stored before rows go, so that no reader takes a half-empty range for a whole one (R12).
+            # Stored before rows are deleted, so that no reader mistakes a partly deleted range for a complete
+            # one (R12).
             connection.execute(
                 f"update {tables.state} set purged_upto = ? where shard_id = ? and purged_upto < ?",
                 (bound.bytes, value, bound.bytes),

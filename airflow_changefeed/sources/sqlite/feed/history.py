@@ -73,7 +73,7 @@ def _insert(
             f"insert into {tables.feed} (shard_id, ulid, {keys}) values ({marks})", (value, ulid.bytes, *key)
         )
         given.append(ulid)
-    # A shard that history is the first to use must be known, with its clock at the feed's floor (R7).
+    # A shard first used by history must get a state row, with its high-water time at the feed's floor (R7).
     connection.execute(
         f"insert into {tables.state} (shard_id, time_ms, ulid) values (?, ?, zeroblob(16)) "
         "on conflict do nothing",

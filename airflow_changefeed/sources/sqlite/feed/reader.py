@@ -159,7 +159,7 @@ class SqliteReader:
                 if border is None:  # fewer than somebody has counted
                     break
                 ends.append(Ulid.of_bytes(border[0]))
-        # The last part ends where the range does, though its last event may stand before.
+        # The last part ends where the range does, even if its last event is earlier.
         ends.append(range_.upto)
         last = len(ends) - 2
         return [

@@ -1,16 +1,17 @@
--- Records inserted rows for capture <<name_shown>>, in the writer's transaction. Made by changefeed; changes are lost.
+-- Records inserted rows for capture <<name_shown>>, in the writer's transaction. Created by changefeed; do not edit, changes are
+-- overwritten.
 create trigger <<trigger_schema>>.[capture_insert.<<table_no>>:<<name>>] on <<table>> after insert
 as
 begin
     set nocount on;
-    -- A limit of the writer's would cut what is recorded.
+    -- The writer's rowcount limit would truncate what is recorded.
     set rowcount 0;
-    -- A merge fires this also where it inserted nothing.
+    -- A merge also fires this trigger if it inserted nothing.
     if not exists (select 1 from inserted) return;
     declare @tid bigint = current_transaction_id(), @at datetime2(3) = dateadd(microsecond, -500, sysutcdatetime());
     declare @statement bigint = next value for <<sequence>>, @rows int, @session nvarchar(max), @trace nvarchar(512);
     <<session>>
-    -- A plan that was made for one row has memory to sort one: thousands would go through tempdb.
+    -- A plan compiled for one row has memory to sort one row; thousands would spill to tempdb.
     if (select count(*) from (select top (201) 1 as n from inserted) as s) <= 200
     begin
 <<insert_rows>>;
@@ -30,7 +31,7 @@ begin
         insert into <<outbox>> (
             shard_id, order_sequence, time_hint, changefeed_tid, changefeed_first, changefeed_rows, changefeed_table, changefeed_balance)
         select e.changefeed_shard, @statement, @at, @tid, min(e.changefeed_row), count(*), <<table_no>>, count(*)
-        -- Its own rows: a serializable writer would lock the end of the table besides, and every other writer with it.
+        -- Reads only its own rows: a serializable writer would otherwise lock the end of the table, and so block every other writer.
         from <<events>> as e with (readcommittedlock)
         where e.changefeed_statement = @statement
         group by e.changefeed_shard;

@@ -1,11 +1,11 @@
 -- The rows of a captured table.
--- @how: catalog: the server's own number, which counts open transactions, too. locked: the same, behind a lock against writers that
---     lasts until the caller's transaction ends. counted: counts behind such a lock. dirty: counts, open transactions, too.
---     committed, versions: counts what is committed, and in the same statement, so at the same moment, what was recorded
---     (@gained); committed where the database has read_committed_snapshot, versions where it has allow_snapshot_isolation.
--- Locks: catalog none, dirty only those against changes of the table's definition, committed and versions neither: rows are read
---     as they were when the statement began. locked and counted S of the whole table, which waits for every open transaction
---     that changed it, and behind which writers wait meanwhile; counted two seconds at most, locked the session's lock_timeout.
+-- @how: catalog: the server's row count, which includes open transactions. locked: the same, under a lock against writers until the
+--     caller's transaction ends. counted: counts under such a lock. dirty: counts, including open transactions. committed, versions: counts
+--     what is committed and, in the same statement and so at the same moment, what was recorded (@gained); committed for a database with
+--     read_committed_snapshot, versions with allow_snapshot_isolation.
+-- Locks: catalog none, dirty only schema stability, likewise committed and versions, which read rows as of the start of the statement.
+-- locked and counted take S on the whole table: this waits for every open transaction that changed it, and writers queue behind it; counted
+-- waits at most two seconds, locked the session's lock_timeout.
 -- errors: 1222 locked, counted: an open transaction has changed the table; transient
 -- permission: internal
 create procedure <<schema>>.[capture_rows.<<table_no>>:<<name>>] (

@@ -1,5 +1,5 @@
--- Records the rows that a captured table has now, in the caller's transaction, which has locked the table against writers.
--- @is_reset: 1 records before that all rows recorded until now are forgotten, in every shard there is.
+-- Records the current rows of a captured table, in the caller's transaction, which has locked the table against writers.
+-- @is_reset: 1 first records a reset, which discards all rows recorded so far, in every shard.
 -- permission: internal
 create procedure <<schema>>.[capture_snapshot.<<table_no>>:<<name>>] (@is_reset bit)
 as
@@ -39,7 +39,7 @@ begin
         @tid, @at<<snapshot_values>>
     from <<table>> as i
     cross apply (select convert(<<shard_type>>, <<shard>>) as changefeed_shard from (select <<new_keys>>) as s) as a;
-    -- The table had these rows when its base was taken: they are no gain.
+    -- The base count already includes these rows, so they do not change the balance.
     insert into <<outbox>> (
         shard_id, order_sequence, time_hint, changefeed_tid, changefeed_first, changefeed_rows, changefeed_table, changefeed_balance)
     select e.changefeed_shard, @statement, @at, @tid, min(e.changefeed_row), count(*), <<table_no>>, 0

@@ -1,5 +1,5 @@
--- Calls what belongs to one table of a capture; by name, so that rights go on through the owner.
--- @what: snapshot records its rows after a reset; else @how of capture_rows.N:T. @rows, @gained: what that gives.
+-- Calls the procedures of one table of a capture; by name, to keep the ownership chain.
+-- @what: snapshot records its rows after a reset; otherwise @how of capture_rows.N:T. @rows, @gained: its output.
 -- permission: internal
 create procedure <<schema>>.[capture_table:<<name>>] (
     @table_no smallint,

@@ -1,18 +1,18 @@
--- Records updated rows, old and new, for capture <<name_shown>>, in the writer's transaction. Made by changefeed; changes are
--- lost. Rows are paired by their primary key. What is recorded of a row whose key was not among the changed ones before:
--- the new row alone, or, for delete_insert, the old key as deleted and the new one as inserted.
+-- Records updated rows, old and new, for capture <<name_shown>>, in the writer's transaction. Created by changefeed; do not edit, changes
+-- are overwritten. Rows are paired by primary key. For a row whose key changed, records the new row only, or, with delete_insert, the old
+-- key as deleted and the new one as inserted.
 create trigger <<trigger_schema>>.[capture_update.<<table_no>>:<<name>>] on <<table>> after update
 as
 begin
     set nocount on;
-    -- A limit of the writer's would cut what is recorded.
+    -- The writer's rowcount limit would truncate what is recorded.
     set rowcount 0;
-    -- A merge fires this also where it updated nothing.
+    -- A merge also fires this trigger if it updated nothing.
     if not exists (select 1 from inserted) return;
     declare @tid bigint = current_transaction_id(), @at datetime2(3) = dateadd(microsecond, -500, sysutcdatetime());
     declare @statement bigint = next value for <<sequence>>, @rows int, @recorded int, @session nvarchar(max), @trace nvarchar(512);
     <<session>>
-    -- A plan that was made for one row would pair many by looking through all of them for each.
+    -- A plan compiled for one row would pair many rows by scanning all of them for each.
     if (select count(*) from (select top (201) 1 as n from inserted) as s) <= 200
     begin
 <<update_pairs>>;
@@ -25,7 +25,7 @@ begin
         set @recorded = @@rowcount;
     end;
     if @recorded = 0 return;
-    -- Its own rows: a serializable writer would lock the end of the table besides, and every other writer with it.
+    -- Reads only its own rows: a serializable writer would otherwise lock the end of the table, and so block every other writer.
     if <<is_one_shard>> = 1 and <<is_paired>> = 1
     begin
         select top (1) @rows = e.changefeed_row

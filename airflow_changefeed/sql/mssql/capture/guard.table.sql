@@ -1,5 +1,5 @@
--- Stays empty. Its foreign key makes the server refuse to truncate the captured table or to switch its partitions out, which
--- would pass the triggers unseen.
+-- Stays empty. Its foreign key makes the server refuse to truncate the captured table or to switch its partitions out, which would bypass
+-- the triggers.
 create table <<schema>>.[guard.<<table_no>>:<<name>>] (
     <<key_definitions>>,
     constraint [pk:guard.<<table_no>>:<<name>>] primary key (<<keys>>),

@@ -2,8 +2,8 @@
         changefeed_statement, changefeed_row, changefeed_image, changefeed_shard, changefeed_table, changefeed_op,
         changefeed_tid, changefeed_at, changefeed_session, changefeed_trace<<update_stored>>)
     select
-        -- Keys are unique: both images of a pair have its number. No derived table lists all columns: with a thousand of them
-        -- it would take many minutes to compile.
+        -- Keys are unique, so both images of a pair get the same number. No derived table lists all columns: with a thousand of them it
+        -- would take many minutes to compile.
         @statement, dense_rank() over (order by <<pair_order>>), v.changefeed_image,
         isnull(a.changefeed_shard, b.changefeed_shard), <<table_no>>, <<pair_op>>,
         @tid, @at, @session, @trace<<image_values>>
@@ -21,5 +21,5 @@
             <<keep_unchanged>> = 1
             or i.<<first_key>> is null
             or d.<<first_key>> is null
-            -- By bytes and lengths, null for null: collations and blanks hide no change.
+            -- Compares bytes and lengths, with null equal to null: collations and trailing blanks hide no change.
             or exists (select <<new_bytes>> except select <<old_bytes>>))

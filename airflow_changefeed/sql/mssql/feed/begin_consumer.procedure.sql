@@ -1,7 +1,8 @@
--- Makes sure that a consumer has a row for a shard. One that exists keeps its place, except that a row which has completed
--- nothing yet may begin earlier. What it does is in the history. May run in the caller's transaction.
--- @after: where the consumer begins, exclusive. @by, @why: who begins it and why, for people to read.
--- errors: 77105 @after lies beyond the shard's high-water time. 77135 the consumer is somebody else's. 77153 it is one of events
+-- Ensures that a consumer has a row for a shard. An existing row keeps its position, except that one which has completed nothing yet may
+-- begin earlier. The change is recorded in the history. May run in the caller's transaction.
+-- @after: exclusive; where the consumer begins. @by, @why: who and why, as free text.
+-- errors: 77105 @after is beyond the shard's high-water time. 77135 the consumer belongs to another user. 77153 the consumer is not an
+--     export
 -- permission: readers
 create procedure <<schema>>.[begin_consumer:<<name>>] (
     @consumer nvarchar(128),
@@ -19,7 +20,7 @@ begin
         declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id), @time datetime2(3), @found int, @owner nvarchar(128), @message nvarchar(2048);
         declare @before binary(16), @version bigint, @count int, @now datetime2(3);
         if @is_own = 1 begin transaction;
-        -- A purge takes this lock too: it sees this consumer, or is seen by its first read.
+        -- A purge takes this lock too: it sees this consumer, or the consumer's first read sees the purge.
         select @time = s.time from <<schema>>.[state:<<name>>] as s with (updlock, rowlock) where s.shard_id = @shard_id;
         exec <<schema>>.[check_beyond:<<name>>] @shard_id = @shard_id, @cursor = @after;
         exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
@@ -33,7 +34,7 @@ begin
         end;
         select @found = count(*), @before = max(c.ulid), @version = max(c.resource_version) from <<schema>>.[consumers] as c with (updlock, holdlock, rowlock)
         where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = @shard;
-        -- A further shard is that of whoever began the first, also when an operator begins it.
+        -- A further shard gets the owner of the first one, even when an operator adds it.
         select top (1) @owner = c.owner from <<schema>>.[consumers] as c
         where c.feed_id = <<feed_id>> and c.consumer = @consumer
         order by c.shard;

@@ -1,9 +1,8 @@
--- Gives a consumer of events other settings; a running one goes on with those it began with until it is started again. Settings
--- as they are change nothing.
--- @settings: as of create_consumer. @resource_version: of the settings that were seen; null takes them however they are.
--- result: as of consumer_settings, of this one.
--- errors: 77108 @settings. 77135 it is somebody else's. 77151 no such consumer. 77155 it is at another @resource_version; nothing was
---     changed
+-- Changes a consumer's settings; a running process keeps the old ones until it is restarted. Unchanged settings do nothing.
+-- @settings: as for create_consumer. @resource_version: expected version of the settings; null skips the check.
+-- result: as consumer_settings, for this consumer.
+-- errors: 77108 @settings. 77135 it belongs to another user. 77151 no such consumer. 77155 it is at another @resource_version; nothing
+--     was changed
 -- permission: readers
 create procedure <<schema>>.[change_consumer:<<name>>] (
     @consumer nvarchar(128),

@@ -1,4 +1,4 @@
--- Raises an error for a cursor that the shard's high-water time has not reached.
+-- Throws for a cursor beyond the shard's high-water time.
 -- errors: 77105
 -- permission: internal
 create procedure <<schema>>.[check_beyond:<<name>>] (

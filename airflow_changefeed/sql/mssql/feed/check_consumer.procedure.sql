@@ -1,4 +1,4 @@
--- Raises an error when a consumer has no row for a shard, or is not the caller's. Keeps the row locked.
+-- Throws if a consumer has no row for a shard, or does not belong to the caller. Keeps the row locked.
 -- errors: 77131, 77135
 -- permission: internal
 create procedure <<schema>>.[check_consumer:<<name>>] (
@@ -10,7 +10,7 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     declare @message nvarchar(2048), @version bigint, @owner nvarchar(128);
-    -- Locked by an update that changes nothing, and then read: what is read is what the last one to have it committed.
+    -- Locked by an update that changes nothing, then read: this reads what the last holder of the lock committed.
     update <<schema>>.[consumers] set resource_version = resource_version
     where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard;
     select @version = c.resource_version, @owner = c.owner from <<schema>>.[consumers] as c
@@ -21,6 +21,6 @@ begin
             N'changefeed 77131: consumer "', @consumer, N'" has no cursor for shard ', @shard, N' of feed "<<name_text>>"; create it first (begin_consumer)');
         throw 77131, @message, 1;
     end;
-    -- Another row is looked at only to refuse: whoever moves that one may wait for this one.
+    -- Another row is read only to refuse: its mover may be waiting for this one.
     if <<schema>>.[owns_consumer](@owner, N'<<name_text>>') = 0 exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
 end

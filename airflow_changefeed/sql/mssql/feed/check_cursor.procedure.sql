@@ -1,5 +1,5 @@
--- Raises an error when nothing can be read after a cursor.
--- errors: 77104 events after it are purged. 77105 it lies beyond the shard's high-water time
+-- Throws if reading cannot start after a cursor.
+-- errors: 77104 events after it were purged. 77105 it is beyond the shard's high-water time
 -- permission: internal
 create procedure <<schema>>.[check_cursor:<<name>>] (
     @shard_id <<shard_type>>,

@@ -1,4 +1,4 @@
--- Raises an error when the caller may not change a consumer.
+-- Throws if the caller may not change a consumer.
 -- errors: 77135
 -- permission: internal
 create procedure <<schema>>.[check_owner:<<name>>] (@consumer nvarchar(128))
@@ -7,7 +7,7 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     declare @message nvarchar(2048), @owner nvarchar(128);
-    -- Of a consumer of events its settings, as its rows are locked by whoever consumes; one of an export has none.
+    -- Checks a consumer's settings, because its rows are locked while it consumes; an export has no settings.
     select @owner = s.owner from <<schema>>.[consumer_settings] as s where s.feed_id = <<feed_id>> and s.consumer = @consumer;
     if @owner is null
         select top (1) @owner = c.owner from <<schema>>.[consumers] as c

@@ -1,4 +1,4 @@
--- Raises an error when events after a place were purged.
+-- Throws if events after a position were purged.
 -- errors: 77104
 -- permission: internal
 create procedure <<schema>>.[check_purged:<<name>>] (

@@ -1,5 +1,4 @@
--- Raises an error when there is no such consumer of events, or it is not the caller's. Keeps its settings locked, so that those
--- who change its leases do it one after the other.
+-- Throws if the consumer does not exist or does not belong to the caller. Keeps its settings locked, to serialize changes of its leases.
 -- errors: 77135, 77151
 -- permission: internal
 create procedure <<schema>>.[check_settings:<<name>>] (@consumer nvarchar(128))

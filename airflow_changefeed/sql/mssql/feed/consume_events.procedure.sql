@@ -1,5 +1,5 @@
--- Takes a step of a consumer of events: moves its cursor in a shard under its lease, as the last statement of the transaction
--- that does the work, so that both commit or neither does. Outside of any transaction it is one of its own.
+-- Moves a consumer's cursor in a shard under its lease, as the last statement of the transaction that does the work, so that both commit or
+-- neither does. Outside a transaction it runs in its own.
 --
 -- A consumer in T-SQL: create_consumer once, with its shards; take_lease with @fencing_token and @cursor output; read_feed after
 -- the cursor into #read; then
@@ -7,18 +7,19 @@
 --     -- the work, for the events in #read
 --     exec changefeed.[consume_events:T] @consumer = N'me', @shard_id = 0, @upto = @last, @fencing_token = @token, @seconds = 60;
 --     commit;
--- An error of it has rolled back the work, too. Its own commit and rollback the work leaves alone; nested pairs of begin and
--- commit, and savepoints, are fine.
+-- An error of this procedure also rolls back the work. The work must not commit or roll back; nested pairs of begin and commit, and
+-- savepoints, are fine.
 --
--- @upto: inclusive, the new cursor; null, or one before it, keeps the present one, as where only a dead letter is consumed. @fencing_token: the newest grant, run
--- out or not. @seconds: for which the lease is prolonged, from now; null leaves it. @expected_version: of the row as it was seen;
--- null takes any. @transaction_id: current_transaction_id() as the caller began its only transaction; null does not look.
--- @first_ulid, @last_ulid, @events, @attempt, @started_at, @outcome, @error: for the log, where @attempt is given.
--- @parked_ulid, @attempts, @reason: of an event that is left behind as a dead letter. @dead_letter: a dead letter that was consumed.
--- result: the row, as of cursors. Its ack follows the cursor, but stays below the first open dead letter.
--- errors: 77105 @upto lies beyond the shard's high-water time. 77108 @seconds. 77131 the consumer was dropped, or never began there. 77132
---     the row was changed. 77133 the lease is not the newest or was given back; transient. 77135 the consumer is somebody
---     else's. 77150 the work ended the transaction, or left it doomed or open within itself. 77154 @dead_letter is not open
+-- @upto: inclusive, the new cursor; null or a lower one keeps the current one, for example to consume only a dead letter.
+--     @fencing_token: of the newest lease, expired or not. @seconds: renews the lease, from now; null leaves it. @expected_version: of the
+--     row; null skips the check. @transaction_id: current_transaction_id() when the caller began its only transaction; null skips the
+--     check.
+-- @first_ulid, @last_ulid, @events, @attempt, @started_at, @outcome, @error: for the log, if @attempt is given.
+-- @parked_ulid, @attempts, @reason: of an event to park as a dead letter. @dead_letter: a dead letter that was consumed.
+-- result: the row, as cursors. Its ack follows the cursor, but stays below the first open dead letter.
+-- errors: 77105 @upto is beyond the shard's high-water time. 77108 @seconds. 77131 the consumer was dropped, or never acquired the
+--     shard. 77132 the row was changed. 77133 the lease is not the newest or was released; transient. 77135 the consumer belongs to another
+--     user. 77150 the work ended the transaction, or left it doomed or a nested one open. 77154 @dead_letter is not open
 -- permission: readers
 create procedure <<schema>>.[consume_events:<<name>>] (
     @consumer nvarchar(128),
@@ -54,7 +55,7 @@ begin
         if @seconds <= 0 or @seconds > 31622400
             throw 77108, N'changefeed 77108: feed "<<name_text>>": a lease must last more than 0 and at most 31622400 seconds', 1;
         if @is_own = 1 begin transaction;
-        -- Locked by an update that changes nothing, and then read: what is read is what the last one to have it committed.
+        -- Locked by an update that changes nothing, then read: this reads what the last holder of the lock committed.
         update <<schema>>.[consumers] set resource_version = resource_version
         where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard;
         select
@@ -71,7 +72,7 @@ begin
             throw 77131, @message, 1;
         end;
         if <<schema>>.[owns_consumer](@owner, N'<<name_text>>') = 0 exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
-        -- The fence. One that ran out counts until somebody else is granted it, who then has a higher token.
+        -- The fence. An expired lease counts until another holder acquires it, with a higher token.
         if @token <> @fencing_token or @holder is null or @fencing_token is null
         begin
             set @message = concat(
@@ -87,12 +88,12 @@ begin
                 @version, N' (moved by "', @moved_by, N'"), not ', @expected_version, N': nothing was changed. Read it again, then decide');
             throw 77132, @message, 1;
         end;
-        -- A step never goes back.
+        -- The cursor never goes back.
         if @upto is null or @upto < @cursor set @upto = @cursor;
         if @upto > @cursor exec <<schema>>.[check_beyond:<<name>>] @shard_id = @shard_id, @cursor = @upto;
         if @parked_ulid is not null
         begin
-            -- One that was resolved comes again after a cursor was set back, and is open again.
+            -- A resolved dead letter that comes again after a rewind is open again.
             update <<schema>>.[dead_letters]
             set state = 'parked', attempts = @attempts, reason = @reason, parked_at = @now, parked_by = @holder, resolved_at = null, resolved_by = null, note = null
             where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard and ulid = @parked_ulid;

@@ -1,5 +1,5 @@
--- The feed's consumers of events, as they were made.
--- @consumer: null takes all.
+-- The feed's consumers and their settings, without exports.
+-- @consumer: null for all.
 -- result: feed, consumer, settings (JSON), begin_ulid, created_at, created_by, resource_version; by consumer.
 -- permission: readers
 create procedure <<schema>>.[consumer_settings:<<name>>] (@consumer nvarchar(128) = null)

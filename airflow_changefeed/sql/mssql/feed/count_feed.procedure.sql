@@ -1,5 +1,5 @@
--- Counts the events in the feed, not in the outbox, in each of many ranges.
--- @ranges: for each range after (16 bytes, exclusive) and upto (16 bytes, inclusive), one behind the other; ascending.
+-- Counts the events in the feed, not in the outbox, for each of many ranges.
+-- @ranges: for each range after (16 bytes, exclusive) and upto (16 bytes, inclusive), concatenated; ascending.
 -- result: place (from 1), rows.
 -- errors: 77104 a range reaches below what was purged
 -- permission: readers
@@ -21,7 +21,7 @@ begin
             values (@place, convert(binary(16), substring(@ranges, @place * 32 - 31, 16)), convert(binary(16), substring(@ranges, @place * 32 - 15, 16)), 0);
         end;
         select @next = s.ulid from <<schema>>.[state:<<name>>] as s where s.shard_id = @shard_id;
-        -- One upper end only, so that a range far behind the head is not read up to the head.
+        -- A single upper bound, so that a range far before the head is not read up to the head.
         select top (1) @last = f.ulid from <<schema>>.[feed:<<name>>] as f
         where f.shard_id = @shard_id and f.ulid < @next
         order by f.ulid desc;
@@ -32,7 +32,7 @@ begin
                 and f.ulid <= case when c.upto_ulid < @last then c.upto_ulid else @last end
         )
         from @counted as c;
-        -- Afterwards, as the purge stores its bound before it removes rows (R12).
+        -- Checked afterwards, because a purge stores its bound before it deletes rows (R12).
         set @after = convert(binary(16), substring(@ranges, 1, 16));
         if @number > 0 exec <<schema>>.[check_purged:<<name>>] @shard_id = @shard_id, @after = @after;
         select c.place, c.rows from @counted as c order by c.place;

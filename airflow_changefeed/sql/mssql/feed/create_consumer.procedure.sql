@@ -1,11 +1,10 @@
--- Makes a consumer of events; harmless to repeat with the same settings, which leaves it where it stands. May run in the
--- caller's transaction.
--- @settings: JSON with max_attempts (null: tries for ever), on_poison (stop, park) and keep_log (seconds); null takes the usual.
--- @begin_ulid: exclusive, where shards begin that come later, or that are not named. @shards: JSON array of shards, and
--- @starts: where each begins, exclusive, 16 bytes one behind the other. @by: who makes it, for people to read.
--- result: as of consumer_settings, of this one.
--- errors: 77101 no lock; transient. 77105 a start lies beyond the shard's high-water time. 77108 arguments. 77135 it is somebody else's.
---     77152 it exists with other settings. 77153 it is the consumer of an export
+-- Creates a consumer. Idempotent: with the same settings its position stays unchanged. May run in the caller's transaction.
+-- @settings: JSON with max_attempts (null: unlimited), on_poison (stop, park) and keep_log (seconds); null uses the defaults.
+-- @begin_ulid: exclusive; where shards not listed, or created later, begin. @shards: JSON array of shards. @starts: where each begins,
+--     exclusive, 16 bytes each, concatenated. @by: who creates it, as free text.
+-- result: as consumer_settings, for this consumer.
+-- errors: 77101 lock timeout; transient. 77105 a start is beyond the shard's high-water time. 77108 arguments. 77135 it belongs to
+--     another user. 77152 it exists with other settings. 77153 it is an export
 -- permission: readers
 create procedure <<schema>>.[create_consumer:<<name>>] (
     @consumer nvarchar(128),
@@ -38,7 +37,7 @@ begin
             throw 77108, N'changefeed 77108: feed "<<name_text>>": @starts must have 16 bytes for each of @shards', 1;
         if @is_own = 1 begin transaction;
         exec <<schema>>.[lock_consumers:<<name>>] @lock_timeout = @lock_timeout;
-        -- All of them before any consumer: a purge takes them in this order, too, one at a time.
+        -- All of them before any consumer: a purge locks them in the same order, one at a time.
         select @count = count(*) from <<schema>>.[state:<<name>>] as s with (updlock, rowlock)
         where s.shard_id in (select b.shard_id from @begun as b);
         exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;

@@ -1,5 +1,5 @@
--- The rows of the feed's consumers.
--- @consumer: null takes all.
+-- The cursor rows of the feed's consumers.
+-- @consumer: null for all.
 -- result: consumer, shard, start_ulid, ulid, ahead, ack, resource_version, moved_at, moved_by, fencing_token, lease_holder,
 --     lease_expires; by consumer and shard.
 -- permission: readers

@@ -1,5 +1,5 @@
 -- The events that the feed's consumers parked, by number.
--- @consumer: null takes all. @is_open: 1 takes those that are still to be consumed, 0 all. @number: null takes all.
+-- @consumer: null for all. @is_open: 1 for those still to be consumed, 0 for all. @number: null for all.
 -- result: number, feed, consumer, shard, ulid, state, attempts, reason, parked_at, parked_by, resolved_at, resolved_by, note.
 -- permission: readers
 create procedure <<schema>>.[dead_letters:<<name>>] (

@@ -1,7 +1,7 @@
 -- Orders what is committed in the outbox.
--- @shard_id: null takes every shard that waits. @pagesize: rows of a transaction, 1 to 100000. @lock_timeout: milliseconds.
--- result: shard_id, rows; for each shard that had any.
--- errors: 77100 in a transaction. 77101 no lock; transient, what was ordered stays. 77108 @pagesize
+-- @shard_id: null for every shard with waiting rows. @pagesize: rows per transaction, 1 to 100000. @lock_timeout: milliseconds.
+-- result: shard_id, rows; for each shard with any.
+-- errors: 77100 in a transaction. 77101 lock timeout; transient, what was ordered stays. 77108 @pagesize
 -- permission: operators
 create procedure <<schema>>.[drain_feed:<<name>>] (
     @shard_id <<shard_type>> = null,
@@ -13,7 +13,7 @@ begin
     set xact_abort, nocount on;
     set implicit_transactions off;
     set transaction isolation level read committed;
-    -- A limit of the caller's would end loops early.
+    -- The caller's rowcount limit would end loops early.
     set rowcount 0;
     begin try
         declare @drained table (shard_id <<shard_type>> not null, rows bigint not null);

@@ -1,8 +1,6 @@
--- Forgets all of a consumer: settings, cursors with their history, leases, dead letters and log, which frees what it held back from
--- purging.
--- @resource_version: of the settings that were seen; of an export's consumer, which has none, the sum of its rows'. Null drops it
---     however it is.
--- errors: 77135 the consumer is somebody else's. 77155 it is at another @resource_version; nothing was dropped
+-- Drops a consumer with its settings, cursors, history, leases, dead letters and log. It no longer holds back purges.
+-- @resource_version: expected version of the settings; for an export, which has none, the sum of its rows' versions. Null skips the check.
+-- errors: 77135 the consumer belongs to another user. 77155 it is at another @resource_version; nothing was dropped
 -- permission: readers
 create procedure <<schema>>.[drop_consumer:<<name>>] (@consumer nvarchar(128), @resource_version bigint = null)
 as
@@ -16,7 +14,7 @@ begin
         if @is_own = 1 begin transaction;
         if @resource_version is not null
         begin
-            -- Locked by an update that changes nothing, and then read: what is read is what the last one to have it committed.
+            -- Locked by an update that changes nothing, then read: this reads what the last holder of the lock committed.
             update <<schema>>.[consumer_settings] set resource_version = resource_version where feed_id = <<feed_id>> and consumer = @consumer;
             select @version = s.resource_version, @present = concat(N'settings ', left(s.settings, 500)) from <<schema>>.[consumer_settings] as s
             where s.feed_id = <<feed_id>> and s.consumer = @consumer;
@@ -40,7 +38,7 @@ begin
                 throw 77155, @message, 1;
             end;
         end;
-        -- In the order in which others lock them.
+        -- In the order in which other procedures lock them.
         update <<schema>>.[consumer_settings] set resource_version = resource_version where feed_id = <<feed_id>> and consumer = @consumer;
         update <<schema>>.[consumers] set resource_version = resource_version where feed_id = <<feed_id>> and consumer = @consumer;
         select @last = max(v.resource_version) from (

@@ -1,8 +1,7 @@
--- Takes the lock under which a shard is ordered, sealed, or written by a serialized writer; owned by the transaction.
--- The resource's name is that of mssql-changefeed v2, so that an old and a new drain never overlap during an upgrade; so a feed
--- of v2 keeps the principal public, with which every user of the database can hold the shard up. Another asks for the role of
--- those who may lock.
--- @lock_timeout: milliseconds, -1 waits for ever. @lock_result: as sp_getapplock's, negative when it was not got.
+-- Takes the lock for ordering, sealing or serialized writing in a shard; owned by the transaction.
+-- The resource name is that of mssql-changefeed v2, so that an old and a new drain never overlap during an upgrade. For the same reason a
+-- v2 feed keeps the principal public, with which any database user can block the shard; other feeds use the locks role.
+-- @lock_timeout: milliseconds, -1 waits forever. @lock_result: as for sp_getapplock; negative if not granted.
 -- permission: internal
 create procedure <<schema>>.[feed_write_lock:<<name>>] (
     @shard_id <<shard_type>>,

@@ -1,6 +1,6 @@
--- The newest changes of a consumer's cursors, newest first; the newest 200 of each shard are kept. The steps of consumers of events
--- are in their log instead (invocations).
--- @shard_id: null takes all shards. @limit: rows at most, 1 or more.
+-- The newest changes of a consumer's cursors, newest first; the newest 200 of each shard are kept. A consumer's own steps are in its log
+-- instead (invocations).
+-- @shard_id: null for all shards. @limit: rows at most, 1 or more.
 -- result: number, consumer, shard, before_ulid (null when the row was made), after_ulid, resource_version (of the row, after the
 --     change), moved_at, moved_by, why.
 -- errors: 77108 @limit

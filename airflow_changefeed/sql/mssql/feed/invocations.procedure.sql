@@ -1,5 +1,5 @@
 -- The newest attempts of a consumer, newest first.
--- @shard_id: null takes all shards. @limit: rows at most, 1 or more.
+-- @shard_id: null for all shards. @limit: rows at most, 1 or more.
 -- result: number, consumer, shard, first_ulid, last_ulid, events, attempt, started_at, ended_at, outcome, error, holder, fencing_token.
 -- errors: 77108 @limit
 -- permission: readers

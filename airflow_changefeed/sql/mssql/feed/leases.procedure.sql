@@ -1,6 +1,6 @@
--- Who holds the shards of the feed's consumers, of exports, too, and who waits.
+-- Holders of the shards of the feed's consumers, including exports, and waiting consumers.
 -- result: feed, consumer, shard, fencing_token, lease_holder, lease_since, lease_expires; by consumer and shard. Then feed, consumer,
---     waiter, since; who waits longest first.
+--     waiter, since; longest wait first.
 -- permission: readers
 create procedure <<schema>>.[leases:<<name>>]
 as

@@ -1,6 +1,6 @@
--- Gives leases back, as far as they are still the newest, and waits no longer.
+-- Releases leases that are still the newest, and stops waiting.
 -- @tokens: JSON object, the fencing token of each shard.
--- errors: 77135 the consumer is somebody else's
+-- errors: 77135 the consumer belongs to another user
 -- permission: readers
 create procedure <<schema>>.[leave:<<name>>] (
     @consumer nvarchar(128),
@@ -18,7 +18,7 @@ begin
         insert into @given (shard, fencing_token) select j.[key], convert(bigint, j.value) from openjson(@tokens) as j;
         exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
         if @is_own = 1 begin transaction;
-        -- As check_settings, but whoever leaves a consumer that was dropped has nothing to give back.
+        -- As check_settings, but leaving a dropped consumer is not an error.
         update <<schema>>.[consumer_settings] set resource_version = resource_version where feed_id = <<feed_id>> and consumer = @consumer;
         update c
         set lease_holder = null, lease_expires = null, lease_since = null

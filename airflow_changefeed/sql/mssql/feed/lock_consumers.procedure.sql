@@ -1,6 +1,6 @@
--- Takes the lock under which consumers of the feed, and their shards, are made; owned by the transaction.
--- @lock_timeout: milliseconds, -1 waits for ever.
--- errors: 77101 somebody else holds it, or this was chosen as the victim of a deadlock; transient
+-- Takes the lock for creating consumers of the feed and their shards; owned by the transaction.
+-- @lock_timeout: milliseconds, -1 waits forever.
+-- errors: 77101 another session holds it, or this one was chosen as the deadlock victim; transient
 -- permission: internal
 create procedure <<schema>>.[lock_consumers:<<name>>] (@lock_timeout int)
 as
@@ -13,7 +13,7 @@ begin
         @DbPrincipal = N'<<schema_text>>.locks';
     if @result < 0
     begin
-        -- sp_getapplock does not roll back by itself, not even as deadlock victim (-3); the caller's catch does.
+        -- sp_getapplock does not roll back, not even as deadlock victim (-3); the caller's catch does.
         set @message = concat(N'changefeed 77101: consumers of feed "<<name_text>>": ',
             case when @result = -3 then N'chosen as the deadlock victim' else concat(N'no lock within ', @lock_timeout, N' ms (', @result, N')') end,
             N'; another session is creating a consumer or adding a shard to one. Nothing was changed; retry');

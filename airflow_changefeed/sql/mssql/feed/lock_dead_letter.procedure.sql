@@ -1,5 +1,5 @@
--- Locks the cursor of a dead letter's shard, and raises an error when the letter is not there, not open or not the caller's.
--- @consumer, @shard: whose it is.
+-- Locks the cursor of a dead letter's shard. Throws if the dead letter does not exist, is not open, or does not belong to the caller.
+-- @consumer, @shard: of the dead letter.
 -- errors: 77135, 77154
 -- permission: internal
 create procedure <<schema>>.[lock_dead_letter:<<name>>] (
@@ -14,7 +14,7 @@ begin
     declare @message nvarchar(2048), @state varchar(10), @resolved_by nvarchar(256);
     select @consumer = d.consumer, @shard = d.shard from <<schema>>.[dead_letters] as d where d.number = @number and d.feed_id = <<feed_id>>;
     if @consumer is not null exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
-    -- The cursor before the letter, as whoever consumes does.
+    -- Locks the cursor before the dead letter, in the order of a consuming transaction.
     update <<schema>>.[consumers] set resource_version = resource_version
     where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard;
     update <<schema>>.[dead_letters] set attempts = attempts where number = @number and feed_id = <<feed_id>>;

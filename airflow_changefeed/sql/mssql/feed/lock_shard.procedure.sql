@@ -1,8 +1,8 @@
--- feed_write_lock:T, or an error. In a shard that was never used it also takes the lock of the floor, shared, which update_state:T
--- asks for then (R7): here it is waited for as long as the caller said.
--- @lock_timeout: milliseconds, -1 waits for ever.
--- errors: 77109 the caller is a member of no role of the feed. 77101 somebody else holds the shard, a seal is raising the floor
--- of a new one, or this was chosen as the victim of a deadlock; transient
+-- feed_write_lock:T, or an error. For a shard never used before it also takes the floor lock, shared, which update_state:T then requests
+-- (R7): here with the caller's lock timeout.
+-- @lock_timeout: milliseconds, -1 waits forever.
+-- errors: 77109 the caller is not a member of any role of the feed. 77101 another session holds the shard, a seal is raising the floor
+--     of a new one, or this was chosen as the deadlock victim; transient
 -- permission: internal
 create procedure <<schema>>.[lock_shard:<<name>>] (
     @shard_id <<shard_type>>,
@@ -18,7 +18,7 @@ begin
         throw 77109, N'changefeed 77109: feed "<<name_text>>": you may not acquire its locks; ask a DBA to make you a member of one of its roles, or of <<schema_text>>.locks', 1;
     if @result < 0
     begin
-        -- sp_getapplock does not roll back by itself, not even as deadlock victim (-3); the caller's catch does.
+        -- sp_getapplock does not roll back, not even as deadlock victim (-3); the caller's catch does.
         set @message = concat(
             N'changefeed 77101: feed "<<name_text>>" shard ', <<schema>>.[shard_text](@shard_id),
             case when @result = -3

@@ -1,7 +1,7 @@
--- Writes an attempt into the log of a consumer, whoever holds its lease now; of one that was dropped nothing is written.
--- @first_ulid, @last_ulid: of the events, inclusive both. @attempt: 1 for the first one at @first_ulid. @outcome: consumed, failed or
+-- Writes an attempt to a consumer's log, whether or not its lease is still held. Writes nothing for a dropped consumer.
+-- @first_ulid, @last_ulid: of the events, both inclusive. @attempt: 1 for the first one at @first_ulid. @outcome: consumed, failed or
 -- lost. @error: why it failed.
--- errors: 77135 the consumer is somebody else's
+-- errors: 77135 the consumer belongs to another user
 -- permission: readers
 create procedure <<schema>>.[log_attempt:<<name>>] (
     @consumer nvarchar(128),

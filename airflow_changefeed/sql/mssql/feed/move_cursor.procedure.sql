@@ -1,11 +1,11 @@
--- Moves a consumer's cursor in a shard, only if the row still is as its reader saw it; bumps its resource version.
--- May run in the caller's transaction: last in it, the work and the cursor commit together. Each move is in the history.
--- @start_ulid (exclusive), @ulid (inclusive), @ahead (JSON): the new frontier. @furthest: the highest place in it.
--- @ack: inclusive, what the consumer no longer needs; null leaves it, it never goes back. @expected_version: as it was seen.
--- @fencing_token: the mover's grant. @by, @why: who moves it and why, for people to read.
--- @is_rewind: 1 for a person's move, which may go back, but not below what was purged; the ack, too.
--- errors: 77104 what comes after it is purged. 77105 beyond the shard's high-water time. 77131 no such row. 77132 the row was changed. 77133 the lease is not the newest or
---     ran out; transient. 77135 the consumer is somebody else's
+-- Moves a consumer's cursor in a shard by compare-and-set; increments its resource version.
+-- May run as the last statement of the caller's transaction, so that the work and the cursor commit together. Recorded in the history.
+-- @start_ulid (exclusive), @ulid (inclusive), @ahead (JSON): the new frontier. @furthest: the highest ULID in it.
+-- @ack: inclusive, what the consumer no longer needs; null leaves it, it never goes back. @expected_version: of the row as last read.
+-- @fencing_token: the mover's lease. @by, @why: who moves it and why, as free text.
+-- @is_rewind: 1 for a manual move, which may go back, with the ack, but not below what was purged.
+-- errors: 77104 events after it were purged. 77105 it is beyond the shard's high-water time. 77131 no such row. 77132 the row was
+--     changed. 77133 the lease is not the newest, or expired; transient. 77135 the consumer belongs to another user
 -- permission: readers
 create procedure <<schema>>.[move_cursor:<<name>>] (
     @consumer nvarchar(128),
@@ -31,16 +31,16 @@ begin
         declare @version bigint, @token bigint, @holder nvarchar(256), @expires datetime2(3), @moved_by nvarchar(256), @beyond binary(16);
         declare @before binary(16), @lowest binary(16), @time datetime2(3);
         if @is_own = 1 begin transaction;
-        -- A purge takes this lock too: it sees the row as it was, or as it is now.
+        -- A purge takes this lock too, so it sees the row either before or after this move.
         if @is_rewind = 1 select @time = s.time from <<schema>>.[state:<<name>>] as s with (updlock, rowlock) where s.shard_id = @shard_id;
         exec <<schema>>.[check_consumer:<<name>>] @consumer = @consumer, @shard = @shard;
-        -- After waiting for the row: a lease that ran out meanwhile moves nothing.
+        -- After waiting for the row: a lease that expired meanwhile must not move it.
         set @now = <<schema>>.[now]();
         select @version = c.resource_version, @token = c.fencing_token, @holder = c.lease_holder, @expires = c.lease_expires, @moved_by = c.moved_by,
             @before = c.ulid
         from <<schema>>.[consumers] as c
         where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = @shard;
-        -- The lease first: who lost it may try again, whatever the new holder has moved meanwhile.
+        -- The lease first: its loser may retry, whatever the new holder has moved meanwhile.
         if @token <> @fencing_token or @expires is null or @expires <= @now
         begin
             set @message = concat(

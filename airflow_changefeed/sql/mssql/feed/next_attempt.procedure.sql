@@ -1,4 +1,4 @@
--- Draws an attempt token: higher than every one drawn for the feed before, and than @above.
+-- Draws an attempt token: higher than every earlier one of the feed, and than @above.
 -- result: attempt.
 -- permission: readers
 create procedure <<schema>>.[next_attempt:<<name>>] (@above bigint = 0)
@@ -9,7 +9,7 @@ begin
     begin try
         declare @attempt bigint;
         begin transaction;
-        -- Written before it is read, so that nobody else reads it meanwhile.
+        -- Updated before it is read, so that no other session reads it meanwhile.
         update <<schema>>.[feeds]
         set attempt = 1 + case when attempt > @above then attempt else @above end
         where feed_id = <<feed_id>>;

@@ -1,5 +1,4 @@
--- Writes a change of a cursor into its history, of which the newest 200 of each row are kept. In the caller's transaction, which
--- has the row locked.
+-- Writes a change of a cursor to its history, which keeps the newest 200 per row. In the caller's transaction, which holds the row lock.
 -- permission: internal
 create procedure <<schema>>.[note_change:<<name>>] (
     @consumer nvarchar(128),

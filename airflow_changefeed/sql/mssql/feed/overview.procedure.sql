@@ -1,10 +1,10 @@
--- The feed at one glance, for people: its shards, what waits in them, and where its consumers stand. Waits for no writer: rows
--- that somebody holds locked are passed over. Its cost grows with the shards that are asked for.
--- @first_shard: how many shards to pass over, in their order: numbers ascending, UUIDs by text. @shards: how many to tell, at most.
--- result: feed, shard_count (of them all); one row.
+-- An overview of the feed: its shards, waiting rows, and the positions of its consumers. Never waits for a writer: locked rows are skipped.
+-- Its cost grows with the shards requested.
+-- @first_shard: how many shards to skip, in order: numbers ascending, UUIDs by text. @shards: maximum number returned.
+-- result: feed, shard_count (total); one row.
 -- result: shard_id, time, head, sealed_until, purged_upto, has_outbox (as of shards), waiting (rows in the outbox, at most 10000).
--- result: as of cursors, and behind (events in the feed beyond the cursor, at most 10000); of the shards above, by their order.
--- result: as of consumer_settings.
+-- result: as cursors, and behind (events in the feed beyond the cursor, at most 10000); of the shards above, in their order.
+-- result: as consumer_settings.
 -- errors: 77108 arguments
 -- permission: readers
 create procedure <<schema>>.[overview:<<name>>] (@first_shard int = 0, @shards int = 1000)
@@ -33,7 +33,7 @@ begin
                 union all
                 select w.shard_id, 1 from #waiting as w
                 union all
-                -- Serialized writers, one after the other, may have their shard's row in state locked at every look.
+                -- A succession of serialized writers may keep their shard's state row locked during every poll.
                 select convert(<<shard_type>>, c.shard), 0 from <<schema>>.[consumers] as c where c.feed_id = <<feed_id>>
             ) as u
             group by u.shard_id

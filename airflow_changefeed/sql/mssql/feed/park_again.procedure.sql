@@ -1,7 +1,7 @@
--- Writes down that a dead letter failed once more.
--- @attempts: of all tries. @reason: of the last one.
--- result: as of dead_letters, of this one.
--- errors: 77135 its consumer is somebody else's. 77154 there is no such letter, or it is not open any more
+-- Records another failure of a dead letter.
+-- @attempts: over all retries. @reason: of the last failure.
+-- result: as dead_letters, for this one.
+-- errors: 77135 its consumer belongs to another user. 77154 it does not exist, or is no longer open
 -- permission: readers
 create procedure <<schema>>.[park_again:<<name>>] (
     @number bigint,
@@ -18,7 +18,7 @@ begin
         exec <<schema>>.[lock_dead_letter:<<name>>] @number = @number, @consumer = @consumer output, @shard = @shard output;
         update <<schema>>.[dead_letters]
         set state = 'parked',
-            -- The log, which they are counted by, may have been purged meanwhile.
+            -- The log from which they are counted may have been purged meanwhile.
             attempts = case when @attempts > attempts then @attempts else attempts + 1 end,
             reason = @reason
         where number = @number;

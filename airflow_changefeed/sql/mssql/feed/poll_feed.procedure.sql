@@ -1,12 +1,11 @@
--- Looks for news without writing or waiting for a writer: rows that somebody holds locked are no news yet. Its cost grows
--- with shards.
--- @consumer: whose cursors count; null, and @consumers too, gives the second result alone.
--- @consumers: JSON array of names, for the third result: many watchers of a feed cost one look at it.
+-- Polls for new events without writing or waiting for a writer: locked rows do not count yet. Its cost grows with shards.
+-- @consumer: whose cursors count; if @consumers is null too, only the second result has rows.
+-- @consumers: JSON array of names, for the third result: many watchers of a feed cost one poll.
 -- result: feed, at, has_table; one row. at: the database's clock, read first. has_table: whether the caller sees
 --     the event table.
--- result: shard_id, head, has_outbox, after_ulid; for each shard that ever had an event. head is the last one in the feed,
---     null without any. after_ulid: the cursor of @consumer, null without any.
--- result: place, shard_id, after_ulid; only with @consumers, the cursors of each. place: in the array, from 0.
+-- result: shard_id, head, has_outbox, after_ulid; for each shard that ever had an event. head: the last event in the feed, null without
+--     any. after_ulid: the cursor of @consumer, null without any.
+-- result: place, shard_id, after_ulid; only with @consumers, the cursors of each. place: index in the array, from 0.
 -- permission: readers
 create procedure <<schema>>.[poll_feed:<<name>>] (@consumer nvarchar(128) = null, @consumers nvarchar(max) = null)
 as
@@ -43,7 +42,7 @@ begin
                 union all
                 select w.shard_id, 1, 1 from #waiting as w
                 union all
-                -- Serialized writers, one after the other, may have their shard's row in state locked at every look.
+                -- A succession of serialized writers may keep their shard's state row locked during every poll.
                 select p.shard_id, 0, 0 from #after as p
             ) as u
             group by u.shard_id

@@ -1,12 +1,11 @@
--- Removes old events from the feed, in batches; the event table is not touched. Never beyond the lowest ack of the feed's
--- consumers (one without a row for a shard needs all of it, or what comes after its begin), never into what is not sealed. A feed of serialized writers
--- keeps its events in the user's table: this only says that they are no longer promised.
--- @before: UTC, exclusive. @upto: inclusive; one of both. @batch_rows: rows of a transaction, 1 to 1000000. @dry_run: 1 only
--- says what would be removed. @shard_id: null takes all shards. @lock_timeout is for the
--- likeness of all calls: only rows are locked, for which the session's lock_timeout counts. @consumers_until: UTC, exclusive;
--- consumers hold back nothing that is older, so that none that every reader may make stops purges for ever; what one still
--- needed, it is refused (77104). Null lets them hold all.
--- result: shard_id, rows, upto (inclusive; events up to it are gone).
+-- Deletes old events from the feed, in batches; the event table is not touched. Never beyond the lowest ack of the feed's consumers (one
+-- without a row for a shard needs all of it, or everything after its begin), and never beyond the seal. A feed of serialized writers keeps
+-- its events in the user's table: this only records that they are no longer guaranteed.
+-- @before: UTC, exclusive. @upto: inclusive; pass one of the two. @batch_rows: rows per transaction, 1 to 1000000. @dry_run: 1 only
+--     returns what would be deleted. @shard_id: null for all shards. @lock_timeout is unused, for uniform calls: only rows are locked,
+--     under the session's lock_timeout. @consumers_until: UTC, exclusive; consumers do not hold back older events, so that a consumer,
+--     which any reader may create, cannot stop purges forever; reading such events fails (77104). Null lets them hold back everything.
+-- result: shard_id, rows, upto (inclusive; events up to it were deleted).
 -- errors: 77100 in a transaction. 77108 arguments
 -- permission: operators
 create procedure <<schema>>.[purge_feed:<<name>>] (
@@ -23,7 +22,7 @@ begin
     set xact_abort, nocount on;
     set implicit_transactions off;
     set transaction isolation level read committed;
-    -- A limit of the caller's would end loops early.
+    -- The caller's rowcount limit would end loops early.
     set rowcount 0;
     begin try
         declare @found table (shard_id <<shard_type>> not null primary key, rows bigint not null, upto binary(16) not null, is_done bit not null);
@@ -49,7 +48,7 @@ begin
         while @shard is not null
         begin
             begin transaction;
-            -- Under the state row's lock: a consumer that begins takes it too, and then is seen, or sees the purge.
+            -- Under the state row's lock, which a new consumer takes too: it is seen here, or sees the purge.
             select @purged = s.purged_upto from <<schema>>.[state:<<name>>] as s with (updlock, rowlock) where s.shard_id = @shard;
             set @bound = @wanted;
             set @text = <<schema>>.[shard_text](@shard);
@@ -73,7 +72,7 @@ begin
             if @ack < @released set @ack = @released;
             if @ack < @bound set @bound = @ack;
             if @bound < @purged set @bound = @purged;
-            -- Stored before rows go, so that no reader takes a half-empty range for a whole one (R12).
+            -- Stored before rows are deleted, so that no reader mistakes a partly deleted range for a complete one (R12).
             if @dry_run = 0 and @bound > @purged
                 update <<schema>>.[state:<<name>>] set purged_upto = @bound where shard_id = @shard and purged_upto < @bound;
             commit;

@@ -1,7 +1,7 @@
--- Removes older entries of a consumer's log, in batches, each in a transaction of its own.
--- @before: UTC, exclusive; of the attempts' ends.
+-- Deletes older entries of a consumer's log, in batches, each in its own transaction.
+-- @before: UTC, exclusive; compared with the end of an attempt.
 -- result: rows.
--- errors: 77135 the consumer is somebody else's
+-- errors: 77135 the consumer belongs to another user
 -- permission: readers
 create procedure <<schema>>.[purge_invocations:<<name>>] (
     @consumer nvarchar(128),

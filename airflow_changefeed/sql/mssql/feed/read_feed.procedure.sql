@@ -1,10 +1,10 @@
--- Reads one page of a shard after a cursor into the caller's #read, ordering new events when the feed has run out.
+-- Reads one page of a shard after a cursor into the caller's #read, ordering new events if the feed has run out.
 -- @cursor: the last ULID already consumed, exclusive; 0x00 is the start of the feed. @pagesize: rows, 1 to 100000.
--- @lock_timeout: milliseconds, -1 waits for ever.
--- result: none. #read (ulid binary(16) not null, <key columns>) is emptied and filled; make it before, or take the shape
---     of type:read:T. No row means the head of the feed; a short page does not.
--- errors: 77100 in a transaction. 77101 no lock; transient. 77104 the cursor lies below what was purged. 77105 the cursor
---     lies beyond the shard's high-water time. 77107 #read is missing or lacks a column. 77108 @pagesize or @cursor
+-- @lock_timeout: milliseconds, -1 waits forever.
+-- result: none. #read (ulid binary(16) not null, <key columns>) is emptied and filled; create it first, for example from type:read:T.
+--     No row means the head of the shard; a short page does not.
+-- errors: 77100 in a transaction. 77101 lock timeout; transient. 77104 events after the cursor were purged. 77105 the cursor is beyond
+--     the shard's high-water time. 77107 #read is missing or lacks a column. 77108 @pagesize or @cursor
 -- permission: readers
 create procedure <<schema>>.[read_feed:<<name>>] (
     @shard_id <<shard_type>>,
@@ -16,9 +16,9 @@ as
 begin
     set xact_abort, nocount on;
     set implicit_transactions off;
-    -- Before the first read: a caller under read uncommitted would get rows that roll back (R5).
+    -- Before the first read: under the caller's read uncommitted, rows that roll back could be read (R5).
     set transaction isolation level read committed;
-    -- A limit of the caller's would end loops early.
+    -- The caller's rowcount limit would end loops early.
     set rowcount 0;
     begin try
         declare @next binary(16), @rows bigint, @ordered bigint, @page int, @round int = 0;
@@ -39,12 +39,12 @@ begin
         end catch;
         exec <<schema>>.[check_cursor:<<name>>] @shard_id = @shard_id, @cursor = @cursor;
 
-        -- A page, or once the feed has run out what the outbox has, and then a page. The last round looks again, as
-        -- another reader may have emptied the outbox since the look at the feed.
+        -- Read a page; if the feed has run out, drain the outbox and read again. The last round reads again because another reader may have
+        -- emptied the outbox since the feed was read.
         while @round < 3
         begin
-            -- Rows below the committed state only, read in a statement before: behind a reader that waits at a higher row
-            -- lower ones of the same transaction may appear (R9).
+            -- Only rows below the committed state, read by an earlier statement: while a reader waits at a higher row, lower ones of the
+            -- same transaction may appear (R9).
             set @next = 0x00000000000000000000000000000000;
             select @next = s.ulid from <<schema>>.[state:<<name>>] as s where s.shard_id = @shard_id;
 
@@ -61,7 +61,7 @@ begin
                 @shard_id = @shard_id, @limit = @page, @pagesize = @page, @lock_timeout = @lock_timeout, @rows = @ordered output;
             set @round = case when @ordered = 0 then 2 else 1 end;
         end;
-        -- Again, as a purge may have taken the first rows of this page away while it was read (R12).
+        -- Checked again, because a purge may have deleted the first rows of this page while it was read (R12).
         exec <<schema>>.[check_cursor:<<name>>] @shard_id = @shard_id, @cursor = @cursor;
     end try
     begin catch

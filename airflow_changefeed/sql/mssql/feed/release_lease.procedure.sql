@@ -1,5 +1,5 @@
--- Gives a lease back; a token that is no longer the newest is left alone.
--- errors: 77135 the consumer is somebody else's
+-- Releases a lease; a token that is no longer the newest is ignored.
+-- errors: 77135 the consumer belongs to another user
 -- permission: readers
 create procedure <<schema>>.[release_lease:<<name>>] (
     @consumer nvarchar(128),

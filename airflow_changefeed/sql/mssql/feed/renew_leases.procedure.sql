@@ -1,8 +1,8 @@
--- Prolongs leases whose token is still the newest, also when they ran out and nobody asked.
+-- Renews leases whose token is still the newest, even if expired and not yet taken.
 -- @tokens: JSON object, the fencing token of each shard. @seconds: from now.
--- result: waiting (how many others wait without any shard), has_retries (whether the consumer has dead letters to be tried
---     again); then shard, of those that are still held.
--- errors: 77108 @seconds. 77135 the consumer is somebody else's. 77151 no such consumer
+-- result: waiting (number of others waiting without any shard), has_retries (whether the consumer has dead letters to retry); then
+--     shard, of those still held.
+-- errors: 77108 @seconds. 77135 the consumer belongs to another user. 77151 no such consumer
 -- permission: readers
 create procedure <<schema>>.[renew_leases:<<name>>] (
     @consumer nvarchar(128),

@@ -1,9 +1,9 @@
--- Takes the leases that are free, given back, run out, or the holder's own already. A shard without a row begins where the
--- consumer's later shards do, or at its end where its clock has not come so far. Without any lease the holder is written down as waiting, for @seconds; with one no longer.
--- @shards: JSON array. @holder: a name that nobody else has. @seconds: until they run out by the database's clock. @at_most:
--- how many; null takes all.
--- result: as of cursors, of the shards that were asked for, and is_granted, asked_at. One that is locked just now may be missing.
--- errors: 77100 in a transaction. 77101 no lock; transient. 77108 arguments. 77135 it is somebody else's. 77151 no such consumer
+-- Acquires the leases that are free, released, expired, or already the holder's own. A shard without a row begins where the consumer's
+-- later shards do, or at its end if its high-water time is lower. A holder without any lease is registered as waiting for @seconds; one
+-- with a lease is not.
+-- @shards: JSON array. @holder: a unique name. @seconds: until they expire by the database's clock. @at_most: maximum number; null for all.
+-- result: as cursors, for the requested shards, and is_granted, asked_at. A shard locked at the moment may be missing.
+-- errors: 77100 in a transaction. 77101 lock timeout; transient. 77108 arguments. 77135 it belongs to another user. 77151 no such consumer
 -- permission: readers
 create procedure <<schema>>.[request_leases:<<name>>] (
     @consumer nvarchar(128),
@@ -42,13 +42,13 @@ begin
         begin
             begin transaction;
             exec <<schema>>.[lock_consumers:<<name>>] @lock_timeout = @lock_timeout;
-            -- A purge takes this lock too: it sees these rows, or the consumer's settings, which say as much.
+            -- A purge takes this lock too: it sees these rows, or the consumer's settings, which imply them.
             select @count = count(*) from <<schema>>.[state:<<name>>] as s with (updlock, rowlock)
             where s.shard_id in (select a.shard_id from @asked as a);
             exec <<schema>>.[check_settings:<<name>>] @consumer = @consumer;
             select @begin = s.begin_ulid, @created_by = s.created_by, @owner = s.owner from <<schema>>.[consumer_settings] as s
             where s.feed_id = <<feed_id>> and s.consumer = @consumer;
-            -- A clock that has not come so far would refuse the cursor; whatever comes there is later than what it has.
+            -- A shard refuses a cursor beyond its high-water time; all its later events are after its head anyway.
             select @floor = <<schema>>.[previous_ulid](<<schema>>.[floor_ulid](f.floor_time)) from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
             if @floor > @begin set @floor = @begin;
             insert into @begun (shard, begin_ulid)
@@ -73,12 +73,12 @@ begin
             );
             commit;
         end;
-        -- Drawn before a row is touched: whoever draws a higher one meanwhile, and is granted the row, keeps it.
+        -- Drawn before a row is touched: a session that draws a higher token meanwhile, and gets the row, keeps it.
         set @token = next value for <<schema>>.[fencing_token];
         begin transaction;
         exec <<schema>>.[check_settings:<<name>>] @consumer = @consumer;
         set @now = <<schema>>.[now]();
-        -- A row that a consuming transaction locks is its holder's, whatever the clock says.
+        -- A row locked by a consuming transaction belongs to its holder, even past its expiry.
         insert into @free (place, shard)
         select row_number() over (order by case when c.lease_holder = @holder then 0 else 1 end, a.place), a.shard
         from @asked as a

@@ -1,8 +1,8 @@
--- Lets a dead letter be tried again (retry), be parked again (parked), or be done without (dropped): then its consumer's ack goes
--- on to the next open one, or the cursor.
+-- Marks a dead letter to be retried (retry), parked again (parked) or discarded (dropped). When discarded, the consumer's ack moves on to
+-- the next open one, or the cursor.
 -- @by, @note: who resolves it, and why.
--- result: as of dead_letters, of this one.
--- errors: 77108 @state. 77135 its consumer is somebody else's. 77154 there is no such letter, or it is not open any more
+-- result: as dead_letters, for this one.
+-- errors: 77108 @state. 77135 its consumer belongs to another user. 77154 it does not exist, or is no longer open
 -- permission: readers
 create procedure <<schema>>.[resolve_dead_letter:<<name>>] (
     @number bigint,
@@ -30,7 +30,7 @@ begin
             where d.feed_id = <<feed_id>> and d.consumer = @consumer and d.shard = @shard and d.state in ('parked', 'retry')
             order by d.ulid;
             set @open = <<schema>>.[previous_ulid](@open);
-            -- Its version stays: whoever consumes meanwhile has seen the same cursor.
+            -- The row's version stays the same: the cursor did not move for a consumer running meanwhile.
             update <<schema>>.[consumers] set ack = case when @open is null or @open > ulid then ulid else convert(binary(16), @open) end
             where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard and (ack < @open or (@open is null and ack < ulid));
         end;

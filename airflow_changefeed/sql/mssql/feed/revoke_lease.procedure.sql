@@ -1,7 +1,7 @@
--- Takes the lease of a consumer's shard away from its holder: nothing it does under it is written any more.
--- @fencing_token: of the grant that was seen.
--- errors: 77131 no such row. 77132 another grant is the newest, or nobody holds it any more; nothing was changed. 77135 the consumer
---     is somebody else's
+-- Revokes the lease of a consumer's shard; its holder can no longer commit.
+-- @fencing_token: of the lease to revoke.
+-- errors: 77131 no such row. 77132 the lease is not the newest, or was released; nothing was changed. 77135 the consumer belongs to
+--     another user
 -- permission: readers
 create procedure <<schema>>.[revoke_lease:<<name>>] (
     @consumer nvarchar(128),

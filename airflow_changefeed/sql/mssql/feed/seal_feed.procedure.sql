@@ -1,10 +1,10 @@
--- Seals every shard of the feed: orders what is committed, then promises that no event gets a ULID below floor(@until) any
--- more, in shards that do not exist yet neither.
--- @until: UTC, exclusive, at most the database's present time. @lock_timeout: milliseconds for each shard.
--- result: shard_id, until, head; for each shard that ever had an event. until is at least what was asked for; head is the
---     last event below it, null without any.
--- errors: 77100 in a transaction. 77101 no lock; transient, sealing again goes on. 77102 less than a minute in the future;
---     transient. 77103 further in the future. 77108 @until is missing. 77142 changes passed a capture unseen
+-- Seals every shard of the feed: orders what is committed, then promises that no later event gets a ULID below floor(@until). Also applies
+-- to shards that do not exist yet.
+-- @until: UTC, exclusive, at most the database's current time. @lock_timeout: milliseconds for each shard.
+-- result: shard_id, until, head; for each shard that ever had an event. until is at least the requested time; head is the last event
+--     before it, null without any.
+-- errors: 77100 in a transaction. 77101 lock timeout; transient, sealing again continues. 77102 less than a minute in the future;
+--     transient. 77103 further in the future. 77108 @until is missing. 77142 a capture has an open gap
 -- permission: operators
 create procedure <<schema>>.[seal_feed:<<name>>] (
     @until datetime2(3),
@@ -15,7 +15,7 @@ begin
     set xact_abort, nocount on;
     set implicit_transactions off;
     set transaction isolation level read committed;
-    -- A limit of the caller's would end loops early.
+    -- The caller's rowcount limit would end loops early.
     set rowcount 0;
     begin try
         declare @shards table (shard_id <<shard_type>> not null primary key);
@@ -24,7 +24,7 @@ begin
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (seal_feed)', 0;
         if @until is null
             throw 77108, N'changefeed 77108: feed "<<name_text>>": @until is missing; pass the time to seal until, in UTC', 1;
-        -- Only the database's clock says what is the future (R4).
+        -- Only the database's clock decides what is in the future (R4).
         if @until > @now
         begin
             set @message = concat(N'feed "<<name_text>>" cannot be sealed until ', convert(varchar(23), @until, 126),
@@ -38,8 +38,8 @@ begin
             throw 77103, @message, 1;
         end;
 
-        -- Most of the outbox first, also that of new shards, while the floor still lets their events have their own time; and what waits
-        -- is to be added up where a capture is checked.
+        -- Order most of the outbox first, including new shards, while the floor still lets their events keep their own time; also, a
+        -- capture's check sums up what is waiting.
         create table #waiting (shard_id <<shard_type>> not null primary key);
         exec <<schema>>.[waiting:<<name>>];
         insert into @shards (shard_id) select w.shard_id from #waiting as w;
@@ -53,8 +53,8 @@ begin
         end;
 
         <<check_capture>>
-        -- The floor before the shards are listed: one that is made later begins above it, one that was made before is in
-        -- the list. This waits for transactions that make a shard at this moment (R7).
+        -- Raise the floor before listing the shards: a shard created later begins above it, one created before is in the list. Waits for
+        -- transactions that are creating a shard (R7).
         begin transaction;
         exec @result = sp_getapplock
             @Resource = N'changefeed/<<object_id>>/floor', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = @lock_timeout,
@@ -67,7 +67,7 @@ begin
         update <<schema>>.[feeds] set floor_time = @until where feed_id = <<feed_id>> and floor_time < @until;
         commit;
 
-        -- Both lists wait for rows of the state that are being written; a shard is in one of them, or begins at the floor.
+        -- Both lists wait for state rows being written; a shard is in one of them, or begins at the floor.
         insert into @shards (shard_id) select s.shard_id from <<schema>>.[state:<<name>>] as s with (readcommittedlock);
         exec <<schema>>.[waiting:<<name>>];
         insert into @shards (shard_id)

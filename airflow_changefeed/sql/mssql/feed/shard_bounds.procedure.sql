@@ -1,6 +1,6 @@
--- Between what can be read of a shard.
--- result: purged_upto (inclusive), next_ulid (nothing at or above it is committed, nothing below it will be given),
---     floor_time (sealed until; 1970-01-01 before the first seal); one row, also for a shard that was never used.
+-- The readable range of a shard.
+-- result: purged_upto (inclusive), next_ulid (nothing at or above it is committed, nothing below it will be assigned),
+--     floor_time (sealed until; 1970-01-01 before the first seal); one row, even for a shard never used.
 -- permission: readers
 create procedure <<schema>>.[shard_bounds:<<name>>] (@shard_id <<shard_type>>)
 as

@@ -1,6 +1,6 @@
 -- The state of each shard that ever had an event, even if all its rows are still in the outbox.
--- result: shard_id, time, head, sealed_until, purged_upto, has_outbox. time: no ULID below it will be given. head: last
---     event in the feed, null without any. sealed_until: null before the first seal.
+-- result: shard_id, time, head, sealed_until, purged_upto, has_outbox. time: the high-water time; no ULID below it will be assigned.
+--     head: last event in the feed, null without any. sealed_until: null before the first seal.
 -- permission: readers
 create procedure <<schema>>.[shards:<<name>>]
 as

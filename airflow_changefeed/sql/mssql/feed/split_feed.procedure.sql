@@ -1,6 +1,6 @@
 -- Splits a range into consecutive ranges of about the same number of events.
--- @after: exclusive. @upto: inclusive. @parts: at most, 1 to 10000. @rows: events in the range, where somebody has just
---     counted them; null counts them here. The parts' rows are right whatever it says.
+-- @after: exclusive. @upto: inclusive. @parts: at most, 1 to 10000. @rows: events in the range, if just counted; null counts them here.
+--     The parts' rows are correct either way.
 -- result: upto (inclusive), rows; ascending. The last part ends at @upto; no row when the range has no event.
 -- errors: 77104 the range reaches below what was purged. 77108 @parts
 -- permission: readers
@@ -21,7 +21,7 @@ begin
         if @parts is null or @parts not between 1 and 10000
             throw 77108, N'changefeed 77108: feed "<<name_text>>": @parts must be 1 to 10000', 1;
         select @next = s.ulid from <<schema>>.[state:<<name>>] as s where s.shard_id = @shard_id;
-        -- One upper end only, so that a range far behind the head is not read up to the head.
+        -- A single upper bound, so that a range far before the head is not read up to the head.
         select top (1) @last = f.ulid from <<schema>>.[feed:<<name>>] as f
         where f.shard_id = @shard_id and f.ulid < @next
         order by f.ulid desc;
@@ -31,7 +31,7 @@ begin
             where f.shard_id = @shard_id and f.ulid > @after and f.ulid <= @last;
         set @size = (@rows + @parts - 1) / @parts;
         set @skip = @size - 1;
-        -- One pass in all: each step walks on from the last border. To number all rows takes twice as long.
+        -- A single pass: each step continues from the last border. Numbering all rows would take twice as long.
         while @rows > 0 and @place < @parts
         begin
             set @end = null;
@@ -45,7 +45,7 @@ begin
         end;
         select @rows = count_big(*) from <<schema>>.[feed:<<name>>] as f
         where f.shard_id = @shard_id and f.ulid > @begin and f.ulid <= @last;
-        -- The last part ends where the range does, though its last event may stand before.
+        -- The last part ends where the range does, even if its last event is earlier.
         if @rows > 0
             insert into @ends (place, ulid, rows) values (@place, @upto, @rows);
         else

@@ -1,6 +1,6 @@
--- One row for each shard that was ever ordered or locked.
--- time: the shard's high-water time; no ULID below it will be given. ulid: the next one that will be given, made of ulid_high and
--- ulid_low, with which one can count. purged_upto: inclusive; written before rows go (ADR 0001, R12).
+-- One row for each shard ever ordered or locked.
+-- time: the shard's high-water time; no ULID below it will be assigned. ulid: the next one, split into ulid_high and ulid_low for counting.
+-- purged_upto: inclusive; written before rows are deleted (ADR 0001, R12).
 create table <<schema>>.[state:<<name>>] (
     shard_id <<shard_type>> not null,
     time datetime2(3) not null,

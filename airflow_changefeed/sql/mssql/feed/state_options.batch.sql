@@ -1,4 +1,4 @@
--- What an older state table lacks. A lock on one shard must never become one on all.
+-- Options that older state tables lack. A lock on one shard must never escalate to all.
 if not exists (
     select 1 from sys.columns as c
     where c.object_id = object_id(N'<<schema_in_text>>.[state:<<name_in_text>>]') and c.name = N'purged_upto'

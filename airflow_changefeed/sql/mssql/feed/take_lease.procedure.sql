@@ -1,7 +1,7 @@
--- Takes the lease of a consumer's shard. May run in the caller's transaction, to take several or none.
--- @holder: who takes it; a holder may take its own again. @seconds: until it runs out by the database's clock.
--- result: fencing_token, higher than every one granted before; @fencing_token is the same. @cursor: the last ULID consumed.
--- errors: 77108 @seconds. 77131 no such row. 77134 somebody else holds it; transient. 77135 the consumer is somebody else's
+-- Acquires the lease of a consumer's shard. May run in the caller's transaction, to acquire several or none.
+-- @holder: who acquires it; a holder may acquire its own again. @seconds: until it expires by the database's clock.
+-- result: fencing_token, higher than every earlier one, also in @fencing_token. @cursor: the last ULID consumed.
+-- errors: 77108 @seconds. 77131 no such row. 77134 another holder has it; transient. 77135 the consumer belongs to another user
 -- permission: readers
 create procedure <<schema>>.[take_lease:<<name>>] (
     @consumer nvarchar(128),
@@ -23,7 +23,7 @@ begin
             throw 77108, N'changefeed 77108: feed "<<name_text>>": a lease must last more than 0 and at most 31622400 seconds', 1;
         if @is_own = 1 begin transaction;
         exec <<schema>>.[check_consumer:<<name>>] @consumer = @consumer, @shard = @shard;
-        -- After waiting for the row: a lease that ran out meanwhile is free, and a new one lasts from now.
+        -- After waiting for the row: a lease that expired meanwhile is free, and a new one lasts from now.
         set @now = <<schema>>.[now]();
         select @present = c.lease_holder, @expires = c.lease_expires, @cursor = c.ulid from <<schema>>.[consumers] as c
         where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = @shard;
@@ -39,7 +39,7 @@ begin
         set fencing_token = @fencing_token,
             lease_holder = @holder,
             lease_expires = <<schema>>.[later](@now, @seconds),
-            -- Of exports it is not told.
+            -- Not shown for exports.
             lease_since = case when exists (
                 select 1 from <<schema>>.[consumer_settings] as s where s.feed_id = <<feed_id>> and s.consumer = @consumer
             ) then @now end

@@ -1,11 +1,11 @@
--- Moves a shard's high-water time on and reserves numbers of its ULIDs; the lock that really protects them is that on the state row.
--- Call feed_write_lock:T before, in the same transaction.
--- @time_hint: UTC; the clock becomes the later of both. A hint beyond the present and the feed's tolerance takes the
---     present instead, so that one bad hint cannot poison the clock for ever.
--- @count: numbers to reserve, from @next_ulid_low; 0 only moves the clock.
--- @previous_...: the clock before, and the next number then. @next_...: the clock now, and the first number reserved.
--- A shard first used now begins at the feed's floor: read under a lock that is kept to the end of the transaction, so that
--- a seal which raises the floor waits for it, or is seen (ADR 0001, R7).
+-- Raises a shard's high-water time and reserves numbers of its ULIDs. The lock that actually protects them is that on the state row.
+-- Call feed_write_lock:T first, in the same transaction.
+-- @time_hint: UTC; the high-water time becomes the later of the two. A hint in the future by more than the feed's tolerance is replaced
+--     by the current time, so that one bad hint cannot push the high-water time forward permanently.
+-- @count: numbers to reserve, from @next_ulid_low; 0 only raises the high-water time.
+-- @previous_...: the previous high-water time and next number. @next_...: the new high-water time and the first number reserved.
+-- A new shard begins at the feed's floor, which is read under a lock held to the end of the transaction, so that a seal that raises the
+-- floor waits for it, or is seen (ADR 0001, R7).
 -- errors: 77100 not in a transaction. 77101 a seal is raising the floor; transient
 -- permission: internal
 create procedure <<schema>>.[update_state:<<name>>] (
@@ -29,7 +29,7 @@ begin
 
         declare @now datetime2(3), @tolerance bigint, @floor datetime2(3), @result int;
         declare @random binary(10) = crypt_gen_random(10);
-        -- 62 random bits: whoever counts on from here does not reach the end of a bigint.
+        -- 62 random bits: counting on from here never reaches the end of a bigint.
         declare @random_low bigint = 1 + (convert(bigint, convert(binary(8), substring(@random, 3, 8))) & 4611686018427387903);
 
         set @previous_time = null;
@@ -42,8 +42,8 @@ begin
 
         if @previous_time is null
         begin
-            -- Not the row's own lock: behind a seal that waits for it, everybody else would wait as well. lock_shard:T has it
-            -- already, and waited as its caller said; this waits for who comes with feed_write_lock:T alone.
+            -- Not the row's own lock: everybody would queue behind a seal that waits for it. lock_shard:T already holds it, after waiting
+            -- for its caller's lock timeout; this wait is for callers of feed_write_lock:T only.
             exec @result = sp_getapplock
                 @Resource = N'changefeed/<<object_id>>/floor', @LockMode = N'Shared', @LockOwner = N'Transaction', @LockTimeout = 60000,
                 @DbPrincipal = N'<<schema_text>>.locks';
@@ -59,7 +59,7 @@ begin
             values (@shard_id, @previous_time, @previous_ulid_high, @previous_ulid_low);
         end;
 
-        -- After all waiting: what was the present before it is the past.
+        -- Read after all waiting, which may have taken long.
         set @now = <<schema>>.[now]();
         select @tolerance = f.tolerance_ms from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
         if @time_hint is null or @time_hint > dateadd(minute, @tolerance / 60000, dateadd(millisecond, @tolerance % 60000, @now)) set @time_hint = @now;

@@ -1,5 +1,5 @@
--- Gives a feed, and so its capture, the next resource version, with the columns that there are now. As the last statement of the
--- caller's transaction: who reads of the feed waits for this row.
+-- Increments the resource version of a feed, and so of its capture, and stores the current columns. Call as the last statement of a
+-- transaction: readers of the feed wait for this row.
 -- permission: internal
 create procedure <<schema>>.[bump_version] (@feed_id int)
 as

@@ -1,5 +1,5 @@
--- The triggers of captures that are there, by their names; of a table that was dropped there are none.
--- is_disabled and modify_date: as the server has them.
+-- The existing triggers of captures, by name; none for a dropped table.
+-- is_disabled and modify_date: from sys.triggers.
 -- permission: internal
 create view <<schema>>.[capture_triggers]
 as

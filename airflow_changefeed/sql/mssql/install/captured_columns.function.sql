@@ -1,13 +1,13 @@
--- The columns of a table, as a capture records them.
--- result: place (from 1), name, definition (type, without null), key_place (in the primary key, from 1; null else), bytes (what
---     tells two values of it apart, by bytes and lengths; ~ stands for the column), problem (why it cannot be captured; null
---     where it can).
+-- The columns of a table, as recorded by a capture.
+-- result: place (from 1), name, definition (type, without null), key_place (in the primary key, from 1; null otherwise), bytes
+--     (expressions that distinguish two values, by bytes and lengths; ~ stands for the column), problem (why it cannot be captured, or
+--     null).
 create function <<schema>>.[captured_columns](@object_id int) returns table
 as
 return
 select
     convert(int, c.column_id) as place,
-    -- As it was declared: some servers fold the names of the catalog.
+    -- As declared: Babelfish folds the names in the catalog.
     convert(nvarchar(128), isnull(s.COLUMN_NAME, c.name)) as name,
     convert(nvarchar(300), concat(
         case
@@ -28,7 +28,7 @@ select
         when b.name in (N'char', N'varchar', N'nchar', N'nvarchar') then
             concat(N'convert(varbinary(', case when c.max_length = -1 then N'max' else N'8000' end, N'), ~), datalength(~)')
         when b.name in (N'binary', N'varbinary') then N'~, datalength(~)'
-        -- Two zeros are equal, and are not the same bytes.
+        -- The two zeros are equal but differ in bytes.
         when b.name in (N'float', N'real') then N'convert(varbinary(8), ~)'
         when b.name = N'datetimeoffset' then N'~, datepart(tzoffset, ~)'
         when b.name = N'xml' then N'convert(nvarchar(max), ~)'

@@ -1,7 +1,6 @@
--- All captures of this database: what is recorded of which tables. A capture is the feed of its name.
--- key_change: new_only or delete_insert. session_keys: JSON array of names. is_changing: its own procedures are at work, so
--- the guard of the schema looks away; never committed as 1. version: that made its triggers. disabled_at:
--- when it was disabled last.
+-- All captures of this database. A capture is the feed with the same name.
+-- key_change: new_only or delete_insert. session_keys: JSON array of names. is_changing: its own procedures are running, so the schema
+-- guard ignores them; never committed as 1. version: of the package that created its triggers. disabled_at: when it was last disabled.
 if object_id(N'<<schema_in_text>>.[captures]') is null
     create table <<schema>>.[captures] (
         capture_id int not null identity(1, 1),
@@ -23,10 +22,9 @@ if object_id(N'<<schema_in_text>>.[captures]') is null
         constraint [unique:captures.name] unique (name),
         constraint [check:captures.key_change] check (key_change in ('new_only', 'delete_insert'))
     );
--- insert_columns, update_columns, delete_columns: as asked; null does not capture the operation, '[]' takes all columns, else
--- a JSON array. shard: T-SQL over the key columns. is_whole: the events tell all rows that the table ever had. base_rows:
--- rows the table had less what was recorded since; null where they cannot be told. trigger_count and trigger_modified: what
--- was made, to see whether somebody changed it.
+-- insert_columns, update_columns, delete_columns: as requested; null does not capture the operation, '[]' captures all columns, otherwise a
+-- JSON array. shard: T-SQL over the key columns. is_whole: the events cover all rows the table ever had. base_rows: rows of the table minus
+-- the recorded balance; null if unknown. trigger_count and trigger_modified: as created, to detect changes.
 if object_id(N'<<schema_in_text>>.[capture_tables]') is null
     create table <<schema>>.[capture_tables] (
         capture_id int not null,
@@ -45,8 +43,8 @@ if object_id(N'<<schema_in_text>>.[capture_tables]') is null
         trigger_modified datetime null,
         constraint [pk:capture_tables] primary key (capture_id, table_no)
     );
--- stored_name: of the column in the capture's table; another than its own where two tables disagree about its type. definition:
--- its type as it is recorded. key_place: in the primary key, from 1.
+-- stored_name: of the column in the capture's table; differs from its name if two tables disagree about the type. definition: its recorded
+-- type. key_place: in the primary key, from 1.
 if object_id(N'<<schema_in_text>>.[capture_columns]') is null
     create table <<schema>>.[capture_columns] (
         capture_id int not null,
@@ -61,8 +59,7 @@ if object_id(N'<<schema_in_text>>.[capture_columns]') is null
         on_delete bit not null,
         constraint [pk:capture_columns] primary key (capture_id, table_no, place)
     );
--- Changes that passed unseen, or may have. after_time: until when the feed was sealed then. One that is not resolved keeps the
--- feed from being sealed.
+-- Changes that were, or may have been, missed. after_time: until when the feed was sealed then. An unresolved gap blocks sealing.
 if object_id(N'<<schema_in_text>>.[capture_gaps]') is null
     create table <<schema>>.[capture_gaps] (
         number bigint not null identity(1, 1),

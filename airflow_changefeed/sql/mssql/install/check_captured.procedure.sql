@@ -1,4 +1,4 @@
--- Refuses a table that cannot be captured as asked, with all that is wrong with it.
+-- Throws if a table cannot be captured as requested, naming every problem.
 -- @insert_columns, @update_columns, @delete_columns: as in capture_tables. @shard: the expression. @name: of the capture.
 -- errors: 77140
 -- permission: internal
@@ -69,7 +69,7 @@ begin
             or (e.type_desc = N'DELETE' and @delete_columns is not null));
     if @found is not null
         set @problems = concat(@problems, N'; trigger ', @found, N' is set to fire first, but the capture''s trigger must, or changes by other triggers would be recorded before their cause; reset it with sp_settriggerorder');
-    -- Captures among themselves may fire in any order, as they change nothing that is captured.
+    -- Captures may fire in any order among themselves, because they change nothing that is captured.
     set @found = null;
     select @found = string_agg(convert(nvarchar(max), t.name), N', ')
     from sys.trigger_events as e
@@ -105,7 +105,7 @@ begin
         set @problems = concat(@problems, N'; @shard is missing; pass a number, or a T-SQL expression over columns of the primary key');
     if @problems = N''
     begin
-        -- The server's own rules for a computed column that is kept: only these columns, no subquery, the same whenever asked.
+        -- The server's rules for a persisted computed column: only these columns, no subquery, deterministic.
         select @keys = string_agg(k.definition, N', ') within group (order by k.place) from <<schema>>.[key_columns](@object_id) as k;
         begin try
             set @sql = concat(N'create table <<schema_in_text>>.[check.capture] (', isnull(@keys, N'changefeed_nothing int'),

@@ -1,5 +1,5 @@
--- Called by the guard of the schema after somebody changed a table or trigger, in that transaction: refuses the change where
--- writers of a captured table would fail from now on, or would no longer be recorded.
+-- Called by the schema guard after a table or trigger was changed, in that transaction: refuses a change that would make writers of a
+-- captured table fail, or no longer be recorded.
 -- errors: 77144
 -- permission: internal
 create procedure <<schema>>.[check_captured_tables]

@@ -1,4 +1,4 @@
--- Refuses to go on with a feed that is there in another mode, with another shard key type, or for another primary key.
+-- Throws if the feed exists in another mode, with another shard key type, or for another primary key.
 -- errors: 77111, 77119
 -- permission: internal
 create procedure <<schema>>.[check_feed] (
@@ -20,7 +20,7 @@ begin
         throw 77111, @message, 1;
     end;
     set @feed = object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'feed:', @name))));
-    -- The table of a capture is ours.
+    -- The table of a capture belongs to changefeed.
     if @kind = 'outbox' and @feed is not null and not exists (select 1 from <<schema>>.[captures] as c where c.name = @name) and (
         exists (
             select k.name from <<schema>>.[key_columns](@object_id) as k

@@ -1,6 +1,6 @@
--- Refuses a table that cannot become a feed, with all that is wrong with it.
--- errors: 77110 no primary key; writers of an outbox need one, serialized writers tell their events apart by ULID. 77112 its name is too long. 77113 another table's feed has this name. 77114 a key column is
---     named as one of the feed's own. 77115 a column begins with changefeed_
+-- Throws if a table cannot become a feed.
+-- errors: 77110 no primary key; required for an outbox, while serialized writers identify events by ULID. 77112 its name is too long.
+--     77113 another table's feed has this name. 77114 a key column has a reserved name. 77115 a column begins with changefeed_
 -- permission: internal
 create procedure <<schema>>.[check_table] (
     @object_id int,
@@ -12,11 +12,11 @@ begin
     set transaction isolation level read committed;
     declare @name nvarchar(300) = concat(object_schema_name(@object_id), N'.', object_name(@object_id));
     declare @message nvarchar(2048), @found nvarchar(1000), @length int;
-    -- As it was declared: some servers fold what object_name gives.
+    -- As declared: Babelfish folds the result of object_name.
     select @name = concat(i.TABLE_SCHEMA, N'.', i.TABLE_NAME) from INFORMATION_SCHEMA.TABLES as i
     where i.TABLE_SCHEMA = object_schema_name(@object_id) and i.TABLE_NAME = object_name(@object_id);
     set @length = len(@name + N'.') - 1;
-    -- The longest name made of it is that of a constraint, def:outbox.order_sequence:T.
+    -- The longest derived name is that of a constraint, def:outbox.order_sequence:T.
     if @length > 102
     begin
         set @message = concat(N'changefeed 77112: table "', @name, N'" has ', @length, N' characters with its schema, ', @length - 102,

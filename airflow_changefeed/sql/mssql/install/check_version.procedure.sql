@@ -1,6 +1,6 @@
--- Raises an error where a feed, or its capture, is no longer as its changer saw it. In the caller's transaction, under the lock of
--- set-ups; what changed beneath was noted before.
--- @resource_version: as it was seen; null passes.
+-- Throws if a feed, or its capture, is not at the expected version. In the caller's transaction, under the set-up lock; note_schemas ran
+-- before.
+-- @resource_version: expected version; null passes.
 -- errors: 77155
 -- permission: internal
 create procedure <<schema>>.[check_version] (
@@ -15,7 +15,7 @@ begin
     if @resource_version is null return;
     select
         @name = f.name, @object_id = f.object_id,
-        -- Changed within this transaction, or since it was noted.
+        -- Changed within this transaction, or since note_schemas ran.
         @version = f.resource_version + case when <<schema>>.[columns_print](f.name, f.object_id) <> f.schema_print then 1 else 0 end
     from <<schema>>.[feeds] as f where f.feed_id = @feed_id;
     if @version = @resource_version return;

@@ -1,11 +1,11 @@
--- A fingerprint of the columns of a feed's table, of a capture those of its tables: their names, types, nullability, keys and
--- order. Null where the caller does not see all of them, and so cannot tell.
+-- A fingerprint of the columns of a feed's table (of a capture: of its tables): names, types, nullability, keys and order. Null if the
+-- caller does not see all of them.
 -- @name, @object_id: of the feed.
 create function <<schema>>.[columns_print](@name nvarchar(128), @object_id int) returns varbinary(32)
 as
 begin
     declare @text nvarchar(max);
-    -- Whom the catalog hides a table from would take it for one without columns.
+    -- A table hidden from the caller would look like one without columns.
     if user_name() <> N'dbo' and isnull(has_perms_by_name(db_name(), 'DATABASE', 'VIEW DEFINITION'), 0) = 0 and exists (
         select 1 from (
             select t.table_no, t.object_id from <<schema>>.[capture_tables] as t

@@ -1,5 +1,5 @@
--- Consumers of events, one row each; those of exports have none. settings: JSON. begin_ulid: exclusive, where shards begin
--- that come later. owner: who made it; others need the role of operators.
+-- Consumers, one row each, without exports. settings: JSON. begin_ulid: exclusive, where later shards begin. owner: who created it; others
+-- need the operators role.
 if object_id(N'<<schema_in_text>>.[consumer_settings]') is null
     create table <<schema>>.[consumer_settings] (
         feed_id int not null,
@@ -12,7 +12,7 @@ if object_id(N'<<schema_in_text>>.[consumer_settings]') is null
         owner nvarchar(128) not null,
         constraint [pk:consumer_settings] primary key (feed_id, consumer)
     );
--- Who waits for a lease without having any; a row whose time is over counts no longer.
+-- Consumers waiting for a lease without holding one; expired rows no longer count.
 if object_id(N'<<schema_in_text>>.[lease_waiters]') is null
     create table <<schema>>.[lease_waiters] (
         feed_id int not null,
@@ -42,7 +42,7 @@ if object_id(N'<<schema_in_text>>.[dead_letters]') is null
         constraint [unique:dead_letters.ulid] unique (feed_id, consumer, shard, ulid),
         constraint [check:dead_letters.state] check (state in ('parked', 'retry', 'done', 'dropped'))
     );
--- Each attempt of a consumer at events, until it is purged by age. first_ulid, last_ulid: of the events, inclusive both.
+-- Each attempt of a consumer at events, until purged by age. first_ulid, last_ulid: of the events, both inclusive.
 -- attempt: 1 for the first one at first_ulid.
 if object_id(N'<<schema_in_text>>.[invocations]') is null
     create table <<schema>>.[invocations] (

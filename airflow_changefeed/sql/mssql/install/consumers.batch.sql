@@ -1,7 +1,7 @@
--- One row for each consumer, feed and shard, changed by compare-and-set on resource_version only.
+-- One row per consumer, feed and shard, changed only by compare-and-set on resource_version.
 -- start_ulid (exclusive), ulid (inclusive) and ahead (JSON, ranges complete beyond a gap) are its frontier.
--- shard: decimal digits, or a UUID in lower case. owner: who began it; others need the role of operators to move it.
--- lease_since: when it was granted, for a consumer of events.
+-- shard: decimal digits, or a UUID in lower case. owner: who created it; others need the operators role to move it.
+-- lease_since: when the lease was acquired; not for exports.
 if object_id(N'<<schema_in_text>>.[consumers]') is null
     create table <<schema>>.[consumers] (
         feed_id int not null,
@@ -21,7 +21,7 @@ if object_id(N'<<schema_in_text>>.[consumers]') is null
         lease_since datetime2(3) null,
         constraint [pk:consumers] primary key (feed_id, consumer, shard)
     );
--- The highest version of consumers that were dropped, and of their rows: none comes again where there is another one of that name.
+-- The highest version of dropped consumers and their rows, so that a new consumer with the same name never reuses one.
 if object_id(N'<<schema_in_text>>.[dropped_consumers]') is null
     create table <<schema>>.[dropped_consumers] (
         feed nvarchar(128) not null,

@@ -1,4 +1,4 @@
--- Makes the objects of one captured table anew: what counts and records its rows, its triggers, and its guard. Fills the
+-- Recreates the objects of one captured table: the procedures that count and record its rows, its triggers, and its guard. Fills the
 -- templates from the catalog. In the caller's transaction.
 -- errors: 77140 its rows are too wide for delete_insert
 -- permission: internal; needs the right to alter the table and to create procedures
@@ -19,7 +19,7 @@ begin
     declare @columns table (
         place int not null primary key, name nvarchar(300) not null, stored nvarchar(300) not null, bytes nvarchar(300) not null,
         on_insert bit not null, on_update bit not null, on_delete bit not null,
-        -- Recorded by the trigger of updates: at all; of a new key that is told as inserted; of an old one as deleted.
+        -- Recorded by the update trigger: as an update; for a new key recorded as inserted; for an old key recorded as deleted.
         is_paired bit not null, is_added bit not null, is_deleted bit not null);
 
     select
@@ -48,7 +48,7 @@ begin
     if @key_change = 'delete_insert'
         update @columns set is_paired = 1 where is_added = 1 or is_deleted = 1;
 
-    -- Nor could the server sort them (error 8618), which writers would learn at their first update.
+    -- The server also could not sort them (error 8618), which would make the writers' first update fail.
     if @has_update = 1 and @key_change = 'delete_insert' and (
         select sum(2 * k.max_length) + count(*) / 4 from sys.columns as k
         inner join @columns as c on c.name = <<schema>>.[quoted](k.name)
@@ -59,7 +59,7 @@ begin
         throw 77140, @message, 1;
     end;
 
-    -- Values are told as text, in a JSON object; what is not set is left out.
+    -- Values are recorded as text, in a JSON object; unset ones are omitted.
     select @session = string_agg(convert(nvarchar(max), concat(
         N'    if session_context(N''', replace(j.value, N'''', N''''''), N''') is not null', nchar(10),
         N'        set @session = concat(@session, case when @session is null then N''{'' else N'','' end, N''"',
@@ -107,7 +107,7 @@ begin
     union all
     select 'row_order', concat(N'a.changefeed_shard', string_agg(convert(nvarchar(max), concat(N', i.', k.name)), N'') within group (order by k.place)) from @keys as k
     union all
-    -- Without old rows alone, the new ones can be sorted before they are paired: old and new together may not fit into a row.
+    -- Without delete_insert, the new rows can be sorted before they are paired: old and new together may not fit into a row.
     select 'pair_order', case @key_change when 'new_only'
         then concat(N'a.changefeed_shard', string_agg(convert(nvarchar(max), concat(N', i.', k.name)), N'') within group (order by k.place))
         else concat(N'isnull(a.changefeed_shard, b.changefeed_shard)',
@@ -116,7 +116,7 @@ begin
     union all
     select 'same_key', isnull(string_agg(convert(nvarchar(max), concat(N'd.', k.name, N' = i.', k.name)), N' and ') within group (order by k.place), N'1 = 0') from @keys as k
     union all
-    -- What the shard is taken from. No star anywhere: it would take in columns that triggers cannot see, and leave out sparse ones.
+    -- The columns for the shard expression. No star anywhere: it would include columns that triggers cannot see, and omit sparse ones.
     select 'new_keys', isnull(string_agg(convert(nvarchar(max), N'i.' + k.name), N', ') within group (order by k.place), N'1 as changefeed_nothing') from @keys as k
     union all
     select 'old_keys', isnull(string_agg(convert(nvarchar(max), N'd.' + k.name), N', ') within group (order by k.place), N'1 as changefeed_nothing') from @keys as k
@@ -139,7 +139,7 @@ begin
     union all
     select 'update_stored', isnull(string_agg(convert(nvarchar(max), concat(N', ', c.stored)), N'') within group (order by c.place), N'') from @columns as c where c.is_paired = 1
     union all
-    -- A column that the operation does not record is null.
+    -- A column not recorded for the operation is null.
     select 'image_values', isnull(string_agg(convert(nvarchar(max), concat(
         N', case',
         case when c.on_update = 1 or c.is_added = 1 then concat(
@@ -174,7 +174,7 @@ begin
             or (@object = 'capture_update' and @has_update = 1)
             or (@object = 'capture_delete' and @has_delete = 1)
             or (@type = 'table' and @guard = 1 and @first is not null and object_id(@full) is null and not exists (
-                -- Which the server gives a value of its own in each table.
+                -- Rowversion columns, for which the server generates a value in each table.
                 select 1 from <<schema>>.[key_columns](@object_id) as k where k.type_name = N'timestamp'))
         begin
             if @type <> 'table' and object_id(@full) is not null
@@ -189,8 +189,8 @@ begin
                 update <<schema>>.[capture_tables]
                 set guard_name = concat(N'guard.', @table_no, N':', @name)
                 where capture_id = @capture_id and table_no = @table_no;
-            -- What other triggers change would be recorded before what made them. Only one can be the first: another capture's
-            -- is, where there is no trigger but of captures (check_captured).
+            -- Changes by other triggers would be recorded before their cause. Only one trigger can be first; it may be another capture's if
+            -- the table has only captures' triggers (check_captured).
             set @operation = upper(substring(@object, 9, 10));
             if @type = 'trigger' and object_id(N'sys.sp_settriggerorder') is not null and not exists (
                 select 1 from sys.trigger_events as e
@@ -205,7 +205,7 @@ begin
         set @place = null;
         select top (1) @place = t.place from <<schema>>.[capture_templates]() as t where t.place > @last order by t.place;
     end;
-    -- The catalog shows triggers, and the server's number of rows, to nobody without a right on the table; who seals looks at them.
+    -- Triggers and row counts in the catalog are visible only with a right on the table; sealing needs them.
     if object_id(N'sys.sp_settriggerorder') is not null
     begin
         set @sql = concat(N'grant view definition on ', <<schema>>.[quoted](@table_schema), N'.', <<schema>>.[quoted](@table_name),

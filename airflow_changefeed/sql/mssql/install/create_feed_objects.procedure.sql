@@ -1,7 +1,7 @@
--- Makes or renews the objects of a feed: fills the templates from the catalog, in one pass, and executes them.
--- Tables and types that are there stay; procedures, functions and views are replaced and keep what was granted on them.
+-- Creates or updates the objects of a feed: fills the templates from the catalog, in one pass, and executes them.
+-- Existing tables and types stay; procedures, functions and views are replaced and keep their grants.
 -- @feed_id: of a row in feeds.
--- errors: 77101 another set-up goes on; transient. 77106 the feed was dropped meanwhile
+-- errors: 77101 another set-up is running; transient. 77106 the feed was dropped meanwhile
 -- permission: internal; needs the right to create tables, procedures and roles
 create procedure <<schema>>.[create_feed_objects] (@feed_id int)
 as
@@ -33,11 +33,11 @@ begin
         insert into @keys (place, name, definition)
         select k.place, k.name, k.definition from <<schema>>.[key_columns](@object_id) as k
         where @is_capture = 0 or k.name <> N'changefeed_image';
-        -- Serialized writers may have the ULID and the shard in their key; a page has them under names of its own.
+        -- Serialized writers may have the ULID and the shard in their key; a page has them under its own names.
         insert into @read_keys (place, name)
         select k.place, k.name from @keys as k where @kind = 'outbox' or k.name collate Latin1_General_CI_AS not in (N'ulid', N'shard_id');
 
-        -- An outbox that mssql-changefeed v2 made does not know its transactions: each row is one of its own there.
+        -- An outbox created by mssql-changefeed v2 does not record transactions: each row counts as its own.
         set @full = concat(N'<<schema_in_text>>.[outbox:', replace(@name, N']', N']]'), N']');
         if object_id(@full) is not null and not exists (
             select 1 from sys.columns as c where c.object_id = object_id(@full) and c.name = N'changefeed_tid') set @knows = N'0';
@@ -77,7 +77,7 @@ begin
                 when @ulid_column is null
                     then N'convert(binary(16), convert(int, ''changefeed 77122: name the ULID column of the table with @ulid_column of setup_feed''))'
                 else N't.' + <<schema>>.[quoted](@ulid_column) end);
-        -- Serialized writers may have no key, or none but ULID and shard.
+        -- Serialized writers may have no key, or only ULID and shard.
         insert into #tokens (token, value)
         select n.token, isnull(n.value, N'')
         from (
@@ -117,8 +117,8 @@ begin
         select top (1) @place = t.place from <<schema>>.[feed_templates](@kind, @is_capture) as t order by t.place;
         while @place is not null
         begin
-            -- Object by object, as the readers and writers of a feed that is there go on meanwhile. Each under the lock of
-            -- set-ups: two of one feed, or a set-up and a drop, do not get in between.
+            -- Object by object, because readers and writers of an existing feed continue meanwhile. Each under the set-up lock, so that two
+            -- set-ups of a feed, or a set-up and a drop, do not interleave.
             begin transaction;
             exec <<schema>>.[lock_setup];
             if not exists (select 1 from <<schema>>.[feeds] as f where f.feed_id = @feed_id)

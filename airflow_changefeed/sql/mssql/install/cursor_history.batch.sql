@@ -1,6 +1,6 @@
--- What was changed of cursors, but for the steps of consumers of events: the newest changes of each row.
--- before_ulid: null when the row was made. resource_version: of the row, after the change. why: in the mover's own words; null
--- where a program moved on as it does.
+-- Changes of cursors, except the steps of consumers: the newest of each row.
+-- before_ulid: null when the row was created. resource_version: of the row, after the change. why: the mover's comment; null for a
+-- program's regular moves.
 if object_id(N'<<schema_in_text>>.[cursor_history]') is null
     create table <<schema>>.[cursor_history] (
         number bigint not null identity(1, 1),

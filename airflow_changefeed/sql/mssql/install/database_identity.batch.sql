@@ -1,5 +1,5 @@
--- Which database this is, one row, made once: it stays as it is at upgrades and in a copy restored from a backup (ADR 0009).
--- id: told to all who may enter the database, as nobody gains anything by it; renew_identity changes it.
+-- The database's identity, one row, created once; unchanged by upgrades and in a copy restored from a backup (ADR 0009).
+-- id: readable by every database user, because it is not secret; renew_identity changes it.
 if object_id(N'<<schema_in_text>>.[database_identity]') is null
     create table <<schema>>.[database_identity] (
         only_row bit not null constraint [def:database_identity.only_row] default 1,

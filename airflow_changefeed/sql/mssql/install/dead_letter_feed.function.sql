@@ -1,4 +1,4 @@
--- The feed of a dead letter, whose procedures know the rest; null where there is none of that number.
+-- The feed of a dead letter; null if the number does not exist.
 create function <<schema>>.[dead_letter_feed](@number bigint) returns nvarchar(128)
 as
 begin

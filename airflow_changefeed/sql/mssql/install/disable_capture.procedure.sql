@@ -1,14 +1,14 @@
--- Stops recording. The feed stays, to be read to its end; drop_feed drops it with all that was recorded.
--- @capture: its name. Harmless to repeat. @resource_version: as it was seen; null takes it however it is.
--- errors: 77141 there is no such capture. 77101 another set-up goes on; transient. 77155 it is at another @resource_version
--- permission: as of enable_capture
+-- Stops recording. The feed stays, so that it can be read to its end; drop_feed drops it with everything recorded.
+-- @capture: its name. Idempotent. @resource_version: expected version; null skips the check.
+-- errors: 77141 the capture does not exist. 77101 another set-up is running; transient. 77155 it is at another @resource_version
+-- permission: as for enable_capture
 create procedure <<schema>>.[disable_capture] (@capture nvarchar(128), @resource_version bigint = null)
 as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     set rowcount 0;
-    -- Where it and a writer lock each other out, the writer goes on.
+    -- If this and a writer deadlock, the writer wins.
     set deadlock_priority low;
     begin try
         declare @id int, @message nvarchar(2048), @place int, @sql nvarchar(max), @feed_id int, @was_enabled bit;

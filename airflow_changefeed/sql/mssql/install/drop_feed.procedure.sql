@@ -1,9 +1,9 @@
--- Drops a feed with its order, cursors and marks. The event table stays, but that of a capture, which is ours and goes with
--- its triggers. Also one whose table is gone.
--- @table_name, or @table: the event table, or the feed's name (schema.table without quotes). @resource_version: of the feed as it
---     was seen; null drops it however it is.
--- errors: 77106 there is no such feed. 77101 another set-up goes on. 77155 it is at another @resource_version; nothing was dropped
--- permission: as of setup_feed
+-- Drops a feed with its order, cursors and marks, even if its table is missing. The event table stays, except that of a capture, which is
+-- dropped with its triggers.
+-- @table_name, or @table: the event table, or the feed's name (schema.table without quotes). @resource_version: expected version of the
+--     feed; null skips the check.
+-- errors: 77106 the feed does not exist. 77101 another set-up is running. 77155 it is at another @resource_version; nothing was dropped
+-- permission: as for setup_feed
 create procedure <<schema>>.[drop_feed] (
     @table_name nvarchar(max) = null,
     @table nvarchar(max) = null,
@@ -31,7 +31,7 @@ begin
         if @@trancount = 0 exec <<schema>>.[note_schemas] @name = @name;
         begin transaction;
         exec <<schema>>.[lock_setup];
-        -- Whoever had the lock before may have dropped it, and made another one of its name.
+        -- The previous holder of the lock may have dropped it and created another with the same name.
         set @feed_id = null;
         select @feed_id = f.feed_id, @sequence = f.sequence_name from <<schema>>.[feeds] as f where f.name = @name;
         if @feed_id is null
@@ -43,7 +43,7 @@ begin
         if exists (select 1 from <<schema>>.[captures] as c where c.name = @name)
             exec <<schema>>.[disable_capture] @capture = @name;
 
-        -- What calls goes before what it calls: the order of making them, backwards. A table's name is that of its object.
+        -- Callers are dropped before what they call: the reverse order of creation.
         insert into @drops (sql)
         select concat(N'drop ', case t.type when 'table' then N'table' when 'view' then N'view' when 'procedure' then N'procedure' else N'function' end,
             N' if exists <<schema_in_text>>.', <<schema>>.[quoted](concat(t.object, N':', @name)))
@@ -56,7 +56,7 @@ begin
         select concat(N'drop type <<schema_in_text>>.', <<schema>>.[quoted](concat(N'type:read:', @name)))
         where type_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'type:read:', @name)))) is not null;
         insert into @drops (sql) select concat(N'drop sequence ', @sequence) where @sequence is not null;
-        -- Of a capture: what each of its tables has, and what was recorded.
+        -- For a capture: the objects of each table, and the recorded events.
         insert into @drops (sql)
         select concat(N'drop procedure <<schema_in_text>>.', <<schema>>.[quoted](concat(k.object, N'.', t.table_no, N':', @name)))
         from <<schema>>.[capture_tables] as t
@@ -75,7 +75,7 @@ begin
         from sys.database_principals as p
         cross join (values (N'[readable_captures]'), (N'[readable_capture_tables]'), (N'[readable_capture_columns]'), (N'[readable_capture_gaps]')) as r (object)
         where p.name = N'<<schema_text>>.readers:' + @name and exists (select 1 from <<schema>>.[captures] as c where c.name = @name);
-        -- A role must be empty before it goes, and hold nothing on what stays.
+        -- A role must be empty before it is dropped, and hold no rights on remaining objects.
         insert into @drops (sql)
         select concat(N'revoke select on <<schema_in_text>>.[feeds] from ', <<schema>>.[quoted](p.name))
         from sys.database_principals as p where p.name = N'<<schema_text>>.readers:' + @name;
@@ -96,7 +96,7 @@ begin
             N'<<schema_text>>.operators:' + @name, N'<<role_prefix_text>>role:' + @name,
             N'<<schema_text>>.user.readers:' + @name);
 
-        -- The guard of the schema goes with the last capture: without its procedure, nobody could alter a table any more.
+        -- The schema guard is dropped with the last capture: without its procedure, nobody could alter a table.
         insert into @drops (sql)
         select N'drop trigger [<<schema_name_in_text>>_captures] on database'
         where exists (select 1 from sys.triggers as t where t.parent_class = 0 and t.name = N'<<schema_text>>_captures')

@@ -1,5 +1,5 @@
--- Functions that return tables are made anew, as not every server can replace one; nobody has rights on them. A set-up that
--- runs in between fails, and is repeated.
+-- Table-valued functions are recreated, because Babelfish cannot replace them; nobody has rights on them. A set-up that runs in between
+-- fails and can be repeated.
 drop function if exists <<schema>>.[key_columns];
 drop function if exists <<schema>>.[captured_columns];
 drop function if exists <<schema>>.[feed_templates];

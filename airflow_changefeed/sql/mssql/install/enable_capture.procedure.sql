@@ -1,18 +1,17 @@
 -- Records the changes of a table from now on, in the transaction that makes them, as events of a feed of the capture's name.
--- Called again for another table with the same @capture it adds that one; called again for the same it changes nothing, or
--- brings back its triggers, or enables a capture that was disabled. What happened meanwhile is a gap, which somebody has to resolve.
--- @table: with its schema. @capture: schema.name of the capture, its feed and its table; <table>_changes without.
--- @insert_columns, @update_columns, @delete_columns: null captures all columns there are now, N'none' not that operation, else
---     a JSON array of columns. @shard: a number, or T-SQL over columns of the primary key alone.
--- @key_change: new_only or delete_insert, of updates that give a row another key. @keep_unchanged: 1 also records updates that
---     change no chosen column. @session_keys: JSON array of keys of session_context that are recorded. @trace_key: the one of
---     the trace context; N'' for none. @with_sequence: 1 shows readers the number of each event in its shard.
--- @guard_table: 1 makes the server refuse truncate and switch. @guard_schema: 1 makes it refuse changes of the table by which
---     its writers would fail. @snapshot: 1 also records the rows that are there. @resource_version: of the capture as it was
---     seen; null takes it however it is.
--- errors: 77140 all that is wrong with it; nothing was changed. 77101 another set-up goes on; transient. 77155 it is at another
---     @resource_version, or not there. 55000, 71000
--- permission: to alter the table, and as of setup_feed
+-- Called again for another table with the same @capture, it adds that table. Called again for the same table, it does nothing, or recreates
+-- missing triggers, or enables a disabled capture; changes made meanwhile are a gap, which has to be resolved.
+-- @table: with its schema. @capture: schema.name of the capture, its feed and its table; <table>_changes by default.
+-- @insert_columns, @update_columns, @delete_columns: null captures all current columns, N'none' does not capture the operation,
+--     otherwise a JSON array of columns. @shard: a number, or T-SQL over columns of the primary key only.
+-- @key_change: new_only or delete_insert, for updates that change a row's key. @keep_unchanged: 1 also records updates that change no
+--     chosen column. @session_keys: JSON array of session_context keys to record. @trace_key: key of the trace context; N'' for none.
+--     @with_sequence: 1 shows readers the number of each event in its shard.
+-- @guard_table: 1 makes the server refuse truncate and switch. @guard_schema: 1 makes it refuse table changes that would make writers
+--     fail. @snapshot: 1 also records the existing rows. @resource_version: expected version of the capture; null skips the check.
+-- errors: 77140 all problems of the request; nothing was changed. 77101 another set-up is running; transient. 77155 it is at another
+--     @resource_version, or does not exist. 55000, 71000
+-- permission: to alter the table, and as for setup_feed
 create procedure <<schema>>.[enable_capture] (
     @table nvarchar(max),
     @capture nvarchar(128) = null,
@@ -36,7 +35,7 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     set rowcount 0;
-    -- Where it and a writer lock each other out, the writer goes on.
+    -- If this and a writer deadlock, the writer wins.
     set deadlock_priority low;
     begin try
         declare @object_id int = object_id(@table, N'U'), @message nvarchar(2048), @sql nvarchar(max);
@@ -48,7 +47,7 @@ begin
             throw 71000, @message, 0;
         end;
         select @table_schema = object_schema_name(@object_id), @table_name = object_name(@object_id);
-        -- As it was declared: some servers fold what object_name gives.
+        -- As declared: Babelfish folds the result of object_name.
         select @table_schema = i.TABLE_SCHEMA, @table_name = i.TABLE_NAME from INFORMATION_SCHEMA.TABLES as i
         where i.TABLE_SCHEMA = object_schema_name(@object_id) and i.TABLE_NAME = object_name(@object_id);
         set @capture = isnull(@capture, concat(@table_schema, N'.', @table_name, N'_changes'));
@@ -106,7 +105,7 @@ begin
             end;
             if @no is not null and @is_enabled = 1
             begin
-                -- What somebody dropped or disabled comes back, and leaves a gap.
+                -- Dropped or disabled triggers are recreated, which leaves a gap.
                 if exists (
                     select 1 from <<schema>>.[capture_tables] as t
                     where t.capture_id = @capture_id and t.table_no = @no and t.trigger_count > (
@@ -177,7 +176,7 @@ begin
                 @capture_id, @no, @object_id, @table_schema, @table_name, @shard, @insert_columns, @update_columns, @delete_columns, 0, null, 0);
             exec <<schema>>.[set_capture_columns] @capture_id = @capture_id, @table_no = @no;
             exec <<schema>>.[create_capture_objects] @capture_id = @capture_id, @table_no = @no;
-            -- Making the triggers has locked the table to the end of this transaction.
+            -- Creating the triggers has locked the table until the end of this transaction.
             set @sql = concat(N'exec <<schema_in_text>>.[capture_rows.', @no, N':', replace(@capture, N']', N']]'), N'] @how = ''counted'', @rows = @rows output');
             exec sys.sp_executesql @sql, N'@rows bigint output', @rows = @rows output;
             if @snapshot = 1
@@ -197,7 +196,7 @@ begin
             exec <<schema>>.[create_capture_objects] @capture_id = @capture_id, @table_no = @no;
             insert into <<schema>>.[capture_gaps] (capture_id, table_no, reason, found_at, after_time)
             select @capture_id, @no, N'the capture was disabled, and changes made meanwhile were not recorded', <<schema>>.[now](),
-                -- It was sealed on meanwhile.
+                -- The feed was sealed further meanwhile.
                 case when c.disabled_at < f.floor_time then c.disabled_at else f.floor_time end
             from <<schema>>.[feeds] as f
             inner join <<schema>>.[captures] as c on c.name = f.name
@@ -217,7 +216,7 @@ begin
         if @guard_schema = 1 and not exists (select 1 from sys.triggers as t where t.parent_class = 0 and t.name = N'<<schema_text>>_captures')
             exec <<schema>>.[guard_schema];
         if @feed_id is not null exec <<schema>>.[bump_version] @feed_id = @feed_id;
-        -- One that was just made is at its first version.
+        -- A capture just created is at its first version.
         else update <<schema>>.[feeds] set schema_print = <<schema>>.[columns_print](name, object_id) where name = @capture;
         commit;
     end try

@@ -1,4 +1,4 @@
--- The templates of a feed: those for all, and those of its kind, of which a capture has some of its own instead.
+-- The templates of a feed: the common ones and those of its kind; a capture overrides some.
 -- @kind: outbox or serialized. @is_capture: 1 for the feed of a capture.
 -- result: place, object, type, body.
 create function <<schema>>.[feed_templates](@kind varchar(10), @is_capture bit) returns table

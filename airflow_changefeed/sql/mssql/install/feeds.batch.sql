@@ -1,11 +1,10 @@
 -- All feeds of this database, one row each.
--- tolerance_ms: a time_hint further in the future takes the present time. floor_time: sealed until then; no event of any
--- shard, also of one first used later, gets a ULID below it (ADR 0001, R7). attempt: the last attempt token drawn.
--- sequence_name: what the outbox's order_sequence is drawn from, quoted. ulid_column, shard_column: of the event table,
--- for serialized writers only; without shard_column the feed has shard 0 alone. resource_version: grows with each change of
--- the settings, with an upgrade, and with the columns of the table (of a capture: of its tables), of which schema_print is a
--- fingerprint, as they were last seen. upgrade_problem: why upgrade_feeds could not bring the feed to the installed version;
--- until it is mended, readers refuse the feed. is_of_v2: was one of mssql-changefeed v2.
+-- tolerance_ms: a time_hint further in the future is replaced by the current time. floor_time: sealed until then; no event of any shard,
+-- including shards first used later, gets a ULID below it (ADR 0001, R7). attempt: the last attempt token drawn.
+-- sequence_name: the sequence of the outbox's order_sequence, quoted. ulid_column, shard_column: of the event table, for serialized writers
+-- only; without shard_column the feed has only shard 0. resource_version: grows with each change of the settings, with an upgrade, and with
+-- the columns of the table (of a capture: of its tables). schema_print: a fingerprint of those columns as last seen. upgrade_problem: why
+-- upgrade_feeds failed for the feed; until it is fixed, readers refuse the feed. is_of_v2: created by mssql-changefeed v2.
 if object_id(N'<<schema_in_text>>.[feeds]') is null
     create table <<schema>>.[feeds] (
         feed_id int not null identity(1, 1),
@@ -29,7 +28,7 @@ if object_id(N'<<schema_in_text>>.[feeds]') is null
         constraint [check:feeds.kind] check (kind in ('outbox', 'serialized')),
         constraint [check:feeds.tolerance_ms] check (tolerance_ms >= 0)
     );
--- The last version of feeds that were dropped: none comes again where there is another feed of that name.
+-- The last version of dropped feeds, so that a new feed with the same name never reuses one.
 if object_id(N'<<schema_in_text>>.[dropped_feeds]') is null
     create table <<schema>>.[dropped_feeds] (
         name nvarchar(128) not null,

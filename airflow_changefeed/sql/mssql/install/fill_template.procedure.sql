@@ -1,6 +1,5 @@
--- Fills the tokens of a template from the caller's #tokens (token, value). One pass: a value that looks like a token is not
--- looked at again.
--- @body: the template. What comes of it goes into #tokens, under the token ''; not every server gives back long texts otherwise.
+-- Fills the tokens of a template from the caller's #tokens (token, value). One pass: a value that looks like a token is not replaced again.
+-- @body: the template. The result is stored in #tokens, under the token ''; Babelfish truncates long output parameters.
 -- permission: internal
 create procedure <<schema>>.[fill_template] (@body nvarchar(max))
 as

@@ -1,7 +1,7 @@
--- Finds where the rows of serialized writers keep their ULID and shard.
--- @ulid_column: as given; else the column "ulid", else a key of one column, of type binary(16); null without any.
--- @shard_column: as given; else the column "shard" or "shard_id"; null where all events are of shard 0.
--- errors: 55000 a column that was named is not there
+-- Finds the ULID and shard columns of a table with serialized writers.
+-- @ulid_column: as given; otherwise the column "ulid", otherwise a single-column key, of type binary(16); null without any.
+-- @shard_column: as given; otherwise the column "shard" or "shard_id"; null if all events are in shard 0.
+-- errors: 55000 a named column does not exist
 -- permission: internal
 create procedure <<schema>>.[find_columns] (
     @object_id int,

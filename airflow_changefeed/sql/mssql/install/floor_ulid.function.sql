@@ -1,4 +1,4 @@
--- The lowest ULID of a time, floor(@time); what is below it is before @time. @time: UTC, not before 1970.
+-- The lowest ULID of a time, floor(@time); lower ULIDs are before @time. @time: UTC, not before 1970.
 create function <<schema>>.[floor_ulid](@time datetime2(3)) returns binary(16)
 as
 begin

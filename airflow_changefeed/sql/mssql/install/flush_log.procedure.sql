@@ -1,4 +1,4 @@
--- Makes what was committed durable where the database may delay that, before a seal or drain is reported (ADR 0001, R11).
+-- Flushes commits to disk if the database allows delayed durability, before a seal or drain is reported (ADR 0001, R11).
 -- permission: internal
 create procedure <<schema>>.[flush_log]
 as

@@ -1,16 +1,15 @@
--- Makes the guard of captured tables, or makes it anew: a trigger of the database that refuses what would make writers of
--- captured tables fail. In the caller's transaction, under the lock of set-ups.
--- It runs as a user of its own: whoever alters some table may not see the captured ones, so in their own context those would
--- look as if they were gone. Not as dbo: after a restore whose owner has no login here, everything that runs as dbo fails
--- (15517), and so would each alter table. A user without login never loses one [Microsoft: EXECUTE AS, "Security
--- considerations"], and cannot be dropped while the trigger is there. It sees definitions, and may call one procedure.
--- permission: internal; needs the right to make users and triggers of the database
+-- Creates or recreates the schema guard: a database trigger that refuses changes that would make writers of captured tables fail. In the
+-- caller's transaction, under the set-up lock. It runs as its own user: someone altering a table may not see the captured ones, which would
+-- then look dropped. Not as dbo: after a restore whose owner has no login on this server, everything that runs as dbo fails (15517), and so
+-- would each alter table. A user without login cannot lose its login [Microsoft: EXECUTE AS, "Security considerations"], and cannot be
+-- dropped while the trigger exists. It may see definitions and call one procedure.
+-- permission: internal; needs the right to create users and database triggers
 create procedure <<schema>>.[guard_schema]
 as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    declare @sql nvarchar(max) = N'-- Refuses what would make the writers of captured tables fail, or pass their captures. Made by changefeed.
+    declare @sql nvarchar(max) = N'-- Refuses changes that would make writers of captured tables fail, or bypass their captures. Created by changefeed.
 create trigger [<<schema_name_in_text>>_captures] on database with execute as ''<<schema_text_in_text>>.guard''
 for alter_table, drop_table, rename, alter_schema, alter_trigger, drop_trigger
 as

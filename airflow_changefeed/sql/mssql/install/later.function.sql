@@ -1,4 +1,4 @@
--- A time and so many seconds more, in whole milliseconds; the end of a lease.
+-- A time plus a number of seconds, in whole milliseconds; the end of a lease.
 create function <<schema>>.[later](@time datetime2(3), @seconds float) returns datetime2(3)
 as
 begin

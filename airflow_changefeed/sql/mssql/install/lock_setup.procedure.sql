@@ -1,6 +1,6 @@
--- Takes the lock under which feeds and captures are set up, upgraded and dropped; owned by the caller's transaction.
--- @lock_timeout: milliseconds, -1 waits for ever.
--- errors: 77101 another one has it; transient. 77109 the caller is no member of the role whose members may take it
+-- Takes the lock for setting up, upgrading and dropping feeds and captures; owned by the caller's transaction.
+-- @lock_timeout: milliseconds, -1 waits forever.
+-- errors: 77101 another session holds it; transient. 77109 the caller is not a member of the role that may take it
 -- permission: internal
 create procedure <<schema>>.[lock_setup] (@lock_timeout int = 60000)
 as

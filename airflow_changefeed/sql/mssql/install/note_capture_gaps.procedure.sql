@@ -1,5 +1,5 @@
--- Writes down what is wrong with the triggers of a capture before they are made anew or dropped, which would hide it. In the
--- caller's transaction.
+-- Records what is wrong with the triggers of a capture as gaps, before they are recreated or dropped, which would hide it. In the caller's
+-- transaction.
 -- permission: internal
 create procedure <<schema>>.[note_capture_gaps] (@capture_id int)
 as

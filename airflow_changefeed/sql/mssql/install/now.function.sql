@@ -1,4 +1,4 @@
--- The database's clock: UTC in whole milliseconds, never rounded up into the future.
+-- The database's clock: UTC in whole milliseconds, rounded down.
 create function <<schema>>.[now]() returns datetime2(3)
 as
 begin

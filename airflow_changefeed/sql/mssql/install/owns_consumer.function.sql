@@ -1,4 +1,4 @@
--- Whether the caller may change a consumer's rows: who began it, the feed's operators, and the database's owner.
+-- Whether the caller may change a consumer's rows: its owner, the feed's operators, and db_owner.
 create function <<schema>>.[owns_consumer](@owner nvarchar(128), @feed nvarchar(128)) returns bit
 as
 begin

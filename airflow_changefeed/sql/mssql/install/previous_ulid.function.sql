@@ -1,10 +1,10 @@
--- The ULID before another one; that of all zeros has none and is returned itself.
+-- The ULID before another; the lowest one is returned unchanged.
 create function <<schema>>.[previous_ulid](@ulid binary(16)) returns binary(16)
 as
 begin
     declare @high binary(8) = convert(binary(8), substring(@ulid, 1, 8)), @low binary(8) = convert(binary(8), substring(@ulid, 9, 8));
     if @ulid = 0x00000000000000000000000000000000 return @ulid;
-    -- A whole number of T-SQL is signed, and does not wrap.
+    -- T-SQL integers are signed and do not wrap.
     if @low = 0x0000000000000000 return convert(binary(16), convert(binary(8), convert(bigint, @high) - 1) + 0xffffffffffffffff);
     if @low = 0x8000000000000000 return convert(binary(16), @high + 0x7fffffffffffffff);
     return convert(binary(16), @high + convert(binary(8), convert(bigint, @low) - 1));

@@ -1,4 +1,4 @@
--- A name in brackets. As quotename, which other servers that speak T-SQL do otherwise: they double quotes in the name.
+-- A name in brackets. Like quotename, which differs on Babelfish: it doubles quotes in the name.
 create function <<schema>>.[quoted](@name nvarchar(128)) returns nvarchar(258)
 as
 begin

@@ -1,4 +1,4 @@
--- The captures whose feed the caller may read; the tables themselves hold those of everybody.
+-- The captures whose feed the caller may read; the tables themselves have all captures.
 -- permission: readers of a capture
 create view <<schema>>.[readable_captures]
 as

@@ -1,9 +1,9 @@
--- Captures the present columns of a capture's tables, and makes its triggers anew. What is recorded already stays.
+-- Captures the current columns of a capture's tables, and recreates its triggers. Recorded events stay.
 -- @capture: its name. @without: JSON array of columns to stop capturing, so that they can be dropped or altered.
--- @resource_version: as it was seen; null takes it however it is.
--- errors: 55000 @without is no JSON array, or names no column of the capture. 77141 there is no such capture. 77143 a column's
---     type does not fit what was recorded; nothing was changed. 77140. 77155 it is at another @resource_version
--- permission: as of enable_capture
+-- @resource_version: expected version; null skips the check.
+-- errors: 55000 @without is not a JSON array, or names an unknown column. 77141 the capture does not exist. 77143 a column's type is
+--     incompatible with the recorded values; nothing was changed. 77140. 77155 it is at another @resource_version
+-- permission: as for enable_capture
 create procedure <<schema>>.[refresh_capture] (
     @capture nvarchar(128),
     @without nvarchar(max) = N'[]',
@@ -14,7 +14,7 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     set rowcount 0;
-    -- Where it and a writer lock each other out, the writer goes on.
+    -- If this and a writer deadlock, the writer wins.
     set deadlock_priority low;
     begin try
         declare @id int, @no smallint, @last smallint, @object_id int, @message nvarchar(2048), @is_enabled bit;
@@ -64,7 +64,7 @@ begin
         end;
         if exists (select 1 from <<schema>>.[captures] as c where c.capture_id = @id and c.guard_schema = 1) exec <<schema>>.[guard_schema];
         update <<schema>>.[captures] set is_changing = 0 where capture_id = @id;
-        -- Also where nothing changed: what was seen before may mean something else now.
+        -- Even if nothing changed: what was read before may mean something else now.
         exec <<schema>>.[bump_version] @feed_id = @feed_id;
         commit;
     end try

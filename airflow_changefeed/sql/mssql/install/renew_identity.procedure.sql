@@ -1,5 +1,5 @@
--- Gives a copy of a database an identity of its own, so that nothing of it is taken for the original's: its consumers publish
--- under new Variables, and its exports refuse outputs that were begun under the old identity.
+-- Gives a copy of a database its own identity, so that it is not confused with the original: its consumers publish under new Variables, and
+-- its exports refuse outputs begun under the old identity.
 -- result: id, the new one.
 -- permission: execute is granted to nobody; db_owner has it.
 create procedure <<schema>>.[renew_identity]

@@ -1,2 +1,2 @@
--- The schema of everything below.
+-- The schema of all objects below.
 if schema_id(N'<<schema_text>>') is null exec (N'create schema <<schema_in_text>>');

@@ -1,7 +1,6 @@
--- Takes the present columns of a captured table into the capture, and gives the capture's table what it lacks. Columns of
--- which something was recorded stay in that table.
--- @without: JSON array of columns to capture no longer.
--- errors: 77143 a column was given a type that the recorded values do not fit
+-- Adds the current columns of a captured table to the capture and to the capture's table. Columns with recorded values stay in that table.
+-- @without: JSON array of columns to stop capturing.
+-- errors: 77143 a column's new type is incompatible with the recorded values
 -- permission: internal
 create procedure <<schema>>.[set_capture_columns] (
     @capture_id int,
@@ -36,10 +35,10 @@ begin
         0
     from <<schema>>.[captured_columns](@object_id) as c
     where c.problem is null and not exists (select 1 from @dropped as d where d.name = c.name collate database_default);
-    -- The key is known to readers, also where it is not recorded.
+    -- Readers know the key even if it is not recorded.
     delete from @wanted where on_insert = 0 and on_update = 0 and on_delete = 0 and key_place is null;
     update @wanted set is_done = 1 where on_insert = 0 and on_update = 0 and on_delete = 0;
-    -- Two tables that disagree about a column keep it apart.
+    -- If two tables disagree about a column's type, each gets its own.
     update w
     set stored_name = left(concat(@table, N'.', w.name), 128)
     from @wanted as w

@@ -1,7 +1,7 @@
--- Makes a feed over a table, or brings one that is there to this version: what setup_feed and upgrade_feed share.
--- A feed of mssql-changefeed v2, which is in no list, is taken into it with its shard key type and its own sequence.
--- Parameters: see setup_feed. @must_exist: 1 refuses to make a feed that is not there.
--- errors: as of setup_feed; here 55000, 71000, 77106, 77111, 77116 and 77155
+-- Creates a feed over a table, or upgrades an existing one: shared by setup_feed and upgrade_feed.
+-- A feed of mssql-changefeed v2, which has no registry, is added to feeds with its shard key type and its own sequence.
+-- Parameters: see setup_feed. @must_exist: 1 refuses to create a new feed.
+-- errors: as for setup_feed; here 55000, 71000, 77106, 77111, 77116 and 77155
 -- permission: internal
 create procedure <<schema>>.[set_up] (
     @table_name nvarchar(max),
@@ -38,14 +38,14 @@ begin
             throw 77116, N'changefeed 77116: @time_tolerance_ms must be 0 to 3153600000000 milliseconds (100 years)', 1;
         exec <<schema>>.[check_table] @object_id = @object_id, @kind = @kind;
         set @name = concat(object_schema_name(@object_id), N'.', object_name(@object_id));
-        -- As it was declared: some servers fold what object_name gives.
+        -- As declared: Babelfish folds the result of object_name.
         select @name = concat(i.TABLE_SCHEMA, N'.', i.TABLE_NAME) from INFORMATION_SCHEMA.TABLES as i
         where i.TABLE_SCHEMA = object_schema_name(@object_id) and i.TABLE_NAME = object_name(@object_id);
 
-        -- Stays noted, also where this is refused.
+        -- Recorded even if this call is refused.
         if @@trancount = 0 exec <<schema>>.[note_schemas] @name = @name;
-        -- One that is there is renewed object by object, as its readers and writers go on meanwhile; a new one is made whole
-        -- or not at all.
+        -- An existing feed is updated object by object, because its readers and writers continue; a new one is created completely or not at
+        -- all.
         begin transaction;
         exec <<schema>>.[lock_setup];
         select @feed_id = f.feed_id, @type = f.shard_key_type, @is_known = 1 from <<schema>>.[feeds] as f where f.name = @name;
@@ -87,7 +87,7 @@ begin
         end;
         set @shard_key_type = isnull(@shard_key_type, @type);
         exec <<schema>>.[check_feed] @feed_id = @feed_id, @object_id = @object_id, @kind = @kind, @shard_key_type = @shard_key_type;
-        -- What was named once stays named.
+        -- A column named once stays set.
         select @ulid_column = isnull(@ulid_column, f.ulid_column), @shard_column = isnull(@shard_column, f.shard_column)
         from <<schema>>.[feeds] as f where f.feed_id = @feed_id;
         exec <<schema>>.[find_columns]
@@ -98,7 +98,7 @@ begin
             tolerance_ms = isnull(@time_tolerance_ms, tolerance_ms),
             ulid_column = @ulid_column,
             shard_column = @shard_column,
-            -- Repeated as it is, it is no change; what changed beneath since it was noted, or in the caller's transaction, is one.
+            -- An identical repetition is not a change; a table change since note_schemas, or in the caller's transaction, is.
             resource_version = resource_version + case when @is_known = 1 and (
                 schema_print <> <<schema>>.[columns_print](@name, @object_id)
                 or object_id <> @object_id or tolerance_ms <> @time_tolerance_ms

@@ -1,11 +1,10 @@
--- Makes a feed over a table, with the table's own primary key; harmless to repeat, and then brings it to this version.
+-- Creates a feed over a table, using the table's primary key. Idempotent; upgrades an existing feed to this version.
 -- @table_name, or @table: the event table, with its schema. @outbox = 1, or @blocking = 1 (@serialize_writers = 1): how it
---     is written. @shard_key_type: int (default), bigint, smallint, tinyint or uniqueidentifier. @time_tolerance_ms: a
---     time_hint further in the future takes the present time; 3600000 by default. @ulid_column, @shard_column: of the
---     event table, for serialized writers, where they are not named ulid and shard or shard_id. @resource_version: of the
---     feed as it was seen; null takes it however it is.
--- errors: 55000 arguments. 71000 no such table. 77101 another set-up goes on. 77110 to 77119: see "Errors" in the docs. 77155 the
---     feed is at another @resource_version, or not there; nothing was changed
+--     is written. @shard_key_type: int (default), bigint, smallint, tinyint or uniqueidentifier. @time_tolerance_ms: a time_hint further in
+--     the future is replaced by the current time; default 3600000. @ulid_column, @shard_column: of the event table, for serialized writers,
+--     if not named ulid and shard or shard_id. @resource_version: expected version of the feed; null skips the check.
+-- errors: 55000 arguments. 71000 table not found. 77101 another set-up is running. 77110 to 77119: see "Errors" in the docs. 77155 the
+--     feed is at another @resource_version, or does not exist; nothing was changed
 -- permission: to create tables, procedures and roles in the schema
 create procedure <<schema>>.[setup_feed] (
     @table_name nvarchar(max) = null,

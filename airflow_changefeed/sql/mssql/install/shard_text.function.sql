@@ -1,4 +1,4 @@
--- A shard as the tables of consumers and marks hold it, and as messages name it: digits, or a UUID in lower case.
+-- A shard as text, in tables of consumers and marks and in messages: digits, or a UUID in lower case.
 create function <<schema>>.[shard_text](@shard_id sql_variant) returns nvarchar(36)
 as
 begin

@@ -1,4 +1,4 @@
--- History that was inserted into windows which may have been exported; number grows and is never given again.
+-- Inserted history in windows that may already be exported; number grows and is never reused.
 if object_id(N'<<schema_in_text>>.[stale_marks]') is null
     create table <<schema>>.[stale_marks] (
         number bigint not null identity(1, 1),

@@ -1,11 +1,10 @@
--- A ULID for a serialized writer, in the transaction and after the last lock_feed:T or lock:T of it.
+-- A ULID for a serialized writer, after the last lock_feed:T or lock:T of its transaction.
 -- @n: after lock_feed:T, next value for <<schema>>.[sequence] (over (order by ...) for many rows of one statement);
---     after lock:T, an index, 0 to 10^11 - 1. One lock takes one of them only, so that no ULID is given twice.
--- result: the ULID. errors: 245, as a function can raise nothing else; its text says what is wrong.
--- Fails also when the lock was undone by a rollback to a savepoint (ADR 0001, R13): the row that lock:T wrote is then gone, or
--- another one. Its own row no writer waits for; one that was rolled back, and that another writer has now, is waited for
--- until that writer ends, and then is not this one.
--- Several feeds or shards locked in one transaction: this gives those of the last one; shard_ulid:T asks by shard.
+--     after lock:T, an index, 0 to 10^11 - 1. Each lock supports only one of the two, so that no ULID is assigned twice.
+-- result: the ULID. errors: 245, the only error a function can raise; its text says what is wrong.
+-- Also fails if the lock was undone by a rollback to a savepoint (ADR 0001, R13): the row that lock:T wrote is then missing, or another
+-- writer's. A writer never waits for its own row; if another writer has it now, this waits until that writer ends, and then finds the row
+-- is not its own. If a transaction locks several feeds or shards, this returns ULIDs of the last one; use shard_ulid:T to choose the shard.
 create function <<schema>>.[ulid](@n bigint) returns binary(16)
 as
 begin
@@ -16,7 +15,7 @@ begin
     declare @high binary(8) = convert(binary(8), session_context(N'changefeed.ulid_high'));
     declare @low bigint = convert(bigint, session_context(N'changefeed.ulid_low'));
     declare @ulid binary(16) = convert(binary(16), @high + convert(binary(8), @low));
-    -- Without a shard the transaction was locked by mssql-changefeed v2, while this was being upgraded.
+    -- Without a shard, the lock was taken by mssql-changefeed v2 during the upgrade.
     if isnull(convert(bigint, session_context(N'changefeed.transaction_id')), 0) <> current_transaction_id()
         or (@shard is not null and not exists (
             select 1 from <<schema>>.[writer_locks] as w

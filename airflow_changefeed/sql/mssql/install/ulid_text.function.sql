@@ -1,9 +1,9 @@
--- A ULID as its 26 Crockford characters, as Python, Variables and Parquet show it.
+-- A ULID as 26 Crockford characters, as in Python, Variables and Parquet.
 create function <<schema>>.[ulid_text](@ulid binary(16)) returns varchar(26)
 as
 begin
     declare @text varchar(26) = '', @place int = 1, @bits int = 2, @rest int = 0;
-    -- 130 bits are written, of which the first two are 0.
+    -- 130 bits are encoded, of which the first two are 0.
     while @place <= 16
     begin
         set @rest = @rest * 256 + convert(int, convert(binary(1), substring(@ulid, @place, 1)));

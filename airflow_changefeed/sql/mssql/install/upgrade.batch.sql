@@ -1,3 +1,3 @@
--- Captures and feeds that are there already, also feeds of mssql-changefeed v2, come to this version.
+-- Upgrades existing captures and feeds to this version, including feeds of mssql-changefeed v2.
 exec <<schema>>.[upgrade_captures];
 exec <<schema>>.[upgrade_feeds];

@@ -1,13 +1,13 @@
--- Makes the triggers of captures anew that another version made. Each waits for open transactions of its tables, and holds up
--- their writers until it is done; the captured columns stay as they are.
--- errors: 77101 a set-up goes on; transient, what was made anew stays
--- permission: as of enable_capture
+-- Recreates the triggers of captures created by another version. Waits for open transactions of each table, and blocks its writers
+-- meanwhile; the captured columns stay unchanged.
+-- errors: 77101 a set-up is running; transient, triggers already recreated stay
+-- permission: as for enable_capture
 create procedure <<schema>>.[upgrade_captures]
 as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    -- Where it and a writer lock each other out, the writer goes on.
+    -- If this and a writer deadlock, the writer wins.
     set deadlock_priority low;
     begin try
         declare @found table (capture_id int not null, table_no smallint not null, is_present bit not null, primary key (capture_id, table_no));
@@ -17,20 +17,20 @@ begin
         from <<schema>>.[capture_tables] as t
         inner join <<schema>>.[captures] as c on c.capture_id = t.capture_id
         where c.is_enabled = 1 and c.version <> <<schema>>.[version]();
-        -- A table that is gone is a gap for the next seal.
+        -- A missing table becomes a gap at the next seal.
         delete from @found where is_present = 0;
         select top (1) @id = f.capture_id, @no = f.table_no from @found as f order by f.capture_id, f.table_no;
         while @id is not null
         begin
             begin transaction;
             exec <<schema>>.[lock_setup];
-            -- Whoever had the lock before may have disabled or dropped it, or made its triggers anew.
+            -- The previous holder of the lock may have disabled or dropped it, or recreated its triggers.
             if exists (select 1 from <<schema>>.[captures] as c where c.capture_id = @id and c.is_enabled = 1 and c.version <> <<schema>>.[version]())
             begin
                 exec <<schema>>.[note_capture_gaps] @capture_id = @id;
                 update <<schema>>.[captures] set is_changing = 1 where capture_id = @id;
                 exec <<schema>>.[create_capture_objects] @capture_id = @id, @table_no = @no;
-                -- Not yet of this version while another of its tables waits: who repeats this goes on.
+                -- Not yet of this version while another of its tables is pending: repeating continues.
                 update <<schema>>.[captures]
                 set is_changing = 0,
                     version = case when exists (select 1 from @found as f where f.capture_id = @id and f.table_no > @no) then '' else version end

@@ -1,7 +1,7 @@
--- Brings a feed to this version, in place, while its writers and readers go on; also one of mssql-changefeed v2.
--- Parameters: as of setup_feed.
--- errors: as of setup_feed; 77106 there is no such feed
--- permission: as of setup_feed
+-- Upgrades a feed to this version, in place, while its writers and readers continue; also one of mssql-changefeed v2.
+-- Parameters: as for setup_feed.
+-- errors: as for setup_feed; 77106 the feed does not exist
+-- permission: as for setup_feed
 create procedure <<schema>>.[upgrade_feed] (
     @table_name nvarchar(max) = null,
     @outbox bit = 0,

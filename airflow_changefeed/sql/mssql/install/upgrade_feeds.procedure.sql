@@ -1,8 +1,8 @@
--- Brings every feed to this version, each by itself, those of mssql-changefeed v2 too; feeds whose table is gone are left alone.
--- One that fails keeps nobody from the others: its reason is written down with it, and all that failed are named in the end.
--- In the caller's transaction, which the first error ends, it stops there.
--- errors: 77117 the feeds that failed, with their reasons; the others are upgraded, and repeating goes on
--- permission: as of setup_feed
+-- Upgrades every feed to this version, one by one, including those of mssql-changefeed v2; feeds whose table is missing are skipped.
+-- A failure does not stop the others: its reason is stored with the feed, and all failed feeds are named at the end.
+-- In a caller's transaction, which the first error dooms, it stops at that error.
+-- errors: 77117 the failed feeds, with reasons; the others are upgraded, and repeating continues
+-- permission: as for setup_feed
 create procedure <<schema>>.[upgrade_feeds]
 as
 begin
@@ -58,7 +58,7 @@ begin
     end;
     select @failed = count(f.reason), @all = count(*) from @found as f;
     if @failed = 0 return;
-    -- As many reasons as a message holds, each with a share of it.
+    -- All reasons share the length of a message.
     select @message = string_agg(convert(nvarchar(max), concat(N'"', f.name, N'": ', left(f.reason, 1600 / @failed))), N'; ') within group (order by f.name)
     from @found as f where f.reason is not null;
     set @message = concat(N'changefeed 77117: ', @failed, N' of ', @all, N' feeds could not be upgraded, and are refused until upgraded: ',

@@ -1,4 +1,4 @@
--- The version of what is installed.
+-- The installed version.
 create function <<schema>>.[version]() returns varchar(20)
 as
 begin

@@ -1,5 +1,5 @@
 -- The ordered log of a capture.
--- changefeed_sequence: counts the shard's events from 1. changefeed_tid: of the transaction; null if unknown.
+-- changefeed_sequence: number of the event in its shard, from 1. changefeed_tid: of the transaction; null if unknown.
 create table if not exists <<feed>> (
     shard_id <<shard_type>> not null,
     ulid     blob not null check (length(ulid) = 16),

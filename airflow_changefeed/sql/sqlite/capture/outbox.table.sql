@@ -1,5 +1,5 @@
--- Events of a capture not yet ordered; order_sequence is the number of the event. No index and no constraints, which
--- every writer would pay for: the triggers raise for a shard that is none.
+-- Events of a capture not yet ordered; order_sequence is the number of the event. No index and no constraints, to keep writers fast: the
+-- triggers raise for an invalid shard.
 create table if not exists <<outbox>> (
     order_sequence integer primary key,
     shard_id  <<shard_type>>,

@@ -1,4 +1,4 @@
--- One row for each shard of a capture that was ever drained; as of other feeds.
+-- One row for each shard of a capture ever drained; as for other feeds.
 -- sequence: of the last event.
 create table if not exists <<state>> (
     shard_id     <<shard_type>> not null primary key,

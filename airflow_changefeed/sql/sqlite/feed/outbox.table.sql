@@ -1,7 +1,7 @@
 -- Rows not yet ordered; written in the transaction that writes the event.
--- order_sequence: one writer at a time, so its order is the order of commits.
+-- order_sequence: there is a single writer, so its order is commit order.
 -- time_hint: milliseconds since 1970 UTC, or ISO 8601 text in UTC.
--- coalesce, as a check that is null passes.
+-- coalesce, because a check that is null passes.
 create table if not exists <<outbox>> (
     order_sequence integer primary key autoincrement,
     shard_id  <<shard_type>> not null default <<shard_default>> check (<<shard_check>>),

@@ -1,7 +1,6 @@
--- All captures of this database, one row each; the feed of a capture has its name.
--- spec: as it was asked for. fields: names and declared types of the columns of an image. tables: for each what is
--- captured of it, and the texts of its triggers. balances: for each table the rows it has by the events up to
--- checked_upto; null where they cannot be told. All four are JSON.
+-- All captures of this database, one row each; a capture's feed has the same name.
+-- spec: as requested. fields: names and declared types of the columns of an image. tables: for each, what is captured and the texts of its
+-- triggers. balances: for each table its number of rows according to the events up to checked_upto; null if unknown. All four are JSON.
 -- disabled_at_ms: null while its triggers record.
 create table if not exists "changefeed.capture" (
     name            text    not null primary key,

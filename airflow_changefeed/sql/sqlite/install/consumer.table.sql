@@ -1,4 +1,4 @@
--- One row for each consumer, feed and shard, changed by compare-and-set on resource_version only.
+-- One row per consumer, feed and shard, changed only by compare-and-set on resource_version.
 -- start_ulid (exclusive), ulid (inclusive) and ahead (JSON, ranges complete beyond a gap) are its frontier.
 create table if not exists "changefeed.consumer" (
     consumer          text    not null,

@@ -1,5 +1,5 @@
--- The consumers of events, one row each; those of exports have none.
--- settings: JSON. begin_ulid: exclusive, where shards begin that come later.
+-- Consumers, one row each, without exports.
+-- settings: JSON. begin_ulid: exclusive, where later shards begin.
 create table if not exists "changefeed.consumer_settings" (
     consumer          text    not null,
     feed              text    not null,

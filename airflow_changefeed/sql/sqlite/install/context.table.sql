@@ -1,4 +1,4 @@
--- Session variables (JSON) and trace context of the transactions that had any, until their events are purged.
+-- Session variables (JSON) and trace context of transactions, until their events are purged.
 create table if not exists "changefeed.context" (
     capture     text    not null,
     tid         integer not null,

@@ -1,5 +1,5 @@
--- What was changed of cursors, but for the steps of consumers of events: the newest changes of each row.
--- before_ulid: null when the row was made. resource_version: of the row, after the change.
+-- Changes of cursors, except the steps of consumers: the newest of each row.
+-- before_ulid: null when the row was created. resource_version: of the row, after the change.
 create table if not exists "changefeed.cursor_history" (
     number            integer primary key autoincrement,
     consumer          text    not null,

@@ -1,4 +1,4 @@
--- Which database this is, one row; it stays as it is at upgrades and in copies of the file (ADR 0009).
+-- The database's identity, one row; unchanged by upgrades and in copies of the file (ADR 0009).
 -- id: a UUID in lower case.
 create table if not exists "changefeed.database" (
     only_row  integer not null primary key check (only_row = 1),

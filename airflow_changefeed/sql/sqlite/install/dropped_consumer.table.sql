@@ -1,5 +1,5 @@
--- The highest version of consumers that were dropped, and of their rows: none comes again where there is another one of
--- that name, also of another feed of that name.
+-- The highest version of dropped consumers and their rows, so that a new consumer with the same name, even of a new feed with the same
+-- name, never reuses one.
 create table if not exists "changefeed.dropped_consumer" (
     feed              text    not null,
     consumer          text    not null,

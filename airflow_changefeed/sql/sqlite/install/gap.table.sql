@@ -1,5 +1,5 @@
--- Changes that passed a capture unseen, or may have. While one is open, nothing is sealed.
--- kind: of what was found; one kind is open once for each table.
+-- Changes that a capture missed, or may have missed. While one is open, nothing is sealed.
+-- kind: of the finding; at most one open gap per kind and table.
 -- after_ms: until when the feed was sealed; null before the first seal.
 create table if not exists "changefeed.gap" (
     number         integer primary key autoincrement,

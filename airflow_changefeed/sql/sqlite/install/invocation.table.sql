@@ -1,5 +1,5 @@
--- Each attempt of a consumer at events, until it is purged by age.
--- first_ulid, last_ulid: of the events, inclusive both. attempt: 1 for the first one at first_ulid.
+-- Each attempt of a consumer at events, until purged by age.
+-- first_ulid, last_ulid: of the events, both inclusive. attempt: 1 for the first one at first_ulid.
 create table if not exists "changefeed.invocation" (
     number         integer primary key autoincrement,
     consumer       text    not null,

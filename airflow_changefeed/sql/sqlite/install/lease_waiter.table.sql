@@ -1,4 +1,4 @@
--- Who waits for a lease without having any; a row that ran out counts no longer.
+-- Consumers waiting for a lease without holding one; expired rows no longer count.
 create table if not exists "changefeed.lease_waiter" (
     consumer  text    not null,
     feed      text    not null,

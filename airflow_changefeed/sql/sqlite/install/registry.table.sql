@@ -1,5 +1,5 @@
 -- All feeds of this database, one row each.
--- floor_ms: no event of any shard, also of one first used later, gets a ULID below this time (ADR 0001, R7).
+-- floor_ms: no event of any shard, including shards first used later, gets a ULID below this time (ADR 0001, R7).
 -- attempt: the last attempt token drawn.
 create table if not exists "changefeed.registry" (
     feed            text    not null primary key,

@@ -1,4 +1,4 @@
--- Recorded values of captures that no export could carry, and what was put in their place by whom.
+-- Recorded values of captures that no export could represent, their replacements, and who replaced them.
 -- event: row of the capture's table of events. before_literal and after_literal: as SQL writes values.
 create table if not exists "changefeed.repair" (
     number          integer primary key autoincrement,

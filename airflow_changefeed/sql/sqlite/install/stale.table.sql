@@ -1,4 +1,4 @@
--- History that was inserted into windows which may have been exported; number grows and is never given again.
+-- Inserted history in windows that may already be exported; number grows and is never reused.
 create table if not exists "changefeed.stale" (
     number      integer primary key autoincrement,
     feed        text    not null,

@@ -1,6 +1,6 @@
--- Which events a transaction recorded, as its helper wrote before it committed; gone when the events are ordered.
--- One writer at a time, so the events of a transaction are all those from the first to the last.
--- time_ms: the highest time hint of them, which all of them take.
+-- The events that a transaction recorded, written by its helper before the commit; deleted when the events are ordered.
+-- There is a single writer, so a transaction's events are all those from the first to the last.
+-- time_ms: their highest time hint, used for all of them.
 create table if not exists "changefeed.transaction" (
     capture      text    not null,
     last_event   integer not null,

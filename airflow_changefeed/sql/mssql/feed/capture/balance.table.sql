@@ -1,5 +1,5 @@
--- Rows that each captured table gained by the events which were ordered in a shard. With what waits in the outbox it must give
--- the rows that the table has: else something passed unseen.
+-- Net rows that each captured table gained through the events ordered in a shard. Together with the outbox this must equal the table's row
+-- count; otherwise a change was not recorded.
 create table <<schema>>.[balance:<<name>>] (
     shard_id <<shard_type>> not null,
     table_no smallint not null,

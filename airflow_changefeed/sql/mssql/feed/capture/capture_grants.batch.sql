@@ -1,4 +1,5 @@
--- What a capture records is ours, so its readers may read it, and what is known of it; those who seal compare it with the captured tables.
+-- Readers of a capture may read its events and description, which belong to changefeed; operators, who seal, compare them with the captured
+-- tables.
 grant select on <<table>> to [<<schema_name>>.readers:<<name>>];
 grant select on <<schema>>.[readable_captures] to [<<schema_name>>.readers:<<name>>];
 grant select on <<schema>>.[readable_capture_tables] to [<<schema_name>>.readers:<<name>>];

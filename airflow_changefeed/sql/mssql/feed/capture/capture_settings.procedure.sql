@@ -1,4 +1,4 @@
--- Says what is wrong with the triggers of a captured table; null where all is as it was made.
+-- Returns what is wrong with the triggers of a captured table; null if they are unchanged.
 -- permission: internal
 create procedure <<schema>>.[capture_settings:<<name>>] (
     @table_no smallint,

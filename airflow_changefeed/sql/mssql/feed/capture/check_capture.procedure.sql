@@ -1,9 +1,8 @@
--- Compares each captured table with what was recorded of it (compare_table:T), and writes down what passed unseen. Cheap where all
--- is right: no lock, and no look at the rows. Where a table and its records differ, and a statement that changes it is under
--- way all the time, nobody can tell whether anything passed unseen: that is no gap, but nothing is sealed now. Outside of any
--- transaction.
--- errors: 77100 in a transaction. 77101 a table could not be compared; transient. 77142 a gap is open: nothing can be sealed until it is
---     resolved
+-- Compares each captured table with its recorded changes (compare_table:T), and records a gap for changes that were missed. Cheap if they
+-- agree: takes no lock and reads no rows. If a table and its records differ while statements keep changing it, the check is inconclusive:
+-- no gap is recorded, but nothing is sealed now. Call outside any transaction.
+-- errors: 77100 in a transaction. 77101 a table could not be compared; transient. 77142 a gap is open; nothing can be sealed until it
+--     is resolved
 -- permission: operators
 create procedure <<schema>>.[check_capture:<<name>>]
 as
@@ -27,7 +26,7 @@ begin
         while @no is not null
         begin
             exec <<schema>>.[capture_settings:<<name>>] @table_no = @no, @reason = @reason output;
-            -- What a gap that is open already says is not counted again and again.
+            -- A table with such an open gap is not counted again.
             if @reason is null and not exists (
                 select 1 from <<schema>>.[capture_gaps] as g
                 where g.capture_id = @id and g.table_no = @no and g.resolved_at is null and left(g.reason, 24) = left(N'its rows do not agree with what was recorded', 24))
@@ -45,7 +44,7 @@ begin
                 where g.capture_id = @id and g.table_no = @no and g.resolved_at is null and left(g.reason, 24) = left(@reason, 24))
             begin
                 begin transaction;
-                -- First, so that gaps are numbered as they are committed: whoever resolves what he saw before is refused.
+                -- First, so that gaps are numbered in commit order: resolving with an outdated version is refused.
                 exec <<schema>>.[bump_version] @feed_id = <<feed_id>>;
                 insert into <<schema>>.[capture_gaps] (capture_id, table_no, reason, found_at, after_time)
                 select @id, @no, @reason, <<schema>>.[now](), f.floor_time

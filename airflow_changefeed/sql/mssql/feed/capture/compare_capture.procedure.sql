@@ -1,7 +1,7 @@
--- Counts the rows of each captured table, for comparison with what was recorded of it; writes nothing, and keeps no writer
--- waiting. Takes as long as reading the tables. Outside of any transaction.
--- result: table_schema, table_name, rows, expected; for each table of which inserts and deletes are captured. rows: null where changes
---     of it were under way all the time, and it could not be compared.
+-- Counts the rows of each captured table, for comparison with its recorded changes; writes nothing and blocks no writer. Takes as long as
+-- reading the tables. Call outside any transaction.
+-- result: table_schema, table_name, rows, expected; for each table whose inserts and deletes are captured. rows: null if the table
+--     could not be compared because it was being changed all the time.
 -- errors: 77100 in a transaction
 -- permission: operators
 create procedure <<schema>>.[compare_capture:<<name>>]

@@ -1,14 +1,12 @@
--- Compares the rows of a captured table with what was recorded of it, holding nobody up for longer than a moment. Outside of any
--- transaction.
--- @is_full: 0 is content with the server's own number of rows; 1 counts them.
--- @rows: of the table; null where changes of it were under way all the time, and it could not be compared. @expected: rows
---     that it should have by what was recorded; null where that is not known.
--- First, open transactions and all, the server's number against what was recorded, without a lock: whoever has changed rows has recorded
--- them, too, as soon as the statement has ended, so that open transactions alone make no difference. Where the two differ a
--- statement is under way, or something passed unseen. So the table is locked against writers for as long as the two numbers take
--- to read; while a writer is open the lock is given up after 50 ms, so that those who queue behind it wait no longer than that.
--- Row versions tell, too, and without a lock: one statement sees table and records as they were committed at one moment. But it
--- reads the whole table, so it comes third: where the lock was not got, or the numbers differed behind it.
+-- Compares the rows of a captured table with its recorded changes, blocking others only briefly. Call outside any transaction.
+-- @is_full: 0 accepts the server's row count; 1 counts the rows.
+-- @rows: of the table; null if it could not be compared because it was being changed all the time. @expected: rows according to the
+--     recorded changes; null if unknown.
+-- First compare the server's row count with the recorded changes without a lock, including open transactions: a change is recorded when its
+-- statement ends, so open transactions alone make no difference. If the two differ, a statement is running or a change was missed. Then
+-- lock the table against writers while the two numbers are read; if a writer is open, the lock request ends after 50 ms, so that sessions
+-- queued behind it wait no longer. Row versions need no lock: one statement sees table and records as committed at one moment. But it reads
+-- the whole table, so it comes third: if the lock was not granted, or the numbers differed under it.
 -- permission: internal
 create procedure <<schema>>.[compare_table:<<name>>] (
     @table_no smallint,
@@ -30,7 +28,7 @@ begin
     select @how = case
         when d.is_read_committed_snapshot_on = 1 then 'committed'
         when d.snapshot_isolation_state = 1 then 'versions' end
-    -- By its name: its number in sys.databases is another one on Azure SQL Database.
+    -- By name, because its id in sys.databases differs on Azure SQL Database.
     from sys.databases as d where d.name = db_name();
     set lock_timeout 50;
     while @round < 10
@@ -52,7 +50,7 @@ begin
         end;
         if @is_full = 1
         begin
-            -- Right where nothing changed meanwhile: a table under a lock for as long as its rows are counted would stop its writers.
+            -- Correct if nothing changed meanwhile; locking the table for the whole count would block its writers.
             exec <<schema>>.[capture_table:<<name>>] @table_no = @table_no, @what = 'dirty', @rows = @rows output;
             exec <<schema>>.[capture_table:<<name>>] @table_no = @table_no, @what = 'catalog', @rows = @after output;
             exec <<schema>>.[capture_unordered:<<name>>] @table_no = @table_no, @is_dirty = 1, @rows = @again output;

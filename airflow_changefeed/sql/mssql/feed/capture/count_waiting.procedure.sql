@@ -1,5 +1,5 @@
--- Tells the caller's #shards how many recorded events wait to be ordered in each, at most 10,000: a statement of many rows is one
--- row of the outbox. Those of open transactions are passed over.
+-- Fills the caller's #shards with the number of recorded events that wait to be ordered in each, at most 10,000: a statement of many rows
+-- is one outbox row. Open transactions are skipped.
 -- permission: internal
 create procedure <<schema>>.[count_waiting:<<name>>]
 as

@@ -1,4 +1,4 @@
--- The ordered log of a capture, whose events can be counted: changefeed_sequence goes from 1 without a gap in each shard.
+-- The ordered log of a capture; changefeed_sequence numbers the events of each shard from 1 without gaps.
 create table <<schema>>.[feed:<<name>>] (
     shard_id <<shard_type>> not null,
     ulid binary(16) not null,

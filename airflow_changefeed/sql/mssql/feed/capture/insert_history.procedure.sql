@@ -1,4 +1,4 @@
--- A capture has no history but what its triggers recorded.
+-- A capture takes no history: its events come only from its triggers.
 -- errors: 77120 always
 -- permission: operators
 create procedure <<schema>>.[insert_history:<<name>>] (

@@ -1,8 +1,9 @@
 -- Orders one page of a shard's plan (plan_drain:T): expands what the outbox has of each statement into the feed of a capture, with
 -- ULIDs. In the caller's transaction, under the shard's lock (lock_shard:T).
--- All events of a transaction get one time of feed, so that no seal lies within it.
--- @page: of the caller's #plan. @count: events ordered; fewer than planned where another drain was first.
--- errors: 77100 outside of a transaction. 77142 a captured event is gone from the capture's table. 77145 what was ordered did not leave the outbox
+-- All events of a transaction get the same feed time, so that no seal splits it.
+-- @page: of the caller's #plan. @count: events ordered; fewer than planned if another drain was first.
+-- errors: 77100 outside of a transaction. 77142 a captured event was deleted from the capture's table. 77145 what was ordered did not
+--     leave the outbox
 -- permission: internal
 create procedure <<schema>>.[order_page:<<name>>] (
     @shard_id <<shard_type>>,
@@ -17,7 +18,7 @@ begin
         if @@trancount = 0
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure inside a transaction (order_page)', 0;
 
-        -- The state row before any row leaves the outbox: a seal that lists shards finds this one in one of both (R7).
+        -- The state row before any row leaves the outbox: a seal that lists shards finds this one in one of the two (R7).
         exec <<schema>>.[update_state:<<name>>] @shard_id = @shard_id, @time_hint = '1970-01-01', @count = 0;
 
         declare @taken table (
@@ -31,8 +32,8 @@ begin
         );
         declare @rows bigint, @statements int, @message nvarchar(2048);
         set @count = 0;
-        -- All are committed, and only drains take them away. Past what others hold, and one by one by their
-        -- keys: a scan would lock all that waits, for each page anew.
+        -- All are committed, and only drains delete them. Skips rows locked by others, and seeks them by key: a scan would lock all waiting
+        -- rows again for each page.
         insert into @taken (highest, order_sequence, time_hint, first_row, row_count, table_no, balance)
         select s.highest, o.order_sequence, o.time_hint, o.changefeed_first, o.changefeed_rows, o.changefeed_table, o.changefeed_balance
         from #plan as s
@@ -64,7 +65,7 @@ begin
         select @before = s.events from <<schema>>.[state:<<name>>] as s where s.shard_id = @shard_id;
         update <<schema>>.[state:<<name>>] set events = events + @rows where shard_id = @shard_id;
 
-        -- Before a row leaves the outbox: whoever adds both up waits for this row, and sees what left and what came together.
+        -- Before a row leaves the outbox: whoever sums up both waits for this row, and so sees both changes or none.
         insert into <<schema>>.[balance:<<name>>] (shard_id, table_no, rows)
         select distinct @shard_id, p.table_no, 0
         from @taken as p
@@ -76,8 +77,8 @@ begin
             on g.table_no = b.table_no
         where b.shard_id = @shard_id;
 
-        -- The time of a ULID is the running maximum of the hints, never below the clock (R3). Those at the clock count on
-        -- from its last number; the others count through from one random number, whatever their times are.
+        -- The time of a ULID is the running maximum of the hints, never below the high-water time (R3). ULIDs at the high-water time
+        -- continue from its last number; all others count up from one random number, whatever their times.
         insert into <<schema>>.[feed:<<name>>] (shard_id, ulid, <<keys>>, changefeed_sequence)
         select
             @shard_id,
@@ -107,7 +108,7 @@ begin
                     max(p.time_hint) over (partition by p.highest) as changefeed_hint
                 from @taken as p
             ) as t
-            -- By its key: a scan of the table would wait for open writers.
+            -- Seek by key: a scan of the table would wait for open writers.
             inner join <<table>> as e with (forceseek)
                 on e.changefeed_statement = t.order_sequence
                 and e.changefeed_row >= t.first_row
@@ -121,7 +122,7 @@ begin
             throw 77142, @message, 1;
         end;
 
-        -- By their keys again. Our own locks hide nothing from us.
+        -- Seek by key again. Our own locks do not hide rows from us.
         delete o
         from @taken as p
         inner loop join <<schema>>.[outbox:<<name>>] as o with (rowlock, readpast, readcommittedlock, forceseek)

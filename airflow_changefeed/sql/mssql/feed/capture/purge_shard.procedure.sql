@@ -1,5 +1,4 @@
--- Removes the events of a shard up to a bound, with what was captured of them, in batches, each in a transaction of its own;
--- or counts them.
+-- Deletes the events of a shard up to a bound, with their captured rows, in batches, each in its own transaction; or counts them.
 -- permission: internal
 create procedure <<schema>>.[purge_shard:<<name>>] (
     @shard_id <<shard_type>>,
@@ -32,7 +31,7 @@ begin
             ) as b;
             if @end is null break;
             begin transaction;
-            -- By their key: a scan of the table would wait for open writers.
+            -- Seek by key: a scan of the table would wait for open writers.
             delete e
             from <<table>> as e with (rowlock, forceseek)
             inner join <<schema>>.[feed:<<name>>] as f on f.changefeed_statement = e.changefeed_statement and f.changefeed_row = e.changefeed_row

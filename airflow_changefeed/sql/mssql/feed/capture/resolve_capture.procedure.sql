@@ -1,9 +1,9 @@
--- Closes the open gaps of a capture: a person has seen them. What the tables hold now is right from here on.
--- @note: what was done about them. @by: who. @resync: 1 records a reset and all rows that each table with a gap has now, in this
---     transaction, so that whoever folds the events has the right state again; of all tables where no gap is open.
--- @resource_version: of the capture as it was seen; null takes it however it is.
--- errors: 77100 in a transaction. 77101 no lock; transient. 77108 @note or @by is missing. 77143 a trigger is still
---     missing, disabled or altered. 77155 it is at another @resource_version; nothing was changed
+-- Closes the open gaps of a capture, after a person has checked them. The tables' current rows become the new base.
+-- @note: what was done about them. @by: who. @resync: 1 records a reset and all current rows of each table with a gap, in this
+--     transaction, so that a fold of the events is correct again; of all tables if no gap is open.
+-- @resource_version: expected version of the capture; null skips the check.
+-- errors: 77100 in a transaction. 77101 lock timeout; transient. 77108 @note or @by is missing. 77143 a trigger is still missing,
+--     disabled or altered. 77155 it is at another @resource_version; nothing was changed
 -- permission: operators
 create procedure <<schema>>.[resolve_capture:<<name>>] (
     @note nvarchar(2000),
@@ -17,7 +17,7 @@ begin
     set xact_abort, nocount on;
     set implicit_transactions off;
     set transaction isolation level read committed;
-    -- Where it and a writer lock each other out, the writer goes on.
+    -- If this and a writer deadlock, the writer wins.
     set deadlock_priority low;
     begin try
         declare @tables table (table_no smallint not null primary key, is_locked bit not null default 0, rows bigint null);
@@ -29,9 +29,9 @@ begin
             throw 77108, N'changefeed 77108: feed "<<name_text>>": @note and @by are required: who resolves the gaps, and what was done about them', 1;
         exec <<schema>>.[note_schemas] @name = N'<<name_text>>';
         begin transaction;
-        -- Who enables, refreshes or disables it takes this lock, too.
+        -- Enabling, refreshing and disabling take this lock too.
         exec <<schema>>.[lock_setup] @lock_timeout = @lock_timeout;
-        -- Before the version, which grows with each gap: one that is noted from here on nobody saw, and it stays open.
+        -- Before the version is checked, which grows with each gap: a gap recorded from here on was not seen by the caller, and stays open.
         select @seen = max(g.number) from <<schema>>.[capture_gaps] as g;
         exec <<schema>>.[check_version] @feed_id = <<feed_id>>, @resource_version = @resource_version;
         select @id = c.capture_id, @is_enabled = c.is_enabled from <<schema>>.[captures] as c where c.name = N'<<name_text>>';
@@ -39,13 +39,13 @@ begin
             throw 77143, N'changefeed 77143: feed "<<name_text>>": its capture is disabled, so its rows cannot be recorded; enable it with @snapshot = 1, or resolve without @resync', 1;
         insert into @tables (table_no)
         select distinct g.table_no from <<schema>>.[capture_gaps] as g where g.capture_id = @id and g.resolved_at is null and @is_enabled = 1;
-        -- Nothing is open, but all is to be recorded anew.
+        -- No gap is open, but everything is to be recorded again.
         if @resync = 1 and @is_enabled = 1 and not exists (select 1 from @tables as t)
             insert into @tables (table_no) select t.table_no from <<schema>>.[capture_tables] as t where t.capture_id = @id;
         select top (1) @no = t.table_no from @tables as t order by t.table_no;
         while @no is not null
         begin
-            -- Altered is resolved by looking; what is missing must come back first.
+            -- An altered trigger is accepted as checked; a missing one must be recreated first.
             update <<schema>>.[capture_tables]
             set trigger_modified = (
                 select max(t.modify_date) from <<schema>>.[capture_triggers] as t
@@ -64,8 +64,8 @@ begin
             set @no = null;
             select top (1) @no = t.table_no from @tables as t where t.is_locked = 0 order by t.table_no;
         end;
-        -- Last, as drains wait for us from here on, and a snapshot may wait for them. What was recorded of a locked table stays the
-        -- same until then, a snapshot counts nothing.
+        -- Last, because drains wait for us from here on, and a snapshot may wait for them. The recorded changes of a locked table do not
+        -- change until then, and a snapshot does not change the balance.
         select top (1) @no = t.table_no from @tables as t order by t.table_no;
         while @no is not null
         begin

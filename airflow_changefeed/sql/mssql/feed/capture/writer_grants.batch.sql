@@ -1,2 +1,2 @@
--- Nobody writes to the outbox of a capture but its triggers, which have the tables' owner.
+-- Only its triggers write to the outbox of a capture, through ownership chaining.
 declare @nothing int;

@@ -1,5 +1,5 @@
--- Tells the caller's #shards how many committed rows wait in the outbox of each, at most 10,000. Rows of open
--- transactions are passed over.
+-- Fills the caller's #shards with the number of committed rows in the outbox of each, at most 10,000. Rows of open transactions are
+-- skipped.
 -- permission: internal
 create procedure <<schema>>.[count_waiting:<<name>>]
 as

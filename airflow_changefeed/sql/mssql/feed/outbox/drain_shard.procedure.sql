@@ -1,8 +1,8 @@
--- Orders what is committed in a shard's outbox, page by page, each in a transaction of its own.
--- @limit: rows after which to stop; null takes all that was committed when this began. Planning looks at all that waits, so
--- at least a tenth of it is ordered: else whoever reads in small pages would look at everything again for each.
--- @pagesize: rows of a transaction. @rows: rows ordered; 0 without taking a lock when none wait.
--- errors: 77101 no lock; what was ordered until then stays
+-- Orders the committed rows of a shard's outbox, page by page, each in its own transaction.
+-- @limit: rows after which to stop; null for everything committed at the start. Planning scans all waiting rows, so at least a tenth of
+--     them is ordered: otherwise reading in small pages would scan everything again for each page.
+-- @pagesize: rows of a transaction. @rows: rows ordered; 0 without taking a lock if none are waiting.
+-- errors: 77101 lock timeout; what was ordered so far stays
 -- permission: internal
 create procedure <<schema>>.[drain_shard:<<name>>] (
     @shard_id <<shard_type>>,

@@ -1,5 +1,5 @@
--- The ordered log. Appended in the order of its only key, read in ranges of it, never updated: pages compress well, as
--- neighbouring ULIDs share most of their bytes.
+-- The ordered log. Appended in key order, read in key ranges, never updated. Pages compress well, because neighbouring ULIDs share most of
+-- their bytes.
 create table <<schema>>.[feed:<<name>>] (
     shard_id <<shard_type>> not null,
     ulid binary(16) not null,

@@ -1,2 +1,2 @@
--- What an older feed lacks. A lock on the whole feed, of a drain or purge, would stall those who only look for news.
+-- Options that older feeds lack. Lock escalation by a drain or purge would block polls for new events.
 alter table <<schema>>.[feed:<<name>>] set (lock_escalation = disable);

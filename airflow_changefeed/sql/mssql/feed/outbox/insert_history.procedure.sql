@@ -1,12 +1,12 @@
--- Puts events of the past straight into the feed, and marks the windows they touch as stale.
--- Reads the caller's #history (changefeed_place int not null, changefeed_time datetime2(3) not null, <key columns>): feed time in UTC and key of
--- each event; the keys' rows are in the event table already. Events of one time keep the order of changefeed_place, after those that
--- the feed has at that time.
--- @reason: for whoever exports the windows again. @lock_timeout: milliseconds.
+-- Inserts past events directly into the feed, and marks the windows they touch as stale.
+-- Reads the caller's #history (changefeed_place int not null, changefeed_time datetime2(3) not null, <key columns>): feed time in UTC and
+-- key of each event; their rows must already be in the event table. Events with the same time keep the order of changefeed_place, after
+-- those already in the feed at that time.
+-- @reason: free text, for re-exporting the windows. @lock_timeout: milliseconds.
 -- result: the mark: number, shard, after_ulid (exclusive), upto_ulid (inclusive), at, reason.
--- errors: 77100 in a transaction. 77101 no lock; transient. 77107 #history is missing or lacks a column. 77120 all that
---     is wrong with the events: at or above the seal, below what was purged, a key twice, known, or without a row
--- permission: operators; select on the event table where its owner is another
+-- errors: 77100 in a transaction. 77101 lock timeout; transient. 77107 #history is missing or lacks a column. 77120 all problems of the
+--     events: not before the seal, below what was purged, a key that is duplicate, already known or without a row
+-- permission: operators; select on the event table if it has another owner
 create procedure <<schema>>.[insert_history:<<name>>] (
     @shard_id <<shard_type>>,
     @reason nvarchar(1000),
@@ -37,7 +37,7 @@ begin
 
         begin transaction;
         exec <<schema>>.[lock_shard:<<name>>] @shard_id = @shard_id, @lock_timeout = @lock_timeout;
-        -- A shard that history is the first to use must be known, with its clock at the feed's floor (R7).
+        -- A shard first used by history must get a state row, with its high-water time at the feed's floor (R7).
         exec <<schema>>.[update_state:<<name>>] @shard_id = @shard_id, @time_hint = '1970-01-01', @count = 0;
 
         select @floor = f.floor_time from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
@@ -102,7 +102,7 @@ begin
 
         select top (1) @first = g.ulid from @given as g order by g.ulid;
         select top (1) @last = g.ulid from @given as g order by g.ulid desc;
-        -- The place before the first: what we count up from is at least 1, so that nothing is borrowed from the upper half.
+        -- The number before the first: counting starts at 1 or more, so that nothing is borrowed from the upper half.
         insert into <<schema>>.[stale_marks] (feed_id, shard, after_ulid, upto_ulid, at, reason)
         values (
             <<feed_id>>,

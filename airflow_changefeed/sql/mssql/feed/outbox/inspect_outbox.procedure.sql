@@ -1,8 +1,8 @@
--- What waits in the outbox of each shard, at a cost that grows with shards, not with rows. Rows of open transactions are
--- passed over. Changes nothing but the sequence, of which it draws a number.
--- result: shard_id, time_hint, age, hangs; shards that have committed rows. time_hint: of the first row. age: seconds since
---     then, by the database's clock. hangs: the order_sequence of a row that no drain takes yet, as it was not drawn from
---     the sequence but is at or above its present number; null without any.
+-- The first waiting row in the outbox of each shard, at a cost that grows with shards, not with rows. Rows of open transactions are
+-- skipped. Only draws a number from the sequence, changes nothing else.
+-- result: shard_id, time_hint, age, hangs; shards with committed rows. time_hint: of the first row. age: seconds since then, by the
+--     database's clock. hangs: the order_sequence of a row that no drain takes yet, because it was set explicitly, at or above the
+--     sequence's current number; null without any.
 -- permission: readers
 create procedure <<schema>>.[inspect_outbox:<<name>>]
 as
@@ -29,7 +29,7 @@ begin
             where o.shard_id = w.shard_id
             order by o.order_sequence desc
         ) as h;
-        -- Drawn after the look: all that the sequence had given to the rows seen is below it.
+        -- Drawn after reading the outbox: all numbers drawn for the rows seen are below it.
         set @bound = next value for <<sequence>>;
         select
             s.shard_id,

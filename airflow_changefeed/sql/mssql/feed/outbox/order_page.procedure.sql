@@ -1,6 +1,6 @@
 -- Orders one page of a shard's plan (plan_drain:T): moves its rows from the outbox to the feed, with ULIDs. In the caller's
 -- transaction, under the shard's lock (lock_shard:T).
--- @page: of the caller's #plan. @count: rows moved; fewer than planned where another drain was first.
+-- @page: of the caller's #plan. @count: rows moved; fewer than planned if another drain was first.
 -- errors: 77100 outside of a transaction. 77145 what was ordered did not leave the outbox
 -- permission: internal
 create procedure <<schema>>.[order_page:<<name>>] (
@@ -16,7 +16,7 @@ begin
         if @@trancount = 0
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure inside a transaction (order_page)', 0;
 
-        -- The state row before any row leaves the outbox: a seal that lists shards finds this one in one of both (R7).
+        -- The state row before any row leaves the outbox: a seal that lists shards finds this one in one of the two (R7).
         exec <<schema>>.[update_state:<<name>>] @shard_id = @shard_id, @time_hint = '1970-01-01', @count = 0;
 
         declare @taken table (
@@ -25,8 +25,8 @@ begin
             time_hint datetime2(3) not null,
             <<key_definitions>>
         );
-        -- All are committed, and only drains take them away. Past what others hold, and one by one by their
-        -- keys: a scan would lock all that waits, for each page anew.
+        -- All are committed, and only drains delete them. Skips rows locked by others, and seeks them by key: a scan would lock all waiting
+        -- rows again for each page.
         insert into @taken (changefeed_highest, order_sequence, time_hint, <<keys>>)
         select s.highest, o.order_sequence, o.time_hint, <<outbox_keys>>
         from #plan as s
@@ -55,8 +55,8 @@ begin
             @next_ulid_high = @next_high output,
             @next_ulid_low = @next_low output;
 
-        -- The time of a ULID is the running maximum of the hints, never below the clock (R3). Those at the clock count on
-        -- from its last number; the others count through from one random number, whatever their times are.
+        -- The time of a ULID is the running maximum of the hints, never below the high-water time (R3). ULIDs at the high-water time
+        -- continue from its last number; all others count up from one random number, whatever their times.
         insert into <<schema>>.[feed:<<name>>] (shard_id, ulid, <<keys>>)
         select
             @shard_id,
@@ -77,7 +77,7 @@ begin
             from @taken as q
         ) as p;
 
-        -- By their keys again. Our own locks hide nothing from us.
+        -- Seek by key again. Our own locks do not hide rows from us.
         delete o
         from @taken as p
         inner loop join <<schema>>.[outbox:<<name>>] as o with (rowlock, readpast, readcommittedlock, forceseek)

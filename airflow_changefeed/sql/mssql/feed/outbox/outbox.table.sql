@@ -1,8 +1,7 @@
 -- Rows not yet ordered; written in the transaction that writes the event.
--- time_hint: UTC; which time the ULID should ideally have. order_sequence and changefeed_tid are given by their defaults: each
--- statement outside of a transaction is one of its own.
--- Not compressed, as rows are deleted within seconds and compressing would be paid by the writers. No secondary index, no
--- page locks and no escalation: a drain must lock nothing but the rows it takes (ADR 0001, R2).
+-- time_hint: UTC; the desired time of the ULID. order_sequence and changefeed_tid come from their defaults; each statement outside a
+-- transaction is its own transaction. Not compressed, because rows are deleted within seconds and writers would pay for the compression. No
+-- secondary index, no page locks and no lock escalation: a drain must lock only the rows it takes (ADR 0001, R2).
 create table <<schema>>.[outbox:<<name>>] (
     shard_id <<shard_type>> not null <<shard_default>>,
     order_sequence bigint not null constraint [def:outbox.order_sequence:<<name>>] default (next value for <<sequence>>),

@@ -1,4 +1,4 @@
--- What an older outbox lacks; see outbox.table.sql.
+-- Options that older outboxes lack; see outbox.table.sql.
 alter table <<schema>>.[outbox:<<name>>] set (lock_escalation = disable);
 declare @sql nvarchar(max);
 select @sql = concat(N'alter index ', <<schema>>.[quoted](i.name), N' on <<schema_in_text>>.[outbox:<<name_in_text>>] set (allow_page_locks = off)')

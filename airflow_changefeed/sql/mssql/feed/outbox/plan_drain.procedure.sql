@@ -1,13 +1,13 @@
--- Decides once for a drain what it orders, in which order and in which pages: fills the caller's
+-- Plans once for a drain what it orders, in which order and in which pages: fills the caller's
 -- #plan (page bigint not null, highest bigint not null, order_sequence bigint not null, primary key (page, highest, order_sequence)).
--- In the caller's transaction, under the shard's lock (lock_shard:T): no other drain takes rows away meanwhile.
--- What is planned is committed and never changes again, so the plan holds for all pages of the drain, each a transaction of its
--- own. Between two pages another drain may order a part of it: whole transactions, which are then gone from the outbox.
--- Where the outbox knows its transactions they are ordered whole, in the order of the last number that each drew: one that
--- waited for a row of another drew it after the other's commit. One with a row at or above the bound stays for a later drain.
--- @bound: a number drawn from the sequence; rows below it are planned, so that scans come to an end (R1).
--- @pagesize: events; a transaction is never cut, so a page may have more. @events: how many are planned in all.
--- Locks: S on one row of the outbox after the other, passing locked ones by, under either kind of read committed.
+-- In the caller's transaction, under the shard's lock (lock_shard:T): no other drain removes rows meanwhile.
+-- Planned rows are committed and never change, so the plan holds for all pages of the drain, each its own transaction. Between two pages
+-- another drain may order part of it: whole transactions, which have then left the outbox. If the outbox records transactions they are
+-- ordered whole, by the last number that each drew: one that waited for a row of another drew it after the other's commit. A transaction
+-- with a row at or above the bound is left for a later drain.
+-- @bound: a number drawn from the sequence; only rows below it are planned, so that scans end (R1).
+-- @pagesize: events; a transaction is never split, so a page may have more. @events: total number planned.
+-- Locks: S on one outbox row at a time, skipping locked ones, under either kind of read committed.
 -- permission: internal
 create procedure <<schema>>.[plan_drain:<<name>>] (
     @shard_id <<shard_type>>,
@@ -27,14 +27,14 @@ begin
     where o.shard_id = @shard_id and o.order_sequence < @bound;
     set @found = @@rowcount;
 
-    -- A scan sees rows one after the other: a transaction that commits in its middle may show its later rows and hide its
-    -- earlier ones (R6). Where transactions are known, one with a row that was not scanned is left out. This sees rows in
-    -- spite of their locks: whoever showed a row has committed, and inserts no more; so none of its rows is missed.
+    -- A scan reads rows one at a time: a transaction that commits meanwhile may show its later rows and hide its earlier ones (R6). If
+    -- transactions are recorded, one with an unscanned row is left out. This reads rows despite locks: a transaction with a visible row has
+    -- committed and inserts no more, so none of its rows is missed.
     if <<knows_transactions>> = 1
         delete from #seen where tid in (
             select <<transaction>> from <<schema>>.[outbox:<<name>>] as o with (nolock, forceseek)
             where o.shard_id = @shard_id and not exists (select 1 from #seen as s where s.order_sequence = o.order_sequence));
-    -- Where they are not: when a scan finds no more than those before, no transaction ended halfway.
+    -- If they are not: when a scan finds no more rows than the one before, no transaction committed midway.
     while <<knows_transactions>> = 0 and @found > 0
     begin
         insert into #seen (order_sequence, tid, events)

@@ -1,4 +1,4 @@
--- Removes the events of a shard up to a bound, in batches, each in a transaction of its own; or counts them.
+-- Deletes the events of a shard up to a bound, in batches, each in its own transaction; or counts them.
 -- permission: internal
 create procedure <<schema>>.[purge_shard:<<name>>] (
     @shard_id <<shard_type>>,

@@ -1,6 +1,6 @@
--- Orders the rest of a shard and raises its clock, in one transaction.
+-- Orders the rest of a shard and raises its high-water time, in one transaction.
 -- @until: UTC. @lock_timeout: milliseconds.
--- errors: 77101 no lock; transient, nothing was changed
+-- errors: 77101 lock timeout; transient, nothing was changed
 -- permission: internal
 create procedure <<schema>>.[seal_shard:<<name>>] (
     @shard_id <<shard_type>>,

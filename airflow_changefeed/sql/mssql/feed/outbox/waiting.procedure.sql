@@ -1,6 +1,6 @@
--- Fills the caller's #waiting (shard_id) with the shards that have committed rows in the outbox, at a cost that grows with
--- shards, not with rows. Rows of open transactions are passed over. Shared locks only: they pass those of a drain that has
--- not yet deleted its rows.
+-- Fills the caller's #waiting (shard_id) with the shards that have committed rows in the outbox, at a cost that grows with shards, not with
+-- rows. Rows of open transactions are skipped. Shared locks only, which are compatible with those of a drain that has not yet deleted its
+-- rows.
 -- permission: internal
 create procedure <<schema>>.[waiting:<<name>>]
 as

@@ -1,2 +1,2 @@
--- Writers add to the outbox and can do nothing else. Its sequence is reached through the default, having the same owner.
+-- Writers can only insert into the outbox. Its sequence is accessed through the default, by ownership chaining.
 grant insert on <<schema>>.[outbox:<<name>>] to [<<schema_name>>.writers:<<name>>];

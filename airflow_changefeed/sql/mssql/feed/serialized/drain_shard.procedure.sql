@@ -1,4 +1,4 @@
--- Serialized writers have no outbox: there is nothing to order.
+-- Serialized writers have no outbox, so there is nothing to order.
 -- permission: internal
 create procedure <<schema>>.[drain_shard:<<name>>] (
     @shard_id <<shard_type>>,

@@ -1,4 +1,4 @@
--- The ordered log of serialized writers is their own table; this gives its columns the names of a feed's.
+-- The ordered log of serialized writers is their own table; this maps its columns to a feed's names.
 create view <<schema>>.[feed:<<name>>]
 as
 select

@@ -1,4 +1,4 @@
--- Serialized writers keep the ULID in their own table: history is written there.
+-- Serialized writers keep the ULID in their own table; insert history there.
 -- errors: 77120 always
 -- permission: operators
 create procedure <<schema>>.[insert_history:<<name>>] (

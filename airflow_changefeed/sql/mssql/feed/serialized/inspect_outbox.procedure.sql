@@ -1,4 +1,4 @@
--- Serialized writers have no outbox, so nothing waits in it.
+-- Serialized writers have no outbox, so nothing waits.
 -- result: shard_id, time_hint, age, hangs; no row.
 -- permission: readers
 create procedure <<schema>>.[inspect_outbox:<<name>>]

@@ -1,9 +1,9 @@
--- Makes other writers of a shard wait until this transaction ends, and reserves 10^11 of its ULIDs, all of one time.
--- @time_hint: UTC, the time that the ULIDs should ideally have; null takes the present. It never goes back.
--- @session_context: 1 also sets what ulid:T(@i), shard_ulid:T(@shard_id, @i) and ulid(@n) read; 0 leaves it.
+-- Locks a shard against other writers until this transaction ends, and reserves 10^11 of its ULIDs, all with the same time.
+-- @time_hint: UTC, the desired time of the ULIDs; null for the current time. The actual time never goes back.
+-- @session_context: 1 also sets the session context read by ulid:T(@i), shard_ulid:T(@shard_id, @i) and ulid(@n); 0 leaves it.
 -- @ulid_high, @ulid_low, @ulid: the first ULID, in parts and whole. The i-th is @ulid_high + convert(binary(8), @ulid_low + i);
---     whoever counts so must not roll back to a savepoint made before the lock and go on counting (ADR 0001, R13).
--- @lock_timeout: milliseconds, -1 waits for ever.
+--     if you count this way, do not roll back to a savepoint before the lock and continue counting (ADR 0001, R13).
+-- @lock_timeout: milliseconds, -1 waits forever.
 -- errors: 77100 not in a transaction. 77101 another writer or a seal holds the shard; transient
 -- permission: writers
 create procedure <<schema>>.[lock:<<name>>] (
@@ -33,7 +33,7 @@ begin
         set @ulid = convert(binary(16), @ulid_high + convert(binary(8), @ulid_low));
         if @session_context = 1
         begin
-            -- What was reserved, as a row: a rollback to a savepoint takes both back, and the functions then refuse (R13).
+            -- The reservation, as a row: a rollback to a savepoint undoes both, and the functions then fail (R13).
             set @transaction_id = current_transaction_id();
             set @shard = <<schema>>.[shard_text](@shard_id);
             update <<schema>>.[writer_locks] with (rowlock) set transaction_id = @transaction_id, ulid = @ulid
@@ -41,15 +41,14 @@ begin
             if @@rowcount = 0
                 insert into <<schema>>.[writer_locks] (feed_id, shard, transaction_id, ulid)
                 values (<<feed_id>>, @shard, @transaction_id, @ulid);
-            -- For ulid(@n); and by the feed's name, for ulid:T(@i); and by shard, so that another shard of this transaction
-            -- does not overwrite it.
+            -- For ulid(@n); by feed name, for ulid:T(@i); and by shard, so that another shard of this transaction does not overwrite it.
             exec sp_set_session_context N'changefeed.transaction_id', @transaction_id;
             exec sp_set_session_context N'changefeed.ulid_high', @ulid_high;
             exec sp_set_session_context N'changefeed.ulid_low', @ulid_low;
             exec sp_set_session_context N'changefeed.locked_feed', <<feed_id>>;
             exec sp_set_session_context N'changefeed.locked_shard', @shard;
             exec sp_set_session_context N'changefeed.sequence_start', null;
-            -- What earlier transactions left for their shards is given back: a session's context holds 1 MB.
+            -- Clears what earlier transactions set for their shards: a session context holds 1 MB.
             set @listed = isnull(convert(nvarchar(4000), session_context(N'changefeed.shards/<<name_text>>')), N'');
             if isnull(convert(bigint, session_context(N'changefeed.transaction_id/<<name_text>>')), 0) <> @transaction_id
                 while @listed <> N''
@@ -66,7 +65,7 @@ begin
             set @key = concat(N'changefeed.shard/<<feed_id>>/', @shard_id);
             set @packed = convert(binary(8), @transaction_id) + @ulid;
             exec sp_set_session_context @key, @packed;
-            -- More than a list holds, in one transaction, stay until the connection ends.
+            -- If one transaction locks more shards than the list holds, the rest stays until the connection ends.
             if charindex(@key + N';', @listed) = 0 and len(@listed) < 3900
             begin
                 set @listed = concat(@listed, @key, N';');

@@ -1,6 +1,6 @@
--- lock:T for writers who number their rows by the sequence:
+-- lock:T for writers that number their rows with the sequence:
 -- <<schema>>.[ulid](next value for <<schema>>.[sequence]), or with over (order by ...) for the many rows of one statement.
--- Parameters, errors and permission are those of lock:T; @ulid is one more ULID, below all that the sequence gives.
+-- Parameters, errors and permission are those of lock:T; @ulid is an additional ULID, below all those from the sequence.
 create procedure <<schema>>.[lock_feed:<<name>>] (
     @shard_id <<shard_type>> <<shard_parameter_default>>,
     @time_hint datetime2(3) = null,
@@ -22,7 +22,7 @@ begin
             @ulid_low = @ulid_low output,
             @ulid = @ulid output,
             @lock_timeout = @lock_timeout;
-        -- Numbers that are drawn from now on are above it, so the first one gives the ULID after @ulid.
+        -- Numbers drawn from now on are above it, so the first one gives the ULID after @ulid.
         set @start = next value for <<schema>>.[sequence];
         exec sp_set_session_context N'changefeed.sequence_start', @start;
         exec sp_set_session_context N'changefeed.sequence_start/<<name_text>>', @start;

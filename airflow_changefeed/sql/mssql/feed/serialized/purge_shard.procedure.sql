@@ -1,4 +1,4 @@
--- The events of serialized writers are the user's own rows: nothing is removed.
+-- The events of serialized writers are the user's own rows; nothing is deleted.
 -- permission: internal
 create procedure <<schema>>.[purge_shard:<<name>>] (
     @shard_id <<shard_type>>,

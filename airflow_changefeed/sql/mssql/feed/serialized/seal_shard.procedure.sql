@@ -1,6 +1,6 @@
--- Raises a shard's high-water time. An open writer has its ULIDs already, so this waits for it (ADR 0001, R8).
+-- Raises a shard's high-water time. Waits for open writers, which already have their ULIDs (ADR 0001, R8).
 -- @until: UTC. @lock_timeout: milliseconds.
--- errors: 77101 no lock; transient, nothing was changed
+-- errors: 77101 lock timeout; transient, nothing was changed
 -- permission: internal
 create procedure <<schema>>.[seal_shard:<<name>>] (
     @shard_id <<shard_type>>,

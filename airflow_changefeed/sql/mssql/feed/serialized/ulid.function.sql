@@ -1,7 +1,7 @@
 -- The @i-th ULID of the last lock:T of this feed, in the same transaction.
 -- @i: 0 to 10^11 - 1; 0 gives the @ulid of lock:T.
--- errors: 245, as a function can raise nothing else: not locked in this transaction, rolled back to a savepoint before the
---     lock, an index out of range, or a lock that counts by the sequence (lock_feed:T)
+-- errors: 245, the only error a function can raise: not locked in this transaction, rolled back to a savepoint before the
+--     lock, an index out of range, or a lock that numbers by the sequence (lock_feed:T)
 -- permission: public
 create function <<schema>>.[ulid:<<name>>](@i bigint) returns binary(16)
 as
@@ -10,7 +10,7 @@ begin
     declare @high binary(8) = convert(binary(8), session_context(N'changefeed.ulid_high/<<name_text>>'));
     declare @low bigint = convert(bigint, session_context(N'changefeed.ulid_low/<<name_text>>'));
     declare @ulid binary(16) = convert(binary(16), @high + convert(binary(8), @low));
-    -- Without a shard the transaction was locked by mssql-changefeed v2, while this was being upgraded.
+    -- Without a shard, the lock was taken by mssql-changefeed v2 during the upgrade.
     if isnull(convert(bigint, session_context(N'changefeed.transaction_id/<<name_text>>')), 0) <> current_transaction_id()
         or (@shard is not null and not exists (
             select 1 from <<schema>>.[writer_locks] as w

@@ -1,4 +1,4 @@
--- Serialized writers have no outbox, so nothing waits in it.
+-- Serialized writers have no outbox, so nothing waits.
 -- permission: internal
 create procedure <<schema>>.[waiting:<<name>>]
 as

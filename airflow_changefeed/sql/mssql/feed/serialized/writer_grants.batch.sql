@@ -1,5 +1,5 @@
--- Writers lock and take ULIDs. mssql-changefeed v2 gave them the state table too, in which a mistake is for ever; the lock
--- reaches it for them.
+-- Writers lock and take ULIDs. mssql-changefeed v2 also gave them the state table, in which mistakes are permanent; lock:T now accesses it
+-- for them.
 declare @revoke nvarchar(max) = N'revoke insert, update on <<schema_in_text>>.[state:<<name_in_text>>] from [<<schema_name_in_text>>.writers:<<name_in_text>>]';
 exec sys.sp_executesql @revoke;
 grant execute on <<schema>>.[lock:<<name>>] to [<<schema_name>>.writers:<<name>>];
