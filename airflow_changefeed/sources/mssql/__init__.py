@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source for SQL Server: feeds in a schema of its own, beside the tables that they belong to."""
+"""The source for SQL Server: feeds in a separate schema, beside the tables they belong to."""
 
 from __future__ import annotations
 

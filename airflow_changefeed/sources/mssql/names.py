@@ -62,7 +62,7 @@ def _quoted_parts(table: str) -> list[str]:
 
 
 def as_time(value: datetime) -> datetime:
-    """Return a ``datetime2`` of the database, which is UTC without saying so."""
+    """Return a naive ``datetime2`` of the database, which is UTC."""
     return floor_to_millisecond(value.replace(tzinfo=timezone.utc))
 
 

@@ -35,8 +35,8 @@ def call(
     Return the batch that calls one of our procedures, and its values.
 
     :param procedure: for example ``setup_feed``, or ``read_feed:`` with the feed's name behind it.
-    :param arguments: by name; one that is None keeps the procedure's default. A driver guesses a value's
-        type, and no binary at all for a null; the declarations say it.
+    :param arguments: by name; None keeps the procedure's default. Declares the types, because the driver
+        guesses them from the values, and never binary for a null.
     """
     given = {name: value for name, value in arguments.items() if value is not None}
     types = parameter_types(procedure.partition(":")[0])

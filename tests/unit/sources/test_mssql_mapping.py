@@ -118,7 +118,7 @@ def test_a_column_that_the_login_sees_otherwise_is_refused() -> None:
     ],
 )
 def test_a_second_column_does_not_take_anothers_name(kind: str, taken: str) -> None:
-    """Neither would be lost without a word; Spark takes names that differ in case alone for one."""
+    """Neither would be lost without a word; Spark compares names case-insensitively."""
     columns = (Column("k", "int"), Column("at", kind), Column(taken, "int"))
     with pytest.raises(ColumnTypeError, match=f"'{taken.lower()}'.*rename"):
         feed_schema(make_feed(columns=columns))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures in SQL Server: what enables, refreshes, checks and resolves them; its procedures do the work."""
+"""Captures in SQL Server: enabling, refreshing, checking and resolving, by calling its procedures."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class MssqlCaptures:
         """
         See :class:`~airflow_changefeed.sources.base.CaptureControl`.
 
-        Installs changefeed first where it is missing and the login has the right to. Locks the tables until
-        all is made, and counts their rows meanwhile; a snapshot also records them.
+        Installs changefeed first if it is missing and the login has the right to. Locks the tables until
+        everything is created, and counts their rows meanwhile; a snapshot also records them.
         """
         schema, name = split_name(spec.full_name)
         capture = f"{schema}.{name}"
@@ -61,7 +61,7 @@ class MssqlCaptures:
             with session.transaction():
                 for number, table in enumerate(spec.tables):
                     arguments = _arguments(spec, table, capture, snapshot=snapshot)
-                    # The first table makes the next version.
+                    # The first table increments the version.
                     arguments["resource_version"] = None if number else resource_version
                     with server_refusals(capture, f"table {table.table!r}, shard {table.shard!r}"):
                         self._call(session, "enable_capture", arguments)
@@ -104,7 +104,7 @@ class MssqlCaptures:
             return []
 
         try:
-            # What was found stays found, so that asking again is harmless.
+            # Gaps found are stored, so asking again is harmless.
             return self.database.ask(check, capture=name)
         except CaptureGapError:
             return [gap for gap in self.capture_gaps(name) if gap.resolved_at is None]
@@ -174,7 +174,7 @@ class MssqlCaptures:
 @contextmanager
 def server_refusals(capture: str, asked: str = "") -> Iterator[None]:
     """
-    Name what the server itself refuses to make: a shard's expression, rows that are too wide.
+    Translate what the server refuses to create: a shard expression, rows that are too wide.
 
     :param asked: what of, for people.
     """
@@ -225,7 +225,7 @@ def _typed(name: str) -> FeedSetupError:
 
 
 def _check_version(session: Session, database: MssqlDatabase) -> None:
-    """Raise where what is installed knows no captures yet."""
+    """Raise if the installed version does not support captures."""
     if not has_object(session, database.schema, "enable_capture"):
         raise FeedSetupError(
             f"the version installed in schema {database.schema!r} of {database.server} does not support "
@@ -235,7 +235,7 @@ def _check_version(session: Session, database: MssqlDatabase) -> None:
 
 
 def _check_tables(session: Session, database: MssqlDatabase, spec: CaptureSpec) -> None:
-    """Raise where tables are not there, which the server's own error says without saying what is."""
+    """Raise for missing tables; the server's own error does not suggest other names."""
     missing = [
         table.table
         for table in spec.tables
@@ -257,9 +257,9 @@ def _check_present(
     session: Session, schema: str, spec: CaptureSpec, capture: str, resource_version: int | None
 ) -> None:
     """
-    Raise where the capture is there at another version, or with other tables.
+    Raise if the capture exists at another version, or with other tables.
 
-    Of each table the server compares the rest, and the version again, under its lock.
+    The server compares the rest of each table, and the version again, under its lock.
     """
     wanted = {".".join(split_name(table.table)).casefold() for table in spec.tables}
     for one in load_captures(session, schema):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What differs between tables and what is captured of them, in SQL Server."""
+"""Differences between tables and their captured columns, in SQL Server."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from airflow_changefeed.sources.mssql.feed.catalog import columns_sql
 from airflow_changefeed.sources.mssql.feed.types import declared, stored_type
 from airflow_changefeed.sources.mssql.names import quote
 
-#: What was asked of an operation that records all columns.
+#: Stored request of an operation that records all columns.
 _ALL = "[]"
 
 
 @dataclass(frozen=True)
 class TableDrift:
     """
-    What differs of one table.
+    The differences of one table.
 
-    :param words: each difference, in words, without the table.
-    :param is_seen: False where this login must not see the table's columns, so that nothing was compared.
+    :param words: each difference as text, without the table.
+    :param is_seen: False if this login cannot see the table's columns, so that nothing was compared.
     """
 
     capture: str
@@ -39,7 +39,7 @@ class TableDrift:
 
 
 def load_drift(session: Session, schema: str, registry: Registry) -> list[TableDrift]:
-    """Compare the tables of captures with what is captured of them; one entry for each table."""
+    """Compare captured tables with their captured columns; one entry per table."""
     present = _columns(session, columns_sql(schema, "readable_capture_tables", "capture_id", "table_no"), 2)
     stored = _columns(session, columns_sql(schema, "feeds", "feed_id"), 1)
     ((sees_all,),) = session.rows(_SEES_ALL)
@@ -56,7 +56,7 @@ def load_drift(session: Session, schema: str, registry: Registry) -> list[TableD
             if columns:
                 words = list(column_drift(table, registry.columns_of(table), columns, events))
                 now = names.get(number)
-                # Some servers fold the case of what they tell.
+                # Babelfish folds the case of names.
                 if now is not None and now.casefold() != told.casefold():
                     words.insert(0, f"the table is now named {now}")
                 found.append(TableDrift(capture["name"], told, tuple(words)))
@@ -70,7 +70,7 @@ def column_drift(
     table: Row, captured: Sequence[Row], present: Sequence[Row], stored: Sequence[Row]
 ) -> Iterator[str]:
     """
-    Tell in words how a table's columns differ from those that are captured.
+    Describe how a table's columns differ from those captured.
 
     :param captured: rows of ``capture_columns``.
     :param present: columns of the table, as the catalog has them.
@@ -97,7 +97,7 @@ def column_drift(
 
 
 class _Named:
-    """Rows by name; also in another case, where that leaves no doubt: some servers fold names."""
+    """Rows by name; also in another case if unambiguous, because Babelfish folds names."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._exact = {row["name"]: row for row in rows}
@@ -106,7 +106,7 @@ class _Named:
             self._folded.setdefault(row["name"].casefold(), []).append(row)
 
     def find(self, name: str) -> Row | None:
-        """Return the row of that name, if there is one."""
+        """Return the row of a name, or None."""
         alike = self._folded.get(name.casefold(), [])
         return self._exact.get(name) or (alike[0] if len(alike) == 1 else None)
 
@@ -123,7 +123,7 @@ def _key(rows: Sequence[Row], place: str) -> list[str]:
 
 
 def _full(row: Mapping[str, Any]) -> str | None:
-    """Return the present name of a table; None where it is not seen."""
+    """Return the current name of a table; None if it cannot be seen."""
     return None if row["table_name"] is None else f"{row['table_schema']}.{row['table_name']}"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures as SQL Server's registry describes them, for people and migrations."""
+"""Captures as described in SQL Server's registry, for people and migrations."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from airflow_changefeed.sources.mssql.names import as_time, quote
 
 def load_captures(session: Session, schema: str) -> list[CaptureInfo]:
     """
-    Return all captures, by name; none where an older version is installed, or the login must not see them.
+    Return all captures, by name; empty if an older version is installed, or the login cannot see them.
 
-    :raises PermissionDeniedError: the login sees captures, but not their gaps; terminal.
+    :raises PermissionDeniedError: the login sees captures but not their gaps; terminal.
     """
     registry = load_registry(session, schema)
     if registry is None or not registry.captures:
@@ -50,7 +50,7 @@ def load_captures(session: Session, schema: str) -> list[CaptureInfo]:
                 str(one) for one in drift if one.capture == row["name"] and (one.words or not one.is_seen)
             ),
             gaps=tuple(gap for gap in gaps if gap.capture == row["name"]),
-            # Dropped between two looks, it is at the version of what is not there.
+            # If dropped between two queries, it gets the version of a missing feed.
             resource_version=versions.get(row["feed_id"], 0),
         )
         for row in registry.captures
@@ -58,7 +58,7 @@ def load_captures(session: Session, schema: str) -> list[CaptureInfo]:
 
 
 def capture_spec(registry: Registry, capture: Row) -> CaptureSpec:
-    """Return a capture as it would be declared, with the columns that are captured now."""
+    """Return a capture's spec with the columns captured now."""
     return CaptureSpec(
         tables=tuple(_table(table, registry.columns_of(table)) for table in registry.tables_of(capture)),
         name=capture["name"],
@@ -93,7 +93,7 @@ def load_gaps(session: Session, schema: str, registry: Registry, *, is_open: boo
     """
     Return the gaps of captures, by number.
 
-    :param is_open: False also gives those that are resolved.
+    :param is_open: False also returns resolved ones.
     """
     captures = {row["capture_id"]: row["name"] for row in registry.captures}
     tables = {(row["capture_id"], row["table_no"]): table_name(row) for row in registry.tables}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The statement that reads a range of a capture: its table joined twice, for the new row and the old one.
+The statement that reads a range of a capture: its table joined twice, for the new and the old row.
 
-The columns of both come by the same mapping as those of any feed, and through the same checks.
+The columns of both use the same mapping and checks as any feed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from airflow_changefeed.sources.mssql.feed.mapping import Exported, Part, export
 from airflow_changefeed.sources.mssql.feed.query import RangeQuery
 from airflow_changefeed.sources.mssql.names import literal, quote
 
-#: Columns that SQL Server's select may have, and those that every statement of ours has first.
+#: Maximum columns of a select in SQL Server, and the leading columns of every statement.
 MAX_SELECTED, _SELECTED_FIRST = 4_096, 2
 _STATEMENT, _ROW, _IMAGE = (quote(name) for name in EVENT_KEY)
 #: Alias of the table for each row of an event, and the number of its image.
@@ -39,7 +39,7 @@ _ALIASES = {NEW: ("n", 1), OLD: ("o", 0)}
 
 
 def _milliseconds(column: pa.Array) -> pa.Array:
-    """Return whole milliseconds since 1970; what they come of has no more digits."""
+    """Return milliseconds since 1970; the source has no more digits."""
     return column.cast(pa.timestamp("ms")).cast(pa.int64())
 
 
@@ -48,7 +48,7 @@ def _cast(given: pa.DataType, written: pa.DataType, select: str = "{c}") -> Part
 
 
 _INT64, _TEXT = pa.int64(), pa.string()
-#: What is selected of an event beside its rows: declared type, and how it arrives.
+#: What is selected of an event besides its rows: declared type, and how it arrives.
 _EVENT = {
     "changefeed_table": ("smallint", _cast(pa.int16(), _INT64)),
     "changefeed_op": ("char(1)", _cast(pa.large_string(), _TEXT, "cast({c} as nvarchar(1))")),
@@ -83,7 +83,7 @@ class CaptureQuery(RangeQuery):
 
     @cached_property
     def _image(self) -> list[Exported]:
-        """The columns of a row, also those that are captured no longer: older events have them."""
+        """The columns of a row, including those no longer captured: older events have them."""
         own = [column for column in self.feed.info.columns if column.name.lower() not in HEADER]
         found = exported_columns(self.feed, own)
         selected = _SELECTED_FIRST + len(self._event) + 2 * len(found)
@@ -144,7 +144,7 @@ class CaptureQuery(RangeQuery):
 
     @property
     def may_miss_rows(self) -> bool:
-        """Never: without its rows nothing is known of an event, not even of what kind it was."""
+        """Never: without its rows nothing is known of an event, not even its type."""
         return False
 
     @property
@@ -156,7 +156,7 @@ class CaptureQuery(RangeQuery):
         )
 
     def text_advice(self, exported: Exported, ulid: Ulid) -> str:
-        """See the base class; what is recorded stays as it is, whatever becomes of the captured row."""
+        """See the base class; recorded rows stay unchanged when the captured row changes."""
         advice = super().text_advice(exported, ulid)
         if exported.image not in _ALIASES:
             return advice

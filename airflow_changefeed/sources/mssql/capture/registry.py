@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the registry of SQL Server says of captures, as those need it who read their events."""
+"""What readers of a capture's events need from SQL Server's registry."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from airflow_changefeed.sources.mssql.feed.feed import MssqlCapture
 from airflow_changefeed.sources.mssql.names import as_time, literal, quote
 
 Row = Mapping[str, Any]
-#: Of a gap before the first seal; as a datetime2, which is UTC without saying so.
+#: For a gap before the first seal; a naive datetime2 in UTC.
 _NEVER = datetime(1970, 1, 1)
 
-#: The primary key of a capture's table; without its last column that of the feed.
+#: The primary key of a capture's table; without its last column, the feed's key.
 EVENT_KEY = ("changefeed_statement", "changefeed_row", "changefeed_image")
-#: Columns of a capture's table that tell of the event, the same in both of its images.
+#: Columns of a capture's table that describe the event, the same in both images.
 HEADER = (
     *EVENT_KEY,
     "changefeed_shard",
@@ -45,7 +45,7 @@ class Registry:
 
     :param tables: of the captures, by number within each.
     :param columns: that are captured, in their order within each table.
-    :param gaps: when they were found, also of those that are resolved.
+    :param gaps: when they were found, including resolved ones.
     """
 
     captures: Sequence[Row]
@@ -68,7 +68,7 @@ class Registry:
         return [row for row in self.gaps if (row["capture_id"], row["table_no"]) == own]
 
     def shape(self, capture: Row) -> CaptureShape:
-        """Return what readers of a capture's events know of it."""
+        """Return a capture's description for readers of its events."""
         return CaptureShape(
             capture["name"],
             KeyChange(capture["key_change"]),
@@ -94,7 +94,7 @@ class Registry:
 
 
 def table_name(table: Row) -> str:
-    """Return the name of a captured table, as its events have it."""
+    """Return the name of a captured table, as in its events."""
     return f"{table['table_schema']}.{table['table_name']}"
 
 
@@ -120,16 +120,16 @@ def _by_number(tables: Sequence[Row]) -> tuple[str, ...]:
 
 
 def is_of_capture(keys: Sequence[Column]) -> bool:
-    """Whether a feed's table is a capture's, by its primary key: no other table may have such names."""
+    """Whether a feed's table is a capture's, by its primary key: no other table may use its names."""
     return tuple(column.name.lower() for column in keys) == EVENT_KEY
 
 
 def load_registry(session: Session, schema: str, feed_id: int | None = None) -> Registry | None:
     """
-    Return the captures that are feeds, in one question.
+    Return the captures in one query.
 
-    :param feed_id: of the only feed that matters; None for all.
-    :return: None where the login must not see them, or an older version is installed, which has none.
+    :param feed_id: only this feed; None for all.
+    :return: None if the login cannot see them, or an older version without captures is installed.
     """
     registry = quote(schema)
     may_select = _MAY_SELECT.format(literal(f"{registry}.[readable_captures]"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Microsoft's driver: how it is loaded, how it opens a connection, and what its failures to do so mean."""
+"""Microsoft's driver: loading it, opening a connection, and translating failures to do so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_changefeed.exceptions import ConnectionNotUsableError, SourceUnavai
 from airflow_changefeed.sources.mssql.connection.errors import hidden, is_driver_error, name_error
 from airflow_changefeed.sources.mssql.connection.options import DEFAULTS, DriverOptions
 
-#: Seconds that the look at a port may take, after the driver could not get through to it.
+#: Timeout in seconds for probing a port after the driver could not connect.
 _LOOK_SECONDS = 3.0
 _DEFAULT_PORT = 1433
 _INSTALL_DRIVER = "install it with: pip install 'airflow-changefeed[mssql]'"
@@ -22,7 +22,7 @@ _INSTALL_LIBRARIES = (
     "distribution's equivalents)"
 )
 _INSTALL_IDENTITY = "install the Entra ID libraries with: pip install azure-identity"
-#: What the driver says when it could not get through, or lost its way before the login.
+#: Driver messages for a failed connection before the login.
 _UNREACHABLE = re.compile(
     r"tcp provider|login timeout|timeout expired|network-related|prelogin|handshakes before login|"
     r"unable to complete login",
@@ -33,12 +33,12 @@ _UNREACHABLE = re.compile(
 @dataclass(frozen=True)
 class Server:
     r"""
-    Where a database is, and as whom to go there.
+    The address of a database, and the login to use.
 
     :param port: None lets the driver find it, as for ``host\instance``.
     :param encrypt: ``yes``, ``no`` or ``strict``.
-    :param is_read_only: whether connections say that they only read, so that a listener may send them to a
-        readable secondary.
+    :param is_read_only: whether connections declare read-only intent, so that a listener may route them
+        to a readable secondary.
     """
 
     host: str
@@ -58,7 +58,7 @@ class Server:
         """Return the driver's keywords; they hold the password."""
         login = {"UID": self.user, "PWD": self.password} if self.options.takes_login and self.user else {}
         if not self.options.needs_login:
-            # A managed identity is named by its client id, and has no password.
+            # A managed identity is given by its client id and has no password.
             login.pop("PWD", None)
         intent = {"ApplicationIntent": "ReadOnly"} if self.is_read_only else {}
         return {
@@ -73,7 +73,7 @@ class Server:
 
 
 def load_driver() -> Any:
-    """Import the driver, without its pool: a forked child would share its connections with the parent."""
+    """Import the driver, without its pool: a forked child would share connections with its parent."""
     try:
         import mssql_python
     except ModuleNotFoundError as error:
@@ -92,9 +92,10 @@ def open_connection(server: Server) -> Any:
     """
     Open a connection in autocommit.
 
-    :raises ConnectionNotUsableError: the driver is not whole, or the server, or Entra ID, refuses; terminal.
-    :raises SourceUnavailableError: the server does not answer; transient. The fact ``login_timeout`` says
-        that the driver has tried for so many seconds.
+    :raises ConnectionNotUsableError: the driver is incomplete, or the server or Entra ID refuses;
+        terminal.
+    :raises SourceUnavailableError: the server does not answer; transient. The fact ``login_timeout``
+        means that the driver tried for that many seconds.
     """
     driver = load_driver()
     timeout = server.options.login_timeout
@@ -103,12 +104,12 @@ def open_connection(server: Server) -> Any:
         return driver.connect(autocommit=True, timeout=timeout, **server.keywords())
     except Exception as error:
         seconds = time.monotonic() - start
-        # Not chained: what the driver says of a connection it could not parse may hold the password.
+        # Not chained: the driver's message for an unparsable connection may contain the password.
         raise _name(error, server, seconds) from None
 
 
 def _name(error: Exception, server: Server, seconds: float) -> BaseException:
-    """Return our error for one of opening; nothing in it holds the password."""
+    """Return our error for a failed connection, without the password."""
     text = str(error)
     if "Failed to load the driver" in text or "cannot open shared object" in text:
         return ConnectionNotUsableError(f"the SQL Server driver could not be loaded: {_INSTALL_LIBRARIES}")
@@ -116,7 +117,7 @@ def _name(error: Exception, server: Server, seconds: float) -> BaseException:
         return ConnectionNotUsableError(f"{server}: {_INSTALL_IDENTITY}", server=str(server))
     named = name_error(error, secret=server.password, server=str(server))
     if named is error:
-        # Of the server: new to us, and may pass. Of Python: something that the driver does not take.
+        # A driver error we do not know may pass; a Python error is an argument the driver rejects.
         kind = SourceUnavailableError if is_driver_error(error) else ConnectionNotUsableError
         return kind(f"{server}: {hidden(text, server.password)}; check the connection", server=str(server))
     if not isinstance(named, SourceUnavailableError):
@@ -129,7 +130,7 @@ def _name(error: Exception, server: Server, seconds: float) -> BaseException:
 
 
 def look_at(server: Server) -> str | None:
-    """Say how far one comes on the way to a server: the driver only tells a number. None for an instance."""
+    """Say how far a connection gets, as the driver only reports a number. None for a named instance."""
     host = server.host.removeprefix("tcp:")
     if "\\" in host:
         return None

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Errors of SQL Server and of its driver, under our names.
+Translation of errors of SQL Server and its driver.
 
-The driver tells neither the number nor the SQLSTATE of an error. So all that our T-SQL throws begins with
-``changefeed <number>:``, and what the server itself raises is known by its English text: every connection of
-ours sets its language to English.
+The driver reports neither the number nor the SQLSTATE of an error. So every error that our T-SQL throws
+begins with ``changefeed <number>:``, and the server's own errors are recognised by their English text: each
+of our connections sets its language to English.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ THROWN: Mapping[int, type[ChangefeedError]] = {
     77118: FeedSetupError,
     77119: FeedSetupError,
     77120: HistoryError,
-    # Of conversions that fail in a view, where nothing can be thrown.
+    # Failed conversions in a view, which cannot throw.
     77122: FeedSetupError,
     77131: ShardNotFoundError,
     77132: StaleVersionError,
@@ -87,22 +87,22 @@ THROWN: Mapping[int, type[ChangefeedError]] = {
     77155: StaleVersionError,
 }
 _THROWN = re.compile(r"changefeed (\d+): (.*)", re.DOTALL)
-#: How our T-SQL tells the version that a write named, the present one, and the present value.
+#: How our T-SQL reports the current version, the current value, and the expected version.
 _STALE = re.compile(r"is at resource version (\d+) \((.*)\), not (-?\d+): nothing was changed", re.DOTALL)
 
 
 def thrown(error: BaseException) -> tuple[int, str] | None:
-    """Return number and message of an error that our T-SQL threw; None for all others."""
+    """Return number and message of an error thrown by our T-SQL; None for others."""
     found = _THROWN.search(_text(error))
     return (int(found[1]), found[2].strip()) if found else None
 
 
 def name_error(error: BaseException, *, secret: str = "", **facts: Any) -> BaseException:
     """
-    Return our error for one of the driver, with facts; all others as they are.
+    Return our error for a driver error, with facts; others unchanged.
 
-    :param secret: that must not be told, whatever the driver says.
-    :param facts: what the call was about; ``feed`` and ``shard`` are told in the message, too.
+    :param secret: removed from the message, whatever the driver says.
+    :param facts: of the call; ``feed`` and ``shard`` also appear in the message.
     """
     if isinstance(error, ChangefeedError) or not is_driver_error(error):
         return error
@@ -111,7 +111,7 @@ def name_error(error: BaseException, *, secret: str = "", **facts: Any) -> BaseE
 
 def name_text(text: str, *, secret: str = "", **facts: Any) -> ChangefeedError | None:
     """
-    Return our error for what the server said, as :func:`name_error`; None where it is none that we know.
+    Return our error for a server message, as :func:`name_error`; None if unknown.
 
     :param text: of the server, or of the driver.
     """
@@ -129,21 +129,21 @@ def name_text(text: str, *, secret: str = "", **facts: Any) -> ChangefeedError |
 
 
 def hidden(text: str, secret: str) -> str:
-    """Return a text without a secret, also as a connection string or Python writes it."""
+    """Return a text without a secret, including its forms in a connection string or Python repr."""
     for written in {secret, secret.replace("}", "}}"), repr(secret)[1:-1]} - {""}:
         text = text.replace(written, "***")
     return text
 
 
 def is_driver_error(error: BaseException) -> bool:
-    """Whether the driver raised it; asked without importing the driver."""
+    """Whether the driver raised it; checked without importing the driver."""
     return type(error).__module__.partition(".")[0] in ("mssql_python", "ddbc_bindings") and isinstance(
         error, Exception
     )
 
 
 def _text(error: BaseException) -> str:
-    """Return what the server said, after what the driver made of its SQLSTATE."""
+    """Return the server's message, preceded by the driver's text for its SQLSTATE."""
     said = getattr(error, "ddbc_error", None)
     return f"{getattr(error, 'driver_error', '')}: {said}" if said is not None else str(error)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors that SQL Server and its driver raise by themselves, known by their English texts."""
+"""Native errors of SQL Server and its driver, recognised by their English texts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from airflow_changefeed.exceptions import (
 
 class Native(NamedTuple):
     """
-    Errors of the server or driver that mean the same to us.
+    Errors of the server or driver that are handled alike.
 
-    :param numbers: SQL Server's, for the reader; the driver does not tell them.
+    :param numbers: SQL Server's, as documentation; the driver does not report them.
     :param pattern: of the texts, in lower case.
-    :param advice: what to do; empty where that depends on the text.
+    :param advice: what to do; empty if it depends on the text.
     """
 
     numbers: tuple[int, ...]
@@ -32,7 +32,7 @@ class Native(NamedTuple):
     advice: str
 
 
-#: In the order of looking: a text may fit several.
+#: Checked in this order: a text may match several.
 NATIVE = (
     Native(
         (18401, 921, 922, 927, 952, 976, 978, 979, 983, 988),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the driver is told beside server, database, login and password: read and checked in one place."""
+"""Driver options besides server, database, login and password: parsing and checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOGIN_TIMEOUT = 15
 #: Bytes that a session's ``context_info`` holds.
 MAX_APPLICATION_NAME = 128
 ENCRYPT = ("yes", "no", "strict")
-#: Ways to log in beside a login of SQL Server; of those that the driver knows, all that need no person.
+#: Authentication methods besides a SQL Server login: all of the driver's that need no user interaction.
 AUTHENTICATION = (
     "SqlPassword",
     "ActiveDirectoryPassword",
@@ -24,7 +24,7 @@ AUTHENTICATION = (
     "ActiveDirectoryIntegrated",
 )
 _NEEDS_PERSON = ("activedirectoryinteractive", "activedirectorydevicecode")
-#: Those that take no login at all, and those that take one (a client id) if there is one.
+#: Methods without a login, and methods with an optional login (a client id).
 _WITHOUT_LOGIN = ("ActiveDirectoryDefault", "ActiveDirectoryIntegrated")
 _WITH_LOGIN_IF_GIVEN = ("ActiveDirectoryMSI",)
 _NEEDS_PASSWORD = ("ActiveDirectoryPassword", "ActiveDirectoryServicePrincipal")
@@ -38,16 +38,16 @@ class DriverOptions:
     Options of a connection; None leaves one to the driver. None of them is a secret.
 
     :param authentication: one of :data:`AUTHENTICATION`; None is a login of SQL Server.
-    :param trusted_connection: Kerberos, with the ticket of whoever runs this.
-    :param hostname_in_certificate: the name that the server's certificate has, where it is not the host's.
-    :param server_certificate: path of a file with the very certificate that the server must show.
+    :param trusted_connection: Kerberos, with the ticket of the operating system user.
+    :param hostname_in_certificate: the name in the server's certificate, if it differs from the host.
+    :param server_certificate: path of a file with the server's exact certificate.
     :param server_spn: the server's service principal name, for Kerberos.
     :param multi_subnet_failover: whether all addresses of a listener are tried at once.
     :param ip_address_preference: one of :data:`IP_ADDRESS_PREFERENCE`.
     :param packet_size: bytes, 512 to 32,767.
     :param keep_alive: seconds of silence after which a connection is probed, 1 to 32,767.
     :param keep_alive_interval: seconds between probes without an answer, 1 to 32,767.
-    :param connect_retry_count: times that the driver restores an idle connection that broke, 0 to 255.
+    :param connect_retry_count: how often the driver restores a broken idle connection, 0 to 255.
     :param connect_retry_interval: seconds between those, 1 to 60.
     :param login_timeout: seconds that opening a connection may take, 1 to 600.
     :param application_name: for ``context_info`` of the session, at most 128 bytes of UTF-8.
@@ -70,21 +70,21 @@ class DriverOptions:
 
     @property
     def takes_login(self) -> bool:
-        """Whether a login, where there is one, is handed to the driver."""
+        """Whether a given login is passed to the driver."""
         return not self.trusted_connection and self.authentication not in _WITHOUT_LOGIN
 
     @property
     def needs_login(self) -> bool:
-        """Whether there must be a login."""
+        """Whether a login is required."""
         return self.takes_login and self.authentication not in _WITH_LOGIN_IF_GIVEN
 
     @property
     def needs_password(self) -> bool:
-        """Whether there must be a password: a login of SQL Server may have an empty one."""
+        """Whether a password is required; a SQL Server login may have an empty one."""
         return self.authentication in _NEEDS_PASSWORD
 
     def given(self) -> dict[str, Any]:
-        """Return the options that are not as they are by default; :func:`read_options` takes them back."""
+        """Return the options that differ from the defaults; :func:`read_options` reads them."""
         return {name: value for name, value in asdict(self).items() if value != getattr(DEFAULTS, name)}
 
     def keywords(self) -> dict[str, str]:
@@ -97,7 +97,7 @@ class DriverOptions:
         }
 
 
-#: Nothing is asked of the driver.
+#: No options.
 DEFAULTS = DriverOptions()
 #: Option to the driver's keyword; the others are used by ourselves.
 _KEYWORDS: Mapping[str, str] = MappingProxyType(
@@ -203,17 +203,17 @@ DRIVER_OPTIONS = tuple(field.name for field in fields(DriverOptions))
 
 def read_options(given: Mapping[str, Any], *, among: str = "") -> tuple[DriverOptions, list[str]]:
     """
-    Read options, and say all that is wrong with them.
+    Read options and return every problem.
 
-    :param given: by name; None and the empty text are as good as not given.
-    :param among: where they stand, for the problems: ``" in its extra"``.
+    :param given: by name; None and the empty text count as not given.
+    :param among: where they are, for the problems: ``" in its extra"``.
     :return: the options that could be read, and a sentence for each problem.
     """
     values: dict[str, Any] = {}
     problems: list[str] = []
     for name, value in given.items():
         if name not in _READ:
-            # Its value stays unsaid: it may be a secret that stands in the wrong place.
+            # Its value is not shown: it may be a misplaced secret.
             near = get_close_matches(name, DRIVER_OPTIONS, 1)
             hint = f"did you mean {near[0]}" if near else f"options are {', '.join(DRIVER_OPTIONS)}"
             problems.append(f"{name!r}{among} is not an option; {hint}")
@@ -232,7 +232,7 @@ def read_options(given: Mapping[str, Any], *, among: str = "") -> tuple[DriverOp
 
 
 def encryption_problems(encrypt: str, trust_server_certificate: bool, options: DriverOptions) -> list[str]:
-    """Return a sentence for each option that the driver would pass over without a word."""
+    """Return a message for each option that the driver would silently ignore."""
     problems = []
     if encrypt != "strict" and options.server_certificate is not None:
         problems.append("server_certificate is used only with encrypt: strict; set that, or leave it out")
@@ -242,7 +242,7 @@ def encryption_problems(encrypt: str, trust_server_certificate: bool, options: D
 
 
 def missing_login(options: DriverOptions, user: str, password: str) -> list[str]:
-    """Return the parts of the login that this way to log in needs and has not."""
+    """Return the missing parts of the login for this authentication method."""
     how = f" (authentication {options.authentication} needs it)" if options.authentication else ""
     missing = {"login": options.needs_login and not user, "password": options.needs_password and not password}
     return [f"{name}{how}" for name, is_missing in missing.items() if is_missing]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to SQL Server: how they are opened, kept for the next call, and given up."""
+"""Connections to SQL Server: opening, pooling and closing."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from airflow_changefeed.sources.mssql.connection.session import Session, abandon
 Answer = TypeVar("Answer")
 
 MAX_LOCK_TIMEOUT = 86_400.0
-#: Seconds after which a kept connection is closed: firewalls and fail-overs drop idle ones.
+#: Seconds after which a pooled connection is closed: firewalls and fail-overs drop idle ones.
 KEEP_SECONDS = 60.0
-#: The same for a question that changes nothing, and so can be put again: longer than sensors mostly pause.
+#: The same for a query that changes nothing and can be retried: longer than sensors usually pause.
 ASK_SECONDS = 600.0
-#: Seconds for which a kept connection is used again without asking whether it still works (as HikariCP does).
+#: Seconds for which a pooled connection is reused without a liveness check (as in HikariCP).
 TRUST_SECONDS = 0.5
-#: Connections kept for the next calls; opening one costs ten times what most calls cost.
+#: Maximum pooled connections; opening one costs ten times as much as most calls.
 KEEP_CONNECTIONS = 8
 _RETRY = RetryPolicy()
 
@@ -37,14 +37,14 @@ class MssqlDatabase:
     """
     A database of SQL Server, with the schema that changefeed is installed in.
 
-    Connections are kept for the next call, of any thread and of any source over the same database: a call
-    takes one for itself alone and gives it back. After a fork the child leaves its parent's alone and opens
-    its own.
+    Connections are pooled for all threads and all sources over the same database: a call takes one
+    exclusively and returns it. After a fork the child does not touch its parent's connections and opens its
+    own.
 
     :param lock_timeout: seconds to wait for locks, 0 to 86,400.
-    :param read_only_replica: whether bulk reads say that they only read, so that the listener of an
-        availability group may send them to a readable secondary.
-    :param retry: how often what changes nothing, or may be done twice, is tried again.
+    :param read_only_replica: whether bulk reads declare read-only intent, so that the listener of an
+        availability group may route them to a readable secondary.
+    :param retry: retries of calls that change nothing or may be repeated.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class MssqlDatabase:
 
     def for_bulk_reads(self) -> MssqlDatabase:
         """
-        Return where bulk reads go: here, or to a readable secondary of this database.
+        Return the database for bulk reads: this one, or a readable secondary of it.
 
-        What it holds may be older than what is here, so whoever reads looks first whether it has the seal
-        (ADR 0005, R10). Its connections are kept apart from those to the primary.
+        A secondary may lag, so readers first check whether it has the seal (ADR 0005, R10). Its connections
+        are pooled separately from those to the primary.
         """
         if not self.read_only_replica:
             return self
@@ -85,14 +85,16 @@ class MssqlDatabase:
     @contextmanager
     def connect(self, **facts: Any) -> Iterator[Session]:
         """
-        Lend a connection in autocommit; errors of the driver become ours.
+        Lend a connection in autocommit; driver errors are translated.
 
-        Opening one is tried again, as that changes nothing; what is done with it is not.
+        Opening is retried, because it changes nothing; what is done with the connection is not.
 
         :param facts: of the call, for errors: ``feed``, ``shard``, ``consumer``.
-        :raises ConnectionNotUsableError: the server refuses the login, or the driver is not there; terminal.
+        :raises ConnectionNotUsableError: the server refuses the login, or the driver is not installed;
+            terminal.
         :raises SourceUnavailableError: the server does not answer, or the connection broke; transient.
-        :raises LockTimeoutError: somebody holds a lock for longer than the lock timeout; transient.
+        :raises LockTimeoutError: another session holds a lock for longer than the lock timeout;
+            transient.
         """
         with self._lend(self._take(facts), facts) as session:
             yield session
@@ -106,7 +108,7 @@ class MssqlDatabase:
             self._give_back(session)
             named = name_error(error, **facts)
             if isinstance(named, SourceUnavailableError):
-                # What ended one has ended the others, too.
+                # What broke one connection broke the others too.
                 self._close_kept()
             if named is error:
                 raise
@@ -115,11 +117,10 @@ class MssqlDatabase:
 
     def ask(self, question: Callable[[Session], Answer], **facts: Any) -> Answer:
         """
-        Have a question answered that changes nothing, or may be put twice.
+        Run a query that changes nothing or may be repeated.
 
-        A kept connection is not asked first whether it works. If it does not, the question is put at once to
-        a new one; then as :attr:`retry` says, after a lost connection or a deadlock, never after a wait for a
-        lock that was in vain.
+        A pooled connection is not checked first. If it is broken, the query is retried at once on a new one;
+        then as :attr:`retry` says, after a lost connection or a deadlock, but never after a lock timeout.
 
         :param question: what to do with the connection.
         :param facts: as :meth:`connect`; errors, too.
@@ -154,7 +155,7 @@ class MssqlDatabase:
         return _KEPT.setdefault(self.server, deque())
 
     def close(self) -> None:
-        """Close the connections that are kept, those of other sources over the same database, too."""
+        """Close the pooled connections, including those of other sources over the same database."""
         self._close_kept()
         if self.read_only_replica:
             self.for_bulk_reads().close()
@@ -164,7 +165,7 @@ class MssqlDatabase:
             session.close()
 
     def _pop(self) -> Session | None:
-        """Take a kept connection that this process opened."""
+        """Take a pooled connection opened by this process."""
         with suppress(IndexError):
             while True:
                 session = self._kept.pop()
@@ -174,7 +175,7 @@ class MssqlDatabase:
         return None
 
     def _pop_fresh(self, seconds: float) -> Session | None:
-        """Take a kept connection that was used so many seconds ago at most; close those that were not."""
+        """Take a pooled connection used recently enough; close older ones."""
         while (session := self._pop()) is not None:
             if time.monotonic() - session.used_at < seconds:
                 return session
@@ -189,7 +190,7 @@ class MssqlDatabase:
         return self.open(**facts)
 
     def _is_ready(self, session: Session) -> bool:
-        """Set this source's lock timeout on a kept connection, and say whether it still works."""
+        """Set this source's lock timeout on a pooled connection; return whether it still works."""
         is_trusted = time.monotonic() - session.used_at < TRUST_SECONDS
         if is_trusted and session.lock_timeout_ms == self.lock_timeout_ms:
             return True
@@ -210,17 +211,17 @@ class MssqlDatabase:
 
     def open(self, *, is_for_work: bool = False, **facts: Any) -> Session:
         """
-        Open a connection for the caller alone, who closes it; tried again as :attr:`retry` says.
+        Open a connection that the caller closes; retried as :attr:`retry` says.
 
-        :param is_for_work: whether a consumer's own work runs on it, whose triggers and row-level security
-            may read ``context_info``: it is left alone.
+        :param is_for_work: whether a consumer's work runs on it; ``context_info`` is then left to its
+            triggers and row-level security.
         :raises ChangefeedError: as :meth:`connect`.
         """
         return self.retry.call(lambda: self._open(is_for_work=is_for_work), **facts)
 
     def _open(self, *, is_for_work: bool = False) -> Session:
         session = Session(open_connection(self.server))
-        # Whoever watches the server sees it there: the driver's own APP cannot be chosen.
+        # Shows the application to whoever monitors the server; the driver's own APP cannot be set.
         name = self.server.options.application_name.encode().hex()
         shown = "" if is_for_work else f"set context_info 0x{name}; "
         try:
@@ -239,5 +240,5 @@ class MssqlDatabase:
         return session
 
 
-#: Connections that no call uses, by where they go and as whom.
+#: Idle connections, by server and login.
 _KEPT: dict[Server, deque[Session]] = {}

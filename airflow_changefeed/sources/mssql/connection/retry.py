@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What is tried again, how often, and after which pauses.
+Retries: what, how often, and with which pauses.
 
-Only what changes nothing, or may be done twice: whoever calls decides that. What went wrong must be likely to
+Only for calls that change nothing or may be repeated; the caller decides that. The failure must be likely to
 pass, and must not have been waited for already.
 """
 
@@ -23,19 +23,19 @@ Item = TypeVar("Item")
 
 log = logging.getLogger(__name__)
 
-#: Facts of an error that say that it was waited for, so that nobody above tries again in turn.
+#: Facts of an error which show that it was waited for, so that callers do not retry as well.
 _WAITED_FOR = frozenset({"attempts", "login_timeout"})
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether a second attempt soon afterwards may succeed; somebody who holds a lock is waited for once."""
+    """Whether a retry may succeed soon; a lock is waited for only once."""
     if not isinstance(error, SourceUnavailableError | DeadlockError):
         return False
     return not _WAITED_FOR & error.facts.keys()
 
 
 def tell(error: BaseException, facts: dict[str, Any], then: str) -> None:
-    """Log that something is tried again, and why."""
+    """Log a retry and its cause."""
     about = f"feed {facts['feed']!r}" if "feed" in facts else "SQL Server"
     log.warning("%s: %s: %s. %s", about, type(error).__name__, error, then)
 
@@ -43,12 +43,12 @@ def tell(error: BaseException, facts: dict[str, Any], then: str) -> None:
 @dataclass(frozen=True)
 class RetryPolicy:
     """
-    How often something is tried, with pauses that double and have jitter.
+    Retry policy: attempts, and doubling pauses with jitter.
 
-    :param attempts: all together; 1 tries nothing again.
+    :param attempts: in total; 1 disables retries.
     :param first_pause: seconds, 0 or more; up to as much is added at random.
     :param longest_pause: seconds.
-    :param seconds: after the first failure, after which no attempt begins any more.
+    :param seconds: since the first failure, after which no further attempt begins.
     """
 
     attempts: int = 4
@@ -58,11 +58,11 @@ class RetryPolicy:
 
     def call(self, attempt: Callable[[], Answer], **facts: Any) -> Answer:
         """
-        Call until it succeeds, or fails in a way that does not pass, or the attempts are used up.
+        Call until success, a permanent failure, or the last attempt.
 
-        :param attempt: changes nothing, or may be done twice.
+        :param attempt: changes nothing, or may be repeated.
         :param facts: what it is about, for the log: ``feed``.
-        :raises ChangefeedError: the last failure; the fact ``attempts`` says how many there were.
+        :raises ChangefeedError: the last failure, with the fact ``attempts``.
         """
         from tenacity import Retrying, retry_if_exception, wait_exponential, wait_random
 
@@ -95,10 +95,10 @@ class RetryPolicy:
 
     def resume(self, start: Callable[[], Iterator[Item]], **facts: Any) -> Generator[Item, None, None]:
         """
-        Give all items, starting again after a failure that may pass; each item counts the attempts anew.
+        Yield all items, restarting after a transient failure; each item resets the attempts.
 
-        :param start: gives the items from where the caller stands: whoever takes an item notes it before
-            asking for the next one, and ``start`` begins after it.
+        :param start: yields the items from the caller's position: the caller records each item before
+            requesting the next one, and ``start`` begins after it.
         :param facts: as :meth:`call`.
         :raises ChangefeedError: as :meth:`call`.
         """

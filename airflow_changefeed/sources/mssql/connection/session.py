@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One connection to SQL Server, what is asked of it, and what becomes of it in a forked child."""
+"""One connection to SQL Server: queries, and its handling in a forked child."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """A connection in autocommit, and what is asked of it."""
+    """A connection in autocommit."""
 
     def __init__(self, connection: mssql_python.Connection) -> None:
         self._connection = connection
@@ -26,7 +26,7 @@ class Session:
         self.used_at = time.monotonic()
         self.lock_timeout_ms: int | None = None
         self.is_broken = False
-        #: Columns of each feed's table, by what the feed is known by.
+        #: Cached columns of each feed's table, by the feed's key.
         self.columns: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
         #: The captures among the feeds, likewise.
         self.captures: dict[tuple[str, int, str], MssqlCapture] = {}
@@ -39,7 +39,7 @@ class Session:
 
     def execute(self, sql: str, *values: Any) -> list[tuple[list[str], list[tuple[Any, ...]]]]:
         """
-        Run a batch to its end, as an error may stand behind its results.
+        Run a batch to its end, because an error may follow its results.
 
         :param values: of the parameters ``?``.
         :return: column names and rows of each result that has columns.
@@ -59,7 +59,7 @@ class Session:
 
     @contextmanager
     def _cursor(self) -> Iterator[mssql_python.Cursor]:
-        """Lend a cursor; after any error of it nothing is known of the connection."""
+        """Lend a cursor; after an error the connection's state is unknown."""
         try:
             with self._connection.cursor() as cursor:
                 yield cursor
@@ -69,11 +69,11 @@ class Session:
 
     def set_lock_timeout(self, milliseconds: int, first: str = "") -> None:
         """
-        Set how long row locks are waited for.
+        Set the lock timeout.
 
-        :param first: what to send before it, in the same batch.
+        :param first: SQL sent before it, in the same batch.
         """
-        # Literal, as some servers take no variable here.
+        # A literal, because Babelfish accepts no variable here.
         self.execute(f"{first}set lock_timeout {milliseconds}")
         self.lock_timeout_ms = milliseconds
 
@@ -97,15 +97,15 @@ class Session:
         self, sql: str, values: tuple[Any, ...], next_rows: Callable[[], int]
     ) -> Iterator[pa.RecordBatch]:
         """
-        Fetch the one result of a batch as Arrow batches, none of them empty.
+        Fetch the single result of a batch as non-empty Arrow batches.
 
-        :param next_rows: how many rows the next one gets at most.
+        :param next_rows: maximum rows of the next one.
         """
         with self._cursor() as cursor:
             cursor.execute(sql, values)
             while (batch := cursor.arrow_batch(next_rows())).num_rows:
                 yield batch
-            # An error may stand behind the rows.
+            # An error may follow the rows.
             cursor.nextset()
 
     @contextmanager
@@ -116,19 +116,19 @@ class Session:
             yield
             self.execute("commit transaction")
         except BaseException:
-            # At once, as a server notices a closed connection a little later.
+            # Explicitly, because a server notices a closed connection only later.
             with suppress(Exception):
                 self.execute("if @@trancount > 0 rollback transaction")
             raise
 
     def close(self) -> None:
-        """Close the connection; one that is broken already is fine."""
+        """Close the connection; ignores one already broken."""
         with suppress(Exception):
             self._connection.close()
 
 
-#: All open connections; held before a fork, as the child's interpreter drops what other threads had, which
-#: would close it; and those of the parent process, which a child must neither use nor close.
+#: All open connections; referenced across a fork, because the child's interpreter drops objects of other
+#: threads, which would close them. And those of the parent process, which a child must not use or close.
 _LIVE: weakref.WeakSet[Session] = weakref.WeakSet()
 _HELD: list[Session] = []
 _ABANDONED: list[Session] = []
@@ -141,5 +141,5 @@ os.register_at_fork(
 
 
 def abandon(session: Session) -> None:
-    """Keep a parent's connection for ever: closing it here would end its conversation with the server."""
+    """Keep a parent's connection forever: closing it here would end the parent's session."""
     _ABANDONED.append(session)

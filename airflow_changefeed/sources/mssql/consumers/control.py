@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumers of events, and who may consume what, in SQL Server."""
+"""Consumers and their leases, in SQL Server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from airflow_changefeed.sources.mssql.names import as_time
 
 
 class MssqlConsumers(MssqlCursors):
-    """The part of the source that keeps consumers of events, and their leases."""
+    """The part of the source that keeps consumers and their leases."""
 
     def create_consumer(
         self, spec: ConsumerSpec, *, begin: Ulid, starts: Mapping[Shard, Ulid], by: str
@@ -143,7 +143,7 @@ class MssqlConsumers(MssqlCursors):
     def _change(
         self, procedure: str, consumer: str, feed: str, arguments: Callable[[MssqlFeed], Record]
     ) -> list[list[Record]]:
-        """Call a procedure that changes something, and so is called once only."""
+        """Call a procedure that changes something, without retries."""
         with self.database.connect(feed=feed, consumer=consumer) as session:
             found = load_feed(session, self.database.schema, feed)
             return call_results(session, found, procedure, {"consumer": consumer, **arguments(found)})
@@ -158,7 +158,7 @@ def _tokens(feed: MssqlFeed, tokens: Mapping[Shard, int]) -> str:
 
 
 def consumer_info(row: Mapping[str, Any]) -> ConsumerInfo:
-    """Return a consumer as the procedures tell it."""
+    """Return a consumer from a procedure's row."""
     return ConsumerInfo(
         ConsumerSpec.from_json(row["consumer"], row["feed"], row["settings"]),
         Ulid.of_bytes(row["begin_ulid"]),

@@ -82,7 +82,7 @@ class MssqlCursors:
 
     @contextmanager
     def _telling_row(self, consumer: str, feed: str) -> Iterator[None]:
-        """Give a refusal the row that stands in the way, read afterwards: what others have committed."""
+        """Add the conflicting row, read afterwards, to a refusal."""
         try:
             yield
         except (StaleVersionError, LeaseLostError, LeaseHeldError) as error:
@@ -162,7 +162,7 @@ class MssqlCursors:
 
 
 def check_lease_seconds(seconds: float) -> None:
-    """Raise InvalidArgumentError for a time that no lease can last."""
+    """Raise InvalidArgumentError for an invalid lease duration."""
     if not 0 < seconds <= _MAX_LEASE:
         raise InvalidArgumentError(
             f"a lease must last more than 0 and at most {_MAX_LEASE} seconds, not {seconds}"
@@ -170,7 +170,7 @@ def check_lease_seconds(seconds: float) -> None:
 
 
 def in_order(shards: Sequence[Shard] | Mapping[Shard, Any]) -> list[Shard]:
-    """Return shards in one order for all callers, so that two of them cannot wait for each other."""
+    """Return shards in one order for all callers, to avoid deadlocks."""
     return sorted(shards, key=shard_text)
 
 
@@ -214,7 +214,7 @@ def _call(
     shard: Shard | None = None,
 ) -> list[dict[str, Any]]:
     """
-    Call a procedure; its error tells what was asked for.
+    Call a procedure; errors carry the arguments.
 
     :param shard: that the call is about.
     """
@@ -237,7 +237,7 @@ def _rows(session: Session, feed: MssqlFeed, consumer: str | None) -> list[Curso
 
 
 def cursor_row(feed: str, row: Mapping[str, Any]) -> CursorRow:
-    """Return a row as the procedures tell it."""
+    """Return a cursor row from a procedure's row."""
     pieces = decode(tuple[UlidRange, ...], json.loads(row["ahead"]), where="ahead")
     expires = row["lease_expires"]
     return CursorRow(

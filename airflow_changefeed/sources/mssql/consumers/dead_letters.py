@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters and the log of invocations, in SQL Server."""
+"""Dead letters and the invocation log, in SQL Server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from airflow_changefeed.sources.mssql.names import as_time, quote
 
 
 class MssqlDeadLetters:
-    """The part of the source that keeps what consumers could not do, and what they tried."""
+    """The part of the source that keeps dead letters and the invocation log."""
 
     database: MssqlDatabase
 
@@ -59,7 +59,7 @@ class MssqlDeadLetters:
         return _dead_letter(row)
 
     def _feed_of(self, session: Session, number: int) -> str:
-        """Return the feed of a letter, whose procedures change it."""
+        """Return the feed of a dead letter."""
         function = f"{quote(self.database.schema)}.[dead_letter_feed]"
         ((feed,),) = session.rows(f"declare @number bigint = ?; select {function}(@number)", number)
         if feed is None:
@@ -107,7 +107,7 @@ def attempt_arguments(attempt: Attempt) -> Record:
 
 
 def parked_arguments(parked: Parked) -> Record:
-    """Return an event that is parked as arguments of ``consume_events``."""
+    """Return a parked event as arguments of ``consume_events``."""
     return {
         "parked_ulid": parked.ulid.bytes,
         "attempts": parked.attempts,

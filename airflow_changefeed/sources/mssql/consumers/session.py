@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step of a consumer on SQL Server: its work and its cursor, in one transaction or not at all."""
+"""The step of a consumer on SQL Server: its work and its cursor in one transaction."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 if TYPE_CHECKING:
     import mssql_python
 
-#: What the work may have set on the connection, as it belongs; then the transaction, which has a number. Work
-#: that ends it goes on in an implicit one, which is not committed by itself.
+#: Resets what the work may have set on the connection, then begins a numbered transaction. If the work ends
+#: it, it continues in an implicit one, which does not commit by itself.
 _BEGIN = (
     "set nocount on; set xact_abort on; set implicit_transactions off; set rowcount 0; "
     "set language us_english; "
     "set transaction isolation level read committed; set lock_timeout {lock_timeout_ms}; begin transaction; "
     "set implicit_transactions on; select current_transaction_id()"
 )
-#: Commits if it still is the same transaction, as whole as it was; else nothing of it stays. No parameters:
-#: a batch with some is run like a procedure, which must not end what it did not begin (266).
+#: Commits if it is still the same transaction and not doomed; otherwise rolls back. No parameters: a batch
+#: with parameters runs like a procedure, which must not end a transaction it did not begin (266).
 _COMMIT = (
     "if @@trancount = 1 and xact_state() = 1 and current_transaction_id() = {transaction_id} "
     "begin commit transaction; set implicit_transactions off; select 1 end "
@@ -47,7 +47,7 @@ _COMMIT = (
 )
 _ROLLBACK = "if @@trancount > 0 rollback transaction"
 _END = f"{_ROLLBACK}; set implicit_transactions off"
-#: What the driver says of a connection on which results are left.
+#: The driver's message for unread results on a connection.
 _BUSY = "busy with results for another command"
 _Find = Callable[[Shard], CursorRow | None]
 
@@ -58,10 +58,10 @@ class MssqlConsumerSession:
 
     The connection is the driver's, in autocommit, so its own ``commit()`` and ``rollback()`` do nothing; the
     transaction is begun and committed by T-SQL. Pairs of ``begin transaction`` and ``commit`` within it, and
-    savepoints, are the work's own affair. Any error that the server rolls back for (``xact_abort`` is on)
-    ends it, whether the work catches it or not.
+    savepoints, are the work's own affair. Any error that makes the server roll back (``xact_abort`` is on)
+    ends it, whether or not the work catches it.
 
-    :param find: reads a shard's cursor row, to tell it in errors.
+    :param find: reads a shard's cursor row, for errors.
     """
 
     def __init__(self, database: MssqlDatabase, feed: MssqlFeed, consumer: str, find: _Find) -> None:
@@ -72,7 +72,7 @@ class MssqlConsumerSession:
         self._facts: dict[str, Any] = {"feed": feed.name, "consumer": consumer}
         self._who = f"consumer {consumer!r} of feed {feed.name!r}"
         self._session: Session | None = None
-        #: Of the transaction that is open; None outside of any.
+        #: Of the open transaction, or None.
         self._transaction_id: int | None = None
 
     @property
@@ -81,7 +81,7 @@ class MssqlConsumerSession:
         return (self._connected() if self._transaction_id is None else self._working()).connection
 
     def _working(self) -> Session:
-        """Return what the transaction was begun on; on another, work would commit by itself."""
+        """Return the connection of the transaction; on another one, work would commit by itself."""
         if self._session is None or self._session.connection.closed:
             raise self._ended()
         return self._session
@@ -114,7 +114,7 @@ class MssqlConsumerSession:
             self._transaction_id = None
 
     def _begin(self) -> int:
-        """Begin; a connection that was lost meanwhile is replaced once, as nothing was done yet."""
+        """Begin; a lost connection is replaced once, because nothing was done yet."""
         is_kept = self._session is not None
         while True:
             try:
@@ -159,7 +159,7 @@ class MssqlConsumerSession:
         )
 
     def _undo(self, sql: str = _END) -> None:
-        """Leave nothing open; of a connection that does not even roll back nothing is known."""
+        """Leave nothing open; discard a connection that fails to roll back."""
         if self._session is not None:
             try:
                 self._session.execute(sql)
@@ -167,7 +167,7 @@ class MssqlConsumerSession:
                 self.close()
 
     def _named(self, error: BaseException) -> BaseException:
-        """Return our error for one of the driver that passes, or that we threw; the work keeps its own."""
+        """Return our error for a transient or thrown one; the work's own errors stay unchanged."""
         if not is_driver_error(error):
             return error
         if _BUSY in str(error):
@@ -205,7 +205,7 @@ class MssqlConsumerSession:
         }
 
     def _refusal(self, error: Exception, step: Consumption) -> BaseException:
-        """Return why a step was refused, with the row that stands in the way; all is rolled back by now."""
+        """Return why a step was refused, with the conflicting row; everything is rolled back by now."""
         self._undo(_ROLLBACK)
         named = self._named(error)
         if isinstance(named, ConsumerUseError):
@@ -221,7 +221,7 @@ class MssqlConsumerSession:
 
     def log(self, steps: Sequence[Consumption], *, holder: str) -> None:
         """See the protocol."""
-        # On another connection: the session's may be what failed.
+        # On another connection: the session's own may have failed.
         with self._database.connect(**self._facts) as session:
             for step in steps:
                 if step.attempt is not None:
@@ -241,6 +241,6 @@ class MssqlConsumerSession:
             abandon(session)
         elif session is not None:
             with suppress(Exception):
-                # At once, as a server notices a closed connection a little later.
+                # Explicitly, because a server notices a closed connection only later.
                 session.execute(_END)
             session.close()

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with changefeed in a database of SQL Server."""
+"""Faults of changefeed in a SQL Server database."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with captures in SQL Server. Functions take rows of its catalog, so none needs a server."""
+"""Faults of captures in SQL Server. Pure functions over catalog rows; none needs a server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_changefeed.sources.mssql.capture.drift import TableDrift
 from airflow_changefeed.sources.mssql.capture.registry import ASKED, Row, table_name
 from airflow_changefeed.sources.mssql.names import quote
 
-#: What the names of the triggers of all captures begin with.
+#: Name prefixes of all captures' triggers.
 _OURS = "capture_"
 _RESOLVE = (
     "then resolve the gap that the next seal finds (airflow changefeed capture resolve; --resync records "
@@ -29,12 +29,12 @@ def trigger_faults(
     capture: Row, table: Row, triggers: Sequence[Row], *, tells_order: bool = True
 ) -> Iterator[Fault]:
     """
-    Find what keeps the triggers of a captured table from recording.
+    Find what prevents the triggers of a captured table from recording.
 
-    :param triggers: all that the table has after the fact: ``name``, ``is_disabled``, ``altered`` (since when
-        it is another than the capture made; null where it is that), ``uses_quoted_identifier``,
-        ``uses_ansi_nulls``, ``operation`` and ``is_first``.
-    :param tells_order: whether the server says which trigger fires first.
+    :param triggers: all after triggers of the table: ``name``, ``is_disabled``, ``altered`` (time of a
+        change since its creation, or null), ``uses_quoted_identifier``, ``uses_ansi_nulls``, ``operation``
+        and ``is_first``.
+    :param tells_order: whether the server reports which trigger fires first.
     """
     there = {row["name"].casefold(): row for row in triggers}
     refresh = f"Recreate it (airflow changefeed capture refresh {capture['name']}), {_RESOLVE}"
@@ -65,7 +65,7 @@ def trigger_faults(
 def _order_fault(
     table: Row, name: str, full: str, operation: Operation, triggers: Iterable[Row]
 ) -> Iterator[Fault]:
-    """Tell a trigger that others may fire before; alone, it is the first whatever was said."""
+    """Yield a trigger that others may precede; a single trigger is always first."""
     word = operation.value.upper()
     others = [
         row
@@ -92,7 +92,7 @@ def _of_trigger(table: Row, name: str, what: str, remedy: str) -> Fault:
 
 
 def gap_faults(gaps: Iterable[CaptureGap]) -> list[Fault]:
-    """Tell gaps that nobody resolved."""
+    """Yield unresolved gaps."""
     return [
         Fault(
             FaultKind.CAPTURE_GAP,
@@ -108,10 +108,10 @@ def gap_faults(gaps: Iterable[CaptureGap]) -> list[Fault]:
 
 def count_faults(capture: str, tables: Iterable[Row]) -> Iterator[Fault]:
     """
-    Tell tables whose rows are not as many as recorded.
+    Yield tables whose row count differs from the recorded one.
 
-    :param tables: ``table_schema``, ``table_name``, ``rows`` (null where they could not be counted, as the
-        table was changed all the time) and ``expected``.
+    :param tables: ``table_schema``, ``table_name``, ``rows`` (null if they could not be counted because
+        the table was being changed all the time) and ``expected``.
     """
     for row in tables:
         what = f"capture {capture}, table {table_name(row)}"
@@ -134,7 +134,7 @@ def count_faults(capture: str, tables: Iterable[Row]) -> Iterator[Fault]:
 
 
 def drift_faults(drift: Iterable[TableDrift]) -> list[Fault]:
-    """Tell tables that differ from what is captured of them."""
+    """Yield tables that differ from their captured columns."""
     return [
         Fault(
             FaultKind.CAPTURE_DRIFT,
@@ -151,9 +151,9 @@ def guard_faults(
     schema: str, capture: Row, table: Row, guarded: Iterable[tuple[int, int]]
 ) -> Iterator[Fault]:
     """
-    Tell a table that may be truncated although its capture should keep it from that.
+    Yield a table that can be truncated although its capture should prevent it.
 
-    :param guarded: capture and number of the tables that are guarded.
+    :param guarded: capture and number of the guarded tables.
     """
     if table["guard_name"] is None or (table["capture_id"], table["table_no"]) in set(guarded):
         return
@@ -168,7 +168,7 @@ def guard_faults(
 
 def schema_guard_faults(schema: str, captures: Sequence[Row], triggers: Iterable[Row]) -> Iterator[Fault]:
     """
-    Tell that the guard of captured columns is gone, or sleeps.
+    Yield a missing or disabled guard of captured columns.
 
     :param captures: that are enabled.
     :param triggers: of the database: ``name`` and ``is_disabled``.
@@ -191,9 +191,9 @@ def schema_guard_faults(schema: str, captures: Sequence[Row], triggers: Iterable
 
 def nested_trigger_faults(is_on: int | None) -> Iterator[Fault]:
     """
-    Tell that changes by triggers pass unseen.
+    Yield the fault that changes by triggers are not recorded.
 
-    :param is_on: the server's option; None where it does not tell.
+    :param is_on: the server's option; None if not reported.
     """
     if is_on == 0:
         yield Fault(

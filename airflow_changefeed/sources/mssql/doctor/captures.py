@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A look at the captures of a database of SQL Server, as far as this login may."""
+"""Checks the captures of a SQL Server database, as far as this login may."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from airflow_changefeed.sources.mssql.names import quote
 @dataclass(frozen=True)
 class CaptureLook:
     """
-    A look at captures.
+    A check of captures.
 
-    :param is_sql_server: whether the server is SQL Server itself: no other tells the order of triggers.
+    :param is_sql_server: whether the server is SQL Server itself: only it reports the order of triggers.
     :param sees_all: whether this login sees all objects of the database.
     """
 
@@ -35,7 +35,7 @@ class CaptureLook:
         """
         Find what is wrong.
 
-        :param feed_id: of the only capture to look at; None for all.
+        :param feed_id: only this capture; None for all.
         """
         registry = load_registry(self.session, self.schema, feed_id)
         if registry is None:
@@ -50,9 +50,9 @@ class CaptureLook:
 
     def _of_enabled(self, registry: Registry, unseen: Set[str]) -> Iterator[Fault]:
         """
-        Find what keeps captures that are enabled from recording.
+        Find what prevents enabled captures from recording.
 
-        :param unseen: tables whose columns this login must not see.
+        :param unseen: tables whose columns this login cannot see.
         """
         captures = [row for row in registry.captures if row["is_enabled"]]
         if not captures:
@@ -85,7 +85,7 @@ class CaptureLook:
                 )
 
     def _sees(self, tables: Sequence[Row]) -> list[bool]:
-        """Say of each table whether this login sees its triggers."""
+        """Return for each table whether this login sees its triggers."""
         questions = [value for table in tables for value in (_quoted(table), "VIEW DEFINITION")]
         (answers,) = self.session.rows(asked.rights(len(tables)), *questions)
         return [self.sees_all or bool(answer) for answer in answers]
@@ -96,6 +96,6 @@ def _quoted(table: Row) -> str:
 
 
 def not_told(what: str) -> Fault:
-    """Return the fault for what this server does not tell."""
+    """Return the fault for what this server does not report."""
     remedy = "Nothing if this is not SQL Server; otherwise ask a DBA"
     return not_checked(what, "this server does not report it", remedy)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with what a catalog of SQL Server says. Functions take its rows, so none needs a server."""
+"""Faults found in SQL Server's catalog. Pure functions over its rows; none needs a server."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def missing_objects(
     schema: str, expected: Mapping[str, str], there: Iterable[str], remedy: str
 ) -> list[Fault]:
     """
-    Name what a catalog lacks.
+    Find objects missing from the catalog.
 
-    :param there: names of the schema's objects; some servers fold their case.
+    :param there: names of the schema's objects; Babelfish folds their case.
     """
     known = {name.casefold() for name in there}
     faults = []
@@ -48,7 +48,7 @@ def missing_objects(
 
 
 def missing_roles(expected: Iterable[str], there: Iterable[str], remedy: str) -> list[Fault]:
-    """Name roles that are gone."""
+    """Find missing roles."""
     known = {name.casefold() for name in there}
     return [
         Fault(FaultKind.OBJECT_MISSING, f"role {name}", "it is missing, so nobody is a member", remedy)
@@ -59,9 +59,10 @@ def missing_roles(expected: Iterable[str], there: Iterable[str], remedy: str) ->
 
 def module_faults(schema: str, objects: Iterable[Row]) -> Iterator[Fault]:
     """
-    Find modules that keep a setting they must not have.
+    Find modules created with a wrong setting.
 
-    :param objects: ``name``, ``uses_quoted_identifier``, ``uses_ansi_nulls`` (null where it is no module).
+    :param objects: ``name``, ``uses_quoted_identifier``, ``uses_ansi_nulls`` (null if it is not a
+        module).
     """
     for row in objects:
         off = [
@@ -86,7 +87,7 @@ def lock_faults(
     schema: str, feeds: Iterable[str], tables: Sequence[Row], indexes: Sequence[Row]
 ) -> Iterator[Fault]:
     """
-    Find options of a feed's tables with which a drain could lock rows that it does not take (ADR 0005, R2).
+    Find table options that let a drain lock rows it does not take (ADR 0005, R2).
 
     :param tables: ``name`` and ``lock_escalation`` (1 is disable).
     :param indexes: ``table_name``, ``name``, ``index_id`` (1 is the clustered one), ``allow_page_locks``,
@@ -132,7 +133,7 @@ def _index_faults(schema: str, outbox: str, indexes: Sequence[Row]) -> Iterator[
 
 def sequence_faults(schema: str, sequences: Iterable[Row]) -> Iterator[Fault]:
     """
-    Find sequences that repeat, or are slow.
+    Find sequences that cycle or are slow.
 
     :param sequences: ``name``, ``is_cycling``, ``is_cached``.
     """
@@ -157,7 +158,7 @@ def sequence_faults(schema: str, sequences: Iterable[Row]) -> Iterator[Fault]:
 
 def durability_faults(database: str, delayed_durability: int) -> Iterator[Fault]:
     """
-    Tell that commits may be lost.
+    Yield the fault that commits may be lost.
 
     :param delayed_durability: of ``sys.databases``: 0 disabled, 1 allowed, 2 forced.
     """
@@ -176,11 +177,11 @@ def version_faults(
     installed: str, versions: Mapping[str, str], problems: Mapping[str, str] | None = None
 ) -> list[Fault]:
     """
-    Tell versions that differ.
+    Yield version mismatches.
 
     :param installed: version in the database.
     :param versions: of each feed.
-    :param problems: why feeds could not be upgraded, which are refused until they are.
+    :param problems: why feeds could not be upgraded; they are refused until then.
     """
     reasons = problems or {}
     faults = []
@@ -211,9 +212,9 @@ def version_faults(
 
 def open_transaction_faults(rows: Iterable[Row]) -> list[Fault]:
     """
-    Tell transactions that have been open for too long.
+    Yield transactions open for too long.
 
-    :param rows: ``session_id``, ``login_name``, ``host_name``, ``program_name`` (null where no session has
+    :param rows: ``session_id``, ``login_name``, ``host_name``, ``program_name`` (null if no session has
         it) and ``age`` in seconds.
     """
     return [
@@ -232,7 +233,7 @@ def open_transaction_faults(rows: Iterable[Row]) -> list[Fault]:
 
 
 def not_installed(server: str, schema: str) -> Fault:
-    """Tell that there is nothing of ours."""
+    """Return the fault of a missing installation."""
     return Fault(
         FaultKind.NOT_INSTALLED,
         server,
@@ -243,9 +244,9 @@ def not_installed(server: str, schema: str) -> Fault:
 
 def no_feeds(schema: str, user: str, feed: str | None, problem: Exception) -> Fault:
     """
-    Tell that this login may not look which feeds there are.
+    Return the fault of a login that may not list the feeds.
 
-    :param problem: what the server said.
+    :param problem: the server's message.
     """
     text = " ".join(str(problem.__cause__ or problem).split())
     role = quote(f"{schema}.operators:{feed or 'T'}")
@@ -260,11 +261,11 @@ def no_feeds(schema: str, user: str, feed: str | None, problem: Exception) -> Fa
 
 def no_right(user: str, feed: str, missing: Sequence[str], role: str, upgrade: str | None) -> Fault:
     """
-    Tell what a login may not do.
+    Return the fault of missing rights.
 
     :param missing: permission and object of each.
-    :param role: that has them all.
-    :param upgrade: what grants them to the role again; None where the user is no member of it.
+    :param role: that includes them all.
+    :param upgrade: statement that grants them to the role again; None if the user is not a member of it.
     """
     remedy = (
         f"alter role {quote(role)} add member {quote(user)}"
@@ -277,7 +278,7 @@ def no_right(user: str, feed: str, missing: Sequence[str], role: str, upgrade: s
 
 
 def no_select(user: str, feed: MssqlFeed, table: str) -> Fault:
-    """Tell that a login may not select the event table."""
+    """Return the fault of a login that may not select from the event table."""
     role = quote(f"{feed.schema}.readers:{feed.name}")
     return Fault(
         FaultKind.PERMISSION_MISSING,
@@ -290,7 +291,7 @@ def no_select(user: str, feed: MssqlFeed, table: str) -> Fault:
 
 
 def no_event_table(schema: str, feed: str) -> Fault:
-    """Tell that a feed has lost its table."""
+    """Return the fault of a missing event table."""
     return Fault(
         FaultKind.EVENT_TABLE_MISSING,
         f"feed {feed}",
@@ -300,7 +301,7 @@ def no_event_table(schema: str, feed: str) -> Fault:
 
 
 def hanging(feed: str, shard: str, order_sequence: int, outbox: str) -> Fault:
-    """Tell a row that no drain takes."""
+    """Return the fault of a row that no drain takes."""
     return Fault(
         FaultKind.OUTBOX_HANGS,
         f"feed {feed}, shard {shard}",

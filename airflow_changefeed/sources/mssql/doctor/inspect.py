@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with changefeed in a database of SQL Server, as far as this login may look."""
+"""Faults of changefeed in a SQL Server database, as far as this login can check."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ from airflow_changefeed.sources.mssql.install.versions import registered
 from airflow_changefeed.sources.mssql.names import as_time, quote, split_name
 from airflow_changefeed.sources.outbox import old_outbox
 
-#: Engine editions of SQL Server on a machine of one's own, and the first major version of it that is
-#: supported: one that says less stands in for it.
+#: Engine editions of SQL Server on premises, and its first supported major version: a lower one is Babelfish.
 _BOXED, _FIRST_MAJOR = (1, 2, 3, 4), 14
 _VIEW_STATE = (
     "Grant the login VIEW SERVER STATE (SQL Server 2019 and before), VIEW SERVER PERFORMANCE STATE (2022 and "
@@ -48,7 +47,7 @@ _OTHERWISE = "Fix the other faults, or run this again with a login that has more
 
 
 class MssqlInspect:
-    """The part of the source that tells its faults."""
+    """The part of the source that reports its faults."""
 
     database: MssqlDatabase
 
@@ -66,10 +65,10 @@ class _Inspection:
     """
     One inspection.
 
-    :param server: what the server says of itself, the database and the login.
-    :param names: of all objects in the schema that this login sees, in lower case.
-    :param installed: the version that is installed; empty where nobody says.
-    :param cache: numbers that the server keeps ready of the sequence; likewise.
+    :param server: properties of the server, the database and the login.
+    :param names: of all objects in the schema visible to this login, in lower case.
+    :param installed: the installed version; empty if unknown.
+    :param cache: cache size of the sequence; likewise.
     """
 
     database: MssqlDatabase
@@ -81,7 +80,7 @@ class _Inspection:
     cache: str = ""
 
     def facts(self) -> dict[str, str]:
-        """Return what is good to know and no fault."""
+        """Return informational facts."""
         server = self.server
         return {
             "server": str(server["product_version"]),
@@ -104,17 +103,17 @@ class _Inspection:
 
     @property
     def sees_all(self) -> bool:
-        """Whether this login sees all objects, or only those that it may use."""
+        """Whether this login sees all objects, or only those it may use."""
         return bool(self.server["sees_all"])
 
     @property
     def is_sql_server(self) -> bool:
-        """Whether the server is SQL Server itself, of a version that is supported."""
+        """Whether the server is SQL Server itself, in a supported version."""
         is_boxed = int(self.server["engine_edition"]) in _BOXED
         return not is_boxed or int(self.server["major_version"] or 0) >= _FIRST_MAJOR
 
     def run(self, feed: str | None) -> None:
-        """Look at everything, or at one feed alone."""
+        """Check everything, or only one feed."""
         self._look("objects", self._objects)
         try:
             with self.database.connect() as session:
@@ -124,7 +123,7 @@ class _Inspection:
             return
         if feeds is None:
             ours = installed_objects()
-            # In a schema of somebody else's a name or two may be there by chance.
+            # Another application's schema may have some of the names by chance.
             if not self.sees_all or 2 * len(self.names & ours.keys()) < len(ours):
                 self.faults[:] = [told.not_installed(str(self.database.server), self.schema)]
             return
@@ -140,9 +139,9 @@ class _Inspection:
         self.faults += told.durability_faults(database, durability or 0)
 
     def _look(self, what: str, look: Callable[[Session], None], *, remedy: str = _OTHERWISE) -> None:
-        """Look at something; what cannot be looked at is a fault of its own."""
+        """Run a check; what cannot be checked is a fault of its own."""
         try:
-            # A connection for each, as nothing is known of one after an error.
+            # A connection for each, because its state is unknown after an error.
             with self.database.connect() as session:
                 look(session)
         except (ConnectionNotUsableError, SourceUnavailableError):
@@ -231,18 +230,18 @@ class _Inspection:
         self.faults += told.missing_roles(feed_roles(self.schema, feed.name), there, upgrade)
 
     def _rights(self, session: Session, feed: MssqlFeed, upgrade: str) -> None:
-        """Find what this login may not do, of what the role may that it should have."""
+        """Find rights of the expected role that this login lacks."""
         wanted = {
             f"{right.object}:{feed.name}" if right.is_feed else right.object: right
             for right in rights(self.limits.role, is_capture=feed.capture is not None)
         }
-        # What is missing is told already.
+        # Missing objects are reported already.
         seen = {
             name: right
             for name, right in wanted.items()
             if not self.sees_all or name.casefold() in self.names
         }
-        # Who may do nothing with a table does not see it.
+        # A table is invisible without any right on it.
         table = feed.table or ".".join(map(quote, split_name(feed.name)))
         questions = [(right.full(self.schema, feed.name), right.permission) for right in seen.values()]
         questions += [(table, "SELECT")]
@@ -261,7 +260,7 @@ class _Inspection:
             self.faults.append(told.no_select(self.user, feed, table))
 
     def _compare(self, session: Session, feed: MssqlFeed) -> None:
-        """Count the rows of captured tables, which seals do not where the server's own number is right."""
+        """Count the rows of captured tables; seals only compare the server's row count if that agrees."""
         rows = session.records(feed.call("compare_capture", {})[0])
         self.faults += count_faults(feed.name, rows)
 

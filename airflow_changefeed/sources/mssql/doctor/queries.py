@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions to the catalog of SQL Server; each takes typed parameters and changes nothing."""
+"""Catalog queries for SQL Server; each takes typed parameters and changes nothing."""
 
 from __future__ import annotations
 
-#: Parameter: the schema, quoted. Who controls the database sees all, whatever was granted.
+#: Parameter: the schema, quoted. CONTROL on the database shows everything.
 SERVER = """
 declare @schema nvarchar(300) = ?;
 select
@@ -28,7 +28,7 @@ from sys.databases as d
 where d.name = db_name();
 """
 
-#: Parameter: the schema. Two columns are null where the object is no module.
+#: Parameter: the schema. Two columns are null if the object is not a module.
 OBJECTS = """
 declare @schema nvarchar(128) = ?;
 select
@@ -89,8 +89,8 @@ declare @role nvarchar(128) = ?;
 select is_rolemember(@role);
 """
 
-#: Parameter: seconds. A transaction has a begin time in a database once it has written there; its times are
-#: the server's local ones.
+#: Parameter: seconds. A transaction has a begin time in a database once it has written there; times are the
+#: server's local time.
 OPEN_TRANSACTIONS = """
 declare @seconds int = ?;
 select
@@ -108,7 +108,7 @@ where d.database_id = db_id()
 order by age desc;
 """
 
-#: No parameter; ``{schema}`` is the schema, quoted. All triggers after the fact of tables that are captured.
+#: No parameter; ``{schema}`` is the schema, quoted. All after triggers of captured tables.
 CAPTURE_TRIGGERS = """
 select
     t.capture_id,
@@ -126,7 +126,7 @@ left join sys.sql_modules as m on m.object_id = g.object_id
 left join sys.trigger_events as e on e.object_id = g.object_id;
 """
 
-#: Likewise. The tables that keep captured ones from being truncated, by their foreign keys.
+#: Likewise. The guard tables whose foreign keys prevent truncation of captured tables.
 CAPTURE_GUARDS = """
 select t.capture_id, t.table_no
 from {schema}.[readable_capture_tables] as t
@@ -147,10 +147,9 @@ select convert(int, o.value_in_use) as is_on from sys.configurations as o where 
 
 def rights(count: int) -> str:
     """
-    Return a question for so many rights, answered in one row.
+    Return a query for a number of rights, answered in one row.
 
-    Parameters: of each an object's quoted name and a permission. Null where the object is not there or not
-    seen.
+    Parameters: an object's quoted name and a permission for each. Null if the object is missing or invisible.
     """
     numbers = range(count)
     declared = ", ".join(f"@name{n} nvarchar(600) = ?, @permission{n} nvarchar(60) = ?" for n in numbers)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Streams of a range of SQL Server: the Arrow batches of Microsoft's driver, brought to the exported types.
+Streams of a range from SQL Server: Arrow batches of Microsoft's driver, converted to the exported types.
 
-Nothing is rounded, cut or replaced without a word: what the driver would do so to is converted by the server
-(:mod:`~airflow_changefeed.sources.mssql.feed.mapping`), and texts that it may have mended are checked.
+Nothing is silently rounded, truncated or replaced: where the driver would, the server converts the value
+(:mod:`~airflow_changefeed.sources.mssql.feed.mapping`), and texts that the driver may have replaced are
+checked.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.mapping import Exported
 from airflow_changefeed.sources.mssql.feed.query import MAX_VALUE_BYTES, BatchRows, RangeQuery
 
-#: Is given the texts of a column (its number among those exported) in some events, and gives those events in
-#: which the server has another text, with its bytes in UTF-16.
+#: Takes the texts of a column (by its index among the exported ones) in some events; returns the events for
+#: which the server has another text, with its UTF-16 bytes.
 Recheck = Callable[[int, Mapping[Ulid, str]], Mapping[Ulid, bytes]]
 
 _FIRST_COLUMNS = 2
 _ULID_BYTES = 16
-#: What the driver writes for half of a surrogate pair, in UTF-8; it may also be what the text really holds.
+#: The driver's UTF-8 replacement for half of a surrogate pair; it may also be the actual text.
 _REPLACEMENT = "\ufffd"
 _RECHECKED_AT_ONCE = 100
 
 
 def plan_batches(session: Session, query: RangeQuery, most: int) -> BatchRows:
     """
-    Plan how many rows each batch gets, so that memory holds it.
+    Plan the rows of each batch, so that it fits into memory.
 
     :param most: rows of a batch.
-    :raises ColumnTypeError: a value is longer than memory and Parquet hold; names the column.
+    :raises ColumnTypeError: a value is too long for memory and Parquet; names the column.
     """
     if not query.large_objects:
         return BatchRows(most, row_bytes=query.most_row_bytes)
@@ -63,7 +64,7 @@ def stream(
     """
     Stream a range; the connection is busy until the last batch.
 
-    :param recheck: asks on another connection.
+    :param recheck: queries on another connection.
     """
     for batch in session.arrow_batches(query.sql, query.values, rows.next):
         rows.learn(batch.num_rows, batch.nbytes)
@@ -72,11 +73,11 @@ def stream(
 
 def converted(query: RangeQuery, batch: pa.RecordBatch, recheck: Recheck) -> pa.RecordBatch:
     """
-    Bring a batch of the driver's to the exported columns.
+    Convert a batch of the driver to the exported columns.
 
-    :raises SchemaChangedError: the driver gave another type than the table's columns have.
-    :raises MissingEventError: an event's row is gone, and that is not allowed.
-    :raises ColumnTypeError: a text that is no Unicode.
+    :raises SchemaChangedError: the driver returned another type than the table's columns have.
+    :raises MissingEventError: an event's row is missing, and that is not allowed.
+    :raises ColumnTypeError: a text is not valid Unicode.
     """
     _check_given(query, batch)
     raw = _ulids(batch.column(0))
@@ -133,9 +134,10 @@ def _check_missing(query: RangeQuery, raw: np.ndarray, missing: pa.Array) -> Non
 
 def _check_text(query: RangeQuery, number: int, column: pa.Array, raw: np.ndarray, recheck: Recheck) -> None:
     """
-    Refuse a text with half of a surrogate pair: UTF-8 cannot hold it, and the driver replaces it silently.
+    Refuse a text with half of a surrogate pair: UTF-8 cannot represent it, and the driver replaces it
+    silently.
 
-    The replacement may also be what the text holds, so the server is asked for its bytes.
+    The replacement may also be the actual text, so the server is queried for its bytes.
     """
     _, offset_buffer, data = column.buffers()
     offsets = np.frombuffer(offset_buffer, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
@@ -151,7 +153,7 @@ def _check_text(query: RangeQuery, number: int, column: pa.Array, raw: np.ndarra
     while texts := dict(islice(waiting, _RECHECKED_AT_ONCE)):
         for ulid, value in recheck(number, texts).items():
             try:
-                # A row that was changed meanwhile differs, too, and is as good as the other.
+                # A row changed meanwhile also differs; either version is valid.
                 value.decode("utf-16-le")
             except UnicodeDecodeError:
                 raise _text_error(query, query.columns[number], ulid) from None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a shard may be read: above what was purged, below what is not committed yet."""
+"""The readable range of a shard: above what was purged, below what is not committed yet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 
 def check_purged(session: Session, feed: MssqlFeed, shard: Shard, after: Ulid) -> Ulid:
     """
-    Return the lowest ULID that is not committed yet and may still be given.
+    Return the lowest ULID that may still be assigned.
 
     :raises PurgedError: events after ``after`` were purged (ADR 0001, R12).
     """

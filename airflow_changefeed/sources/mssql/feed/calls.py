@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of a feed's procedures that have several results, or that are made for every feed."""
+"""Calls of feed procedures with several results, or for every feed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def call_results(
     """
     Call one of the feed's procedures.
 
-    :param arguments: by name; one that is None keeps the procedure's default.
+    :param arguments: by name; None keeps the procedure's default.
     :return: the rows of each of its results, by column name.
     """
     sql, values = feed.call(procedure, arguments)
@@ -39,9 +39,9 @@ def ask_feeds(
     results: int = 1,
 ) -> list[list[Record]]:
     """
-    Ask one feed's procedure, or those of all feeds, by name; each feed in a message of its own.
+    Call the procedure of one feed, or of all feeds; one request per feed.
 
-    :param feed: None for all that the login may ask.
+    :param feed: None for all that the login may call.
     :param arguments: the same for all.
     :param results: that the procedure has.
     :return: for each result the rows of all feeds.
@@ -70,7 +70,7 @@ def records(results: Iterable[Result]) -> list[list[Record]]:
 
 
 def sections(results: Iterable[Result]) -> dict[int, list[Result]]:
-    """Return the results of a batch about several feeds, each of which begins with its place: by place."""
+    """Return the results of a batch over several feeds, each introduced by its index; by index."""
     found: dict[int, list[Result]] = {}
     for columns, rows in results:
         if columns == ["place"]:

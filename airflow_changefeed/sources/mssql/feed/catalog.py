@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The feeds of a database and the columns of their tables, as its catalog has them."""
+"""The feeds of a database and the columns of their tables, from its catalog."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_changefeed.sources.mssql.install.versions import note_schemas, regi
 from airflow_changefeed.sources.mssql.names import as_time, quote
 from airflow_changefeed.sources.near import no_feed
 
-#: Year of the floor of a feed that was never sealed.
+#: Year of the floor of a feed never sealed.
 _NEVER_SEALED = 1970
 
 
@@ -31,12 +31,11 @@ def load_feeds(
     is_noted: bool = False,
 ) -> list[MssqlFeed] | None:
     """
-    Return one feed or all, by name; None where changefeed is not installed, or the login must not see it.
+    Return one feed or all, by name; None if changefeed is not installed, or the login cannot see it.
 
-    :param is_fresh: False takes the columns that the connection has seen before. A feed's keys stay, the
-        other columns of its table may change.
-    :param is_noted: whether to note first what changed beneath, so that the resource versions are the present
-        ones.
+    :param is_fresh: False uses the connection's cached columns. A feed's keys are fixed; other columns of
+        its table may change.
+    :param is_noted: whether to detect table changes first, so that the resource versions are current.
     """
     note = note_schemas(schema, "@feed") if is_noted else ""
     columns = (
@@ -46,7 +45,7 @@ def load_feeds(
     )
     try:
         rows = session.records(
-            # Apart, so that one feed is found by its key: another may be being set up, and locked.
+            # A separate statement, to find one feed by its key: another feed may be locked by a set-up.
             f"declare @feed nvarchar(128) = nullif(?, N''); {note} "
             f"{registered(schema, columns, 'where name = @feed' if feed else '')}",
             feed or "",
@@ -71,7 +70,7 @@ def load_feeds(
 def _captures(
     session: Session, schema: str, known: Mapping[int, tuple[str, int, str]]
 ) -> dict[tuple[str, int, str], MssqlCapture]:
-    """Return the captures among feeds; asks nothing where there are none."""
+    """Return the captures among feeds; no query if there are none."""
     found = [number for number, name in known.items() if is_of_capture(_keys(session.columns[name]))]
     registry = load_registry(session, schema, found[0] if len(found) == 1 else None) if found else None
     captures = registry.for_readers() if registry else {}
@@ -93,7 +92,7 @@ def _feed(
         row["name"],
         kind,
         row["shard_key_type"],
-        # An event of a capture has a row for each of its images.
+        # An event of a capture has one row per image.
         tuple(keys[:-1] if capture else keys),
         tuple(Column(column["name"], declared(column)) for column in columns),
         as_time(row["floor_time"]) if row["floor_time"].year > _NEVER_SEALED else None,
@@ -120,7 +119,7 @@ def _feed(
 
 
 def _refusal(column: Mapping[str, Any]) -> str | None:
-    """Say why what this login would read of a column is not what it holds; None where it is."""
+    """Return why this login cannot read a column's true values; None if it can."""
     if column["encryption_type"] is not None:
         return (
             "is encrypted by the client (Always Encrypted), so only ciphertext can be read; keep the column "
@@ -145,20 +144,20 @@ def _columns(session: Session, schema: str, feed: str | None) -> dict[int, list[
 
 def columns_sql(schema: str, registered: str, *also: str) -> str:
     """
-    Return a question for the columns of tables; an alias type is the type that it stands for.
+    Return a query for the columns of tables; alias types are resolved to their base types.
 
-    Their names are the information schema's, as some servers spell them in ``sys.columns`` in lower case.
+    Names come from the information schema, because Babelfish has lower-case names in ``sys.columns``.
 
-    :param registered: table of ours, ``x`` in the question, whose column ``object_id`` says of which tables.
-    :param also: columns of it that the answer has, too.
+    :param registered: table, ``x`` in the query, whose column ``object_id`` selects the tables.
+    :param also: further columns of it in the result.
     """
     return (
         f"select {', '.join(f'x.{name}' for name in also)}, coalesce(s.COLUMN_NAME, c.name) as name, "
-        # Of the server's own types some have another's number, as hierarchyid and geography do.
+        # Some system types share another type's id, for example hierarchyid and geography.
         "case when t.is_user_defined = 1 and t.is_assembly_type = 0 then coalesce(b.name, t.name) "
         "else t.name end as type, c.max_length, c.precision, c.scale, c.collation_name as collation, "
         "k.key_ordinal, c.encryption_type, c.is_masked, "
-        # Since 2022 for a table, before for the database only, where the first is null.
+        # Per table since 2022, per database before, where the first is null.
         "case when c.is_masked = 1 then coalesce(has_perms_by_name("
         "quotename(object_schema_name(c.object_id)) + N'.' + quotename(object_name(c.object_id)), "
         "'OBJECT', 'UNMASK'), "
@@ -176,14 +175,14 @@ def columns_sql(schema: str, registered: str, *also: str) -> str:
 
 
 def _check_whole(feed: MssqlFeed) -> None:
-    """Raise for what keeps a feed's events from being told, also by their keys."""
+    """Raise for what prevents reading a feed's events, even their keys."""
     if feed.upgrade_problem is not None:
         raise FeedSetupError(
             f"feed {feed.name!r} could not be upgraded to the installed version of changefeed: "
             f"{feed.upgrade_problem}. Fix that, then: {feed.upgrade_statement}",
             feed=feed.name,
         )
-    # The events of serialized writers are told by their ULIDs, so their table needs no key.
+    # Events of serialized writers are identified by ULID, so their table needs no key.
     if not (feed.info.columns if feed.is_serialized else feed.info.key_columns):
         raise FeedSetupError(
             f"feed {feed.name!r} has lost its event table, or this login cannot see it; ask a DBA to `grant "
@@ -213,11 +212,11 @@ def load_feed(
     """
     Return one feed.
 
-    :param is_fresh, is_noted: as of :func:`load_feeds`.
-    :param is_whole: False also takes a feed whose event table is gone, to drop it.
-    :raises FeedNotFoundError: there is none of that name; names those that there are.
-    :raises FeedSetupError: the feed's event table was dropped, or the login must not see it.
-    :raises PermissionDeniedError: the feed is a capture, and the login must not see of what.
+    :param is_fresh, is_noted: as for :func:`load_feeds`.
+    :param is_whole: False also accepts a feed whose event table is missing, to drop it.
+    :raises FeedNotFoundError: it does not exist; names the existing ones.
+    :raises FeedSetupError: the feed's event table was dropped, or the login cannot see it.
+    :raises PermissionDeniedError: the feed is a capture, and the login cannot see its description.
     """
     found = load_feeds(session, schema, feed, is_fresh=is_fresh, is_noted=is_noted) if feed else []
     if found is None:
@@ -227,7 +226,7 @@ def load_feed(
             feed=feed,
             known=[],
         )
-    # A database compares names as its collation says, an exporter letter by letter.
+    # A database compares names by its collation, an exporter exactly.
     for known in found:
         if known.name == feed:
             if is_whole:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drain, seal and purge, in SQL Server; its procedures hold the locks (ADR 0001)."""
+"""Drain, seal and purge, in SQL Server; the procedures take the locks (ADR 0001)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_BATCH_ROWS = 1_000_000
 
 
 class MssqlControl:
-    """The part of the source that moves feeds on."""
+    """The part of the source that drains, seals and purges."""
 
     database: MssqlDatabase
 
@@ -35,7 +35,7 @@ class MssqlControl:
                 for row in by_shard(session.records(sql, *values))
             }
 
-        # Draining again orders, and counts, what is left.
+        # Draining again orders and counts what is left.
         return self.database.ask(drain, feed=feed)
 
     def seal(self, feed: str, until: datetime) -> dict[Shard, Seal]:
@@ -62,8 +62,8 @@ class MssqlControl:
         """
         See :class:`~airflow_changefeed.sources.base.FeedControl`.
 
-        A feed of serialized writers keeps its events in the user's own table: the purge only says that those
-        are no longer promised, and the user may delete them.
+        A feed of serialized writers keeps its events in the user's own table: the purge only records that
+        they are no longer guaranteed, and the user may delete them.
         """
         if not 1 <= batch_rows <= _MAX_BATCH_ROWS:
             raise InvalidArgumentError(f"batch_rows must be 1 to {_MAX_BATCH_ROWS}, not {batch_rows}")
@@ -90,10 +90,10 @@ class MssqlControl:
             (row,) = session.records(sql, *values)
             return int(row["attempt"])
 
-        # A token that nobody got is one that nobody uses.
+        # A token lost on the way is simply never used.
         return self.database.ask(draw, feed=feed)
 
 
 def without_zone(time: datetime) -> datetime:
-    """Return a time as a ``datetime2`` holds it: in UTC, whole milliseconds, without saying so."""
+    """Return a time as a naive ``datetime2``: UTC, whole milliseconds."""
     return from_milliseconds(to_milliseconds(time)).replace(tzinfo=None)

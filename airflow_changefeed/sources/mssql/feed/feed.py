@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A feed as the statements for SQL Server see it: the registry's row, and the names of its objects."""
+"""A feed for SQL Server statements: its registry row and the names of its objects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from airflow_changefeed.sources.mssql.procedures import call
 @dataclass(frozen=True)
 class MssqlCapture:
     """
-    A capture, as its readers need it.
+    A capture's facts for its readers.
 
     :param tables: their names, by number.
     :param has_session: whether session variables are recorded.
@@ -42,15 +42,15 @@ class MssqlCapture:
 @dataclass(frozen=True)
 class MssqlFeed:
     """
-    A feed, as its row in ``changefeed.feeds`` has it, and the names of its objects, quoted.
+    A feed's row of ``changefeed.feeds``, and the names of its objects, quoted.
 
     :param schema: that changefeed is installed in.
     :param ulid_column: of the event table of serialized writers.
-    :param shard_column: the same; None where the table keeps no shards apart.
-    :param key_collations: of the key columns; None where they have none.
-    :param refusals: why a column cannot be exported although its type could, by the column's name.
-    :param capture: whose events it feeds; None where its table is the user's own.
-    :param upgrade_problem: why it could not be brought to the installed version; None where it was.
+    :param shard_column: the same; None if the table has a single shard.
+    :param key_collations: of the key columns, or None.
+    :param refusals: why a column cannot be exported although its type can, by column name.
+    :param capture: the capture, or None for a user's table.
+    :param upgrade_problem: why its upgrade failed, or None.
     """
 
     schema: str
@@ -77,14 +77,14 @@ class MssqlFeed:
 
     @property
     def upgrade_statement(self) -> str:
-        """The statement that makes the feed's objects again."""
+        """The statement that recreates the feed's objects."""
         kind = "blocking" if self.is_serialized else "outbox"
         table = literal(self.table or self.name)
         return f"exec {quote(self.schema)}.[upgrade_feed] @table_name = {table}, @{kind} = 1"
 
     @property
     def is_serialized(self) -> bool:
-        """Whether writers take their ULIDs before they write."""
+        """Whether writers get their ULIDs before they write."""
         return self.kind is FeedKind.SERIALIZED
 
     @cached_property

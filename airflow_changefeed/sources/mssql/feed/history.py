@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inserting events of the past straight into a feed, in SQL Server."""
+"""Inserting past events directly into a feed, in SQL Server."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class MssqlHistory:
 def _stage(
     session: Session, feed: MssqlFeed, shard: Shard, timed: list[tuple[datetime, tuple[Any, ...]]]
 ) -> None:
-    """Put the events into the connection's own table, where the procedure looks for them."""
+    """Put the events into the connection's temporary table, from which the procedure reads them."""
     definitions = key_definitions(feed, "changefeed_place int", "changefeed_time datetime2(3)")
     session.execute(f"drop table if exists #history; create table #history ({definitions})")
     names = ", ".join(
@@ -60,7 +60,7 @@ def _stage(
     try:
         session.insert(f"insert #history ({names}) values ({marks})", rows)
     except Exception as error:
-        # A lost connection has a name, a value that does not fit has none.
+        # A lost connection is translated; an unsuitable value is not.
         if not is_driver_error(error) or name_error(error) is not error:
             raise
         raise _refused(
@@ -69,7 +69,7 @@ def _stage(
 
 
 def _check(feed: MssqlFeed, shard: Shard, timed: list[tuple[datetime, tuple[Any, ...]]]) -> None:
-    """Raise for what keeps events from being handed over at all; the procedure looks at the rest."""
+    """Raise for what prevents passing the events at all; the procedure checks the rest."""
     if feed.is_serialized:
         problem = (
             "its writers keep the ULID in their own table; insert the rows there, with ULIDs of their time"

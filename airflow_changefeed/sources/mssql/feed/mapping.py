@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How each type of SQL Server arrives in Parquet: what is selected of a column, what the driver gives for it,
-and what is written. The reasons are in ADR 0006, the table for users in docs/reference/types.md.
+How each SQL Server type arrives in Parquet: what is selected, what the driver returns, and what is written.
+ADR 0006 has the reasons, docs/reference/types.md the table for users.
 
-What Arrow or Spark has no type for is split: the seventh digit of seconds, the offset of a ``datetimeoffset``
-and the base type of a ``sql_variant`` get a column of their own, behind the column's own and named after it.
+What Arrow or Spark cannot represent is split: the seventh digit of seconds, the offset of a
+``datetimeoffset`` and the base type of a ``sql_variant`` get a second column, after the first and named after
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from airflow_changefeed.exceptions import ColumnTypeError
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.mssql.feed.types import Declared, parse
 
-#: Decimal digits of seconds that Arrow's microseconds, which reach from year 1 to 9999, hold.
+#: Decimal digits of seconds in Arrow's microseconds, which cover years 1 to 9999.
 _MICRO_DIGITS = 6
 _MAX_WIDE_CHARACTERS = 4_000
 
@@ -31,10 +32,10 @@ def _same(column: pa.Array) -> pa.Array:
 
 
 def _lower_hex(column: pa.Array) -> pa.Array:
-    """Write UUIDs in lower case, as RFC 9562 and Python do."""
+    """Write UUIDs in lower case, as in RFC 9562 and Python."""
     validity, offset_buffer, data = column.buffers()
     offsets = np.frombuffer(offset_buffer, dtype=np.int64)[: column.offset + len(column) + 1]
-    # Sets the bit that makes letters small; digits and hyphens have it anyway.
+    # Sets the lower-case bit; digits and hyphens already have it.
     text = np.frombuffer(data, dtype=np.uint8)[: offsets[-1]] | np.uint8(0x20)
     buffers = [validity, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(text)]
     return pa.Array.from_buffers(pa.string(), len(column), buffers, offset=column.offset)
@@ -50,13 +51,13 @@ def _cast_to(type_: pa.DataType, *, safe: bool = True) -> Callable[[pa.Array], p
 @dataclass(frozen=True)
 class Part:
     """
-    One exported column that comes of a column of the table.
+    One exported column, derived from a column of the table.
 
-    :param given: what the driver must give: anything else would be another version of it, or a table that was
-        changed meanwhile.
+    :param given: the type that the driver must return: another one means a different driver version, or a
+        table changed meanwhile.
     :param written: the type in Parquet.
     :param select: T-SQL, with ``{c}`` for the column.
-    :param suffix: behind the column's name; empty for the column itself.
+    :param suffix: appended to the column's name; empty for the column itself.
     """
 
     given: pa.DataType
@@ -85,7 +86,7 @@ def _bytes(select: str = "{c}") -> Part:
     return _of(pa.large_binary(), pa.binary(), select)
 
 
-# The driver cuts what is below a microsecond, and does not round (measured, and read in its source).
+# The driver truncates below a microsecond and does not round (measured, and read in its source).
 _TIMESTAMP = _of(pa.timestamp("us"))
 _INSTANT = _of(pa.timestamp("us", "+00:00"), pa.timestamp("us", "UTC"))
 _TIME = Part(pa.time64("ns"), pa.time64("us"), convert=_cast_to(pa.time64("us"), safe=False))
@@ -95,7 +96,7 @@ _TICKS = replace(
 _OFFSET = replace(_of(pa.int16(), None, "convert(smallint, datepart(tzoffset, {c}))"), suffix=OFFSET)
 
 _BASE = "convert(nvarchar(128), sql_variant_property({c}, 'BaseType'))"
-#: Each base type in a form that loses nothing: 17 digits of floats, 4 of money, hexadecimal bytes.
+#: Each base type in a lossless form: 17 digits for floats, 4 for money, hexadecimal bytes.
 _VARIANT = (
     f"case when {_BASE} in ('float', 'real') "
     "then ltrim(convert(nvarchar(max), convert(float, {c}), 3)) "
@@ -138,7 +139,7 @@ _PLAIN: dict[str, tuple[Part, ...]] = {
     "rowversion": (_bytes(),),
     "uniqueidentifier": (Part(pa.large_string(), pa.string(), convert=_lower_hex),),
     "date": (_of(pa.date32()),),
-    # Its 1/300 s as SQL Server shows them: each is another millisecond.
+    # Its 1/300 s as shown by SQL Server: each maps to a distinct millisecond.
     "datetime": (_of(pa.timestamp("us"), None, "cast({c} as datetime2(3))"),),
     "smalldatetime": (_TIMESTAMP,),
     "text": (_text("cast(cast({c} as varchar(max)) as nvarchar(max))"),),
@@ -147,18 +148,18 @@ _PLAIN: dict[str, tuple[Part, ...]] = {
     "xml": (_text("cast({c} as nvarchar(max))"),),
     "json": (_text("cast({c} as nvarchar(max))"),),
     "sql_variant": (_text(_VARIANT), _text(_VARIANT_TYPE, BASE_TYPE)),
-    # As the server stores them; read back by convert(hierarchyid, ...) and convert(geography, ...).
+    # As stored by the server; read back with convert(hierarchyid, ...) and convert(geography, ...).
     "hierarchyid": (_bytes("cast({c} as varbinary(892))"),),
     "geography": (_bytes("cast({c} as varbinary(max))"),),
     "geometry": (_bytes("cast({c} as varbinary(max))"),),
 }
 _TIMES = {"datetime2": (_TIMESTAMP,), "time": (_TIME,), "datetimeoffset": (_INSTANT, _OFFSET)}
-#: Types without a length that may hold 2 GB.
+#: Types without a length that can hold 2 GB.
 _LARGE_OBJECTS = ("text", "ntext", "image", "xml", "json", "geography", "geometry")
 
 
 def parts(found: Declared) -> tuple[Part, ...]:
-    """Return what is exported of a column of a declared type; nothing where that would not be exact."""
+    """Return the exported columns of a declared type; empty if they would not be exact."""
     if found.name in _PLAIN and found.length is None and not found.is_max:
         return _PLAIN[found.name]
     if found.name in _BY_LENGTH:
@@ -172,11 +173,11 @@ def parts(found: Declared) -> tuple[Part, ...]:
 
 
 def _widened(found: Declared) -> Part:
-    """Let the server read its code pages, by cast: some servers take ten times as long for convert."""
+    """Let the server decode its code pages, with cast: Babelfish takes ten times as long for convert."""
     if found.length is None or found.length > _MAX_WIDE_CHARACTERS:
         return _text("cast({c} as nvarchar(max))")
-    # Never to nchar: in a code page of several bytes a char has fewer characters than bytes, and nchar would
-    # fill them up with more blanks than are stored.
+    # Never to nchar: in a multi-byte code page a char has fewer characters than bytes, and nchar would add
+    # blanks that are not stored.
     return _text(f"cast({{c}} as nvarchar({found.length}))")
 
 
@@ -191,12 +192,12 @@ _BY_LENGTH: dict[str, Callable[[Declared], Part]] = {
 
 
 def is_large_object(found: Declared) -> bool:
-    """Whether a value may be too long for memory to hold a batch of them."""
+    """Whether values may be too long for a batch to fit into memory."""
     return found.is_max or found.name in _LARGE_OBJECTS
 
 
 def most_bytes(found: Declared) -> int:
-    """Return the bytes that a value takes in Arrow at most, as declared; not for large objects."""
+    """Return the maximum bytes of a value in Arrow, as declared; not for large objects."""
     if found.name in ("char", "varchar", "nchar", "nvarchar"):
         return 3 * (found.length or 0)
     if found.name in ("binary", "varbinary"):
@@ -207,7 +208,7 @@ def most_bytes(found: Declared) -> int:
 @dataclass(frozen=True)
 class Exported:
     """
-    One column of a stream: which column of the table it comes of, and how.
+    One column of a stream: its source column, and how it is derived.
 
     :param source: the column in a statement.
     :param image: ``old`` or ``new``, where an event has two rows of the table.
@@ -235,13 +236,13 @@ class Exported:
 
 def exported_columns(feed: MssqlFeed, columns: Sequence[Column]) -> list[Exported]:
     """
-    Return how columns of a feed's table are exported, in their order.
+    Return how the columns of a feed's table are exported, in order.
 
-    :raises ColumnTypeError: columns that cannot be exported unchanged, or whose second column would have the
-        name of another one; names all of them.
+    :raises ColumnTypeError: columns cannot be exported unchanged, or a second column's name is taken;
+        names all of them.
     """
     found, refused, problems = [], [], []
-    # Spark takes names that differ in case alone for one.
+    # Spark compares names case-insensitively.
     names = {column.name.casefold() for column in columns}
     for column in columns:
         reason = feed.refusals.get(column.name)

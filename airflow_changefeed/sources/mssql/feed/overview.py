@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Feeds at one glance, in SQL Server: one question for all of them, behind those for what feeds there are."""
+"""Overview of feeds, in SQL Server: one query for all of them, after those that list the feeds."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from airflow_changefeed.sources.mssql.names import as_time, as_ulid, literal
 
 MAX_SHARDS = 100_000
 
-#: Gives a row with the place of each feed that the login may look at, then the results of its procedure. The
-#: text is the same whatever is asked for, so that the server plans it once.
+#: Returns a row with the index of each feed that the login may read, then the results of its procedure. The
+#: text is constant, so that the server plans it once.
 _OVERVIEWS = """
 set nocount on;
 declare @calls table (place int not null primary key, called nvarchar(776) not null, is_named bit not null);
@@ -47,7 +47,7 @@ end
 
 
 class MssqlOverview:
-    """The part of the source that shows all at once."""
+    """The part of the source that gives overviews."""
 
     database: MssqlDatabase
 
@@ -71,7 +71,7 @@ class MssqlOverview:
                 for place, feed in enumerate(found)
                 if _can_be_read(feed)
             ]
-            # Without a parameter, for which the driver would prepare and give up a statement.
+            # No parameters: for those the driver would prepare and release a statement.
             results = session.execute(
                 f"exec sp_executesql {literal(_OVERVIEWS)}, N'@asks nvarchar(max), @first int, @most int', "
                 f"@asks = {literal(json.dumps(asks, ensure_ascii=False))}, "
@@ -87,7 +87,7 @@ class MssqlOverview:
         return self.database.ask(question)
 
     def _found(self, session: Session, feeds: Sequence[str] | None) -> list[MssqlFeed]:
-        """Return the feeds that are asked for, noting what changed beneath them."""
+        """Return the requested feeds, detecting table changes."""
         schema = self.database.schema
         if feeds is not None and len(feeds) == 1:
             return [
@@ -101,7 +101,7 @@ class MssqlOverview:
 
 
 def _can_be_read(feed: MssqlFeed) -> bool:
-    """Whether it has not lost the table that has its events: that of serialized writers is the user's own."""
+    """Whether the table with its events exists; for serialized writers it is the user's own."""
     return not feed.is_serialized or feed.table is not None
 
 
@@ -132,7 +132,7 @@ def _status(feed: MssqlFeed, row: Mapping[str, Any]) -> ShardStatus:
     head, clock = as_ulid(row["head"]), as_time(row["time"])
     return ShardStatus(
         shard=parse_shard(shard_text(feed.from_sql(row["shard_id"]))),
-        # The clock of a shard that a writer has locked is not seen.
+        # The high-water time of a shard locked by a writer is not visible.
         high_water=clock if head is None else max(clock, head.time),
         head=head,
         sealed_until=None if row["sealed_until"] is None else as_time(row["sealed_until"]),

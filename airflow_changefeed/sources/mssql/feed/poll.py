@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Looks at feeds in SQL Server: one question for all of them, also for whether there are such feeds.
+Polls of feeds in SQL Server: one query for all of them, including whether they exist.
 
-Each feed's own procedure is called, with the caller's own rights. The batch's text is the same whatever it
-asks for, so that the server plans it once; a failure in one feed ends that feed's look alone.
+Each feed's procedure is called with the caller's rights. The batch's text is constant, so that the server
+plans it once; a failure in one feed ends only that feed's poll.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from airflow_changefeed.sources.mssql.feed.catalog import load_feed
 from airflow_changefeed.sources.mssql.names import as_time, as_ulid, literal, quote
 from airflow_changefeed.sources.polls import FeedPoll
 
-#: Letters that a name may have on SQL Server.
+#: Maximum characters of a name in SQL Server.
 _LONGEST = 128
 
-#: Gives a row with the place of each feed that the login may look at, then its results, or the error.
-#: Who waits for a lock in vain waits once, whatever number of feeds is locked.
+#: Returns a row with the index of each feed that the login may poll, then its results or the error. After one
+#: lock timeout the others do not wait, however many feeds are locked.
 _LOOKS = """
 set nocount on;
 declare @calls table (
@@ -61,9 +61,9 @@ def poll(
     session: Session, schema: str, wanted: Mapping[str, Sequence[str]]
 ) -> dict[str, FeedPoll | Exception]:
     """
-    Look at feeds, each for its consumers, by one question.
+    Poll feeds, each for its consumers, in one query.
 
-    A deadlock under the only feed is raised, for the question to be put again.
+    A deadlock under the only feed is raised, so that the query is retried.
 
     :return: for each feed what was found; or FeedNotFoundError, which names those that there are,
         FeedSetupError where its event table was dropped, or the login must not see it, or another error.
@@ -73,10 +73,10 @@ def poll(
     except Exception as error:
         if len(wanted) == 1 or isinstance(name_error(error), TransientError):
             if not isinstance(name_error(error), TransientError):
-                # Whether there is such a feed comes first, as in every other call.
+                # A missing feed is reported first, as in every other call.
                 load_feed(session, schema, next(iter(wanted)))
             raise
-        # Some errors end a batch whatever catches them: then each feed alone.
+        # Some errors end a batch despite try/catch; then poll each feed separately.
         return {feed: _alone(session, schema, feed, names) for feed, names in wanted.items()}
     found = {
         feed: _answer(session, schema, feed, names, found_sections.get(place))
@@ -86,7 +86,7 @@ def poll(
         if len(found) == 1 and isinstance(one, Exception) and may_pass(one):
             raise one
         if isinstance(one, LockTimeoutError):
-            # Set anew before the next question.
+            # Set again before the next query.
             session.lock_timeout_ms = None
     return found
 
@@ -97,12 +97,12 @@ def _batch(schema: str, wanted: Mapping[str, Sequence[str]]) -> str:
         for place, (feed, names) in enumerate(wanted.items())
         if len(_name(feed)) <= _LONGEST
     ]
-    # Without a parameter, for which the driver would prepare and give up a statement: a second message.
+    # No parameters: for those the driver would prepare and release a statement, a second round trip.
     return f"exec sp_executesql {literal(_LOOKS)}, N'@asks nvarchar(max)', @asks = {literal(_json(asks))}"
 
 
 def _json(value: object) -> str:
-    # Letters as they are: some servers do not read what is written for them.
+    # Unescaped characters: Babelfish does not decode JSON escapes.
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -130,7 +130,7 @@ def _answer(
     try:
         if section is None:
             load_feed(session, schema, feed)
-            # Where the login must not see it, this says so, as the server does.
+            # If the login cannot see it, this raises the server's own error.
             section = session.execute(
                 f"exec {_procedure(schema, feed)} @consumers = {literal(_json(list(names)))}"
             )
@@ -157,7 +157,7 @@ def _found(session: Session, schema: str, feed: str, names: Sequence[str], secti
     after: dict[str, dict[Any, Any]] = {}
     for place, shard, ulid in cursors:
         after.setdefault(names[place], {})[parse_shard(shard)] = as_ulid(ulid)
-    # Sorted here, as SQL Server sorts UUIDs by their last bytes first.
+    # Sorted here, because SQL Server sorts UUIDs by their last bytes first.
     return FeedPoll(
         as_time(at),
         [

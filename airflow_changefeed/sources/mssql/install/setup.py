@@ -43,7 +43,7 @@ class MssqlSetup:
         """
         See :class:`~airflow_changefeed.sources.base.FeedControl`.
 
-        Installs changefeed first where it is missing and the login has the right to.
+        Installs changefeed first if it is missing and the login has the right to.
 
         :param table: ``schema.table``, or ``[schema].[table]`` where a name has a dot.
         """

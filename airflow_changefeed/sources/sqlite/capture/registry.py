@@ -161,7 +161,7 @@ def load_capture(connection: sqlite3.Connection, name: str) -> StoredCapture:
     """
     Return one capture.
 
-    :raises CaptureNotFoundError: there is none of that name; names those that there are.
+    :raises CaptureNotFoundError: it does not exist; names the existing ones.
     """
     found = load_captures(connection, name)
     if found:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumers of events, in SQLite."""
+"""Consumers, in SQLite."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SETTINGS = "consumer, feed, settings, begin_ulid, created_at_ms, created_by, re
 
 
 class SqliteConsumers(SqliteCursors):
-    """The part of the source that keeps consumers of events."""
+    """The part of the source that keeps consumers."""
 
     database: SqliteDatabase
 

@@ -34,7 +34,7 @@ MAX_LEASE = 366 * 86_400
 
 
 def check_lease_seconds(seconds: float) -> None:
-    """Raise InvalidArgumentError for a time that no lease can last."""
+    """Raise InvalidArgumentError for an invalid lease duration."""
     if not 0 < seconds <= MAX_LEASE:
         raise InvalidArgumentError(
             f"a lease must last more than 0 and at most {MAX_LEASE} seconds, not {seconds}"

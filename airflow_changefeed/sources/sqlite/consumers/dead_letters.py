@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters and the log of invocations, in SQLite."""
+"""Dead letters and the invocation log, in SQLite."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _INVOCATION = (
 
 
 class SqliteDeadLetters:
-    """The part of the source that keeps what consumers could not do, and what they tried."""
+    """The part of the source that keeps dead letters and the invocation log."""
 
     database: SqliteDatabase
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step of a consumer on SQLite: its work and its cursor, in one transaction or not at all."""
+"""The step of a consumer on SQLite: its work and its cursor in one transaction."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _FEEDS = "changefeed.registry"
 
 
 class SqliteInspect:
-    """The part of the source that tells its faults."""
+    """The part of the source that reports its faults."""
 
     database: SqliteDatabase
 

@@ -40,7 +40,7 @@ HINT_MS = (
 
 
 class SqliteControl:
-    """The part of the source that moves feeds on."""
+    """The part of the source that drains, seals and purges."""
 
     database: SqliteDatabase
 
@@ -212,8 +212,8 @@ class SqliteControl:
         """
         See :class:`~airflow_changefeed.sources.base.FeedControl`.
 
-        A feed of serialized writers keeps its events in the user's own table: the purge only says that those
-        are no longer promised, and the user may delete them.
+        A feed of serialized writers keeps its events in the user's own table: the purge only records that
+        they are no longer guaranteed, and the user may delete them.
         """
         if not 1 <= batch_rows <= 1_000_000:
             raise InvalidArgumentError(f"batch_rows must be 1 to 1000000, not {batch_rows}")

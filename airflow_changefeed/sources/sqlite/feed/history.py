@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inserting events of the past straight into a feed, in SQLite."""
+"""Inserting past events directly into a feed, in SQLite."""
 
 from __future__ import annotations
 

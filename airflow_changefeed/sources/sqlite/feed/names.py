@@ -108,7 +108,7 @@ class FeedTables:
 
     @property
     def is_serialized(self) -> bool:
-        """Whether writers take their ULIDs before they write."""
+        """Whether writers get their ULIDs before they write."""
         return self.info.kind is FeedKind.SERIALIZED
 
     @property
@@ -234,8 +234,8 @@ def load_feed(connection: sqlite3.Connection, feed: str, *, is_whole: bool = Tru
     """
     Return one feed.
 
-    :param is_whole: False also takes a feed whose event table is gone, to drop it.
-    :raises FeedNotFoundError: there is none of that name; names those that there are.
+    :param is_whole: False also accepts a feed whose event table is missing, to drop it.
+    :raises FeedNotFoundError: it does not exist; names the existing ones.
     :raises FeedSetupError: the feed's event table was dropped or renamed.
     """
     found = load_feeds(connection, feed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Feeds at one glance, in SQLite: a few statements for each feed, however many shards it has."""
+"""Overview of feeds, in SQLite: a few statements per feed, however many shards it has."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WAITING, _SHARDS, _DEPTHS, _PAGE = (
 
 
 class SqliteOverview:
-    """The part of the source that shows all at once."""
+    """The part of the source that gives overviews."""
 
     database: SqliteDatabase
 
