@@ -11,31 +11,31 @@ Every error of airflow_changefeed, in one tree.
     │   │   └── InvalidWindowError    zero length, reversed, not aligned, without time zone
     │   ├── FeedNotFoundError         the database has no such feed
     │   ├── ShardNotFoundError        the feed has no such shard
-    │   ├── ConnectionNotUsableError  no such connection, or of a type that holds no feeds
+    │   ├── ConnectionNotUsableError  no such connection, or of a type without feeds
     │   ├── PermissionDeniedError     the login may not do this
     │   ├── FeedSetupError            a table cannot become a feed, or is one of another kind
     │   ├── CaptureNotFoundError      the database has no such capture
-    │   ├── CaptureGapError           changes passed a capture unseen, and nobody resolved it yet
+    │   ├── CaptureGapError           a capture has missed changes, and the gap is not resolved
     │   ├── ConsumerNotFoundError     the feed has no such consumer
     │   ├── ConsumerSetupError        a consumer that exists with other settings
-    │   ├── ConsumerUseError          calls of a consumer in an order that means nothing
-    │   ├── HandlerError              a handler that cannot be found, called or taken along
+    │   ├── ConsumerUseError          methods of a consumer were called in an invalid order
+    │   ├── HandlerError              a handler that cannot be found, called or sent to the process
     │   ├── PoisonError               an event that failed too often
     │   ├── WorkTransactionError      work that ended the transaction it was given
-    │   ├── DeadLetterError           a dead letter that is not there, or no longer open
-    │   ├── FoldError                 events from which a table's state cannot be told
+    │   ├── DeadLetterError           a dead letter that does not exist or is no longer open
+    │   ├── FoldError                 events from which a table cannot be folded
     │   ├── FutureTimeError           a seal or window that ends in the future
-    │   ├── HistoryError              history that cannot be inserted where it was asked
-    │   ├── PurgedError               events below this bound are gone
-    │   ├── SealLostError             the database forgot a seal that was exported by: it was restored
-    │   ├── MissingEventError         an event's row was deleted after it was fed
+    │   ├── HistoryError              history that cannot be inserted at that time
+    │   ├── PurgedError               events below this bound are purged
+    │   ├── SealLostError             the database lost a seal that exports relied on: it was restored
+    │   ├── MissingEventError         the row of an ordered event was deleted
     │   ├── ColumnTypeError           a value that cannot be exported unchanged
     │   ├── UnsupportedVersionError   JSON, or a database's objects, of a newer version
     │   ├── CursorError
     │   │   ├── CursorFormatError     a Variable that is not a cursor
     │   │   ├── CursorEditedError     a Variable that differs from the database's row
     │   │   ├── CursorBeyondFeedError a cursor ahead of the shard's high-water time
-    │   │   └── StaleVersionError     the resource version named is not the present one
+    │   │   └── StaleVersionError     the given resource version is not the current one
     │   ├── OutputError
     │   │   ├── OutputNotWritableError
     │   │   ├── ForeignOutputError    the path holds another feed's export
@@ -43,18 +43,18 @@ Every error of airflow_changefeed, in one tree.
     │   └── SparkEnvironmentError     Java, spark-submit or the Spark connection is not usable
     └── TransientError
         ├── LockTimeoutError          somebody holds the lock longer than ``lock_timeout``
-        │   └── DeadlockError         the server gave this transaction up so that another could go on
+        │   └── DeadlockError         the server chose this transaction as a deadlock victim
         ├── SourceUnavailableError    the database did not answer, or the connection broke
         │   └── ReplicaBehindError    a readable secondary has not seen the seal yet
-        ├── NotYetError               refused by less than a minute of the database's clock
-        ├── NotSealedError            a range that reaches beyond what is sealed
-        ├── NotExportedError          a time until which not all units are complete
+        ├── NotYetError               a time less than a minute ahead of the database's clock
+        ├── NotSealedError            a range beyond the seal
+        ├── NotExportedError          not all units until a time are complete
         ├── LeaseHeldError            another process holds the shard's lease
         ├── LeaseLostError            the fencing token is no longer the newest
-        ├── StoppedError              asked to stop before all was consumed
+        ├── StoppedError              the process was asked to stop before all was consumed
         ├── SupersededError           a newer attempt at the same export unit counts
         ├── SchemaChangedError        the table's columns changed while it was read
-        └── IncompleteReadError       a range gave another number of rows than was planned
+        └── IncompleteReadError       a range has a different number of rows than planned
 
 The split into terminal and transient follows dlt's ``common/exceptions.py``.
 """
@@ -68,7 +68,7 @@ class ChangefeedError(Exception):
     """
     Base of all errors of this package.
 
-    :param message: what happened, to which feed, shard or cursor, and what to do about it.
+    :param message: what happened, to which feed, shard or cursor, and what to do.
     :param facts: the same facts as values; each becomes an attribute of the error.
     """
 
@@ -105,7 +105,7 @@ class InvalidArgumentError(TerminalError, ValueError):
     @classmethod
     def collect(cls, subject: str, problems: list[str]) -> None:
         """
-        Raise one error for all problems, or return when there is none.
+        Raise one error with all problems, or return if there are none.
 
         :param subject: what the parameters belong to, for example ``"ChangefeedSensor 'wait'"``.
         :param problems: one sentence for each wrong parameter, with the remedy.
@@ -115,7 +115,7 @@ class InvalidArgumentError(TerminalError, ValueError):
 
 
 class InvalidUlidError(InvalidArgumentError):
-    """Not a ULID in text or bytes, or one outside of 128 bits."""
+    """A text, bytes or number that is not a ULID."""
 
 
 class InvalidWindowError(InvalidArgumentError):
@@ -123,7 +123,7 @@ class InvalidWindowError(InvalidArgumentError):
 
 
 class FeedNotFoundError(TerminalError):
-    """The database holds no such feed."""
+    """The database has no such feed."""
 
 
 class ShardNotFoundError(TerminalError):
@@ -131,15 +131,15 @@ class ShardNotFoundError(TerminalError):
 
 
 class ConnectionNotUsableError(TerminalError):
-    """No such Airflow connection, or one of a type that holds no feeds."""
+    """The Airflow connection does not exist, or its type has no feeds."""
 
 
 class PermissionDeniedError(TerminalError):
-    """The database's user has not the right to do this, or to touch another consumer's cursors."""
+    """The database user does not have permission to do this, or to change another consumer's cursors."""
 
 
 class FeedSetupError(TerminalError):
-    """A table cannot become a feed, or already is one of another kind."""
+    """A table cannot become a feed, or is already a feed of another kind."""
 
 
 class CaptureNotFoundError(TerminalError):
@@ -147,7 +147,7 @@ class CaptureNotFoundError(TerminalError):
 
 
 class CaptureGapError(TerminalError):
-    """Changes of a captured table passed unseen, or may have; a person must resolve it."""
+    """A capture has missed changes, or may have; a person must resolve the gap."""
 
 
 class ConsumerNotFoundError(TerminalError):
@@ -155,11 +155,11 @@ class ConsumerNotFoundError(TerminalError):
 
 
 class ConsumerSetupError(TerminalError):
-    """A consumer exists with other settings, or as that of an export."""
+    """The consumer exists with other settings, or belongs to an export."""
 
 
 class ConsumerUseError(TerminalError):
-    """A consumer was used in an order that means nothing: consume before get, next outside a transaction."""
+    """A consumer's methods were called in an invalid order, for example consume before get."""
 
 
 class HandlerError(TerminalError):
@@ -167,43 +167,43 @@ class HandlerError(TerminalError):
 
 
 class PoisonError(TerminalError):
-    """An event failed as often as the consumer allows, and it stops at it."""
+    """An event failed as often as the consumer allows, and the consumer stops at it."""
 
 
 class WorkTransactionError(TerminalError):
-    """Work ended the transaction that it was given, or swallowed an error that did; nothing was consumed."""
+    """Work ended its transaction, or suppressed an error that did; nothing was consumed."""
 
 
 class DeadLetterError(TerminalError):
-    """There is no such dead letter, or it is not open any more."""
+    """The dead letter does not exist or is no longer open."""
 
 
 class FoldError(TerminalError):
-    """A table's state cannot be told from these events."""
+    """A table's state cannot be folded from these events."""
 
 
 class FutureTimeError(TerminalError):
-    """A seal or a window ends in the future of the database's clock."""
+    """A seal or window ends in the future, by the database's clock."""
 
 
 class HistoryError(TerminalError):
-    """History cannot be inserted there: too near the head, already purged, or a feed that takes none."""
+    """History cannot be inserted there: too close to the head, purged, or not allowed in this feed."""
 
 
 class PurgedError(TerminalError):
-    """Events below a bound are purged, and the range asked for reaches below it."""
+    """The requested range begins in the purged part of the feed."""
 
 
 class SealLostError(TerminalError):
-    """The feed is not sealed any more until where it was exported: its database was restored."""
+    """The feed is no longer sealed up to the end of its exports, because its database was restored."""
 
 
 class MissingEventError(TerminalError):
-    """A row of the event table was deleted after it was fed."""
+    """A row of the event table was deleted after its event was ordered."""
 
 
 class ColumnTypeError(TerminalError):
-    """A column holds what cannot be exported unchanged."""
+    """A column has a value that cannot be exported unchanged."""
 
 
 class UnsupportedVersionError(TerminalError):
@@ -211,11 +211,11 @@ class UnsupportedVersionError(TerminalError):
 
 
 class CursorError(TerminalError):
-    """Base of what can be wrong with a cursor."""
+    """Base of all errors of cursors."""
 
 
 class CursorFormatError(CursorError):
-    """An Airflow Variable that should hold a cursor holds something else."""
+    """An Airflow Variable that should contain cursors contains something else."""
 
 
 class CursorEditedError(CursorError):
@@ -227,11 +227,11 @@ class CursorBeyondFeedError(CursorError):
 
 
 class StaleVersionError(CursorError):
-    """The resource version named is not the present one; nothing was changed."""
+    """The given resource version is not the current one; nothing was changed."""
 
 
 class OutputError(TerminalError):
-    """Base of what can be wrong with the place that is exported to."""
+    """Base of all errors of outputs."""
 
 
 class OutputNotWritableError(OutputError):
@@ -239,23 +239,23 @@ class OutputNotWritableError(OutputError):
 
 
 class ForeignOutputError(OutputError):
-    """The output path holds the export of another feed."""
+    """The output path contains the export of another feed."""
 
 
 class ManifestError(OutputError):
-    """A manifest, or a file that it names, is damaged or missing."""
+    """A manifest, or one of its files, is damaged or missing."""
 
 
 class SparkEnvironmentError(TerminalError):
-    """Java, spark-submit or the Spark connection is missing, too old, or silently means another master."""
+    """Java, spark-submit or the Spark connection is missing, too old, or would use another master."""
 
 
 class LockTimeoutError(TransientError):
-    """Somebody held a lock longer than ``lock_timeout`` seconds."""
+    """Another session held a lock for longer than ``lock_timeout`` seconds."""
 
 
 class DeadlockError(LockTimeoutError):
-    """The server chose this transaction as the victim of a deadlock; nothing of it was done."""
+    """The server chose this transaction as a deadlock victim and rolled it back."""
 
 
 class SourceUnavailableError(TransientError):
@@ -267,11 +267,11 @@ class NotYetError(TransientError):
 
 
 class NotSealedError(TransientError):
-    """A range reaches beyond what its feed is sealed until, so events may still come into it."""
+    """A range extends beyond the seal of its feed, so events may still be added to it."""
 
 
 class NotExportedError(TransientError):
-    """A time until which not all units are complete yet; carries what is missing."""
+    """Not all units until a time are complete yet; has the missing ones."""
 
 
 class LeaseHeldError(TransientError):
@@ -279,11 +279,11 @@ class LeaseHeldError(TransientError):
 
 
 class LeaseLostError(TransientError):
-    """The lease ran out and was granted to somebody else; nothing was written."""
+    """The lease expired or was revoked and is now held by another process; nothing was written."""
 
 
 class StoppedError(TransientError):
-    """A process was asked to stop, by a signal for example, before all was consumed that it was to."""
+    """The process was asked to stop, for example by a signal, before all events were consumed."""
 
 
 class SupersededError(TransientError):
@@ -291,15 +291,15 @@ class SupersededError(TransientError):
 
 
 class SchemaChangedError(TransientError):
-    """The columns of the event table changed while it was read; a retry reads all of it as it is now."""
+    """The columns of the event table changed while it was read; a retry reads it with the new columns."""
 
 
 class ReplicaBehindError(SourceUnavailableError):
-    """A readable secondary has not seen yet what is sealed at the primary."""
+    """A readable secondary has not yet received the seal of the primary."""
 
 
 class IncompleteReadError(TransientError):
-    """A sealed range gave another number of rows than the plan counted."""
+    """A sealed range has a different number of rows than the plan counted."""
 
 
 def named_error(name: str, message: str) -> ChangefeedError | None:

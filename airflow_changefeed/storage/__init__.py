@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files on local disks and object stores, as an output needs them."""
+"""Files on local disks and object stores."""

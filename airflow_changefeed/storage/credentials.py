@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Credentials that renew themselves, made wherever an output is opened: in a task, a Spark driver, an executor.
+Credentials that renew themselves, created where an output is opened: in a task, a Spark driver, an executor.
 
 Storage options are handed on as JSON, so they cannot hold them. Instead an option may be an object with the
 key ``make``, which names a function here, and its arguments: how to get credentials, not the credentials
@@ -102,7 +102,7 @@ def azure_client_secret(**arguments: Any) -> Any:
 
     class Shared(ClientSecretCredential):
         async def close(self) -> None:
-            """Stay open: each file system closes it at its end, and others go on with it."""
+            """Stay open: each file system closes it at its end, but others still use it."""
 
     return Shared(**arguments)
 
@@ -136,7 +136,7 @@ def google_credentials(
         credentials = service_account.Credentials.from_service_account_info(key, scopes=scopes)
     elif configuration is not None:
         with warnings.catch_warnings():
-            # It warns of configurations from strangers; this one is of Airflow's own connection.
+            # It warns about untrusted configurations; this one is from Airflow's own connection.
             warnings.simplefilter("ignore", DeprecationWarning)
             credentials, _ = google.auth.load_credentials_from_dict(configuration, scopes=scopes)
     else:

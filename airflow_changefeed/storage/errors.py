@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What remote stores say becomes our errors, without secrets: some may pass, others must be mended."""
+"""Maps errors of remote stores to ours, transient or terminal, without secrets."""
 
 from __future__ import annotations
 
@@ -72,19 +72,19 @@ _REFUSED_ERRNO = {
 
 def check_path(path: str) -> None:
     """
-    Check that an output path carries no secret; does not repeat it.
+    Check that an output path contains no secret; the error does not repeat it.
 
     :raises OutputNotWritableError: it has a user's secret before the host.
     """
     if _USERINFO.search(path):
         raise OutputNotWritableError(
-            "the output path holds a user and a secret (user:secret@host), which logs and plans would show: "
-            "leave both out, put them into an Airflow connection and name it as path_conn_id"
+            "the output path contains a secret (user:secret@host), which logs and plans would show; "
+            "remove user and secret, store them in an Airflow connection and pass it as path_conn_id"
         )
 
 
 def secrets_of(value: object) -> Iterator[str]:
-    """Yield what may be secret in storage options, at whatever depth."""
+    """Yield possible secrets in storage options, at any depth."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
@@ -111,8 +111,8 @@ def is_transient(problem: BaseException) -> bool:
     """
     Whether a retry may help: a store's libraries hand on its answer as a status, a number or a cause.
 
-    What is refused stays refused: rights, credentials, and mistakes of ours. All else that goes wrong with a
-    remote store may pass, also what nobody has thought of.
+    Refusals are terminal: permissions, credentials and our own mistakes. All other errors of a
+    remote store are transient, including unknown ones.
     """
     chain = list(_chain(problem))
     if any(_REFUSED.search(f"{type(each).__name__}: {each}") or _is_unsent(each) for each in chain):
@@ -180,11 +180,11 @@ def answering(
     ours: tuple[type[Exception], ...] = (FileNotFoundError, ChangefeedError),
 ) -> Iterator[None]:
     """
-    Turn whatever a remote file system says into our errors, without secrets.
+    Map errors of a remote file system to ours, without secrets.
 
     :param ours: errors that stay what they are; a missing file is one that callers expect.
-    :raises TransientError: it could not be reached, or failed.
-    :raises OutputNotWritableError: it refused, or was asked in a wrong way.
+    :raises TransientError: it could not be reached, or failed temporarily.
+    :raises OutputNotWritableError: it refused the request, or the request was invalid.
     """
     try:
         yield
@@ -196,6 +196,6 @@ def answering(
         if is_transient(problem):
             raise TransientError(f"output path {path} did not answer: {said}", path=path) from None
         raise OutputNotWritableError(
-            f"output path {path} cannot be used: {said}; check the path, its path_conn_id and its rights",
+            f"output path {path} cannot be used: {said}; check the path, path_conn_id and permissions",
             path=path,
         ) from None

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The few things an export asks of a file system, on local disks and, through fsspec, on object stores.
+The file operations that exports need, on local disks and, through fsspec, on object stores.
 
 Local: a folder appears, moves and vanishes by one rename. Elsewhere a move is a copy and a delete of each
 file, and
@@ -51,62 +51,62 @@ class Files(Protocol):
     has_uploads: bool
 
     def url(self, path: str) -> str:
-        """Return a path as Spark and other readers name it."""
+        """Return a path in the form that Spark and other readers use."""
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted; none when there is no such folder."""
+        """Return the names in a folder, sorted; empty if it does not exist."""
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the bytes of all files below a folder, by path relative to it."""
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or folder."""
+        """Whether a file or folder exists."""
 
     def size(self, path: str) -> int | None:
-        """Return a file's bytes; None when there is no such file."""
+        """Return the size of a file in bytes; None if it does not exist."""
 
     def read(self, path: str) -> bytes | None:
-        """Return a file's content; None when there is no such file."""
+        """Return a file's content; None if it does not exist."""
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a whole file at once: readers see all of it, or what was there before."""
+        """Write a whole file atomically: readers see the old or the new content."""
 
     def writer(self, path: str) -> contextlib.AbstractContextManager[Any]:
         """Open a new file for writing bytes."""
 
     def complete(self, path: str, receipt: Receipt, size: int) -> bool:
-        """Let an uploaded file appear; False when it was taken away. Harmless to repeat."""
+        """Make an uploaded file visible; False if it was aborted. Can be repeated."""
 
     def uploads(self, folder: str) -> list[OpenUpload]:
-        """Return the uploads below a folder that are under way, or were left by the dead."""
+        """Return the uploads below a folder that are running or abandoned."""
 
     def abort(self, path: str, upload_id: str) -> None:
-        """Remove what an upload has sent, so that it can never be completed."""
+        """Abort an upload, so that it can never be completed."""
 
     def reader(self, path: str) -> BinaryIO:
-        """Open a file for reading bytes at random places; FileNotFoundError when there is none."""
+        """Open a file for random reads; FileNotFoundError if it does not exist."""
 
     def move(self, source: str, target: str) -> bool:
-        """Move a file or folder to where nothing is; False when there is nothing to move."""
+        """Move a file or folder to a free path; False if it does not exist."""
 
     def swap_in(self, source: str, target: str) -> bool | None:
-        """Move a folder to where none with content is; False if there is one, None without a source."""
+        """Move a folder to a path that is free or empty; False if it is not, None without a source."""
 
     def remove(self, path: str) -> None:
-        """Remove a folder with all in it; harmless when there is none."""
+        """Remove a folder with its content, if it exists."""
 
     def remove_file(self, path: str) -> None:
-        """Remove a file; harmless when there is none."""
+        """Remove a file, if it exists."""
 
     def sweep(self) -> None:
-        """Remove what a killed :meth:`remove` has left."""
+        """Clean up after a killed :meth:`remove`."""
 
     def prune(self, folder: str, upto: str) -> None:
         """Remove a folder if it is empty, then its parents up to but not ``upto``."""
 
     def check_writable(self) -> None:
         """
-        Check without a trace whether the root can be written.
+        Check whether the root can be written, without leaving files.
 
         :raises OutputNotWritableError: it cannot.
         """
@@ -137,15 +137,17 @@ def open_files(path: str, storage_options: Mapping[str, Any] | None = None) -> F
 
 
 def _check_spelling(path: str) -> None:
-    """Refuse what would silently be a folder of the process's own, such as ``s3:/lake``."""
+    """Refuse paths that would silently become local folders, such as ``s3:/lake``."""
     if not path.strip():
-        raise OutputNotWritableError("the output path is empty: give a folder, or a URL as s3://lake/feeds")
+        raise OutputNotWritableError(
+            "the output path is empty; expected a folder, or a URL such as s3://lake/feeds"
+        )
     scheme, separator, rest = path.partition(":")
     is_known = "://" in path or scheme == "file" or len(scheme) == 1
     if separator and scheme.isalnum() and not is_known:
         meant = f"{scheme}://{rest.lstrip('/')}"
         raise OutputNotWritableError(
-            f"output path {path!r} is neither a URL nor an absolute path: did you mean {meant!r}?",
+            f"output path {path!r} is neither a URL nor an absolute path; did you mean {meant!r}?",
             path=path,
         )
 
@@ -164,7 +166,7 @@ def unfinished(name: str) -> str | None:
 
 @contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Turn the operating system's refusal to write into our error."""
+    """Map the operating system's write errors to ours."""
     try:
         yield
     except FileNotFoundError:
@@ -178,17 +180,17 @@ def writing(path: str) -> Iterator[None]:
 
 
 def _never_there(path: str) -> OutputNotWritableError:
-    """Return the error for a file whose folder is not there, however often it is made."""
+    """Return the error for a file whose folder cannot be created."""
     there = _deepest(os.path.dirname(path))
     return OutputNotWritableError(
-        f"{path} cannot be made: {there} takes no folder, or loses it again. Is the path right, and is what "
-        "belongs there mounted?",
+        f"{path} cannot be created: a folder cannot be created in {there}, or disappears. "
+        "Check the path and its mounts",
         path=path,
     )
 
 
 def _deepest(path: str) -> str:
-    """Return the deepest part of a path that is there."""
+    """Return the deepest existing part of a path."""
     while not os.path.lexists(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
     return path
@@ -221,11 +223,11 @@ class LocalFiles:
         self._url = (self.root if url is None else url).rstrip("/")
 
     def url(self, path: str) -> str:
-        """Return a path as Spark and other readers name it."""
+        """Return a path in the form that Spark and other readers use."""
         return self._url + path.removeprefix(self.root.rstrip("/"))
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted; none when there is no such folder."""
+        """Return the names in a folder, sorted; empty if it does not exist."""
         try:
             return sorted(os.listdir(folder))
         except (FileNotFoundError, NotADirectoryError):
@@ -243,15 +245,15 @@ class LocalFiles:
         return found
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or folder."""
+        """Whether a file or folder exists."""
         return os.path.exists(path)
 
     def size(self, path: str) -> int | None:
-        """Return a file's bytes; None when there is no such file."""
+        """Return the size of a file in bytes; None if it does not exist."""
         return os.path.getsize(path) if os.path.isfile(path) else None
 
     def read(self, path: str) -> bytes | None:
-        """Return a file's content; None when there is no such file."""
+        """Return a file's content; None if it does not exist."""
         try:
             with open(path, "rb") as file:
                 return file.read()
@@ -259,7 +261,7 @@ class LocalFiles:
             return None
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a whole file at once: readers see all of it, or what was there before."""
+        """Write a whole file atomically: readers see the old or the new content."""
         folder, name = os.path.split(path)
         for _ in range(_TRIES):
             temporary = f"{folder}/.{name}.{uuid.uuid4().hex[:8]}"
@@ -274,7 +276,7 @@ class LocalFiles:
                 finally:
                     with contextlib.suppress(OSError):
                         os.unlink(temporary)
-        raise OutputNotWritableError(f"{path} cannot be written: it is removed again and again", path=path)
+        raise OutputNotWritableError(f"{path} cannot be written because it is removed repeatedly", path=path)
 
     @staticmethod
     def _create(path: str) -> BinaryIO:
@@ -303,11 +305,11 @@ class LocalFiles:
         """Nothing to do: there are no uploads."""
 
     def reader(self, path: str) -> BinaryIO:
-        """Open a file for reading bytes at random places; FileNotFoundError when there is none."""
+        """Open a file for random reads; FileNotFoundError if it does not exist."""
         return open(path, "rb")
 
     def move(self, source: str, target: str) -> bool:
-        """Move a file or folder to where nothing is; False when there is nothing to move."""
+        """Move a file or folder to a free path; False if it does not exist."""
         with writing(target):
             for _ in range(_TRIES):
                 if not os.path.exists(source):
@@ -320,7 +322,7 @@ class LocalFiles:
         raise _never_there(target)
 
     def swap_in(self, source: str, target: str) -> bool | None:
-        """Move a folder to where none with content is; False if there is one, None without a source."""
+        """Move a folder to a path that is free or empty; False if it is not, None without a source."""
         try:
             return self.move(source, target) or None
         except OutputNotWritableError as problem:
@@ -331,7 +333,7 @@ class LocalFiles:
             raise
 
     def remove(self, path: str) -> None:
-        """Remove a folder with all in it; harmless when there is none."""
+        """Remove a folder with its content, if it exists."""
         if not os.path.isdir(path):
             self.remove_file(path)
             return
@@ -343,7 +345,7 @@ class LocalFiles:
                 self.prune(self._trash, self.root)
 
     def remove_file(self, path: str) -> None:
-        """Remove a file; harmless when there is none."""
+        """Remove a file, if it exists."""
         with writing(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(path)
 
@@ -352,7 +354,7 @@ class LocalFiles:
         return f"{self.root}/{CONTROL}/removed"
 
     def sweep(self) -> None:
-        """Remove what a killed :meth:`remove` has left."""
+        """Clean up after a killed :meth:`remove`."""
         for name in self.names(self._trash):
             shutil.rmtree(f"{self._trash}/{name}", ignore_errors=True)
         self.prune(self._trash, self.root)
@@ -369,10 +371,10 @@ class LocalFiles:
             folder = os.path.dirname(folder)
 
     def check_writable(self) -> None:
-        """Check without a trace whether the root can be written."""
+        """Check whether the root can be written, without leaving files."""
         there = _deepest(self.root)
         if not os.path.isdir(there) or not os.access(there, os.W_OK | os.X_OK):
-            why = "is not writable" if os.path.isdir(there) else "is no folder"
+            why = "is not writable" if os.path.isdir(there) else "is not a folder"
             raise OutputNotWritableError(
                 f"output path {self.root} cannot be written: {there} {why}; give the export its own writable "
                 "folder",
@@ -380,13 +382,13 @@ class LocalFiles:
             )
         if there != self.root:
             # Some say that they can be written and take nothing, such as /proc, or where disks are mounted.
-            handler_attempt = f"{there}/.changefeed-{uuid.uuid4().hex[:8]}"
+            probe = f"{there}/.changefeed-{uuid.uuid4().hex[:8]}"
             try:
-                os.mkdir(handler_attempt)
-                os.rmdir(handler_attempt)
+                os.mkdir(probe)
+                os.rmdir(probe)
             except OSError as problem:
                 raise OutputNotWritableError(
-                    f"output path {self.root} cannot be made: {there} takes no folder "
-                    f"({problem.strerror}). Is the path right, and is what belongs there mounted?",
+                    f"output path {self.root} cannot be created: a folder cannot be created in {there} "
+                    f"({problem.strerror}). Check the path and its mounts",
                     path=self.root,
                 ) from problem

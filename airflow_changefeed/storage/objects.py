@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What an export asks of an object store, in as few requests as the store allows: one class for each kind of
-store, and one for whatever else fsspec knows.
+The operations that exports need of an object store, in few requests: one class for each kind of
+store, and one for any other file system of fsspec.
 
 A store with uploads lets a task send a file to the key where it stays, and the driver let it appear: on S3 by
 completing a multipart upload, on Azure by committing a list of blocks (docs/adr/0002-output-layout.md).
@@ -51,7 +51,7 @@ class Objects(Protocol):
         """Return the bytes of all files below a folder, by path relative to it."""
 
     def size(self, path: str) -> int | None:
-        """Return a file's bytes; None when there is no such file."""
+        """Return the size of a file in bytes; None if it does not exist."""
 
     def read(self, path: str) -> bytes:
         """Return a file's content."""
@@ -60,7 +60,7 @@ class Objects(Protocol):
         """Write a whole file at once."""
 
     def delete(self, path: str) -> None:
-        """Remove a file; harmless when there is none."""
+        """Remove a file, if it exists."""
 
     def copy(self, source: str, target: str) -> None:
         """Copy a file; returns when the copy is complete."""
@@ -377,12 +377,14 @@ class AzureObjects:
         while (status := self._copy_status(target)) == "pending":
             if time.monotonic() > until:
                 raise TransientError(
-                    f"the copy of {source} to {target} is not done after {COPY_SECONDS:.0f} seconds; retry"
+                    f"the copy of {source} to {target} is incomplete after {COPY_SECONDS:.0f} seconds; retry"
                 )
             time.sleep(pause)
             pause = min(2 * pause, 5.0)
         if status != "success":
-            raise TransientError(f"the copy of {source} to {target} ended as {status or 'gone'}; retry")
+            raise TransientError(
+                f"the copy of {source} to {target} ended with status {status or 'missing'}; retry"
+            )
 
     def _copy_status(self, path: str) -> str | None:
         properties = self._properties(path)
@@ -453,7 +455,7 @@ def _is_folder(metadata: Mapping[str, str] | None) -> bool:
 
 class AnyObjects:
     """
-    Whatever else fsspec knows, by fsspec's own calls: files are copied to their place.
+    Any other file system of fsspec, through fsspec's own calls: files are copied to their path.
 
     :param has_folders: a file needs its folder to be there first.
     """

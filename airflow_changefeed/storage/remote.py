@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of an output on an object store, or on whatever else fsspec knows."""
+"""The files of an output on an object store, or any other file system of fsspec."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_changefeed.storage.objects import COPY_SECONDS, OpenUpload, Receipt
 
 
 class _Sink:
-    """A remote file that is being written: its errors are told from those of who writes."""
+    """A remote file being written; maps its errors, but not those of the writer."""
 
     def __init__(self, file: Any, answering_: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
         self._file = file
@@ -33,7 +33,7 @@ class _Sink:
 
 
 class _Source:
-    """A remote file that is being read: its errors are told from those of its content."""
+    """A remote file being read; maps its errors, but not those of its content."""
 
     def __init__(self, file: Any, answering_: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
         self._file = file
@@ -44,10 +44,10 @@ class _Source:
         with self._answering():
             return self._file.read(*size)
 
-    def seek(self, *place: int) -> Any:
-        """Go to a place."""
+    def seek(self, *position: int) -> Any:
+        """Set the position."""
         with self._answering():
-            return self._file.seek(*place)
+            return self._file.seek(*position)
 
     def __enter__(self) -> _Source:
         return self
@@ -100,13 +100,13 @@ class RemoteFiles:
             ) from None
 
     def url(self, path: str) -> str:
-        """Return a path as Spark and other readers name it."""
+        """Return a path in the form that Spark and other readers use."""
         if self._url is None:
             return str(self.system.unstrip_protocol(path))
         return self._url.rstrip("/") + path.removeprefix(self.root)
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted; none when there is no such folder."""
+        """Return the names in a folder, sorted; empty if it does not exist."""
         with self._answering(folder), contextlib.suppress(FileNotFoundError):
             return sorted(set(self.objects.names(folder)))
         return []
@@ -118,16 +118,16 @@ class RemoteFiles:
         return {}
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or folder."""
+        """Whether a file or folder exists."""
         return self.size(path) is not None or bool(self.names(path))
 
     def size(self, path: str) -> int | None:
-        """Return a file's bytes; None when there is no such file."""
+        """Return the size of a file in bytes; None if it does not exist."""
         with self._answering(path):
             return self.objects.size(path)
 
     def read(self, path: str) -> bytes | None:
-        """Return a file's content; None when there is no such file."""
+        """Return a file's content; None if it does not exist."""
         with self._answering(path):
             try:
                 return self.objects.read(path)
@@ -135,7 +135,7 @@ class RemoteFiles:
                 return None
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a whole file at once: readers see all of it, or what was there before."""
+        """Write a whole file atomically: readers see the old or the new content."""
         with self._writing(path):
             self.objects.write(path, content)
 
@@ -156,7 +156,7 @@ class RemoteFiles:
             file.close()
 
     def complete(self, path: str, receipt: Receipt, size: int) -> bool:
-        """Let an uploaded file appear; False when it was taken away. Harmless to repeat."""
+        """Make an uploaded file visible; False if it was aborted. Can be repeated."""
         with self._answering(path):
             try:
                 self.objects.complete(path, receipt)
@@ -169,7 +169,7 @@ class RemoteFiles:
 
     def uploads(self, folder: str) -> list[OpenUpload]:
         """
-        Return the uploads below a folder that are under way, or were left by the dead.
+        Return the uploads below a folder that are running or abandoned.
 
         :raises OutputNotWritableError: the right to list them is missing.
         """
@@ -178,12 +178,12 @@ class RemoteFiles:
         return []
 
     def abort(self, path: str, upload_id: str) -> None:
-        """Remove what an upload has sent, so that it can never be completed."""
+        """Abort an upload, so that it can never be completed."""
         with self._answering(path):
             self.objects.abort(path, upload_id)
 
     def reader(self, path: str) -> BinaryIO:
-        """Open a file for reading bytes at random places; FileNotFoundError when there is none."""
+        """Open a file for random reads; FileNotFoundError if it does not exist."""
         with self._answering(path):
             self.system.invalidate_cache()
             file = self.system.open(path, "rb")
@@ -227,19 +227,17 @@ class RemoteFiles:
 
     def swap_in(self, source: str, target: str) -> bool | None:
         """Refuse: an object store has no exclusive rename, as :attr:`moves_folders` says."""
-        raise io.UnsupportedOperation(
-            f"no folder can be renamed to {target}: {source} lies on an object store"
-        )
+        raise io.UnsupportedOperation(f"no folder can be renamed to {target}: {source} is on an object store")
 
     def remove(self, path: str) -> None:
-        """Remove a folder with all in it; harmless when there is none."""
+        """Remove a folder with its content, if it exists."""
         for name in self.sizes(path):
             self.remove_file(f"{path}/{name}")
         with self._answering(path):
             self.objects.drop(path)
 
     def remove_file(self, path: str) -> None:
-        """Remove a file; harmless when there is none."""
+        """Remove a file, if it exists."""
         with self._answering(path):
             self.objects.delete(path)
 
@@ -253,4 +251,4 @@ class RemoteFiles:
                 folder = posixpath.dirname(folder)
 
     def check_writable(self) -> None:
-        """An object store tells only when it is written to: claiming the output does that."""
+        """Do nothing: an object store only shows it when it is written to, by claiming the output."""

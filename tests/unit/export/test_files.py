@@ -73,9 +73,9 @@ def test_a_file_system_that_takes_no_folder_is_named(tmp_path: Path, monkeypatch
         raise FileNotFoundError(2, "No such file or directory", path)
 
     monkeypatch.setattr(os, "mkdir", refused)
-    where = f"{tmp_path} takes no folder"
+    where = f"a folder cannot be created in {tmp_path}"
     for act in (files.check_writable, lambda: files.write(f"{files.root}/a", b"")):
-        with pytest.raises(OutputNotWritableError, match=f"{where}.*Is the path right, and is what belongs"):
+        with pytest.raises(OutputNotWritableError, match=f"{where}.*Check the path and its mounts"):
             act()
 
 

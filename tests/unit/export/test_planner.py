@@ -189,7 +189,7 @@ def test_a_path_that_cannot_be_written_is_refused_before_anything(flights: Fligh
     (tmp_path / "file").write_text("")
     store = ExportStore(str(tmp_path / "file" / "out"), FEED)
     before = flights.source.shards(FEED)
-    with pytest.raises(OutputNotWritableError, match="is no folder"):
+    with pytest.raises(OutputNotWritableError, match="is not a folder"):
         flights.plan(store, hours(0, 1))
     assert flights.source.shards(FEED) == before
 
