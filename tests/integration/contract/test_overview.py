@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from airflow_changefeed.core import overview as core
+from airflow_changefeed.core import consumer as core
 from airflow_changefeed.core.consumer import ConsumerSpec, FeedOverview, ShardOverview
 from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.core.ulid import Ulid
