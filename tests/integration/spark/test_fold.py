@@ -221,7 +221,7 @@ def test_what_a_gap_made_unsure_is_refused_until_a_later_reset(
     export.shape = reshaped(shape(), gaps=((minute(0), minute(65)), gap))
     export.write([Event(minute(130), "add", None, shoe(3))], hours(2, 3)[0])
     for at in (minute(120), minute(180)):
-        with pytest.raises(FoldError, match=r"passed the capture unseen.*resolve_capture"):
+        with pytest.raises(FoldError, match=r"the capture missed changes.*resolve_capture"):
             fold(spark, export.store.path, CAPTURE, at=at)
     rows = [Event(minute(190), "reset"), Event(minute(190), "add", None, shoe(4), number=1)]
     export.write(rows, hours(3, 4)[0])
