@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded source: feeds in a SQLite file, with SQL Server's promises and one writer at a time."""
+"""The embedded source: feeds in a SQLite file, with the same guarantees as SQL Server and a single writer."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class SqliteDatabase:
 
     @contextmanager
     def snapshot(self, connection: sqlite3.Connection) -> Iterator[None]:
-        """Run a block of reads on one snapshot; it waits for nobody and nobody waits for it."""
+        """Run a block of reads on one snapshot; it neither waits nor blocks."""
         connection.execute("begin")
         try:
             yield

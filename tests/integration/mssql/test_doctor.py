@@ -233,5 +233,5 @@ def test_who_may_nothing_is_told_the_role(patient: Patient) -> None:
     """And that nothing else was looked at."""
     with _login(patient) as seen:
         (fault,), _ = _look(seen)
-    assert "may not look which feeds there are" in fault.what
+    assert "may not list the feeds" in fault.what
     assert f"alter role [changefeed.operators:{FEED}] add member" in fault.remedy

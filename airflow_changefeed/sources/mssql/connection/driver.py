@@ -125,11 +125,11 @@ def _name(error: Exception, server: Server, seconds: float) -> BaseException:
     facts = dict(named.facts)
     if seconds >= 0.9 * server.options.login_timeout:
         facts["login_timeout"] = server.options.login_timeout
-    found = look_at(server) if _UNREACHABLE.search(named.message) else None
+    found = probe(server) if _UNREACHABLE.search(named.message) else None
     return SourceUnavailableError(f"{named.message}{f'. {found}' if found else ''}", **facts)
 
 
-def look_at(server: Server) -> str | None:
+def probe(server: Server) -> str | None:
     """Say how far a connection gets, as the driver only reports a number. None for a named instance."""
     host = server.host.removeprefix("tcp:")
     if "\\" in host:

@@ -16,7 +16,7 @@ from airflow_changefeed.core.times import floor_to_millisecond
 from airflow_changefeed.exceptions import SourceUnavailableError
 from airflow_changefeed.sources.mssql.connection.driver import Server, open_connection
 from airflow_changefeed.sources.mssql.connection.errors import is_driver_error, name_error
-from airflow_changefeed.sources.mssql.connection.retry import RetryPolicy, tell
+from airflow_changefeed.sources.mssql.connection.retry import RetryPolicy, log_retry
 from airflow_changefeed.sources.mssql.connection.session import Session, abandon
 
 Answer = TypeVar("Answer")
@@ -134,7 +134,7 @@ class MssqlDatabase:
                     is_lost = isinstance(error, SourceUnavailableError) or is_driver_error(error)
                     if not is_lost or self.retry.attempts == 1:
                         raise
-                    tell(error, facts, "The pooled connection was stale; retrying at once on a new one")
+                    log_retry(error, facts, "The pooled connection was stale; retrying at once on a new one")
             return self._put(self._open(), question, facts)
 
         return self.retry.call(attempt, **facts)

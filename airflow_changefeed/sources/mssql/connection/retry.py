@@ -34,7 +34,7 @@ def may_pass(error: BaseException) -> bool:
     return not _WAITED_FOR & error.facts.keys()
 
 
-def tell(error: BaseException, facts: dict[str, Any], then: str) -> None:
+def log_retry(error: BaseException, facts: dict[str, Any], then: str) -> None:
     """Log a retry and its cause."""
     about = f"feed {facts['feed']!r}" if "feed" in facts else "SQL Server"
     log.warning("%s: %s: %s. %s", about, type(error).__name__, error, then)
@@ -77,7 +77,7 @@ class RetryPolicy:
             if error is not None and state.next_action is not None:
                 number = state.attempt_number + 1
                 pause = f"Attempt {number} of {self.attempts} in {state.next_action.sleep:.1f} s"
-                tell(error, facts, pause)
+                log_retry(error, facts, pause)
 
         retrying = Retrying(
             retry=retry_if_exception(may_pass),

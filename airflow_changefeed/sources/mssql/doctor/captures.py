@@ -17,7 +17,7 @@ from airflow_changefeed.sources.mssql.names import quote
 
 
 @dataclass(frozen=True)
-class CaptureLook:
+class CaptureCheck:
     """
     A check of captures.
 
@@ -60,7 +60,7 @@ class CaptureLook:
         options = self.session.records(asked.NESTED_TRIGGERS)
         yield from told.nested_trigger_faults(next((row["is_on"] for row in options), None))
         if not self.is_sql_server:
-            yield not_told("the order of triggers, and the guard of captured columns")
+            yield not_reported("the order of triggers, and the guard of captured columns")
         elif self.sees_all:
             triggers = self.session.records(asked.DATABASE_TRIGGERS)
             yield from told.schema_guard_faults(self.schema, captures, triggers)
@@ -95,7 +95,7 @@ def _quoted(table: Row) -> str:
     return f"{quote(table['table_schema'])}.{quote(table['table_name'])}"
 
 
-def not_told(what: str) -> Fault:
+def not_reported(what: str) -> Fault:
     """Return the fault for what this server does not report."""
     remedy = "Nothing if this is not SQL Server; otherwise ask a DBA"
     return not_checked(what, "this server does not report it", remedy)

@@ -22,7 +22,7 @@ from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.doctor import faults as told
 from airflow_changefeed.sources.mssql.doctor import queries as asked
 from airflow_changefeed.sources.mssql.doctor.capture_faults import count_faults
-from airflow_changefeed.sources.mssql.doctor.captures import CaptureLook, not_told
+from airflow_changefeed.sources.mssql.doctor.captures import CaptureCheck, not_reported
 from airflow_changefeed.sources.mssql.feed.catalog import load_feeds
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.mssql.install.objects import (
@@ -190,7 +190,7 @@ class _Inspection:
         unseen = [] if tells_locks else ["lock escalation and page locks of the tables"]
         if not sequences and self.sees_all:
             unseen.append("options of the sequences")
-        self.faults += [not_told(one) for one in unseen]
+        self.faults += [not_reported(one) for one in unseen]
 
     def _transactions(self, session: Session) -> None:
         seconds = int(self.limits.open_transaction.total_seconds())
@@ -198,7 +198,7 @@ class _Inspection:
 
     def _captures(self, session: Session, feeds: list[MssqlFeed]) -> None:
         """Find what is wrong with captures."""
-        look = CaptureLook(
+        look = CaptureCheck(
             session, self.schema, self.user, self.is_sql_server, sees_all=bool(self.server["sees_roles"])
         )
         self.faults += look.faults(feeds[0].feed_id if len(feeds) == 1 else None)

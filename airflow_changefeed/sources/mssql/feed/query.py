@@ -87,7 +87,7 @@ class RangeQuery:
         return "Restore the rows, or export with on_missing='keys_only'"
 
     def text_advice(self, exported: Exported, ulid: Ulid) -> str:
-        """What to do about a text of an event that is no Unicode."""
+        """What to do about an event's text that is not valid Unicode."""
         return "Correct the value, or keep such values as varbinary"
 
     @property

@@ -121,7 +121,7 @@ def install_where_missing(session: Session, database: MssqlDatabase) -> None:
 
 
 def _check_table(session: Session, database: MssqlDatabase, feed: str, quoted: str, kind: FeedKind) -> None:
-    """Raise for a table that is not there, or has no place for the ULIDs of serialized writers."""
+    """Raise for a missing table, or one without a ULID column for serialized writers."""
     ((object_id,),) = session.rows("declare @table nvarchar(600) = ?; select object_id(@table, N'U')", quoted)
     if object_id is None:
         raise FeedSetupError(

@@ -22,7 +22,7 @@ def has_object(session: Session, schema: str, name: str) -> bool:
 
 
 def installed_version(session: Session, schema: str) -> str | None:
-    """Return what ``version()`` of the database says; None where there is no such function."""
+    """Return the result of the database's ``version()``; None if the function does not exist."""
     if not has_object(session, schema, "version"):
         return None
     ((version,),) = session.rows(f"select {quote(schema)}.[version]()")

@@ -62,7 +62,7 @@ CAPTURE_INSTALL = (
     "transaction_number.table",
     "context.table",
 )
-#: How far in the future a time hint of ours may lie: the clock may be set back.
+#: How far in the future our time hints may be: the clock may be set back.
 _TOLERANCE_MS = 3_600_000
 
 
@@ -120,7 +120,7 @@ class SqliteCapture:
     def _enable_again(
         self, connection: sqlite3.Connection, capture: StoredCapture, *, snapshot: bool
     ) -> None:
-        """Record again; what happened meanwhile nobody can tell, so it is a gap."""
+        """Record again; changes made meanwhile are unknown, so they are a gap."""
         tables, now_ms = load_feed(connection, capture.name), self.database.now_ms()
         _check_columns(connection, capture)
         since_ms = capture.disabled_at_ms or capture.enabled_at_ms
@@ -129,7 +129,7 @@ class SqliteCapture:
         store_capture(connection, capture)
         tables, numbers = replace(tables, capture=capture), range(len(capture.tables))
         reason = f"changes were not recorded while the capture was disabled, since {since:%Y-%m-%d %H:%M:%S}Z"
-        # A capture that is disabled is sealed all the same, so that it is exported to its end.
+        # A disabled capture can still be sealed, so that it is exported to its end.
         add_gaps(connection, tables, [(number, DISABLED, reason) for number in numbers], now_ms, since_ms)
         if snapshot:
             record_rows(connection, tables, numbers, now_ms, with_reset=True)
@@ -152,7 +152,7 @@ class SqliteCapture:
     ) -> CaptureInfo:
         """See the protocol."""
         with self._written(name, resource_version) as (connection, tables):
-            # First: what was altered would be made good, and nobody would hear of it.
+            # First: recreating altered triggers would hide the gap.
             find_gaps(connection, tables, self.database.now_ms())
             before = renamed_capture(connection, load_capture(connection, name))
             plan = plan_capture(connection, before.spec, before, without)
@@ -169,7 +169,7 @@ class SqliteCapture:
             if capture.is_enabled:
                 capture = _with_triggers(connection, capture, None)
             store_capture(connection, capture)
-            # Also where nothing changed: what was seen before may mean something else now (Hasura's reload).
+            # Even if nothing changed: what was read before may mean something else now (Hasura's reload).
             bump_version(connection, name)
             return self._info(connection, name)
 
@@ -216,7 +216,7 @@ class SqliteCapture:
     def _resolve(
         self, connection: sqlite3.Connection, tables: FeedTables, seen: list[CaptureGap], *, resync: bool
     ) -> None:
-        """Bring the triggers back, count anew, and record the rows if that is wanted."""
+        """Recreate the triggers, count again, and record the rows if requested."""
         capture = tables.capture
         if capture is None or not capture.is_enabled:
             if capture is not None and resync:
@@ -287,7 +287,7 @@ class SqliteCapture:
             return repairs(connection, name)
 
     def drop_recorded(self, connection: sqlite3.Connection, tables: FeedTables) -> None:
-        """Drop what a capture has beside its feed, with the events."""
+        """Drop a capture's objects besides its feed, with the events."""
         if tables.capture is None:
             return
         name = tables.capture.name
@@ -298,14 +298,14 @@ class SqliteCapture:
             connection.execute(f'delete from "changefeed.{table}" where capture = ?', (name,))
 
     def find_gaps(self, connection: sqlite3.Connection, tables: FeedTables) -> list[CaptureGap]:
-        """Look for gaps under the write lock of a seal."""
+        """Check for gaps under the write lock of a seal."""
         return find_gaps(connection, tables, self.database.now_ms())
 
     @contextmanager
     def _written(
         self, name: str, resource_version: int | None = None
     ) -> Iterator[tuple[sqlite3.Connection, FeedTables]]:
-        """Open a write transaction for a capture that is there, and is as its changer saw it."""
+        """Open a write transaction for an existing capture at the expected version."""
         with self.database.connect() as connection:
             note_changes(self.database, connection, name)
             with self.database.write(connection):
@@ -361,10 +361,10 @@ def _make_events(connection: sqlite3.Connection, capture: StoredCapture) -> None
 
 def _image_columns(fields: Sequence[Column]) -> list[str]:
     """
-    Return the definitions of the columns that hold the new and the old value of fields.
+    Return the definitions of the columns for the new and old values of fields.
 
-    One that is declared ``any`` gets no type: a strict table keeps its values as they are, others do not.
-    Nor does one that is a text to us alone, such as a date: a repaired '2024' would become a number again.
+    One declared ``any`` gets no type: only a strict table would keep its values unchanged. Nor does one that
+    we treat as text, such as a date: a repaired '2024' would become a number again.
     """
 
     def type_of(one: Column) -> str:
@@ -382,9 +382,9 @@ def _with_triggers(
     connection: sqlite3.Connection, capture: StoredCapture, whole: Sequence[bool] | None
 ) -> StoredCapture:
     """
-    Make all triggers of a capture.
+    Create all triggers of a capture.
 
-    :param whole: of each table whether its events tell all rows; None leaves that.
+    :param whole: for each table whether its events cover all rows; None leaves that unchanged.
     """
     tables = []
     for number, table in enumerate(capture.tables):
@@ -402,7 +402,7 @@ def _with_triggers(
 
 
 def _whole(connection: sqlite3.Connection, capture: StoredCapture, *, snapshot: bool) -> list[bool]:
-    """Return of each table whether its events tell all of its rows."""
+    """Return for each table whether its events cover all rows."""
     return [
         len(table.columns) == len(Operation)
         and (snapshot or not connection.execute(f"select 1 from {quote(table.name)} limit 1").fetchone())
@@ -411,7 +411,7 @@ def _whole(connection: sqlite3.Connection, capture: StoredCapture, *, snapshot: 
 
 
 def _check_columns(connection: sqlite3.Connection, capture: StoredCapture) -> None:
-    """Raise where a table, or a column that is captured of it, is gone, or where a key can be null by now."""
+    """Raise if a table or a captured column is missing, or a key can now be null."""
     problems = []
     for table in capture.tables:
         names = {

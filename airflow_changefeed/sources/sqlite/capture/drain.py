@@ -3,8 +3,8 @@
 Ordering the events of a capture, in SQLite.
 
 As in :mod:`~airflow_changefeed.sources.sqlite.feed.control`, and in addition: the events of a transaction are
-ordered in one transaction, at one time, the highest that any of them would like to have, so that no window
-and no reader sees a part of it.
+ordered in one transaction and get one time, the highest of their hints, so that no window or reader sees part
+of it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def move_captured(
     """
     Move events of all shards from outbox to feed, in order, under the write lock; holds no rows in memory.
 
-    :param load_high_water: gives the clock of a shard.
-    :param limit: events, at least where there are more; a transaction is not cut, however long it is.
-    :return: how many, by shard as SQLite holds it.
+    :param load_high_water: returns the high-water time of a shard.
+    :param limit: minimum events, if there are as many; a transaction is never split, however long.
+    :return: number of events, by shard as stored in SQLite.
     """
     upto = _bound(connection, tables, limit)
     ordering = _Ordering(connection, tables, load_high_water)
@@ -64,7 +64,7 @@ def _bound(connection: sqlite3.Connection, tables: FeedTables, limit: int) -> in
 
 
 class _Ordering:
-    """Gives events their place; goes through them and the transactions side by side."""
+    """Orders events, merging them with the transactions."""
 
     def __init__(
         self, connection: sqlite3.Connection, tables: FeedTables, load_high_water: Callable[[Any], HighWater]
@@ -124,10 +124,10 @@ def purge_captured(
     connection: sqlite3.Connection, tables: FeedTables, value: Any, upto: bytes, batch: int
 ) -> None:
     """
-    Remove the events of the rows that the next purge of the feed takes, in its transaction.
+    Delete the events of the feed rows that the purge deletes next, in its transaction.
 
     :param upto: ULID, inclusive.
-    :param batch: rows of the feed that it takes, the first ones.
+    :param batch: number of the first feed rows that it deletes.
     """
     connection.execute(
         f"delete from {tables.table} where changefeed_event in (select changefeed_event from {tables.feed} "

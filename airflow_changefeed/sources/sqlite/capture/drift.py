@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What differs between captured tables and what is captured of them, in SQLite."""
+"""Differences between tables and their captured columns, in SQLite."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from airflow_changefeed.sources.sqlite.feed.names import columns_of
 
 
 def drift_of(connection: sqlite3.Connection, capture: StoredCapture) -> tuple[str, ...]:
-    """Say in words what a capture's tables have become since it was enabled or refreshed."""
+    """Describe how a capture's tables have changed since it was enabled or refreshed."""
     types = {one.name: one.type for one in capture.fields}
-    told: list[str] = []
+    differences: list[str] = []
     for asked, table in zip(capture.spec.tables, capture.tables, strict=True):
         present = columns_of(connection, table.name)
         if not present:
-            told.append(f"table {table.name!r} is missing")
+            differences.append(f"table {table.name!r} is missing")
             continue
         renamed = _renamed(connection, table)
-        told += _gone(table, [column for column, _ in present], renamed)
-        told += _added(asked, table, [column for column, _ in present], set(renamed.values()))
-        told += _retyped(table, [column for column, _ in present], types)
+        differences += _gone(table, [column for column, _ in present], renamed)
+        differences += _added(asked, table, [column for column, _ in present], set(renamed.values()))
+        differences += _retyped(table, [column for column, _ in present], types)
         keys = tuple(column.name for column, place in sorted(present, key=lambda one: one[1]) if place)
         if keys != tuple(renamed.get(name, name) for name in table.key_columns):
-            told.append(
+            differences.append(
                 f"the primary key of {table.name!r} is now ({', '.join(keys)}), previously "
                 f"({', '.join(table.key_columns)})"
             )
-    return tuple(told)
+    return tuple(differences)
 
 
 def _renamed(connection: sqlite3.Connection, table: StoredTable) -> dict[str, str]:
-    """Return the new name of each column that was renamed, which SQLite follows in the triggers."""
+    """Return the new names of renamed columns, which SQLite also renames in the triggers."""
     renamed: dict[str, str] = {}
     for name, made in table.triggers.items():
         row = connection.execute("select sql from sqlite_master where name = ?", (name,)).fetchone()
@@ -47,9 +47,9 @@ def _renamed(connection: sqlite3.Connection, table: StoredTable) -> dict[str, st
 
 def renamed_capture(connection: sqlite3.Connection, capture: StoredCapture) -> StoredCapture:
     """
-    Return a capture with its columns as they are named now.
+    Return a capture with the current names of its columns.
 
-    Each keeps its field: events of before a column was renamed tell its values like those behind it.
+    Each keeps its field: events before and after a rename have the column's values in the same field.
     """
     asked, tables = [], []
     for one, table in zip(capture.spec.tables, capture.tables, strict=True):
@@ -72,7 +72,7 @@ def _now(columns: tuple[str, ...] | None, names: dict[str, str]) -> tuple[str, .
 
 
 def _renamed_fields(table: StoredTable, names: dict[str, str]) -> dict[str, str]:
-    """Return the fields by the present names; a column of before that had one of them gives way."""
+    """Return the fields by current names; a former column with the same name is dropped."""
     changed = {*names, *names.values()}
     kept = {name: field for name, field in table.fields.items() if name not in changed}
     return kept | {now: table.fields[name] for name, now in names.items() if name in table.fields}
@@ -97,7 +97,7 @@ def _gone(table: StoredTable, present: list[Column], renamed: dict[str, str]) ->
 def _added(
     asked: TableCapture, table: StoredTable, present: list[Column], renamed: set[str]
 ) -> Iterable[str]:
-    """Yield the columns that are not captured by an operation which takes all there are."""
+    """Yield the columns not captured by an operation that captures all columns."""
     for column in present:
         missing = [
             operation.value

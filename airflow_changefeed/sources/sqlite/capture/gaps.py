@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Changes that passed a capture unseen, in SQLite: how they are found, kept and told.
+Gaps of a capture, in SQLite: finding, storing and reporting changes that it missed.
 
-Found are: triggers of ours that are gone or altered, tables that are renamed or gone, newer triggers that
-fire before ours and write captured tables or end with ``raise(ignore)``, and another number of rows than
-recorded, as ``insert or replace`` leaves it without the pragma ``recursive_triggers``: SQLite then deletes
-a row and fires no trigger.
+Found are: missing or altered triggers of the capture, renamed or missing tables, newer triggers that fire
+first and write captured tables or end with ``raise(ignore)``, and a row count that differs from the recorded
+one, as after ``insert or replace`` without the pragma ``recursive_triggers``: SQLite then deletes a row
+without firing a trigger.
 
-Not found is what leaves none of these traces between two looks: triggers that were dropped and made again
-with their text, where rows were only updated meanwhile, or as many deleted as inserted.
+Not found is what leaves no such trace between two checks: triggers dropped and recreated unchanged, if
+meanwhile rows were only updated, or as many deleted as inserted.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, St
 from airflow_changefeed.sources.sqlite.capture.triggers import renamed_columns, written_by_triggers
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, present, quote
 
-#: Table number, kind and reason of what was found.
+#: Table number, kind and reason of a finding.
 Found = tuple[int, str, str]
-#: A table takes its triggers with it, so these are of one kind.
+#: Dropping a table drops its triggers, so both are of one kind.
 OBJECTS, ROWS, DISABLED, ORDER = "objects", "rows", "disabled", "order"
-#: Ends a statement without an error; triggers that have not fired yet do not fire.
+#: Ends a statement without an error; remaining triggers do not fire.
 _IGNORES = re.compile(r"\braise\s*\(\s*ignore\b", re.IGNORECASE)
 _COLUMNS = "number, capture, table_name, reason, found_at_ms, after_ms, resolved_at_ms, resolved_by, note"
 
 
 def find_gaps(connection: sqlite3.Connection, tables: FeedTables, now_ms: int) -> list[CaptureGap]:
     """
-    Look whether changes passed a capture unseen, under the write lock, and keep what is found.
+    Check for changes that a capture missed, under the write lock, and store the findings.
 
-    Its cost grows with the events since the last look, and with the tables where SQLite counts their rows.
+    Its cost grows with the events since the last check, and with the size of the tables, whose rows SQLite
+    counts.
 
     :return: the gaps that are open.
     """
@@ -51,7 +52,7 @@ def find_gaps(connection: sqlite3.Connection, tables: FeedTables, now_ms: int) -
         found += _miscounted(connection, capture, {number for number, _, _ in found})
         # A file of an older version has no versions yet.
         if add_gaps(connection, tables, found, now_ms) and present(connection, ("feed_version",)):
-            # Whoever would resolve those that he saw before is refused.
+            # Resolving with an outdated version is refused.
             connection.execute(
                 'update "changefeed.feed_version" set resource_version = resource_version + 1 where feed = ?',
                 (capture.name,),
@@ -67,10 +68,10 @@ def add_gaps(
     since_ms: int | None = None,
 ) -> bool:
     """
-    Keep what was found, unless a gap of the kind is open of the table.
+    Store a finding, unless the table has an open gap of that kind.
 
-    :param since_ms: when it began, where windows may have been sealed since; None where none was.
-    :return: whether there is a gap more.
+    :param since_ms: when it began, if windows may have been sealed since; else None.
+    :return: whether a gap was added.
     """
     capture = tables.capture
     if capture is None:
@@ -89,7 +90,7 @@ def add_gaps(
 
 
 def gaps(connection: sqlite3.Connection, capture: str, *, is_open: bool = False) -> list[CaptureGap]:
-    """Return a capture's gaps by number, all or those that are open."""
+    """Return a capture's gaps by number, all or only open ones."""
     rows = connection.execute(
         f'select {_COLUMNS} from "changefeed.gap" where capture = ? '
         "and (not ? or resolved_at_ms is null) order by number",
@@ -114,11 +115,11 @@ def _gap(number: int, capture: str, table: str, reason: str, *rest: Any) -> Capt
 
 
 def gap_error(capture: str, found: Sequence[CaptureGap]) -> CaptureGapError:
-    """Return the error that says what keeps a capture's feed from being sealed."""
-    told = "; ".join(f"gap {gap.number}, table {gap.table!r}: {gap.reason}" for gap in found)
+    """Return the error that says why a capture's feed cannot be sealed."""
+    reasons = "; ".join(f"gap {gap.number}, table {gap.table!r}: {gap.reason}" for gap in found)
     return CaptureGapError(
-        f"capture {capture!r}: changes may not have been recorded, so its feed is not sealed: {told}. Find "
-        "out what is missing, then resolve the gap, with --resync if the current rows should be recorded: "
+        f"capture {capture!r}: changes may not have been recorded, so its feed is not sealed: {reasons}. "
+        "Find out what is missing, then resolve the gap, with --resync if the current rows should be recorded: "
         f"airflow changefeed capture resolve {capture}",
         capture=capture,
         gaps=list(found),
@@ -126,7 +127,7 @@ def gap_error(capture: str, found: Sequence[CaptureGap]) -> CaptureGapError:
 
 
 def take_baseline(connection: sqlite3.Connection, capture: StoredCapture) -> None:
-    """Begin to count anew, with the rows that the tables have now."""
+    """Restart the count with the tables' current rows."""
     balances = [
         int(connection.execute(f"select count(*) from {quote(table.name)}").fetchone()[0])
         if _is_counted(table)
@@ -175,11 +176,11 @@ def altered(connection: sqlite3.Connection, capture: StoredCapture) -> list[Foun
 
 def _overtaken(connection: sqlite3.Connection, capture: StoredCapture, number: int) -> list[Found]:
     """
-    Return whether a trigger that was made after ours, so that it fires before them, hides what is captured.
+    Return whether a trigger created after ours, which fires before them, hides changes.
 
     SQLite fires the newest first. What such a trigger does to a row is recorded before the change that fired
-    it, so that the last event of the row does not hold what the row has. One that raises ``ignore`` leaves
-    the change as it is, and ours out.
+    it, so the row's last event does not match the row. One that raises ``ignore`` keeps the change but skips
+    ours.
     """
     table = capture.tables[number]
     later = [
@@ -223,7 +224,7 @@ def _altered_triggers(
 
 
 def _miscounted(connection: sqlite3.Connection, capture: StoredCapture, skipped: set[int]) -> list[Found]:
-    """Compare the tables' rows with what the events say, which are counted no more than once."""
+    """Compare the tables' row counts with the events; each event is counted only once."""
     last = _last_event(connection, capture)
     changes = {
         number: int(change or 0)

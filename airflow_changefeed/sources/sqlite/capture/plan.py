@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a capture records of its tables: columns, keys and fields, or all that keeps a table from it."""
+"""What a capture records of its tables: columns, keys and fields, or every problem that prevents it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def plan_capture(
     without: Sequence[str] = (),
 ) -> Plan:
     """
-    Say what a capture records of its tables as they are now.
+    Plan what a capture records of its tables as they are now.
 
     :param before: the capture as it is, whose events keep their fields; None for a new one.
     :param without: columns to leave out.
@@ -110,7 +110,7 @@ def _present(connection: sqlite3.Connection, table: str, problems: list[str]) ->
 
 def nullable_keys(connection: sqlite3.Connection, table: str) -> list[str]:
     """
-    Say which key columns may be null: SQLite takes any number of rows whose key is null.
+    Return the nullable key columns: SQLite allows any number of rows with a null key.
 
     An ``integer primary key``, which is the rowid, never is; it alone has no index.
     """
@@ -166,7 +166,7 @@ def _contested(
     present: dict[str, list[tuple[Column, int]]],
     known: dict[str, StoredTable],
 ) -> set[str]:
-    """Return the folded names of new columns about whose type two tables disagree."""
+    """Return the folded names of new columns whose type differs between two tables."""
     types: dict[str, set[str]] = {}
     for table, columns in present.items():
         before = known[table].fields if table in known else {}
@@ -244,10 +244,10 @@ def _check_shard(
 
 def _scratch_shard(scratch: sqlite3.Connection, shard: str, keys: list[Column], shard_key_type: str) -> bool:
     """
-    Return whether a shard can be seen to be of the wrong type; raise where it is no such expression.
+    Return whether a shard is visibly of the wrong type; raise if it is not a valid expression.
 
-    A generated column takes neither subqueries nor functions that give another value the next time, and knows
-    no columns but those of its table. A name in double quotes that is no column is a text to SQLite.
+    A generated column allows no subqueries or non-deterministic functions, and only columns of its table.
+    SQLite reads a name in double quotes that is not a column as a text.
     """
     columns = [f"{quote(key.name)} {declared(key)}" for key in keys]
     scratch.execute(
@@ -272,7 +272,7 @@ def declared(column: Column) -> str:
 
 
 def difference(spec: CaptureSpec, other: CaptureSpec) -> list[str]:
-    """Say in what a spec differs from another."""
+    """Describe how a spec differs from another."""
     differing: list[str] = []
     tables: dict[str, Any] = {table.table: table for table in other.tables}
     for name in CaptureSpec.__dataclass_fields__:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statement that reads a range of a capture's events in SQLite, and what becomes of its columns."""
+"""The statement that reads a range of a capture's events in SQLite, and the conversion of its columns."""
 
 from __future__ import annotations
 

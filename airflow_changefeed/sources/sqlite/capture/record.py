@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recording the rows that captured tables have now, as events of one transaction."""
+"""Recording the current rows of captured tables, as events of one transaction."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def record_rows(
     with_reset: bool,
 ) -> None:
     """
-    Record all rows of tables, in the present transaction.
+    Record all rows of tables, in the current transaction.
 
     :param numbers: of the tables in the capture.
-    :param with_reset: whether what was recorded of them before does not hold any more; each shard that has
-        events, or rows, is told.
+    :param with_reset: whether to discard earlier events first, with a reset in each shard that has events
+        or rows.
     """
     capture = tables.capture
     if capture is None:
@@ -67,7 +67,7 @@ def record_rows(
 
 
 def _shards(tables: FeedTables, table: str, shard: str) -> str:
-    """Return SQL that gives the shards which may hold events of a table, or get some of its rows."""
+    """Return SQL for the shards that may have events of a table, or get some of its rows."""
     if not shard.startswith("("):
         return f"select {shard} as id"
     return (

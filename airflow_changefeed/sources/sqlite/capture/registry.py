@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a SQLite file keeps of its captures: a row each, with the spec and the facts of each table."""
+"""The captures stored in a SQLite file: one row each, with the spec and the facts of each table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_changefeed.core.feed import Column
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import CaptureNotFoundError
 
-#: Table that holds the captures; where it is not, there never was one.
+#: Table of captures; missing if there never was one.
 REGISTRY = "changefeed.capture"
 _COLUMNS = "name, spec, fields, tables, balances, checked_upto, enabled_at_ms, disabled_at_ms"
 
@@ -62,8 +62,8 @@ class StoredCapture:
 
     :param spec: as it was asked for, with its full name.
     :param fields: the columns of an image, with their declared types.
-    :param balances: for each table the rows that it has by the events up to ``checked_upto``; None where
-        they cannot be told.
+    :param balances: for each table its number of rows according to the events up to ``checked_upto``;
+        None if unknown.
     :param gaps: table, last seal (0 for none) and discovery of each, in milliseconds; also those that are
         resolved.
     """
@@ -115,7 +115,7 @@ class StoredCapture:
 
 
 def load_captures(connection: sqlite3.Connection, name: str | None = None) -> list[StoredCapture]:
-    """Return one capture or all, by name; none where nobody ever enabled one."""
+    """Return one capture or all, by name; empty if none was ever enabled."""
     installed = connection.execute("select 1 from sqlite_master where name = ?", (REGISTRY,)).fetchone()
     if not installed:
         return []
@@ -194,7 +194,7 @@ def store_capture(connection: sqlite3.Connection, capture: StoredCapture) -> Non
 def store_balances(
     connection: sqlite3.Connection, name: str, balances: Sequence[int | None], checked_upto: int
 ) -> None:
-    """Write how many rows a capture's tables have by the events up to a number."""
+    """Store how many rows a capture's tables have according to the events up to a number."""
     connection.execute(
         f'update "{REGISTRY}" set balances = ?, checked_upto = ? where name = ?',
         (json.dumps(balances), checked_upto, name),

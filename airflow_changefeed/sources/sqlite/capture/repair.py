@@ -2,8 +2,8 @@
 """
 Recorded values of another class than their column is exported as, and their repair.
 
-No reader of a capture's events passes over such a value: the whole range is refused. So nobody has seen the
-event, and what is put in the value's place changes nothing that was exported (ADR 0007).
+Readers of a capture's events never skip such a value: the whole range is refused. So nobody has seen the
+event, and replacing the value changes nothing that was exported (ADR 0007).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def find_unexportable(
     connection: sqlite3.Connection, tables: FeedTables, event: int | None = None, column: str | None = None
 ) -> list[UnexportableValue]:
     """
-    Return the recorded values that no export can carry, in the order of their events.
+    Return the recorded values that no export can represent, in the order of their events.
 
     Reads the whole table of events, unless an event is named.
     """
@@ -78,7 +78,7 @@ def find_unexportable(
 def first_unexportable(
     connection: sqlite3.Connection, tables: FeedTables, shard: Shard, range_: UlidRange
 ) -> UnexportableValue | None:
-    """Return the first value of a range that no export can carry."""
+    """Return the first value of a range that no export can represent."""
     capture = _capture(connection, tables)
     row = connection.execute(
         f"select e.changefeed_event from {tables.feed} as f "
@@ -169,7 +169,7 @@ def repair(
     note: str,
 ) -> list[CaptureRepair]:
     """
-    Put others in the place of values, in the present transaction, and remember it.
+    Replace values, in the current transaction, and record the repairs.
 
     :raises InvalidArgumentError: some cannot be replaced so; names all of them; the transaction has to be
         rolled back.

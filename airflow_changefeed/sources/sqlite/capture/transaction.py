@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Transactions of writers to captured tables, in SQLite, which does not number its own.
+Transactions of writers to captured tables, in SQLite, which does not number transactions.
 
-There is one writer at a time and events are numbered as they are recorded, so a transaction's events are all
-those between the last number before it and the last one before it commits. That is written down once, at the
-end: what a transaction did not tell can be taken for no other's.
+There is a single writer and events are numbered when recorded, so a transaction's events are all those
+between the last number before it and the last one at its commit. This is stored once, at the end, so events
+of a transaction without it are never attributed to another.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def number_events(
     connection: sqlite3.Connection, before: Mapping[str, int], variables: Mapping[str, str]
 ) -> int | None:
     """
-    Write down which events the present transaction recorded, before it commits.
+    Store which events the current transaction recorded, before it commits.
 
     :param before: what :func:`event_numbers` gave when it began.
     :param variables: the session's.

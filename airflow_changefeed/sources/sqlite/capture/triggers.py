@@ -2,9 +2,8 @@
 """
 The triggers that record the changes of a table, for each row, in the transaction of its writer.
 
-A writer's ``or ignore`` or ``or replace`` takes the place of what a trigger's own statements say of
-conflicts, so nothing that is written here has a constraint which could fail without a word: what must not be
-is raised.
+A writer's ``or ignore`` or ``or replace`` overrides the conflict handling of a trigger's own statements, so
+nothing written here has a constraint that could fail silently: invalid values are raised explicitly.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def trigger_name(capture: str, number: int, kind: str) -> str:
 
 def make_triggers(connection: sqlite3.Connection, capture: StoredCapture, number: int) -> dict[str, str]:
     """
-    Make the triggers of a table, as its last, so that they are the first to fire; those there are go.
+    Create the triggers of a table as its newest, so that they fire first; drops existing ones.
 
     :return: their texts as the database keeps them, by name.
     """
@@ -114,7 +113,7 @@ def written_by_triggers(connection: sqlite3.Connection, table: str) -> set[str]:
 
 
 def _compile(connection: sqlite3.Connection, table: str) -> None:
-    """Compile what fires the triggers: SQLite looks at what a trigger says only then."""
+    """Compile statements that fire the triggers: SQLite checks a trigger's body only then."""
     name = quote(table)
     column = connection.execute(
         "select name from pragma_table_xinfo(?) where hidden = 0 order by cid limit 1", (table,)

@@ -27,7 +27,7 @@ _TABLES = (
     "invocation.table",
     "invocation.index",
 )
-#: Column of the cursor rows that a file gets with its first consumer of events.
+#: Column of the cursor rows, added with a file's first consumer.
 LEASE_SINCE = "lease_since_ms integer"
 _SETTINGS = "consumer, feed, settings, begin_ulid, created_at_ms, created_by, resource_version"
 
@@ -150,7 +150,7 @@ def _same(info: ConsumerInfo, spec: ConsumerSpec) -> ConsumerInfo:
 
 
 def consumer_infos(connection: sqlite3.Connection, feed: str | None) -> list[ConsumerInfo]:
-    """Return the consumers of events of a feed or of all; none where nobody ever made one."""
+    """Return the consumers of a feed or of all feeds; empty if none was ever created."""
     if not present(connection, ("consumer_settings",)):
         return []
     rows = connection.execute(
@@ -172,7 +172,7 @@ def consumer_infos(connection: sqlite3.Connection, feed: str | None) -> list[Con
 
 def load_consumer(connection: sqlite3.Connection, consumer: str, feed: str) -> ConsumerInfo:
     """
-    Return a consumer of events.
+    Return a consumer.
 
     :raises FeedNotFoundError: no such feed; terminal.
     :raises ConsumerNotFoundError: the consumer does not exist; terminal.

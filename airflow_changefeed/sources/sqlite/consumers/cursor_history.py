@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was changed of cursors, in SQLite."""
+"""The history of cursors, in SQLite."""
 
 from __future__ import annotations
 

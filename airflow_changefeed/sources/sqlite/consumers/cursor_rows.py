@@ -136,7 +136,7 @@ def check_version(row: CursorRow, expected: int) -> None:
 
 
 def check_lease(row: CursorRow, token: int, now: datetime) -> None:
-    """Raise LeaseLostError where a row is not the mover's any more."""
+    """Raise LeaseLostError if the mover no longer holds the row's lease."""
     if row.fencing_token != token or row.lease_expires is None or row.lease_expires <= now:
         raise LeaseLostError(
             f"lease {token} on consumer {row.consumer!r}, feed {row.feed!r}, shard {shard_text(row.shard)} "

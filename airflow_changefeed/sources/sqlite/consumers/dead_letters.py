@@ -167,9 +167,9 @@ def resolve(
 
 def open_dead_letter(connection: sqlite3.Connection, number: int) -> DeadLetter:
     """
-    Return a letter that is open.
+    Return an open dead letter.
 
-    :raises DeadLetterError: there is none, or it was resolved.
+    :raises DeadLetterError: it does not exist, or was resolved.
     """
     dead_letter = _load(connection, number)
     if not dead_letter.state.is_open:
@@ -183,7 +183,7 @@ def open_dead_letter(connection: sqlite3.Connection, number: int) -> DeadLetter:
 
 
 def ack_of(connection: sqlite3.Connection, key: tuple[str, str, Shard], cursor: Ulid) -> Ulid:
-    """Return up to where a consumer needs nothing any more: below its first open letter, or its cursor."""
+    """Return the ack of a consumer: below its first open dead letter, or its cursor."""
     consumer, feed, shard = key
     (first,) = connection.execute(
         'select min(ulid) from "changefeed.dead_letter" where feed = ? and consumer = ? and shard = ? '

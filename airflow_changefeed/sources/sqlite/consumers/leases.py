@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may consume what: leases of consumers of events, in SQLite."""
+"""Leases of consumers, in SQLite."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WHERE = "where feed = ? and consumer = ? and shard = ?"
 
 
 class SqliteLeases(SqliteConsumers):
-    """The part of the source that decides who may consume what."""
+    """The part of the source that grants leases."""
 
     def request_leases(
         self,
@@ -62,7 +62,7 @@ class SqliteLeases(SqliteConsumers):
         holder: str,
         seconds: float,
     ) -> bool:
-        """Whether the lock that all writers share is worth taking: who waits asks often."""
+        """Whether the write lock is worth taking: waiting consumers ask often."""
         begun = {row.shard for row in cursor_rows(connection, feed, consumer)}
         if not begun.issuperset(shards) or self._free(connection, consumer, feed, shards, holder):
             return True
@@ -140,7 +140,7 @@ class SqliteLeases(SqliteConsumers):
     def _note_waiter(
         self, connection: sqlite3.Connection, consumer: str, feed: str, holder: str, seconds: float
     ) -> None:
-        """Write down that somebody waits, or with 0 seconds no longer; forget whose time ran out."""
+        """Register a waiting consumer, or with 0 seconds unregister it; drop expired ones."""
         now_ms = self.database.now_ms()
         if seconds:
             connection.execute(

@@ -29,7 +29,7 @@ from airflow_changefeed.sources.sqlite.consumers.dead_letters import (
 from airflow_changefeed.sources.sqlite.feed.names import load_feed
 from airflow_changefeed.sources.sqlite.feed.reader import check_beyond
 
-#: Said by what must not be said in a consumer's work, and by nobody else.
+#: Marks our own transaction statements, which a consumer's work must not use.
 _BEGIN = "begin immediate -- changefeed"
 _COMMIT = "commit -- changefeed"
 _ROLLBACK = "rollback -- changefeed"
@@ -83,7 +83,8 @@ class SqliteConsumerSession:
         return sqlite3.SQLITE_DENY
 
     def _say(self, sql: str) -> None:
-        # What was prepared once is not asked about again; the comments tell ours from the work's.
+        # SQLite authorizes a statement only when it prepares it; the comments distinguish ours from the
+        # work's.
         self._is_ours = True
         try:
             self.connection.execute(sql)

@@ -128,7 +128,7 @@ def _not_installed(path: str) -> Fault:
 
 
 def _definitions(connection: sqlite3.Connection) -> dict[str, str]:
-    """Return the definitions of our objects, by name, without the column that consumers of events add."""
+    """Return the definitions of our objects, by name, without the column that consumers add."""
     rows = connection.execute(f"select name, sql from sqlite_master where {_OURS}")
     return {name: sql.replace(f", {LEASE_SINCE}", "") for name, sql in rows}
 

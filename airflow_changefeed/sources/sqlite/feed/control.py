@@ -80,7 +80,7 @@ class SqliteControl:
     def _drain_captured(self, connection: sqlite3.Connection, tables: FeedTables) -> dict[Shard, int]:
         """Order the events of a capture, all shards side by side."""
         drained: Counter[Any] = Counter()
-        # Not which shards wait: they have no index, so that would be a look at all that waits for each page.
+        # Not which shards wait: there is no index, so that would scan all waiting rows for each page.
         while connection.execute(f"select exists (select 1 from {tables.outbox})").fetchone()[0]:
             with self.database.write(connection):
                 moved = self._move_captured(connection, load_feed(connection, tables.info.name), DRAIN_ROWS)
@@ -187,7 +187,7 @@ class SqliteControl:
         raise AttributeError("find_gaps is implemented by the capture mixin")
 
     def raise_high_water(self, connection: sqlite3.Connection, tables: FeedTables, until_ms: int) -> None:
-        """Raise the clock of each shard, and the floor of those to come, under the write lock."""
+        """Raise the high-water time of each shard, and the floor of future shards, under the write lock."""
         connection.execute(f"update {tables.state} set time_ms = max(time_ms, ?)", (until_ms,))
         connection.execute(
             'update "changefeed.registry" set floor_ms = max(floor_ms, ?) where feed = ?',

@@ -95,7 +95,7 @@ def _after_those_of(connection: sqlite3.Connection, tables: FeedTables, value: A
 def _problems(
     connection: sqlite3.Connection, tables: FeedTables, shard: Shard, timed: list[tuple[int, tuple[Any, ...]]]
 ) -> list[str]:
-    """Say all that is wrong with history, before anything is written."""
+    """Return every problem of the history, before anything is written."""
     if tables.is_serialized:
         return [
             "its writers keep the ULID in their own table; insert the rows there, with ULIDs of their time"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Looks at feeds in SQLite: one connection, and one select for each feed, also for whether there is such a feed.
+Polls of feeds in SQLite: one connection, and one select per feed, including whether it exists.
 
-A select names its tables, and those of serialized writers have columns of their user's choice. So a feed is
-taken for one with an outbox until it turns out to be another; what it is then, later looks of this process
-know, and each of them sees whether it still is so.
+A select names its tables, and serialized writers have user-defined columns. So a feed is assumed to have an
+outbox until proven otherwise; later polls of this process reuse the result, and each checks that it still
+holds.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from airflow_changefeed.sources.polls import FeedPoll
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed
 
-#: Feeds that are not what a first look takes them for, by file and name, with their tables' definitions.
+#: Feeds that do not match the first assumption, by file and name, with their tables' definitions.
 _LEARNED: dict[tuple[str, str], tuple[FeedTables, str]] = {}
 
-#: A row of a look: the event table's definition, then shard, head, whether rows wait, consumer and cursor.
+#: A row of a poll: the event table's definition, then shard, head, whether rows wait, consumer and cursor.
 Row = tuple[str | None, Any, bytes | None, int, str | None, bytes | None]
 
 
 def poll(database: SqliteDatabase, wanted: Mapping[str, Sequence[str]]) -> dict[str, FeedPoll | Exception]:
     """
-    Look at feeds, each for its consumers.
+    Poll feeds, each for its consumers.
 
     :return: for each feed what was found; or FeedNotFoundError, FeedSetupError where its event table was
         dropped or renamed, or another error.
@@ -73,7 +73,7 @@ def _look(
         else:
             _LEARNED.pop((database.path, feed), None)
     elif tables.capture is None and "changefeed_event" in rows[0][0]:
-        # Of its outbox all shards are found at once, from the next look on.
+        # From the next poll on, all shards of its outbox are found at once.
         _LEARNED[database.path, feed] = (load_feed(connection, feed), rows[0][0])
     return tables, rows
 

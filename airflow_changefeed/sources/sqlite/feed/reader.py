@@ -106,7 +106,7 @@ class SqliteReader:
             # The feed first: most reads find something there and take no lock.
             while not (events := self._page(connection, tables, shard, after, page_size)):
                 if not self.drain_some(connection, tables, shard, page_size):
-                    # Once more, as another reader may have emptied the outbox since the look at the feed.
+                    # Again, because another reader may have emptied the outbox since the feed was read.
                     events = self._page(connection, tables, shard, after, page_size)
                     break
             return Page(shard, tuple(events))
@@ -288,7 +288,7 @@ def _count(
 
 
 def _known_shards(connection: sqlite3.Connection, tables: FeedTables) -> list[tuple[Any, int, bytes, int]]:
-    """Return shard, clock, ``purged_upto`` and whether rows wait, of each shard that was ever written."""
+    """Return shard, high-water time, ``purged_upto`` and whether rows wait, for each shard ever written."""
     return connection.execute(
         f"with waiting(id) as ({tables.waiting_shards}) "
         "select shard_id, max(time_ms, ?1), purged_upto, shard_id in (select id from waiting) "
@@ -323,7 +323,7 @@ def _status(
 
 def shard_bounds(connection: sqlite3.Connection, tables: FeedTables, shard: Shard) -> tuple[Ulid, Ulid]:
     """
-    Return ``purged_upto`` and the highest place a cursor may have.
+    Return ``purged_upto`` and the highest position a cursor may have.
 
     No ULID at or below it will be given any more.
     """
@@ -336,7 +336,7 @@ def shard_bounds(connection: sqlite3.Connection, tables: FeedTables, shard: Shar
 
 
 def check_purged(connection: sqlite3.Connection, tables: FeedTables, shard: Shard, after: Ulid) -> None:
-    """Raise PurgedError when events after a place were purged (ADR 0001, R12)."""
+    """Raise PurgedError if events after a position were purged (ADR 0001, R12)."""
     purged, _ = shard_bounds(connection, tables, shard)
     if after < purged:
         name = tables.info.name

@@ -68,7 +68,7 @@ class UlidBlock:
 
     def _check_held(self) -> None:
         # A rollback, also one to a savepoint before the lock, gives the block back (ADR 0001, R13);
-        # and a seal that came in between, when the transaction is another one, has raised the clock above it.
+        # and a seal in between, if the transaction is another one, has raised the high-water time above it.
         last = (int(self.first) + RESERVED - 1).to_bytes(16, "big")
         held = (
             self.connection.in_transaction

@@ -95,7 +95,7 @@ class SqliteSetup:
     def version(self) -> str:
         """See :class:`~airflow_changefeed.sources.base.FeedControl`; the file holds no code of ours."""
         with self.database.connect() as connection:
-            # Else a file that is no database would pass.
+            # Otherwise a file that is not a database would pass.
             connection.execute("select count(*) from sqlite_master")
         return __version__
 
@@ -132,7 +132,7 @@ class SqliteSetup:
 
 
 def install(connection: sqlite3.Connection, names: tuple[str, ...]) -> None:
-    """Make the tables that a file has once, where they are not there yet."""
+    """Create a file's common tables if missing."""
     for name in names:
         connection.execute(load_sql(f"sqlite/install/{name}.sql"))
 
@@ -221,7 +221,7 @@ def _file(connection: sqlite3.Connection) -> str:
 
 
 def create(connection: sqlite3.Connection, tables: FeedTables, keys: list[Column]) -> None:
-    """Make the objects of a feed that are not there yet."""
+    """Create the missing objects of a feed."""
     shard_key_type = tables.info.shard_key_type
     is_number = shard_key_type != "uniqueidentifier"
     tokens = {

@@ -25,7 +25,7 @@ _DROPPED = ""
 
 def check_beneath(database: SqliteDatabase, connection: sqlite3.Connection, feed: str | None = None) -> None:
     """
-    Note for a reader what changed beneath feeds; it waits for nobody, and passes over what it cannot write.
+    Detect table changes for a reader; never waits, and skips what it cannot write.
 
     The version that it then reads is an old one, so that a write which names it is refused.
 
@@ -44,8 +44,7 @@ def check_beneath(database: SqliteDatabase, connection: sqlite3.Connection, feed
 
 def note_changes(database: SqliteDatabase, connection: sqlite3.Connection, feed: str | None = None) -> None:
     """
-    Note for a writer what changed beneath feeds, in a transaction of its own: it stays where the write is
-    refused.
+    Detect table changes for a writer, in a separate transaction: they stay recorded if the write is refused.
 
     :param feed: None for all.
     """
@@ -58,7 +57,7 @@ def note_changes(database: SqliteDatabase, connection: sqlite3.Connection, feed:
 
 
 def begin_version(connection: sqlite3.Connection, tables: FeedTables) -> None:
-    """Give a feed that was just made its first version: above those of earlier ones of its name."""
+    """Give a new feed its first version: above those of earlier feeds with its name."""
     _store(connection, tables.info.name, _fingerprint(connection, tables))
 
 
@@ -68,7 +67,7 @@ def end_version(connection: sqlite3.Connection, feed: str) -> None:
 
 
 def bump_version(connection: sqlite3.Connection, feed: str) -> None:
-    """Give a feed the next version; what changed beneath it was noted before."""
+    """Increment a feed's version; table changes were detected before."""
     connection.execute(
         'update "changefeed.feed_version" set resource_version = resource_version + 1 where feed = ?', (feed,)
     )
@@ -97,7 +96,7 @@ def check_feed(connection: sqlite3.Connection, tables: FeedTables, expected: int
 
 
 def check_absent(what: str, expected: int | None) -> None:
-    """Raise StaleVersionError where a write names the version of what is not there."""
+    """Raise StaleVersionError if a write names a version of what does not exist."""
     check_version(what, expected, 0, NOTHING)
 
 
