@@ -42,7 +42,7 @@ class KeyChange(str, Enum):
     What is recorded of an update that gives a row another key.
 
     ``NEW_ONLY``: where the new key was not among the changed rows, the new row alone; its old key is lost
-    (Hasura's rule). ``DELETE_INSERT``: the old key as deleted, the new one as inserted, so that whoever folds
+    (Hasura's rule). ``DELETE_INSERT``: the old key as deleted, the new one as inserted, so that a fold
     changes into a table loses nothing. A key that was among the changed rows is updated in both.
     """
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A consumer of events: its settings, its leases, what it consumes, what it could not, and where it stands.
+A consumer: its settings, leases, attempts, dead letters and position.
 
 One active consumer of a queue with fail-over, consumption that is atomic with the work, and retries until
 success are those of Comdb2's Lua consumers; the log of invocations is that of Hasura's event triggers.
@@ -26,7 +26,7 @@ from airflow_changefeed.exceptions import InvalidArgumentError, InvalidUlidError
 MAX_ATTEMPTS = 1_000_000
 #: Characters of a reason or note that are kept; the rest is cut.
 MAX_REASON = 2_000
-#: Events or rows that an overview counts, at most; who has more is told to have so many "or more".
+#: Maximum number of events or rows that an overview counts; more are shown as "or more".
 COUNTED = 10_000
 _MAX_KEEP = timedelta(days=36_500)
 
@@ -47,7 +47,7 @@ class OnPoison(str, Enum):
     What is done with an event that failed too often.
 
     ``STOP``: the consumer ends with an error, and begins with this event again. ``PARK``: the event becomes a
-    dead letter, and the consumer goes on behind it.
+    dead letter, and the consumer continues after it.
     """
 
     STOP = "stop"
@@ -290,7 +290,7 @@ class Consumption:
     :param fencing_token: the consumer's grant; refused unless it is the newest, run out or not.
     :param seconds: for which the lease is prolonged, from now.
     :param attempt: for the log; None writes nothing there.
-    :param parked: an event that is left behind as a dead letter.
+    :param parked: an event that is parked as a dead letter.
     :param letter: number of a dead letter that was consumed with this step.
     """
 

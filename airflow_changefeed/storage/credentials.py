@@ -23,7 +23,7 @@ _STS_KEYS = {
 
 
 def made(storage_options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return storage options with the credentials that they tell how to make."""
+    """Return storage options with the credentials that they describe."""
     return {
         # Made once in each process: fsspec shares a file system among those who give it the same objects.
         name: _made(json.dumps(value, sort_keys=True), os.getpid())

@@ -13,7 +13,7 @@ from urllib.parse import quote, quote_plus
 from airflow_changefeed.exceptions import ChangefeedError, OutputNotWritableError, TransientError
 
 _LEAST_SECRET = 4
-# A colon before the host's port, or before anything that is no port; an IPv6 host is in brackets.
+# A colon before something other than a port; an IPv6 host is in brackets.
 _USERINFO = re.compile(r"://[^/@:\[]*:(?:[^/]*@|(?!\d*(?:[/:]|$)))")
 _LOGIN = re.compile(r"://[^/\s@]*@")
 _QUERY = re.compile(r"(://[^\s?'\"]+)\?[^\s'\"]+")

@@ -153,7 +153,7 @@ def _check_spelling(path: str) -> None:
 
 
 def _known(path: str) -> str:
-    """Return a path by a scheme that fsspec knows: Hadoop's older one of Azure's blobs is none."""
+    """Return a path with a scheme that fsspec knows: Hadoop's older scheme for Azure blobs is replaced."""
     scheme, separator, rest = path.partition("://")
     return f"{_HADOOPS.get(scheme, scheme)}{separator}{rest}"
 

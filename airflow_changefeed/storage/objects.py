@@ -45,7 +45,7 @@ class Objects(Protocol):
     has_uploads: bool
 
     def names(self, folder: str) -> list[str]:
-        """Return the names directly below a folder; none when there is no such folder."""
+        """Return the names directly below a folder; empty if it does not exist."""
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the bytes of all files below a folder, by path relative to it."""
