@@ -119,8 +119,8 @@ def gap_error(capture: str, found: Sequence[CaptureGap]) -> CaptureGapError:
     reasons = "; ".join(f"gap {gap.number}, table {gap.table!r}: {gap.reason}" for gap in found)
     return CaptureGapError(
         f"capture {capture!r}: changes may not have been recorded, so its feed is not sealed: {reasons}. "
-        "Find out what is missing, then resolve the gap, with --resync if the current rows should be recorded: "
-        f"airflow changefeed capture resolve {capture}",
+        "Find out what is missing, then resolve the gap, with --resync if the current rows should be "
+        f"recorded: airflow changefeed capture resolve {capture}",
         capture=capture,
         gaps=list(found),
     )
