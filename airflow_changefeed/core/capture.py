@@ -43,7 +43,7 @@ class KeyChange(str, Enum):
 
     ``NEW_ONLY``: where the new key was not among the changed rows, the new row alone; its old key is lost
     (Hasura's rule). ``DELETE_INSERT``: the old key as deleted, the new one as inserted, so that a fold
-    changes into a table loses nothing. A key that was among the changed rows is updated in both.
+    of the changes loses nothing. A key that was among the changed rows is updated in both.
     """
 
     NEW_ONLY = "new_only"
