@@ -12,8 +12,14 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
 
 from airflow_changefeed.exceptions import ChangefeedError, TransientError
+from airflow_changefeed.storage.azure import AzureObjects
 from airflow_changefeed.storage.errors import answering
-from airflow_changefeed.storage.objects import COPY_SECONDS, OpenUpload, Receipt, open_objects
+from airflow_changefeed.storage.objects import COPY_SECONDS, Objects, OpenUpload, Receipt
+from airflow_changefeed.storage.other import OtherObjects
+from airflow_changefeed.storage.s3 import S3Objects
+
+#: Protocols of stores without folders, of those that are not S3 or Azure.
+_FLAT = {"gs", "gcs"}
 
 
 class _Sink:
@@ -74,7 +80,7 @@ class RemoteFiles:
     ) -> None:
         self.system = system
         self.root = root.rstrip("/")
-        self.objects = open_objects(system)
+        self.objects = _open_objects(system)
         self.has_uploads = self.objects.has_uploads
         self._secrets = secrets
         self._url = url
@@ -252,3 +258,13 @@ class RemoteFiles:
 
     def check_writable(self) -> None:
         """Do nothing: an object store only shows it when it is written to, by claiming the output."""
+
+
+def _open_objects(system: Any) -> Objects:
+    """Return what speaks to the store of an fsspec file system."""
+    protocols = {system.protocol} if isinstance(system.protocol, str) else set(system.protocol)
+    if "s3" in protocols and hasattr(system, "call_s3"):
+        return S3Objects(system)
+    if "abfs" in protocols and hasattr(system, "service_client"):
+        return AzureObjects(system)
+    return OtherObjects(system, has_folders=not protocols & _FLAT)

@@ -14,7 +14,7 @@ from airflow_changefeed.exceptions import TransientError
 from airflow_changefeed.export.result import take_result
 from airflow_changefeed.export.run import run_here
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.storage import objects, remote
+from airflow_changefeed.storage import azure, remote
 from airflow_changefeed.storage.remote import RemoteFiles
 from airflow_changefeed.verify.verify import verify
 from tests.integration.stores.proxy import Answer, Request
@@ -147,7 +147,7 @@ def test_a_source_outlives_a_copy_that_is_not_done(
     """Azure only begins a copy: while it is under way, and where it fails, the source is what there is."""
     files = azure_server.files()
     export(files, flights)
-    monkeypatch.setattr(objects, "COPY_SECONDS", 0.3)
+    monkeypatch.setattr(azure, "COPY_SECONDS", 0.3)
     with azure_server.proxy.answering(change=_copies(status)), pytest.raises(TransientError, match="copy"):
         export(files, flights)
     assert len(plain_rows(files, FEED)) == manifest_rows(ExportStore("x", FEED, files=files)) == ROWS

@@ -7,7 +7,8 @@ import json
 from datetime import datetime, timezone
 from typing import Any
 
-from airflow_changefeed.storage.objects import PART_BYTES, S3Objects
+from airflow_changefeed.storage.objects import PART_BYTES
+from airflow_changefeed.storage.s3 import S3Objects
 
 BEGUN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
