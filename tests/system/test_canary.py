@@ -64,9 +64,9 @@ def test_the_search_finds_a_canary_however_it_is_written(tmp_path: Path, written
 def test_a_place_that_was_not_looked_at_is_an_error(tmp_path: Path) -> None:
     """A search of nothing, or of something else, finds no secret and proves none absent."""
     search = Search({"here": canary("here")})
-    with pytest.raises(AssertionError, match="not looked at"):
+    with pytest.raises(AssertionError, match="not searched"):
         search.look("text", "something else", "marker")
-    with pytest.raises(AssertionError, match="not looked at"):
+    with pytest.raises(AssertionError, match="not searched"):
         search.look_into("folder", tmp_path, "marker")
 
 

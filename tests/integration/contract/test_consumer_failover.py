@@ -75,7 +75,7 @@ def test_the_oracle_accepts_what_is_right() -> None:
     [
         (replace(GOOD, handled=GOOD.handled[:1]), "B was lost"),
         (replace(GOOD, handled=(*GOOD.handled, ("A", 0, 1, "x"))), "A was consumed 2 times"),
-        (replace(GOOD, handled=(*GOOD.handled, ("C", 0, 3, "x"))), "C is no event"),
+        (replace(GOOD, handled=(*GOOD.handled, ("C", 0, 3, "x"))), "C is not an event"),
         (replace(GOOD, handled=(("A", 0, 2, "y"), ("B", 0, 1, "x"))), "x wrote B under token 1 after 2"),
         (replace(GOOD, cursors={0: "A"}), "the cursor is A, not B"),
         (replace(GOOD, failures=("it hangs",)), "it hangs"),

@@ -110,7 +110,7 @@ def test_dropping_asks_first(
     assert "and its 2 open dead letters? [y/N]" in commands.err
     assert len(source.consumers()) == 1
     assert commands.run("consumer drop", "nobody", "--feed", FEED, "--yes") == 2
-    assert "the feed has: billing" in commands.err
+    assert "it has: billing" in commands.err
 
 
 def test_leases_show_who_consumes_and_who_waits(commands: Commands, source: SqliteFeedSource) -> None:

@@ -83,7 +83,7 @@ def test_damage_fails_the_task_and_is_its_result(store: ExportStore) -> None:
 def test_a_window_that_was_not_exported_is_damage(store: ExportStore) -> None:
     """A task that verifies what no task exported does not succeed."""
     failure, _ = verify(store, START + 3 * HOUR, START + 4 * HOUR)
-    assert "missing window: nothing complete in shard 1 [2013-01-01T03:00:00Z" in str(failure)
+    assert "missing window: nothing is complete in shard 1 [2013-01-01T03:00:00Z" in str(failure)
 
 
 def test_a_run_without_a_window_verifies_everything(store: ExportStore) -> None:

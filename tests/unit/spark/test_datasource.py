@@ -199,16 +199,16 @@ def test_a_purge_is_an_error_wherever_it_comes(flights: Flights) -> None:
     frame = load(flights)
     reader, partitions = planned(frame)
     flights.source.purge(FEED, START + 2 * HOUR)
-    with pytest.raises(PurgedError, match="are purged"):
+    with pytest.raises(PurgedError, match="were purged"):
         tables(reader, partitions)
-    with pytest.raises(PurgedError, match="are purged"):
+    with pytest.raises(PurgedError, match="were purged"):
         planned(frame)
     for options in ({}, {"unsealed": "read"}, {"end": format_time(START + HOUR)}):
-        with pytest.raises(PurgedError, match="are purged"):
+        with pytest.raises(PurgedError, match="were purged"):
             planned(load(flights, **options))
     assert len(rows(load(flights, start=format_time(START + 2 * HOUR)))) == 20
     flights.source.purge(FEED, START + 4 * HOUR)
-    with pytest.raises(PurgedError, match="are purged"):
+    with pytest.raises(PurgedError, match="were purged"):
         planned(load(flights, unsealed="read"))
 
 

@@ -200,5 +200,5 @@ def test_the_last_words_of_a_job_name_the_error(tmp_path: Path, capsys: pytest.C
     assert main(arguments) == 1
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("changefeed error: TerminalError: ")
-    assert "is no changefeed plan" in last
+    assert "is not a changefeed plan" in last
     assert not (tmp_path / "connection.json").exists(), "it holds secrets"
