@@ -18,7 +18,7 @@ from airflow_changefeed.output.layout import Layout
 if TYPE_CHECKING:
     from airflow_changefeed.export.completed import CompletedExport
 
-#: Name of the alias through which exports tell their windows: a DAG scheduled on it hears all exports.
+#: Name of the alias through which exports emit their windows: a DAG scheduled on it runs for all exports.
 ALIAS = "changefeed"
 _NO_PATH = re.compile(r"[^ -~]|[?#]")
 
@@ -58,12 +58,12 @@ def emit(context: Mapping[str, Any], outlets: Sequence[Any], completed: Complete
     Make an asset event of what an export has committed; Airflow records it when the task succeeds.
 
     One event for all windows: Airflow 3.3 wakes a DAG at the time of the first event, and leaves those that
-    come behind it, also of the same task, to the DAG's next run, which comes with the next export.
+    come after it, also of the same task, to the DAG's next run, which comes with the next export.
 
     :param context: the task's.
     :param outlets: the task's. Airflow makes an event of each asset among them by itself, also without an
         extra; ours goes into that one.
-    :param told: None for nothing.
+    :param completed: None makes no event.
     """
     if completed is None:
         return

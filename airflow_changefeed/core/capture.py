@@ -90,7 +90,7 @@ class CaptureSpec:
     :param shard_key_type: of the feed; one of ``SHARD_KEY_TYPES``.
     :param keep_unchanged: whether updates are recorded that change no chosen column.
     :param session_keys: names of the session variables whose values are recorded with each event. They
-        outlive the transaction: whoever sets them clears them, as ``session_variables`` does.
+        outlive the transaction: the code that sets them clears them, as ``session_variables`` does.
     :param trace_key: of the session variable with the trace context; None records none.
     :param with_sequence: whether events carry a number that counts each shard's events without a gap.
     :param guard_table: whether `truncate` and `switch` are refused, by an empty table with a foreign key;
@@ -163,10 +163,10 @@ class CapturedTable:
     :param columns: for each operation the captured columns, in the table's order, and the field of ``old``
         and ``new`` that holds each; the field has another name than its column only where two tables disagree
         about its type, or where the column was renamed since.
-    :param is_whole: whether the events tell all rows the table ever had: it was empty when the capture was
+    :param is_whole: whether the events include all rows the table ever had: it was empty when the capture was
         enabled, or its rows were recorded then, and all operations are captured.
-    :param gaps: where changes passed unseen, resolved or not: until when the feed was sealed then, and when
-        it was found. What the events tell between both is not sure, nor later but behind a reset.
+    :param gaps: where changes were missed, resolved or not: until when the feed was sealed then, and when
+        it was found. Events between both may be incomplete, and so is the state later, until a reset.
     """
 
     key_columns: tuple[str, ...]
@@ -181,7 +181,7 @@ class CaptureShape:
     What readers of a capture's events know of it; travels with the Arrow schema and in Parquet files.
 
     :param begun_at: when it was first enabled, by the database's clock, in whole milliseconds: no event is
-        older, and whoever begins to read later does not see all. None where that is not known.
+        older, and a reader that begins later does not see all. None if unknown.
     """
 
     name: str

@@ -59,7 +59,7 @@ class DeadLetterState(str, Enum):
     What became of a dead letter.
 
     ``PARKED``: it waits for a person. ``RETRY``: the consumer takes it next. ``DONE``: it was consumed.
-    ``DROPPED``: a person decided to do without it.
+    ``DROPPED``: a person discarded it.
     """
 
     PARKED = "parked"
@@ -74,7 +74,7 @@ class DeadLetterState(str, Enum):
 
 
 class Outcome(str, Enum):
-    """How an attempt at events ended. ``LOST``: nothing was written, as the lease was somebody else's."""
+    """How an attempt at events ended. ``LOST``: nothing was written, as another process held the lease."""
 
     CONSUMED = "consumed"
     FAILED = "failed"
@@ -85,7 +85,7 @@ def parse_position(text: str) -> Position:
     """
     Read a position: ``earliest``, ``latest``, a time with its zone, or a ULID.
 
-    :raises InvalidArgumentError: none of them; says why of what it looks like.
+    :raises InvalidArgumentError: none of these; the message says why.
     """
     if text in {one.value for one in Beginning}:
         return Beginning(text)
@@ -112,7 +112,7 @@ class ConsumerSpec:
 
     :param consumer: its name, 1 to 128 printable characters without ``:``.
     :param feed: whose events it consumes.
-    :param max_attempts: failures of one event before ``on_poison``; None tries for ever.
+    :param max_attempts: failures of one event before ``on_poison``; None retries forever.
     :param on_poison: what is done then.
     :param keep_log: how long its attempts stay in the log of invocations.
     """
@@ -172,10 +172,10 @@ class Grant:
     The leases that a process got of those it asked for.
 
     :param rows: of the shards it may consume now, with their tokens and cursors; empty when others hold all
-        of them: then it is written down as waiting.
-    :param free_at: when the first of the others' leases runs out, by the database's clock; None without
-        others.
-    :param free_in: the same in seconds, from the request on; infinity without others.
+        of them: then the process is recorded as waiting.
+    :param free_at: when the first of the others' leases expires, by the database's clock; None if there
+        are no others.
+    :param free_in: the same in seconds, from the request on; infinity if there are no others.
     """
 
     rows: Mapping[Shard, CursorRow]
@@ -187,7 +187,7 @@ class Grant:
         """
         Return a grant.
 
-        :param held_until: when the others' leases run out.
+        :param held_until: when the others' leases expire.
         :param now: the database's clock.
         """
         free_at = min(held_until, default=None)
@@ -200,7 +200,7 @@ class Renewal:
     What a process learned when it prolonged its leases.
 
     :param held: the shards whose newest grant is still its own.
-    :param waiting: how many others wait without any shard.
+    :param waiting: number of other processes that wait and hold no shard.
     :param has_retries: whether a person wants dead letters to be tried again.
     """
 
@@ -222,9 +222,9 @@ class LeaseInfo:
     """
     Who holds a shard for a consumer, and who waits.
 
-    :param holder: None when nobody does.
-    :param since: when it was granted; None without holder, and for a lease of an export.
-    :param expires: by the database's clock; a lease that ran out is still its holder's until another asks.
+    :param holder: None if the shard is not held.
+    :param since: when it was granted; None without a holder, and for a lease of an export.
+    :param expires: by the database's clock; the holder keeps an expired lease until another process asks.
     :param waiters: of the consumer, for any shard; longest waiting first.
     """
 
@@ -245,7 +245,7 @@ class Attempt:
 
     :param first, last: of the events, inclusive both.
     :param number: 1 for the first attempt at ``first``, then the next ones.
-    :param error: why it failed; None when it did not.
+    :param error: why it failed; None if it succeeded.
     """
 
     first: Ulid
@@ -287,11 +287,11 @@ class Consumption:
 
     :param upto: inclusive; the new cursor. The present one where only a dead letter is resolved.
     :param expected_version: resource version of the cursor row as it was last seen.
-    :param fencing_token: the consumer's grant; refused unless it is the newest, run out or not.
+    :param fencing_token: the consumer's grant; refused unless it is the newest, expired or not.
     :param seconds: for which the lease is prolonged, from now.
     :param attempt: for the log; None writes nothing there.
     :param parked: an event that is parked as a dead letter.
-    :param letter: number of a dead letter that was consumed with this step.
+    :param dead_letter: number of a dead letter that was consumed with this step.
     """
 
     shard: Shard
@@ -310,7 +310,7 @@ class DeadLetter:
     An event that a consumer parked. Until it is done or dropped, its window is not complete for the consumer,
     and no purge passes it.
 
-    :param number: its name for people.
+    :param number: identifies it in commands and on the page.
     :param resolved_at, resolved_by, note: when, by whom and why it was done or dropped; None before.
     """
 
@@ -339,7 +339,7 @@ class DeadLetter:
 @dataclass(frozen=True)
 class ConsumerPosition:
     """
-    Where a consumer stands in a shard.
+    A consumer's position in a shard.
 
     :param behind: events in the feed beyond its cursor, at most ``COUNTED``.
     """
@@ -369,11 +369,11 @@ class ShardOverview:
 @dataclass(frozen=True)
 class FeedOverview:
     """
-    A feed at one glance: its shards, what waits in them, and where its consumers stand.
+    A feed at a glance: its shards, what waits in them, and the positions of its consumers.
 
     :param shards: those asked for, in their order: numbers ascending, UUIDs by text.
-    :param shard_count: how many there are of them all.
-    :param consumers: of events; exports' have no settings and are found in the shards alone.
+    :param shard_count: total number of shards.
+    :param consumers: those with settings. Exports have none and appear in ``shards`` only.
     """
 
     info: FeedInfo

@@ -29,7 +29,7 @@ _URL_UNSAFE = re.compile(r"[#?%/\\\s]")
 @dataclass(frozen=True)
 class Cursor:
     """
-    Where a consumer stands in a shard, as published.
+    A consumer's position in a shard, as published.
 
     :param ulid: the last ULID consumed; after a complete window ``floor(end) - 1``.
     :param resource_version: bumped at every change of the row.
@@ -57,8 +57,8 @@ class CursorRow:
 
     :param frontier: start, cursor and what is complete ahead of it.
     :param fencing_token: of the newest grant; 0 before the first one.
-    :param lease_holder: who holds the lease, None when nobody does.
-    :param lease_expires: by the database's clock, None when nobody holds it.
+    :param lease_holder: who holds the lease; None if it is not held.
+    :param lease_expires: by the database's clock; None if it is not held.
     :param ack: inclusive; what the consumer no longer needs. Purge never passes the lowest one.
     """
 

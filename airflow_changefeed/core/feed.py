@@ -213,7 +213,7 @@ def check_known_shards(
 @dataclass(frozen=True)
 class Event:
     """
-    One event: its place in the order and the primary key of its row.
+    One event: its position in the order and the primary key of its row.
 
     :param key: values of the feed's key columns, in their order.
     """

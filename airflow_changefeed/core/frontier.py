@@ -51,10 +51,10 @@ class Frontier:
 
     def begin_at(self, after: Ulid) -> Frontier:
         """
-        Let the consumer begin earlier, which it may until something was completed.
+        Let the consumer begin earlier; this is possible until it has completed a range.
 
         Runs of a backfill plan in any order; the earliest that plans before the first one ends is the
-        beginning. Afterwards an earlier window is a backfill of what lies before the consumer's beginning,
+        beginning. Afterwards an earlier window is a backfill before the consumer's beginning,
         and the cursor does not go back for it.
         """
         return self if self.has_moved or after >= self.start else Frontier.beginning(after)
@@ -63,7 +63,7 @@ class Frontier:
         """
         Add complete ranges; the order of such calls does not matter, nor do repetitions and overlaps.
 
-        :param done: each ``(after, upto]``; what lies before ``start`` is left out.
+        :param done: each ``(after, upto]``; what is before ``start`` is ignored.
         """
         pieces = [
             UlidRange(max(piece.after, self.start), piece.upto)
@@ -77,7 +77,7 @@ class Frontier:
         return replace(self, upto=merged[0].upto, ahead=tuple(merged[1:]))
 
     def without(self, *taken: UlidRange) -> Frontier:
-        """Return the frontier after what was complete in ranges was taken out of the output."""
+        """Return the frontier after ranges were removed from the output."""
         pieces = [UlidRange(self.start, self.upto), *self.ahead]
         for each in taken:
             pieces = [part for piece in pieces for part in _left(piece, each)]
@@ -87,8 +87,8 @@ class Frontier:
 
     def moved_to(self, ulid: Ulid) -> Frontier:
         """
-        Return the frontier after a person moved the cursor: forwards it absorbs what lies ahead, backwards it
-        forgets what was completed beyond.
+        Return the frontier after a person moved the cursor: forwards it absorbs complete ranges on the way,
+        backwards it forgets what was completed after the new position.
         """
         if ulid < self.start:
             return Frontier.beginning(ulid)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan: what one export will read and where it writes; everything a Spark job needs but the secrets."""
+"""A plan: what one export will read and where it writes; everything a Spark job needs except secrets."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class ExportOptions:
     :param compression: one of ``zstd``, ``snappy``, ``gzip``, ``lz4``, ``none``.
     :param target_file_rows: rows at which a new file begins, 1 to 100_000_000.
     :param target_file_bytes: compressed bytes at which a new file begins, at least 1 MiB; None sets no limit.
-    :param partitions: ranges into which a large unit is split at the most; None lets the plan choose by rows.
+    :param partitions: maximum number of ranges of a large unit; None lets the plan choose by rows.
     :param batch_rows: rows read and held at once by a task, 1 to 1_000_000.
     :param on_missing: when an event's row was deleted after it was fed: ``fail`` (default), or ``keys_only``,
         which exports its keys with null in all other columns.
-    :param shape: one of ``typed``, ``envelope``, ``hasura``, ``debezium``; another than ``typed`` is for the
-        events of a capture only. An output keeps the shape that it was begun with.
+    :param shape: one of ``typed``, ``envelope``, ``hasura``, ``debezium``; all but ``typed`` need the
+        events of a capture. An output keeps the shape of its first export.
     :raises InvalidArgumentError: one or more are out of range; all are named.
     """
 
@@ -136,5 +136,5 @@ class Plan(Document):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the plan reads no row, so that it commits without Spark."""
+        """Whether the plan reads no rows, so that it commits without Spark."""
         return self.rows == 0

@@ -163,7 +163,7 @@ class HighWater:
     :param last: the last ULID given, or ``Ulid.MIN``, as a number.
     :param now_ms: the database's present time.
     :param tolerance_ms: how far a hint may lie in the future; one beyond takes the present time instead,
-        so that it cannot poison the clock.
+        so that it cannot push the high-water time far ahead.
     :param randomness: source of the low bits of a millisecond's first ULID.
     """
 
@@ -192,5 +192,5 @@ class HighWater:
         return first
 
     def raise_to(self, ms: int) -> None:
-        """Promise that no ULID below ``ms`` will be given: the heart of a seal. Never lowers the clock."""
+        """Promise that no ULID below ``ms`` will be given: the heart of a seal. Never goes back."""
         self.ms = max(self.ms, ms)

@@ -67,7 +67,7 @@ def poll(
     window_end: datetime | None = None,
 ) -> PollResult:
     """
-    Look for new events without writing: one statement for all shards, whose cost does not grow with the feed.
+    Poll for new events without writing: one statement for all shards, whose cost does not grow with the feed.
 
     :param shards: None for all.
     :param window_end: exclusive end of the window that is waited for; None waits for new events alone.
@@ -82,7 +82,7 @@ def poll(
 
 def poll_many(source: FeedReader, watches: Sequence[Watch]) -> list[PollResult | Exception]:
     """
-    Look for the new events of many consumers at once, as :func:`poll` does for one.
+    Poll for the new events of many consumers at once, as :func:`poll` does for one.
 
     :return: what was found, or what :func:`poll` would raise, in the order of the watches.
     :raises ConnectionNotUsableError: there is no way into the database; terminal.

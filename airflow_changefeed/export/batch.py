@@ -74,7 +74,7 @@ def _chain(store: ExportStore, shard: Shard, cursor: Ulid, run: str, number: int
     """
     Follow batches back from a cursor to the first one of an earlier try of a run.
 
-    Those of other runs between them are told again: a batch is told as one range of each shard.
+    Those of other runs between them are reported again: a batch is reported as one range of each shard.
     """
     found: list[Manifest] = []
     ours = 0

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What an export tells others of the windows that it has committed; travels as JSON, for example in the extra of
+What an export reports about the windows that it has committed; travels as JSON, for example in the extra of
 an Airflow asset event.
 """
 
@@ -57,7 +57,7 @@ class CompletedExport:
     :param shards: that were exported.
     :param windows: each window with its rows, in order; empty when they are more than 100, and for a batch.
     :param batch: for a batch, each shard's range ``(after, upto]``.
-    :param database: identity of the feed's database; empty where an older version told it.
+    :param database: identity of the feed's database; empty if an older version made the event.
     """
 
     feed: str
@@ -83,7 +83,7 @@ class CompletedExport:
         """
         Read what :func:`~airflow_changefeed.core.codec.encode` made of it.
 
-        :raises InvalidArgumentError: the event was made by somebody else, as a person in the UI.
+        :raises InvalidArgumentError: not made by an export, but for example by a person in the UI.
         """
         try:
             return decode(cls, extra, where="the event's extra")
@@ -94,7 +94,7 @@ class CompletedExport:
             ) from None
 
     def each(self) -> list[CompletedExport]:
-        """Return what is told window by window; as it is where there is no window, or more than 100."""
+        """Return one export for each window; unchanged if there are no windows, or more than 100."""
         if not self.windows:
             return [self]
         by_name: dict[str, list[str]] = {}
@@ -114,10 +114,10 @@ class CompletedExport:
 
     def files(self, storage_options: Mapping[str, Any] | None = None) -> list[UnitFile]:
         """
-        Return the files of what was told, as they are now: a later attempt may have replaced them.
+        Return the files of the completed windows, as they are now: a later attempt may have replaced them.
 
         :param storage_options: for fsspec.
-        :raises ManifestError: a unit is not there any more, or damaged.
+        :raises ManifestError: a unit is missing or damaged.
         :raises ForeignOutputError: another database exports to this path now.
         """
         return self._files(ExportStore(self.path, self.feed, storage_options))
@@ -126,7 +126,7 @@ class CompletedExport:
         self, columns: Sequence[str] | None = None, storage_options: Mapping[str, Any] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """
-        Read the rows of what was told with pyarrow, by shard and in order, a row group in memory at a time.
+        Read the rows of the completed windows with pyarrow, by shard and in order, one row group at a time.
 
         :param columns: None for all.
         :param storage_options: for fsspec.
@@ -158,7 +158,7 @@ def _unit_name(manifest: str) -> str:
 
 
 def _files_of(store: ExportStore, shard: Shard, range_: UlidRange) -> list[UnitFile]:
-    """Return the files of the units that make up a range; they may be newer than those that were told."""
+    """Return the files of the units that make up a range; they may be newer than those that were reported."""
     start, end = range_.after.next().time, range_.upto.time + _MILLISECOND
     found: list[UnitFile] = []
     position = range_.after
@@ -180,10 +180,10 @@ def completed_export(
     plan: Plan, store: ExportStore, result: ExportResult, earlier: Sequence[Manifest] = ()
 ) -> CompletedExport | None:
     """
-    Return what a committed plan has to tell.
+    Return what a committed plan has completed.
 
-    :param result: of the plan, and of what earlier tries have committed.
-    :param earlier: the batches of earlier tries, which the plan goes on behind.
+    :param result: of the plan, and of what earlier attempts have committed.
+    :param earlier: the batches of earlier attempts, after which the plan continues.
     :return: None where there are no units.
     """
     units = [*(manifest.unit for manifest in earlier), *(planned.unit for planned in plan.units)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a Spark job is told besides the plan: how to reach the feed and the output. Holds secrets; a file of mode
+What a Spark job gets besides the plan: how to reach the feed and the output. Holds secrets; a file of mode
 0600.
 """
 

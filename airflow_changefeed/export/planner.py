@@ -115,7 +115,7 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
     :raises OutputNotWritableError: the path cannot be written.
     :raises OutputError: the output holds units that overlap the planned ones, with other
         boundaries.
-    :raises CursorBeyondFeedError: the consumer's cursor lies beyond a shard's high-water time.
+    :raises CursorBeyondFeedError: the consumer's cursor is ahead of a shard's high-water time.
     :raises SealLostError: the output reaches beyond what the feed is sealed until.
     """
     request.check()
@@ -170,7 +170,7 @@ def check_shape(source: FeedReader, feed: str, shape: Shape) -> Mapping[str, str
     Check that a feed's events can be written in a shape.
 
     :return: the columns that they are written in: name to Arrow type.
-    :raises InvalidArgumentError: another shape than typed for a feed that is no capture's.
+    :raises InvalidArgumentError: a shape other than typed, for a feed that is not a capture's.
     :raises ColumnTypeError: a column cannot be exported, or has no form in JSON.
     """
     from airflow_changefeed.capture.shapes import shaped_schema

@@ -2,7 +2,7 @@
 """
 How far an export is: each task leaves a small file beside what it writes, the driver adds them up.
 
-Files, because Spark tells the driver nothing of a Python task that runs, and because the output is the one
+Files, because Spark does not inform the driver about a running Python task, and because the output is the one
 place that all of them reach.
 """
 
@@ -91,7 +91,7 @@ class ProgressWatch:
         try:
             line = line_of(self._planned, read_progress(self._files, self._folder))
         except Exception as error:
-            # Telling must never end what it tells of.
+            # Reporting must never end the work that it reports on.
             line = f"changefeed progress: not readable ({type(error).__name__}: {error})"
         if line != self._said:
             self._said = line

@@ -32,7 +32,7 @@ _MARKED = re.compile(re.escape(MARK) + r"(\{.*\})")
 @dataclass(frozen=True)
 class ErrorFacts:
     """
-    An error on its way from a task or job to whoever started it.
+    An error on its way from a task or job to the process that started it.
 
     :param class_name: of a class in :mod:`airflow_changefeed.exceptions`, or of any other exception.
     :param transient: whether a retry may help.

@@ -72,7 +72,7 @@ class FoldSource:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The table's key columns, then their second columns that tell two keys apart."""
+        """The table's key columns, then their second columns that distinguish two keys."""
         own = self.shape.tables[self.table].key_columns
         # Equal instants are one key, even with different offsets from UTC.
         more = (name for name, of in self.seconds.items() if of in own and not name.endswith(OFFSET))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Spark job that folds is told, and what it says when it is over; without secrets."""
+"""What a Spark job that folds gets, and what it returns; without secrets."""
 
 from __future__ import annotations
 

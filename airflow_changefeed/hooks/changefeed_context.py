@@ -46,7 +46,7 @@ def run_window(context: Mapping[str, Any], window_start: object, window_end: obj
     :param window_end: exclusive; likewise.
     :return: None for a run without any, as one triggered by an asset.
     :raises InvalidWindowError: only one of two borders, no zone, reversed, or of zero length; or a partition
-        whose end nobody knows.
+        whose end is unknown.
     """
     params = context.get("params") or {}
     # A run without a data interval, as one triggered by an asset, has no such keys at all.

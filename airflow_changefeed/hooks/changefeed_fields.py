@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a serialized DAG tells of our tasks, besides what Airflow has it tell of every task."""
+"""What a serialized DAG holds of our tasks, besides what Airflow serializes of every task."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ else:
 
 class NamesConnections(_Base):
     """
-    A task whose serialized form names its connections, which are no templates.
+    A task whose serialized form names its connections, which are not templates.
 
-    The page in Airflow's UI finds by it which feeds there are; ids of connections are no secrets.
+    The page in Airflow's UI finds by it which feeds there are; ids of connections are not secret.
     """
 
     @classmethod

@@ -32,7 +32,7 @@ from airflow_changefeed.hooks.changefeed_spark import (
 _FOLDER = re.compile(r"changefeed-(\d{1,9})-\w+")
 #: Arguments of the provider's operator that a job of ours sets itself.
 OWN = ("application", "application_args", "java_class")
-#: Templated fields of the provider's operator that are left to whoever writes the DAG.
+#: Templated fields of the provider's operator that are left to the author of the DAG.
 TEMPLATED = tuple(name for name in SparkSubmitOperator.template_fields if name not in OWN)
 
 

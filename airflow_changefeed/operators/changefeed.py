@@ -46,7 +46,7 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
     :param feed: name of the feed, the table's. (templated)
     :param path: root of the export, a local path or an fsspec URL. (templated)
     :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of ``path``.
-    :param changefeed_conn_id: Airflow connection of the feed's database, which tells what units history was
+    :param changefeed_conn_id: Airflow connection of the feed's database, which shows what units history was
         inserted into since; None leaves that out.
     :param shards: shards to verify; None for all that were exported. (templated)
     :param window_start: inclusive, ISO 8601 with a zone. (templated)

@@ -37,7 +37,7 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
     The time is the task's own, else the end of the run's window: of its ``params`` (``window_start``,
     ``window_end``) where the DAG has such, else of its data interval, else of its partition. Each shard must
     be exported until then without a gap, so it runs behind the export; where another run still exports a
-    window before, a retry helps. Fails at once where the events do not tell the state: the error says why.
+    window before, a retry helps. Fails at once if the events do not determine the state.
 
     The state of each time has a folder of its own, ``<output_path>/<table>/changefeed_at=<time>``; a retry
     replaces it as a whole, and two attempts never mix. The result (XCom) is ``{"feed", "table", "at",
@@ -134,11 +134,11 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
             failure = error
         if not result.exists():
             raise failure or TransientError(f"the Spark job of task {self.task_id!r} ended without a result")
-        told = FoldResult.from_json(result.read_text(encoding="utf-8"), where=str(result))
-        if told.error is not None:
-            raise told.error.to_error() from failure
-        if failure is not None or told.state is None:
+        found = FoldResult.from_json(result.read_text(encoding="utf-8"), where=str(result))
+        if found.error is not None:
+            raise found.error.to_error() from failure
+        if failure is not None or found.state is None:
             raise failure or TransientError(
                 f"the Spark job of task {self.task_id!r} left an empty result; retry"
             )
-        return told.state
+        return found.state

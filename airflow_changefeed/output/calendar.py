@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a time is exported, cell by cell: told by names in the output, without opening a file."""
+"""What of a time is exported, cell by cell: read from names in the output, without opening a file."""
 
 from __future__ import annotations
 

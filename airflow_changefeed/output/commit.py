@@ -293,7 +293,7 @@ class _Others:
     Committed units that overlap the plan's under other names, found by names alone.
 
     The planner refuses them, but two plans that were made before either was committed do not see each other.
-    Whoever finds one withdraws its own, whatever the tokens: a lower one may have moved its cursor already.
+    An attempt that finds one withdraws its own, whatever the tokens: a lower one may have moved its cursor.
     """
 
     def __init__(self, store: ExportStore, plan: Plan) -> None:

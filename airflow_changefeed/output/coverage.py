@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which part of a range no complete unit covers: told by the names of manifests, without opening one."""
+"""Which part of a range no complete unit covers: read from the names of manifests, without opening one."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def unit_key(unit: ExportUnit) -> str:
 
 
 def parse_unit(shard: Shard, name: str) -> ExportUnit | None:
-    """Read a unit's name back; None for a name that is no unit's."""
+    """Read a unit's name back; None for a name that is not a unit's."""
     try:
         first, _, second = name.partition("_")
         if len(first) == 26 and len(second) == 26:

@@ -70,7 +70,7 @@ def check_not_restored(source: FeedReader, store: ExportStore, seen: datetime | 
 
     :param seen: until when the feed was sealed a moment ago; None before its first seal. Only units beyond
         it are looked at.
-    :raises SealLostError: a complete unit lies beyond; terminal.
+    :raises SealLostError: a complete unit ends later; terminal.
     """
     ends = {
         unit: end
@@ -86,7 +86,7 @@ def check_not_restored(source: FeedReader, store: ExportStore, seen: datetime | 
     beyond = [(end, unit) for unit, end in ends.items() if sealed is None or end > sealed]
     if not beyond:
         return
-    # The furthest, as whoever seals until then has done so for all.
+    # The furthest, as a seal until then is one for all.
     end, unit = max(beyond, key=lambda one: one[0])
     now = f"until {format_time(sealed)} only" if sealed else "nowhere"
     raise SealLostError(

@@ -73,7 +73,7 @@ class Selection:
 
     @property
     def has_integer_shards(self) -> bool:
-        """Whether shards are whole numbers, not UUIDs; an output without any unit cannot tell and says so."""
+        """Whether shards are whole numbers, not UUIDs; an output without any unit says so, too."""
         return all(isinstance(shard, int) for shard in self.shards)
 
 

@@ -40,7 +40,7 @@ def common_schema(manifests: Iterable[Manifest], *, unify: bool = False) -> Mapp
     """
     manifests = list(manifests)
     # One manifest speaks for those of its attempt; by its columns too, as a feed that was dropped and set up
-    # again, or a restored database, begins its tokens anew.
+    # again, or a restored database, begins its tokens again.
     spoken = {(each.attempt, *each.schema.items()): each for each in manifests if each.files}
     by_age = sorted(spoken.values(), key=lambda each: each.attempt, reverse=True)
     idle = [each for each in manifests if each.schema] if not by_age else []
@@ -79,7 +79,7 @@ def wider_type(one: str, other: str) -> str | None:
     """
     Return the narrowest Arrow type that holds every value of two, unchanged.
 
-    :return: None where there is none that Arrow and Spark both read: whole numbers and fractions, text and
+    :return: None if there is no type that Arrow and Spark both read: whole numbers and fractions, text and
         numbers, decimals of different scales, times of different units. Structs have the fields of both,
         those of the first before, each as wide as both need it.
     """

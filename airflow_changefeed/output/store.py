@@ -463,7 +463,7 @@ class ExportStore:
     # ---- attempts
 
     def begun_units(self, attempt: int) -> Sequence[ExportUnit] | None:
-        """Return the units that an attempt has begun; None when it is over, or when nobody can tell."""
+        """Return the units that an attempt has begun; None when it is over, or unknown."""
         content = self.files.read(self.layout.driver(attempt))
         try:
             keys = json.loads(content or b"")["units"]

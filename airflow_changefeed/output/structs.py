@@ -100,7 +100,7 @@ def ordered_text(kind: str) -> str:
 
 
 def leaf_types(name: str, kind: str) -> Iterator[tuple[str, str]]:
-    """Yield the path and type of each leaf of a column: itself, where it is no struct."""
+    """Yield the path and type of each leaf of a column: itself, if it is not a struct."""
     fields = struct_fields(kind)
     if fields is None:
         yield name, kind

@@ -92,7 +92,7 @@ class FeedStatus:
     :param at: the database's clock, read first.
     :param shards: those that ever had an event, even if all its rows are still in the outbox.
     :param after: the consumer's cursors in them, exclusive; a shard left out is at ``Ulid.MIN``.
-    :param news: shards with events beyond their cursor, in the feed or waiting in the outbox.
+    :param new_events: shards with events beyond their cursor, in the feed or waiting in the outbox.
     :param heads: last event in the feed, of every shard that has one: for callers that keep cursors
         elsewhere.
     """

@@ -231,7 +231,7 @@ def _columns(source: FeedSource, feed: str, shape: Shape) -> StructType:
     """
     Return the columns and their types in Spark: those of the feed as exported, and the shard.
 
-    :raises InvalidArgumentError: another shape than typed for a feed that is no capture's.
+    :raises InvalidArgumentError: a shape other than typed, for a feed that is not a capture's.
     :raises ColumnTypeError: Spark has no such type.
     """
     columns = _struct(feed, "", check_shape(source, feed, shape))

@@ -80,7 +80,7 @@ def _ends(filter_: Any, value: Any) -> tuple[int, int] | None:
             number = int(Ulid.parse_text(value))
         except InvalidUlidError:
             return None
-        # A text in small letters is no ULID to Spark, which compares texts.
+        # A text in small letters is not a ULID to Spark, which compares texts.
         return (number, number + 1) if value == value.upper() else None
     if filter_.attribute == (TIME_COLUMN,) and isinstance(value, datetime) and value.tzinfo is not None:
         microseconds = (value - EPOCH) // _MICROSECOND

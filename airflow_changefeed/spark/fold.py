@@ -37,12 +37,12 @@ _BROKEN_CHAIN = (
     "beginning on"
 )
 _NULL_KEY = (
-    "has null in a key column, and rows without a key cannot be told apart. Declare the key columns "
+    "has null in a key column, and rows without a key cannot be distinguished. Declare the key columns "
     f"`not null`, and {RESOLVE}"
 )
 _MOVED_SHARD = (
     "is the first of a key whose events are in several shards, which have no order between them: the shard's "
-    "expression tells keys apart that the database takes for the same. Capture the table with a shard that "
+    "expression distinguishes keys that the database treats as equal. Capture the table with a shard that "
     "is the same for them, for example a number"
 )
 
@@ -69,8 +69,8 @@ def fold(
     :param table: of the capture, as its spec names it; None where the capture has only one.
     :param storage_options: for the manifests, through fsspec; Spark reads the files by its own settings.
     :return: a row for each row of the table; its columns as they were captured, in the table's order.
-    :raises FoldError: the events do not tell the state: a key change lost its old key, the capture leaves
-        something out, or began later than the table and without a snapshot; says which.
+    :raises FoldError: the events do not determine the state: a key change lost its old key, the capture
+        leaves something out, or began later than the table and without a snapshot; says which.
     :raises NotExportedError: not all units until then are complete; names those that are missing; transient.
     :raises ManifestError: nothing was exported there, a manifest or file is damaged, or units overlap.
     :raises ColumnTypeError: Spark does not have a column's type.
@@ -79,7 +79,7 @@ def fold(
 
 
 def fold_source(spark: SparkSession, source: FoldSource) -> DataFrame:
-    """Return the state that a source tells; see :func:`fold`."""
+    """Return the state that a source's events give; see :func:`fold`."""
     for group in source.groups:
         check_times(spark, group.fields)
     if not source.groups:
@@ -118,7 +118,7 @@ def _has_moved(source: FoldSource) -> Column:
 
 
 def _look(events: CapturedEvents) -> _Found:
-    """Count the events that need care, in as few columns as tell it; most folds find none."""
+    """Count the events that need care, in as few columns as possible; most folds find none."""
     from pyspark.sql import functions
 
     source, kind = events.source, functions.col("type")
@@ -147,16 +147,16 @@ def _last_resets(events: CapturedEvents) -> dict[Shard, str]:
         is_reset &= functions.col(ULID_COLUMN) >= str(Ulid.floor(source.known_from))
     columns = [ULID_COLUMN, "type", CAPTURED_AT] if source.unknown else [ULID_COLUMN, "type"]
     frame = events.read(columns, [], [], by_shard=True)
-    told = [functions.max(functions.when(is_reset, functions.col(ULID_COLUMN))).alias("reset")]
+    found = [functions.max(functions.when(is_reset, functions.col(ULID_COLUMN))).alias("reset")]
     if source.unknown:
         time = functions.unix_millis(CAPTURED_AT)
-        told += [
+        found += [
             functions.min(functions.when(is_reset, time)).alias("known"),
             functions.min(time).alias("begun"),
         ]
     else:
         frame = frame.where(is_reset)
-    rows = frame.groupBy(SHARD).agg(*told).collect()
+    rows = frame.groupBy(SHARD).agg(*found).collect()
     if source.unknown:
         since = min((row["known"] for row in rows if row["reset"]), default=None)
         left = [row[SHARD] for row in rows if not row["reset"] and (since is None or row["begun"] < since)]

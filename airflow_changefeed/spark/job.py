@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def say(line: str) -> None:
-    """Write one line for whoever reads the job's output; Airflow's task log shows it."""
+    """Write one line for readers of the job's output; Airflow's task log shows it."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -82,7 +82,7 @@ def read_handed(path: str, *, remove: bool = False) -> str:
     """
     Read a file that was handed over, also where a cluster has put it into the working folder.
 
-    :param remove: leave no such file behind: it holds secrets, and whoever wrote it may be killed.
+    :param remove: leave no such file behind: it holds secrets, and its writer may be killed.
     """
     for candidate in (path, os.path.basename(path)):
         if os.path.exists(candidate):

@@ -156,7 +156,7 @@ def _connection(reader: _Reader) -> dict[str, Any]:
             continue
         description[name] = reader.needs(name, f"it, type {kind} needs it")
     if kind == "sqlite":
-        # Spark's workers may run in another folder than whoever reads.
+        # Spark's workers may run in another folder than the reader.
         description["path"] = str(Path(description["path"]).expanduser().absolute())
     elif kind == "mssql":
         # Every character of a password counts.

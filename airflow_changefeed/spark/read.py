@@ -70,7 +70,7 @@ def read_export(
     :param unify_schemas: whether a column that some units lack is null there, and a type that was widened
         counts for all; False refuses columns that changed.
     :return: the columns as exported, and the shard as ``changefeed_shard`` (bigint, or string for UUIDs; an
-        output without any unit cannot tell and says bigint).
+        output without any unit says bigint).
     :raises ManifestError: nothing was exported there, the interval is not complete, a manifest is damaged, or
         names a file that is gone, or units overlap.
     :raises ColumnTypeError: the columns changed between units, or Spark does not have a type.

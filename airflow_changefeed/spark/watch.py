@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends the job when whoever started it is gone: a job that outlives its task does no harm, but costs."""
+"""Ends the job when the process that started it is gone: such a job does no harm, but costs."""
 
 from __future__ import annotations
 

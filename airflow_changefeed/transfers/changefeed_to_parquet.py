@@ -72,10 +72,10 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
     (``window_start``, ``window_end``) where the DAG has such, else its data interval, else its partition by
     the DAG's ``CronPartitionTimetable``; a run without any is refused.
 
-    With ``mode="batch"`` a run exports what lies beyond the consumer's cursor instead, whatever its interval.
+    With ``mode="batch"`` a run exports everything after the consumer's cursor instead, whatever its interval.
 
     The result (XCom) is ``{"feed", "attempt", "units", "rows", "bytes", "windows", "manifests", "cursors"}``;
-    ``windows`` is empty for a batch. What was committed is told in an event of the asset
+    ``windows`` is empty for a batch. What was committed is reported in an event of the asset
     ``changefeed_asset(feed, path)``, see :class:`~airflow_changefeed.export.completed.CompletedExport`.
 
     :param feed: name of the feed, the table's. (templated)
@@ -208,7 +208,7 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
             leases, earlier = None, []
             if windows is None:
                 request, leases = stack.enter_context(batch_leases(source, request, store))
-                # A try that died behind the move of its cursor is retried from there, and has told nobody.
+                # A try that died after moving its cursor is retried from there, and has reported nothing.
                 earlier = batches_of_earlier_tries(store, source.cursors(self.feed, self.consumer), request)
             plan = make_plan(source, store, request)
             result = self._run(context, source, plan, store, connection).after(store, earlier)
@@ -233,7 +233,7 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
             raise InvalidWindowError(
                 f"task {self.task_id!r} exports windows, but this run has no window: trigger it with params "
                 "window_start and window_end (window_params), or with a logical date where the schedule is "
-                "a CronDataIntervalTimetable. To export what lies beyond the cursor, give the task "
+                "a CronDataIntervalTimetable. To export everything after the cursor, give the task "
                 "mode='batch', with a path and a consumer of its own"
             )
         # Before the cut: centuries by hours would not fit into memory.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wait for news of a feed in the triggerer, where a sensor that waits takes no worker."""
+"""Wait for new events of a feed in the triggerer, so that a waiting sensor takes no worker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.triggers.changefeed_polls import WAITING, Found, Watcher, polls
 
-#: Looks that may fail in a row before the task is failed, for Airflow to retry it.
+#: Polls that may fail in a row before the task is failed, for Airflow to retry it.
 MOST_FAILURES = 10
 #: Doublings of a pause, beyond which no timeout of a sensor reaches.
 _MOST_DOUBLINGS = 30
@@ -28,26 +28,26 @@ _MOST_DOUBLINGS = 30
 
 class ChangefeedTrigger(BaseEventTrigger):
     """
-    Fire when a feed has news for a consumer, or when a window has ended; the waiting of
+    Fire when a feed has new events for a consumer, or when a window has ended; the waiting of
     :class:`~airflow_changefeed.sensors.changefeed.ChangefeedSensor`.
 
-    Looks as the sensor does, in a thread. In a triggerer, all that name the same connection, with the same
-    ``lock_timeout`` and ``poke_interval``, share their looks: one question an interval. What it remembers
-    between two looks may be lost: started again anywhere, it finds the same. There is one event, for
-    :func:`read_event`: the news, or the error that made looking pointless. An error that may pass is looked
-    over, up to ``most_failures`` times in a row.
+    Polls as the sensor does, in a thread. In a triggerer, all triggers with the same connection,
+    ``lock_timeout`` and ``poke_interval`` share their polls: one query an interval. It keeps no state that
+    matters: restarted anywhere, it finds the same. It fires one event, for :func:`read_event`: the new
+    events, or the error that made polling pointless. A transient error is ignored, up to
+    ``most_failures`` times in a row.
 
     :param feed: name of the feed, the table's.
     :param consumer: whose cursors count.
     :param changefeed_conn_id: Airflow connection of the feed's database.
-    :param shards: shards to look at, as text; None for all.
-    :param window_end: exclusive end of the window that is waited for, ISO 8601 with a zone; None waits for
-        news alone.
+    :param shards: shards to poll, as text; None for all.
+    :param window_end: exclusive end of the window to wait for, ISO 8601 with a zone; None waits for new
+        events only.
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
-    :param poke_interval: seconds between looks.
-    :param exponential_backoff: double the seconds with each look; it lets shared looks pass meanwhile.
-    :param max_wait: seconds that they grow to, at most; None for no limit.
-    :param most_failures: None never gives up on an error that may pass.
+    :param poke_interval: seconds between polls.
+    :param exponential_backoff: double the seconds with each poll; it skips shared polls meanwhile.
+    :param max_wait: maximum of these seconds; None for no limit.
+    :param most_failures: None never gives up on a transient error.
     """
 
     def __init__(
@@ -95,20 +95,20 @@ class ChangefeedTrigger(BaseEventTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look until there is something, or until looking has become pointless: alone, as ``dags test``."""
+        """Poll until there is something, or until polling has become pointless: alone, as ``dags test``."""
         key = object()
         async with aclosing(self._polls(key)) as stream:
             yield await self._event(key, stream)
 
     def shared_stream_key(self) -> Hashable:
-        """Return what those have in common who share looks: the connection's name, never what is in it."""
+        """Return the key of triggers that share polls: the connection's name, never what is in it."""
         return ("airflow_changefeed", self.changefeed_conn_id, self.lock_timeout, self.pause(0))
 
     @classmethod
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Found]:
-        """Look for all who share, of whom ``kwargs`` are any one's."""
-        # The lines of these looks are the triggerer's: the first trigger's log, in whose name the stream was
-        # opened, ends with it.
+        """Poll for all triggers of a key; ``kwargs`` are those of any one of them."""
+        # The log lines of these polls are the triggerer's: the log of the first trigger, which opened the
+        # stream, ends with it.
         clear_contextvars()
         one = cls(**kwargs)
         async with aclosing(one._polls(one.shared_stream_key())) as stream:
@@ -121,9 +121,9 @@ class ChangefeedTrigger(BaseEventTrigger):
 
     def pause(self, polls: int) -> float:
         """
-        Return the seconds until the next look.
+        Return the seconds until the next poll.
 
-        :param looks: pauses made before.
+        :param polls: pauses made before.
         """
         if not self.exponential_backoff:
             return self.poke_interval
@@ -163,23 +163,23 @@ class ChangefeedTrigger(BaseEventTrigger):
                 failures = 0
             watcher.skips = self._skips(number)
             number += 1
-        # Airflow ends a stream that its looks have left with an error; ours never leave.
-        raise TransientError(f"looks at feed {self.feed!r} have ended: retry", feed=self.feed)
+        # Airflow ends a stream whose polls raised an error; ours never raise.
+        raise TransientError(f"polls of feed {self.feed!r} have ended: retry", feed=self.feed)
 
     def _skips(self, polls: int) -> int:
-        """Return how many looks pass in a pause before the one that ends it."""
+        """Return how many polls are skipped in a pause before the one that ends it."""
         interval, pause = self.pause(0), self.pause(polls)
         return max(int(pause / interval) - 1, 0) if interval else 0
 
     def _is_final(self, error: Exception, failures: int) -> bool:
-        # A connection that was there for the task's own look, and is missing now, may be one that Airflow's
+        # A connection that was there for the task's own poll, and is missing now, may be one that Airflow's
         # API did not give at that moment: in the triggerer, both look the same.
         is_lasting = isinstance(error, TerminalError) and not isinstance(error, ConnectionNotUsableError)
         return is_lasting or (self.most_failures is not None and failures >= self.most_failures)
 
     def _tell(self, error: Exception, failures: int) -> None:
         self.log.warning(
-            "Look at feed %s failed, %s in a row (the limit is %s): %s: %s",
+            "Poll of feed %s failed, %s in a row (the limit is %s): %s: %s",
             self.feed,
             failures,
             self.most_failures or "none",
@@ -193,9 +193,9 @@ def read_event(event: object) -> tuple[dict[str, Any], bool]:
     """
     Read what :class:`ChangefeedTrigger` fired.
 
-    :return: the news as JSON values, and whether the window has ended.
-    :raises ChangefeedError: the error that made looking pointless; terminal or transient, as its class says.
-    :raises InvalidArgumentError: no event of that trigger; terminal.
+    :return: the new events as JSON values, and whether the window has ended.
+    :raises ChangefeedError: the error that made polling pointless; terminal or transient, as its class says.
+    :raises InvalidArgumentError: not an event of that trigger; terminal.
     """
     match event:
         case {"status": "ready", "new_events": dict(new_events), "has_ended": bool(has_ended)} if (
@@ -206,8 +206,8 @@ def read_event(event: object) -> tuple[dict[str, Any], bool]:
             # One that is not ours: a retry may help, as it may when a sensor's own poll raises it.
             raise named_error(name, message) or TransientError(f"{name}: {message}")
     raise InvalidArgumentError(
-        f"{event!r} is no event of ChangefeedTrigger: let triggerer and workers run the same version of "
-        "airflow-changefeed, then clear the task",
+        f"{event!r} is not an event of ChangefeedTrigger: install the same version of airflow-changefeed on "
+        "triggerer and workers, then clear the task",
         event=event,
     )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at one database for all triggers that wait for it, in threads, where they hold up no loop."""
+"""Polls of one database for all triggers that wait for it, in threads, so that they never block the loop."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# The triggerer imports this module in its loop, so what a look needs is imported in a thread.
+# The triggerer imports this module in its loop, so what a poll needs is imported in a thread.
 if TYPE_CHECKING:
     from airflow_changefeed.cursors.new_events import PollResult, Watch
     from airflow_changefeed.sources.base import FeedSource
 
-#: Looks at a time in one triggerer, each at another database.
+#: Concurrent polls in one triggerer, each of another database.
 MOST_POLLS = 8
 
 # Threads of our own: a database that hangs would keep those of asyncio's pool, in which Airflow writes the
-# logs of all other triggers, too. Made when the first look needs them.
+# logs of all other triggers, too. Made when the first poll needs them.
 _threads = ThreadPoolExecutor(MOST_POLLS, thread_name_prefix="changefeed-look")
 _IMPORTS = (
     "airflow_changefeed.cursors.new_events",
@@ -35,15 +35,15 @@ _IMPORTS = (
 @cache
 def _imported() -> Future[None]:
     """
-    Import what looks need, in one thread before there are others.
+    Import what polls need, in one thread before there are others.
 
-    Whoever starts a thread waits until it runs: beside threads that import, for longer than the loop may.
+    The starter of a thread waits until it runs: beside threads that import, for longer than the loop may.
     """
     return _threads.submit(_import)
 
 
 def _import() -> None:
-    # What fails here fails again in a look, which tells.
+    # What fails here fails again in a poll, which reports it.
     with suppress(Exception):
         for name in _IMPORTS:
             import_module(name)
@@ -55,8 +55,8 @@ class Watcher:
     A trigger that waits.
 
     :param shards: as text; None for all.
-    :param window_end: exclusive, ISO 8601 with a zone; None waits for news alone.
-    :param skips: looks that it still lets pass.
+    :param window_end: exclusive, ISO 8601 with a zone; None waits for new events only.
+    :param skips: polls that it still skips.
     """
 
     feed: str
@@ -66,11 +66,11 @@ class Watcher:
     skips: int = 0
 
 
-#: What a look found for each watcher that it was for, or the error it met.
+#: What a poll found for each of its watchers, or the error it met.
 Found = dict[Watcher, "PollResult | Exception"]
 
 
-#: All who wait in this process, with the key of the looks that they share; they come and go between looks.
+#: All watchers in this process, with the key of the polls that they share; they come and go between polls.
 WAITING: dict[Watcher, Hashable] = {}
 
 
@@ -78,13 +78,13 @@ async def polls(
     key: Hashable, conn_id: str, lock_timeout: float | None, interval: float
 ) -> AsyncGenerator[Found, None]:
     """
-    Look for all who wait under a key, by one question an interval.
+    Poll for all watchers of a key, with one query an interval.
 
-    Never ends by itself, and an error of a look is what it found.
+    Never ends by itself, and an error of a poll is its result.
 
     :param conn_id: Airflow connection of the database.
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
-    :param interval: seconds between looks.
+    :param interval: seconds between polls.
     """
     poller = _Poller(conn_id, lock_timeout)
     # Shielded, as others wait for it, too.
@@ -103,7 +103,7 @@ async def polls(
 
 
 class _Poller:
-    """The source beneath the looks at a database, of which one runs at a time."""
+    """The source that polls a database, one poll at a time."""
 
     def __init__(self, conn_id: str, lock_timeout: float | None) -> None:
         self._conn_id = conn_id
@@ -118,15 +118,15 @@ class _Poller:
         return await asyncio.wrap_future(self._running)
 
     def close(self) -> None:
-        """Close the source after the look that runs; not waited for, as its database may hang."""
+        """Close the source after the running poll; not waited for, as its database may hang."""
         if self._running is not None:
             self._running.add_done_callback(self._close_aside)
 
     def _look(self, watchers: list[Watcher]) -> Found:
         """
-        Look once, in a thread; there, unlike in the loop, Airflow's connections can be had without harm.
+        Poll once, in a thread; there, unlike in the loop, Airflow's connections can be had without harm.
 
-        The source stays open from look to look, but after an error the connection is asked for again: it may
+        The source stays open from poll to poll, but after an error the connection is asked for again: it may
         have been changed since.
         """
         from airflow_changefeed.cursors.new_events import poll_many

@@ -55,7 +55,7 @@ def aws_options(connection: Connection, path: str) -> dict[str, Any]:
     Return s3fs's options; JSON values.
 
     A role is not assumed here: the option ``session`` says how, and
-    :func:`airflow_changefeed.storage.credentials.made` lets whoever opens the output assume it, and assume it
+    :func:`airflow_changefeed.storage.credentials.made` lets the opener of the output assume it, and assume it
     again before its credentials expire, also where there is no Airflow.
 
     :raises ConnectionNotUsableError: a field is not known, or does not fit; terminal.

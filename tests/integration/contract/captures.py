@@ -37,7 +37,7 @@ class CaptureBench:
 
     :param source: its source.
     :param name: of the capture that was enabled last.
-    :param seen: the last event of each capture and shard that :meth:`news` has given.
+    :param seen: the last event of each capture and shard that :meth:`new_events` has given.
     """
 
     engine: Engine

@@ -2,7 +2,7 @@
 """
 What the T-SQL needs of the server's locks, tried with open transactions and in races.
 
-What ADR 0005 could only reason; ``tests/tools/resolved.py`` says which of these tests answers which question.
+What ADR 0005 could only reason; ``tests/tools/settled.py`` says which of these tests answers which question.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def test_each_plan_draws_a_higher_token(flights: Flights, store: ExportStore) ->
 
 
 def test_a_batch_goes_from_the_cursor_to_the_head(flights: Flights, store: ExportStore) -> None:
-    """Without windows a shard's unit is what lies beyond the cursor; a shard without news has none."""
+    """Without windows a shard's unit is what follows the cursor; a shard without new events has none."""
     plan = flights.plan(store, None)
     assert [(planned.unit.range.after, planned.rows) for planned in plan.units] == [
         (Ulid.MIN, 30),

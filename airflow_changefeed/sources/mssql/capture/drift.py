@@ -52,17 +52,17 @@ def load_drift(session: Session, schema: str, registry: Registry) -> list[TableD
         events = stored.get((capture["feed_id"],), [])
         for table in registry.tables_of(capture):
             number = (table["capture_id"], table["table_no"])
-            columns, told = present.get(number, []), table_name(table)
+            columns, shown = present.get(number, []), table_name(table)
             if columns:
                 words = list(column_drift(table, registry.columns_of(table), columns, events))
                 now = names.get(number)
                 # Babelfish folds the case of names.
-                if now is not None and now.casefold() != told.casefold():
+                if now is not None and now.casefold() != shown.casefold():
                     words.insert(0, f"the table is now named {now}")
-                found.append(TableDrift(capture["name"], told, tuple(words)))
+                found.append(TableDrift(capture["name"], shown, tuple(words)))
             else:
                 gone = ("the table is missing",) if sees_all else ()
-                found.append(TableDrift(capture["name"], told, gone, is_seen=bool(sees_all)))
+                found.append(TableDrift(capture["name"], shown, gone, is_seen=bool(sees_all)))
     return found
 
 

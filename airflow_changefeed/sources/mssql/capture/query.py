@@ -109,15 +109,15 @@ class CaptureQuery(RangeQuery):
             _flag("has_old", f"o.{_STATEMENT} is not null"),
         ]
         both = {**_EVENT, **({"changefeed_session": _SESSION} if self.capture.has_session else {})}
-        told = [
+        described = [
             Exported(Column(name, type_), part, f"coalesce(n.{quote(name)}, o.{quote(name)})")
             for name, (type_, part) in both.items()
         ]
         if self.capture.shape.with_sequence:
-            told.append(
+            described.append(
                 Exported(Column("changefeed_sequence", _SEQUENCE[0]), _SEQUENCE[1], "f.[changefeed_sequence]")
             )
-        return [*flags, *told]
+        return [*flags, *described]
 
     def batch(self, ulids: np.ndarray, arrays: list[pa.Array]) -> pa.RecordBatch:
         """See the base class."""

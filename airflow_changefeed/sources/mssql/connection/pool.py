@@ -221,7 +221,7 @@ class MssqlDatabase:
 
     def _open(self, *, is_for_work: bool = False) -> Session:
         session = Session(open_connection(self.server))
-        # Shows the application to whoever monitors the server; the driver's own APP cannot be set.
+        # Shows the application to those who monitor the server; the driver's own APP cannot be set.
         name = self.server.options.application_name.encode().hex()
         shown = "" if is_for_work else f"set context_info 0x{name}; "
         try:

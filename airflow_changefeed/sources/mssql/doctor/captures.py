@@ -11,7 +11,7 @@ from airflow_changefeed.sources.mssql.capture.drift import load_drift
 from airflow_changefeed.sources.mssql.capture.info import load_gaps
 from airflow_changefeed.sources.mssql.capture.registry import Registry, Row, load_registry, table_name
 from airflow_changefeed.sources.mssql.connection.session import Session
-from airflow_changefeed.sources.mssql.doctor import capture_faults as told
+from airflow_changefeed.sources.mssql.doctor import capture_faults
 from airflow_changefeed.sources.mssql.doctor import queries as asked
 from airflow_changefeed.sources.mssql.names import quote
 
@@ -43,8 +43,8 @@ class CaptureCheck:
         drift = load_drift(self.session, self.schema, registry)
         unseen = {one.table for one in drift if not one.is_seen}
         return [
-            *told.gap_faults(load_gaps(self.session, self.schema, registry)),
-            *told.drift_faults(drift),
+            *capture_faults.gap_faults(load_gaps(self.session, self.schema, registry)),
+            *capture_faults.drift_faults(drift),
             *self._of_enabled(registry, unseen),
         ]
 
@@ -58,12 +58,12 @@ class CaptureCheck:
         if not captures:
             return
         options = self.session.records(asked.NESTED_TRIGGERS)
-        yield from told.nested_trigger_faults(next((row["is_on"] for row in options), None))
+        yield from capture_faults.nested_trigger_faults(next((row["is_on"] for row in options), None))
         if not self.is_sql_server:
             yield not_reported("the order of triggers, and the guard of captured columns")
         elif self.sees_all:
             triggers = self.session.records(asked.DATABASE_TRIGGERS)
-            yield from told.schema_guard_faults(self.schema, captures, triggers)
+            yield from capture_faults.schema_guard_faults(self.schema, captures, triggers)
         pairs = [(capture, table) for capture in captures for table in registry.tables_of(capture)]
         schema = quote(self.schema)
         triggers = self.session.records(asked.CAPTURE_TRIGGERS.format(schema=schema))
@@ -73,8 +73,8 @@ class CaptureCheck:
             if is_seen:
                 number = (table["capture_id"], table["table_no"])
                 own = [row for row in triggers if (row["capture_id"], row["table_no"]) == number]
-                yield from told.trigger_faults(capture, table, own, tells_order=self.is_sql_server)
-                yield from told.guard_faults(self.schema, capture, table, guarded)
+                yield from capture_faults.trigger_faults(capture, table, own, tells_order=self.is_sql_server)
+                yield from capture_faults.guard_faults(self.schema, capture, table, guarded)
             else:
                 name = table_name(table)
                 yield not_checked(

@@ -19,7 +19,7 @@ from airflow_changefeed.exceptions import (
 from airflow_changefeed.sources.mssql.connection.errors import is_driver_error
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
-from airflow_changefeed.sources.mssql.doctor import faults as told
+from airflow_changefeed.sources.mssql.doctor import faults
 from airflow_changefeed.sources.mssql.doctor import queries as asked
 from airflow_changefeed.sources.mssql.doctor.capture_faults import count_faults
 from airflow_changefeed.sources.mssql.doctor.captures import CaptureCheck, not_reported
@@ -119,13 +119,13 @@ class _Inspection:
             with self.database.connect() as session:
                 feeds = load_feeds(session, self.schema, feed)
         except PermissionDeniedError as problem:
-            self.faults.append(told.no_feeds(self.schema, self.user, feed, problem))
+            self.faults.append(faults.no_feeds(self.schema, self.user, feed, problem))
             return
         if feeds is None:
             ours = installed_objects()
             # Another application's schema may have some of the names by chance.
             if not self.sees_all or 2 * len(self.names & ours.keys()) < len(ours):
-                self.faults[:] = [told.not_installed(str(self.database.server), self.schema)]
+                self.faults[:] = [faults.not_installed(str(self.database.server), self.schema)]
             return
         names = [each.name for each in feeds]
         self._look("versions", lambda session: self._versions(session, names))
@@ -136,7 +136,7 @@ class _Inspection:
         if any(each.capture for each in feeds):
             self._look("captures", lambda session: self._captures(session, feeds))
         database, durability = self.server["database_name"], self.server["delayed_durability"]
-        self.faults += told.durability_faults(database, durability or 0)
+        self.faults += faults.durability_faults(database, durability or 0)
 
     def _look(self, what: str, look: Callable[[Session], None], *, remedy: str = _OTHERWISE) -> None:
         """Run a check; what cannot be checked is a fault of its own."""
@@ -157,7 +157,7 @@ class _Inspection:
         rows = session.records(asked.OBJECTS, self.schema)
         types = session.records(asked.TYPES, self.schema)
         self.names = frozenset(row["name"].casefold() for row in (*rows, *types))
-        self.faults += told.module_faults(self.schema, rows)
+        self.faults += faults.module_faults(self.schema, rows)
         if not self.sees_all:
             self.faults.append(
                 not_checked(
@@ -169,7 +169,7 @@ class _Inspection:
             )
         elif self.names:
             remedy = "Run the install script of this version"
-            self.faults += told.missing_objects(self.schema, installed_objects(), self.names, remedy)
+            self.faults += faults.missing_objects(self.schema, installed_objects(), self.names, remedy)
 
     def _versions(self, session: Session, feeds: list[str]) -> None:
         ((installed,),) = session.rows(f"select {quote(self.schema)}.[version]()")
@@ -177,15 +177,15 @@ class _Inspection:
         rows = session.records(registered(self.schema, "name, version, upgrade_problem"))
         versions = {row["name"]: row["version"] for row in rows if row["name"] in feeds}
         problems = {row["name"]: row["upgrade_problem"] for row in rows if row["upgrade_problem"]}
-        self.faults += told.version_faults(self.installed, versions, problems)
+        self.faults += faults.version_faults(self.installed, versions, problems)
 
     def _options(self, session: Session, feeds: list[str]) -> None:
         """Find what is wrong with options of tables and sequences."""
         schema, tells_locks = self.schema, self.is_sql_server
         tables = session.records(asked.TABLES, schema) if tells_locks else []
-        self.faults += told.lock_faults(schema, feeds, tables, session.records(asked.INDEXES, schema))
+        self.faults += faults.lock_faults(schema, feeds, tables, session.records(asked.INDEXES, schema))
         sequences = session.records(asked.SEQUENCES, schema)
-        self.faults += told.sequence_faults(schema, sequences)
+        self.faults += faults.sequence_faults(schema, sequences)
         self.cache = "".join(str(row["cache_size"]) for row in sequences if row["name"] == "sequence")
         unseen = [] if tells_locks else ["lock escalation and page locks of the tables"]
         if not sequences and self.sees_all:
@@ -194,7 +194,7 @@ class _Inspection:
 
     def _transactions(self, session: Session) -> None:
         seconds = int(self.limits.open_transaction.total_seconds())
-        self.faults += told.open_transaction_faults(session.records(asked.OPEN_TRANSACTIONS, seconds))
+        self.faults += faults.open_transaction_faults(session.records(asked.OPEN_TRANSACTIONS, seconds))
 
     def _captures(self, session: Session, feeds: list[MssqlFeed]) -> None:
         """Find what is wrong with captures."""
@@ -208,13 +208,13 @@ class _Inspection:
         upgrade = feed.upgrade_statement
         if self.sees_all:
             expected = feed_objects(feed.name, feed.kind, is_capture=feed.capture is not None)
-            self.faults += told.missing_objects(self.schema, expected, self.names, upgrade)
+            self.faults += faults.missing_objects(self.schema, expected, self.names, upgrade)
             if feed.capture is not None:
                 expected = capture_objects(feed.name, range(len(feed.capture.tables)))
                 refresh = f"airflow changefeed capture refresh {feed.name}"
-                self.faults += told.missing_objects(self.schema, expected, self.names, refresh)
+                self.faults += faults.missing_objects(self.schema, expected, self.names, refresh)
         if feed.table is None and self.sees_all:
-            self.faults.append(told.no_event_table(self.schema, feed.name))
+            self.faults.append(faults.no_event_table(self.schema, feed.name))
         if self.server["sees_roles"]:
             self._look("roles", lambda session: self._roles(session, feed, upgrade))
         where = f"feed {feed.name}"
@@ -227,7 +227,7 @@ class _Inspection:
 
     def _roles(self, session: Session, feed: MssqlFeed, upgrade: str) -> None:
         there = [row["name"] for row in session.records(asked.ROLES)]
-        self.faults += told.missing_roles(feed_roles(self.schema, feed.name), there, upgrade)
+        self.faults += faults.missing_roles(feed_roles(self.schema, feed.name), there, upgrade)
 
     def _rights(self, session: Session, feed: MssqlFeed, upgrade: str) -> None:
         """Find rights of the expected role that this login lacks."""
@@ -255,9 +255,9 @@ class _Inspection:
             full = f"{self.schema}.{role}:{feed.name}"
             ((is_member,),) = session.rows(asked.MEMBER, full)
             remedy = upgrade if is_member else None
-            self.faults.append(told.no_right(self.user, feed.name, missing, full, remedy))
+            self.faults.append(faults.no_right(self.user, feed.name, missing, full, remedy))
         if not may_select and (feed.table is not None or not self.sees_all):
-            self.faults.append(told.no_select(self.user, feed, table))
+            self.faults.append(faults.no_select(self.user, feed, table))
 
     def _compare(self, session: Session, feed: MssqlFeed) -> None:
         """Count the rows of captured tables; seals only compare the server's row count if that agrees."""
@@ -269,4 +269,4 @@ class _Inspection:
             shard, hint = shard_text(feed.from_sql(row["shard_id"])), format_time(as_time(row["time_hint"]))
             self.faults += old_outbox(feed.name, shard, hint, float(row["age"]), self.limits)
             if row["hangs"] is not None:
-                self.faults.append(told.hanging(feed.name, shard, row["hangs"], feed.object("outbox")))
+                self.faults.append(faults.hanging(feed.name, shard, row["hangs"], feed.object("outbox")))

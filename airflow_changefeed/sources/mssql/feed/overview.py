@@ -77,11 +77,13 @@ class MssqlOverview:
                 f"@asks = {literal(json.dumps(asks, ensure_ascii=False))}, "
                 f"@first = {min(first_shard, 2**31 - 1)}, @most = {shards}"
             )
-            told = sections(results)
+            answers = sections(results)
             return [
-                _overview(feed, *records(told[place])) if place in told else FeedOverview(feed.info, (), 0)
+                _overview(feed, *records(answers[place]))
+                if place in answers
+                else FeedOverview(feed.info, (), 0)
                 for place, feed in enumerate(found)
-                if place in told or not _can_be_read(feed)
+                if place in answers or not _can_be_read(feed)
             ]
 
         return self.database.ask(question)

@@ -37,7 +37,7 @@ class MssqlIdentity:
         """
         See :class:`~airflow_changefeed.sources.base.FeedReader`.
 
-        Asked once for each source: whoever renews it stops the exports before.
+        Queried once for each source: stop the exports before renewing it.
         """
         if self._identity is None:
             self._identity = self.database.ask(lambda session: _read(session, self.database))

@@ -99,7 +99,7 @@ def _capture(connection: sqlite3.Connection, tables: FeedTables) -> StoredCaptur
 
 def _is_utf8(value: bytes | None) -> bool:
     try:
-        # SQLite may ask for values that are no text.
+        # SQLite may ask for values that are not text.
         (value or b"").decode()
     except UnicodeDecodeError:
         return False

@@ -91,7 +91,7 @@ def _overview(
 
 def _known(tables: FeedTables) -> str:
     """
-    Return SQL of the shards that were ever written, with their clocks and whether rows wait.
+    Return SQL of the shards that were ever written, with their high-water times and whether rows wait.
 
     What it names itself is named as no event table can be: it would stand before one of that name.
     """
@@ -141,7 +141,7 @@ def _statuses(
 def _positions(
     connection: sqlite3.Connection, tables: FeedTables, shards: Sequence[Shard]
 ) -> dict[Shard, list[ConsumerPosition]]:
-    """Return where all consumers stand in the shards of a page, and how many events lie beyond."""
+    """Return the positions of all consumers in the shards of a page, and how many events follow them."""
     columns = ", ".join(f"c.{name}" for name in ROW_COLUMNS.split(", "))
     shard = "c.shard" if tables.info.shard_key_type == "uniqueidentifier" else "cast(c.shard as integer)"
     rows = connection.execute(

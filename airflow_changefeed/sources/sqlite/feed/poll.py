@@ -95,7 +95,7 @@ def _read(
 
 
 def _with_outbox(feed: str) -> FeedTables:
-    """Return the tables of a feed with an outbox, of which all is known but what a look does not need."""
+    """Return the tables of a feed with an outbox, with all that is known except what a poll does not need."""
     return FeedTables(FeedInfo(feed, FeedKind.OUTBOX, "int", (), ()), 0, 0)
 
 

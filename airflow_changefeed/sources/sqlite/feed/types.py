@@ -59,7 +59,7 @@ def misfit_condition(column: Column, expression: str, *, cuts_fractions: bool) -
     it.
 
     Between them the readers take text for blobs and blobs for text, cut fractions in columns of integers, and
-    round large integers to floats; what is no number in a column of numbers they refuse.
+    round large integers to floats; in a column of numbers they refuse what is not a number.
 
     :param expression: a column, which keeps its affinity.
     :param cuts_fractions: whether the reader turns 2.5 to 2 in a column of integers.
