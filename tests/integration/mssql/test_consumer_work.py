@@ -266,7 +266,7 @@ def test_a_consumer_in_tsql(client: Client, feed: Database) -> None:
         77133,
         f"begin transaction; {INSERT.format(9)} exec changefeed.[consume_events:{FEED}] N'audit', 0, "
         f"@upto = 0x00, @fencing_token = {old}; commit",
-        "newest grant",
+        "newest lease",
         "job 7",
     )
     assert _done(client) == [1, 2, 3]
