@@ -33,7 +33,7 @@ _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a
 _MAX_NAME = 128
 #: Maximum characters of nvarchar in a sql_variant.
 _MAX_VALUE = 4000
-#: A savepoint that exists as long as its transaction, whoever ends that.
+#: A savepoint that exists as long as its transaction, no matter what ends it.
 _MARK = '"changefeed.transaction"'
 #: Parameter markers of the drivers' paramstyles.
 _PARAMETERS = {"qmark": "?", "format": "%s", "pyformat": "%({name})s"}

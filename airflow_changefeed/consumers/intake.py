@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Maximum seconds per wait for a lease.
 _SLICE = 1.0
-#: The shortest wait for a lease that is about to run out.
+#: The shortest wait for a lease that is about to expire.
 _SOON = 0.01
 #: Batches read ahead when a consumer is behind, over all its shards.
 _BATCHES_AHEAD = 5
@@ -50,7 +50,7 @@ class Intake:
         self._known: tuple[Shard, ...] = ()
         self._turn: Shard | None = None
         self._was_waiting = False
-        #: Seconds from the last request on, until a lease of others runs out.
+        #: Seconds from the last request on, until a lease of others expires.
         self._free_in = math.inf
         # Closing a stream early costs a connection on a server, and nothing on an embedded database.
         self._may_stop_early = not source.capabilities.parallel_writers

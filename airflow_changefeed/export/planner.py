@@ -54,7 +54,7 @@ class ExportRequest:
     :param windows: each becomes a unit of each shard, not overlapping; None exports a batch from the
         consumer's cursor.
     :param shards: None for all that have ever had an event.
-    :param run: who asks, for example ``dag_id/run_id/task_id/try``.
+    :param run: who makes the export, for example ``dag_id/run_id/task_id/try``.
     """
 
     feed: str

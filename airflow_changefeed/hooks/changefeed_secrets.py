@@ -51,7 +51,7 @@ def hide_secrets(extra: Mapping[str, Any]) -> None:
     Let Airflow mask what is secret in an extra wherever it logs.
 
     Airflow itself masks a connection's password, and its extra as a whole. Libraries that log at debug level
-    tell single values of it: a token in the URL of a request, a key in a header. Airflow's masks hold for the
+    reveal parts of it: a token in the URL of a request, a key in a header. Airflow's masks hold for the
     log of a task, and not for the copy of it that executors write to their own output; so what libraries log
     is also cleaned in this process.
 

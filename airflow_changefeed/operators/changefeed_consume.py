@@ -55,7 +55,7 @@ class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
     :param handler_timeout: seconds that one call of the handler may take; None for no limit.
     :param emit_timeout: seconds after which another process takes a shard over, if this one neither asks for
         an event nor consumes.
-    :param register_timeout: seconds to wait while others hold all shards; None waits for ever.
+    :param register_timeout: seconds to wait while others hold all shards; None waits forever.
     :param changefeed_conn_id: Airflow connection of the feed's database. (templated)
     """
 

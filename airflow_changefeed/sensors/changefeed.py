@@ -41,7 +41,7 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
     Succeed when a feed has events beyond a consumer's cursor, or when the run's window has ended.
 
     A window that has ended is something to export even when nothing happened in it: an idle hour becomes an
-    empty unit instead of a task that waits for ever. A run without a window (triggered by an asset, for
+    empty unit instead of a task that waits forever. A run without a window (triggered by an asset, for
     example) waits for new events. Nothing is written, and one poll serves all shards. The result (XCom) is
     the map of shards with new events: ``{shard: {"after": cursor, "head": last event or None, "outbox":
     whether rows wait in the outbox}}``.

@@ -167,7 +167,7 @@ def _last_resets(events: CapturedEvents) -> dict[Shard, str]:
 
 def _refuse_lost_keys(events: CapturedEvents) -> None:
     """
-    Refuse updates whose old row is not known: the key that it had stays in the table for ever.
+    Refuse updates whose old row is not known: the key that it had stays in the table forever.
 
     :raises FoldError: there are any behind the last resets.
     """

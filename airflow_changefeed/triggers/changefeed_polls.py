@@ -124,7 +124,7 @@ class _Poller:
 
     def _look(self, watchers: list[Watcher]) -> Found:
         """
-        Poll once, in a thread; there, unlike in the loop, Airflow's connections can be had without harm.
+        Poll once, in a thread; there, unlike in the loop, Airflow's connections can be read safely.
 
         The source stays open from poll to poll, but after an error the connection is asked for again: it may
         have been changed since.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a thousand who wait for news of ten feeds cost the database at each look: together, and each alone."""
+"""What a thousand waiting consumers of ten feeds cost the database at each poll: together, and each alone."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking for news without writing: one statement, at a cost that does not grow."""
+"""Polling for new events without writing: one statement, at a cost that does not grow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.integration.contract.engines import Engine, Table
 
 
 def begin_and_poll(bench: Bench, consumer: str, cursors: Mapping[Shard, Ulid]) -> FeedStatus:
-    """Begin a consumer, and look for its news."""
+    """Begin a consumer, and poll for its new events."""
     bench.source.begin_consumer(consumer, bench.feed, cursors, by="test")
     return bench.source.poll(bench.feed, consumer)
 

@@ -51,7 +51,7 @@ def test_rows_waiting_at_the_seal_are_below_it(bench: Bench) -> None:
 
 
 def test_an_idle_shard_is_sealed_and_its_seal_is_its_heartbeat(either: Bench) -> None:
-    """Without any news the clock goes on, so that an idle hour is known to be complete."""
+    """Without new events the high-water time still rises, so that an idle hour is known to be complete."""
     either.write(1, hint=PAST)
     either.events()
     for _ in range(2):

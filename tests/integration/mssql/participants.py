@@ -18,7 +18,7 @@ _REPLACED = re.compile(
 
 
 class Participant(threading.Thread, ABC):
-    """A program that repeats its step until it is told to end; readers do when there is news."""
+    """A program that repeats its step until it is stopped; readers do when there are new events."""
 
     def __init__(self, database: Database, name: str, number: int) -> None:
         super().__init__(name=name, daemon=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A feed's database that does as a test says: it loses its connection, or gets news, at a certain look."""
+"""A feed's database as a test scripts it: at a certain poll it loses its connection or gets new events."""
 
 from __future__ import annotations
 

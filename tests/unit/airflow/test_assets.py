@@ -97,7 +97,7 @@ def test_the_windows_of_a_run_are_an_event_of_the_asset(database: str, path: str
 
 
 def test_an_idle_window_is_an_event(database: str, path: str) -> None:
-    """Complete with no rows is news for those that follow."""
+    """A complete window without rows is still an event for those that follow."""
     (sent,) = export(operator(path), START + 8 * HOUR, START + 9 * HOUR)
     assert (sent["extra"]["rows"], len(sent["extra"]["manifests"])) == (0, 2)
 

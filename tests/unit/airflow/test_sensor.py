@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sensor: news beyond the cursor, or a window that is over."""
+"""The sensor: new events beyond the cursor, or a window that is over."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_events_in_the_outbox_are_news(database: str) -> None:
 
 
 def test_only_what_lies_beyond_the_cursor_is_news(database: str) -> None:
-    """A consumer that has seen all waits; an event in one shard is that shard's news."""
+    """A consumer that has seen all waits; an event in one shard is new for that shard."""
     consume_all(database)
     assert poke(sensor()) == (False, {})
     insert(database, range(100, 101), START)

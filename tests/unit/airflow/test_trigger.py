@@ -85,7 +85,7 @@ def test_news_that_comes_is_waited_for(database: str, monkeypatch: pytest.Monkey
 
 
 def test_the_end_of_a_window_is_waited_for(database: str) -> None:
-    """Without any news, by the database's clock."""
+    """Without new events, by the database's clock."""
     consume_all(database)
     end = format_time(datetime.now(timezone.utc).replace(microsecond=0) + timedelta(seconds=1))
     assert read_event(fire(window_end=end)) == ({}, True)

@@ -48,7 +48,7 @@ def announce(path: str, feed: str) -> None:
 
 
 def test_a_thousand_waiting_sensors_ask_once_an_interval(database: str) -> None:
-    """However they come: of many feeds and consumers, one after the other, until all have their news."""
+    """However they come: of many feeds and consumers, one after the other, until all have new events."""
     feeds = make_feeds(database, 8)
     loop, asked, connect = VirtualLoop(), [], sqlite3.connect
 

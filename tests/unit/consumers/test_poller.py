@@ -194,7 +194,7 @@ def test_an_event_is_seen_at_the_next_poll(
 def test_many_who_wait_cost_one_look_an_interval(
     poller: Poller, source: WatchedSource, clock: Clock, path: str, threads: ThreadPoolExecutor
 ) -> None:
-    """Of several feeds and consumers; each is asked for once, and each gets its own news."""
+    """Of several feeds and consumers; each is asked for once, and each gets its own new events."""
     watches = [poller.watch(FEEDS[number % 2], f"reader {number % 5}") for number in range(40)]
     waits = [threads.submit(watch.wait, {}) for watch in watches]
     until(lambda: len(poller._waiting) == 40 and not any(watch.is_new for watch in watches))
@@ -235,7 +235,7 @@ def test_nobody_is_looked_for_who_does_not_wait(
 
 
 def test_a_wait_ends_with_its_time(poller: Poller, source: WatchedSource) -> None:
-    """Without news, and is not looked for any more."""
+    """Without new events, and is not polled any more."""
     with poller.watch(FEEDS[0], "reader") as watch:
         assert watch.wait({}, 0) == {}
         assert watch.wait({}, 0.001) == {}
@@ -243,7 +243,7 @@ def test_a_wait_ends_with_its_time(poller: Poller, source: WatchedSource) -> Non
 
 
 def test_a_watch_that_is_closed_ends_its_waits(poller: Poller, threads: ThreadPoolExecutor) -> None:
-    """Without news; to wait with it is refused."""
+    """Without new events; to wait with it is refused."""
     watch, other = poller.watch(FEEDS[0], "reader"), poller.watch(FEEDS[1], "reader")
     waits = [threads.submit(one.wait, {}) for one in (watch, watch, other)]
     until(lambda: len(poller._waiting) == 3)
@@ -300,7 +300,7 @@ def test_a_look_that_fails_is_told_to_all_who_wait(
 
 
 def test_a_loop_waits_without_being_held_up(poller: Poller, source: WatchedSource, path: str) -> None:
-    """For news, for its time, for an error, and until it is cancelled; others wait beside it."""
+    """For new events, for its time, for an error, and until it is cancelled; others wait beside it."""
 
     async def wait() -> None:
         with poller.watch(FEEDS[0], "reader") as watch, poller.watch("a.Gone", None) as gone:

@@ -203,7 +203,7 @@ def test_dropping_a_feed_takes_its_index_off_the_table(tmp_path: Path) -> None:
     user.close()
 
 
-def test_lease_tokens_grow_over_the_life_of_a_feed(user: sqlite3.Connection, tmp_path: Path) -> None:
+def test_fencing_tokens_grow_over_the_life_of_a_feed(user: sqlite3.Connection, tmp_path: Path) -> None:
     """A process that slept while its feed was dropped and made anew holds a token that is worth nothing."""
     source = SqliteFeedSource(str(tmp_path / "feeds.db"))
     tokens: list[int] = []

@@ -13,7 +13,7 @@ from airflow_changefeed.sources.mssql.install.upgrade import installed_version
 from airflow_changefeed.sources.mssql.names import literal, quote
 
 #: Azure SQL Database has no such view, and a login that may not see the database's row gets none (the owner
-#: may, and whoever has VIEW ANY DATABASE, as public has by default).
+#: may, and logins with VIEW ANY DATABASE, as public has by default).
 _FORK = """
 set nocount on;
 declare @fork uniqueidentifier;

@@ -9,7 +9,7 @@ from airflow_changefeed.sources.mssql.names import literal, quote
 
 def note_schemas(schema: str, feed: str) -> str:
     """
-    Return the statement with which a reader notes what changed beneath a feed, or beneath all.
+    Return the statement with which a reader records schema changes of a feed's table, or of all.
 
     It passes over what it cannot write, as on a replica, and over a database without changefeed.
 
@@ -32,6 +32,6 @@ def registered(schema: str, columns: str, condition: str = "") -> str:
 
 
 def load_versions(session: Session, schema: str) -> dict[int, int]:
-    """Note what changed beneath feeds, and return the resource versions of all, by their numbers."""
+    """Record schema changes of feeds' tables, and return the resource versions of all, by their numbers."""
     rows = session.records(f"{note_schemas(schema, 'null')} {registered(schema, 'feed_id')}")
     return {row["feed_id"]: int(row["resource_version"]) for row in rows}

@@ -148,7 +148,7 @@ def check_lease(row: CursorRow, token: int, now: datetime) -> None:
 
 
 def check_free(row: CursorRow, holder: str, now: datetime) -> None:
-    """Raise LeaseHeldError where a row belongs to another user, who has not run out."""
+    """Raise LeaseHeldError if another user holds an unexpired lease on the row."""
     if row.lease_holder in (None, holder) or row.lease_expires is None or row.lease_expires <= now:
         return
     raise LeaseHeldError(

@@ -108,7 +108,7 @@ class SqliteLeases(SqliteConsumers):
         holder: str,
         taken: Mapping[Shard, CursorRow] | None = None,
     ) -> Grant:
-        """Return what was taken, with when the others' leases run out."""
+        """Return the leases taken, and when the others' leases expire."""
         now = self.database.now()
         others = [
             row.lease_expires
@@ -203,7 +203,7 @@ class SqliteLeases(SqliteConsumers):
 
 
 def _is_held(row: CursorRow, holder: str, now: datetime) -> bool:
-    """Whether a shard belongs to another user, who has not run out."""
+    """Whether another user holds an unexpired lease on a shard."""
     return (
         row.lease_holder not in (None, holder) and row.lease_expires is not None and row.lease_expires > now
     )

@@ -61,7 +61,7 @@ class SqliteControl:
         Order rows of the first shards in one transaction: a commit for each would cost more than its rows.
 
         :param waiting: shards to drain, at least one; those whose outbox was empty then are taken from it.
-            With what came to them since, busy writers could hold a drain for ever.
+            With what came to them since, busy writers could keep a drain busy forever.
         :return: rows of each shard.
         """
         moved: Counter[Shard] = Counter()

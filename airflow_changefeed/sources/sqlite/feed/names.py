@@ -62,7 +62,7 @@ class FeedTables:
     :param floor_ms: sealed until this time, for all shards; 0 before the first seal.
     :param tolerance_ms: how far in the future a hint may lie.
     :param capture: whose events these are; None where a user writes them.
-    :param fingerprint: of the columns at the resource version; None where it was never written down.
+    :param fingerprint: of the columns at the resource version; None if it was never stored.
     """
 
     info: FeedInfo

@@ -65,7 +65,7 @@ begin
         select @before = s.events from <<schema>>.[state:<<name>>] as s where s.shard_id = @shard_id;
         update <<schema>>.[state:<<name>>] set events = events + @rows where shard_id = @shard_id;
 
-        -- Before a row leaves the outbox: whoever sums up both waits for this row, and so sees both changes or none.
+        -- Before a row leaves the outbox: a reader that sums up both waits for this row, and so sees both changes or none.
         insert into <<schema>>.[balance:<<name>>] (shard_id, table_no, rows)
         select distinct @shard_id, p.table_no, 0
         from @taken as p
