@@ -76,7 +76,13 @@ class Intake:
                 self.holding.leave()
                 raise self.holding.held_elsewhere(timeout or 0.0)
             # Not so long that our own request expires.
-            self._pace.wait(min(left, _SLICE, self._wanted.seconds / 3, max(self._free_in, _SOON)))
+            self._pause(min(left, _SLICE, self._wanted.seconds / 3, max(self._free_in, _SOON)), should_stop)
+
+    def _pause(self, seconds: float, should_stop: Callable[[], bool]) -> None:
+        """Wait, also if the pace's wait returns early for new events, which do not free a lease."""
+        end = self._pace.clock() + seconds
+        while (left := end - self._pace.clock()) > 0 and not should_stop():
+            self._pace.wait(left)
 
     @property
     def wanted_shards(self) -> tuple[Shard, ...] | None:

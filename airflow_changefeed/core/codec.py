@@ -93,7 +93,7 @@ def _at(step: str, form: Form, value: Any) -> Any:
         raise _MisfitError(misfit.problem, step + misfit.path) from None
     except ChangefeedError as error:
         raise _MisfitError(error.message, step) from None
-    except (ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise _MisfitError(str(error), step) from None
 
 

@@ -146,8 +146,10 @@ class ConsumerSpec:
     @classmethod
     def from_json(cls, consumer: str, feed: str, text: str) -> ConsumerSpec:
         """Read what :meth:`to_json` wrote."""
-        content = {**json.loads(text), "consumer": consumer, "feed": feed}
-        return decode(cls, content, where=f"settings of consumer {consumer!r}")
+        settings = json.loads(text)
+        if isinstance(settings, dict):
+            settings |= {"consumer": consumer, "feed": feed}
+        return decode(cls, settings, where=f"settings of consumer {consumer!r}")
 
 
 @dataclass(frozen=True)

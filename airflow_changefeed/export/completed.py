@@ -67,9 +67,15 @@ class CompletedExport:
     rows: int
     manifests: tuple[str, ...]
     shards: tuple[Shard, ...]
-    windows: tuple[CompletedWindow, ...] = ()
+    windows: tuple[CompletedWindow, ...] = field(default_factory=tuple)
     batch: Mapping[Shard, UlidRange] = field(default_factory=dict)
     database: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.window_start is None) != (self.window_end is None):
+            raise InvalidArgumentError("window_start and window_end belong together; give both or neither")
+        if self.window_start is not None and self.window_end is not None:
+            Window(self.window_start, self.window_end)
 
     @property
     def window(self) -> Window | None:

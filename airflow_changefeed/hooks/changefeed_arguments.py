@@ -29,7 +29,7 @@ _SECONDS = re.compile(r"\d+(\.\d+)?")
 
 def check_arguments(task: Any, *checks: tuple[Any, ...], problems: Sequence[str] = ()) -> None:
     """
-    Refuse a task whose arguments are wrong; those that are not rendered yet are passed over.
+    Refuse a task whose arguments are wrong; template fields that are not rendered yet are passed over.
 
     :param checks: a function that raises InvalidArgumentError, and the values that it is called with.
     :param problems: what else is wrong.
@@ -38,8 +38,10 @@ def check_arguments(task: Any, *checks: tuple[Any, ...], problems: Sequence[str]
         make again and again.
     """
     found = list(problems)
+    # What Airflow does not render stays as it is: a template there is as wrong as any other text.
+    rendered = [getattr(task, name, None) for name in task.template_fields]
     for check, *values in checks:
-        if any(is_template(value) for value in values):
+        if any(is_template(value) and any(value is one for one in rendered) for value in values):
             continue
         try:
             check(*values)

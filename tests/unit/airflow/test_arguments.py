@@ -85,6 +85,22 @@ def results(dag: DAG) -> dict[str, Any]:
         return {name: task(task_id=f"get_{name}")(given)() for name in ("shards", "unit", "options")}
 
 
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        (ChangefeedToParquetOperator, {"mode": "{{ params.mode }}", "path": "/out"}),
+        (ChangefeedToParquetOperator, {"local_below": "{{ 5 }}", "path": "/out"}),
+        (ChangefeedSensor, {"lock_timeout": "{{ 5 }}"}),
+    ],
+    ids=["mode", "local_below", "lock_timeout"],
+)
+def test_a_template_where_none_is_rendered_is_refused(kind: Any, arguments: dict[str, Any]) -> None:
+    """Else a batch that was asked for by a template would become a window."""
+    (name,) = arguments.keys() - {"path"}
+    with pytest.raises(InvalidArgumentError, match=rf"{name} must be.*\{{\{{"):
+        kind(task_id="export", feed=FEED, consumer=CONSUMER, **arguments)
+
+
 def test_results_of_other_tasks_can_be_arguments() -> None:
     """Shards, unit and options may come from other tasks, which become upstream."""
     dag = DAG("results", schedule=None)

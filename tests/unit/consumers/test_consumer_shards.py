@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from airflow_changefeed.consumers.pace import Pace
+from airflow_changefeed.core.consumer import Grant
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import LeaseHeldError, LeaseLostError
 from tests.unit.consumers.feeds import CAPTURE, NAME, Shop
@@ -20,6 +24,26 @@ def test_a_second_consumer_waits_its_time_and_names_the_holder(shop: Shop) -> No
         shop.consumer().register()
     with shop.consumer() as second:
         assert second.shards == [0]
+
+
+def test_a_wait_for_a_lease_that_returns_early_asks_no_more_often(shop: Shop) -> None:
+    """For example because there are new events, which free no lease."""
+    shop.create()
+    shop.insert("a")
+    asked = []
+    pace = Pace(wait=lambda seconds: shop.clock.advance(0.01), clock=shop.clock)
+    with shop.consumer(emit_timeout=3600.0):
+        other = shop.consumer(register_timeout=5.0, pace=pace, emit_timeout=3600.0)
+        request = shop.source.request_leases
+
+        def count(*arguments: Any, **options: Any) -> Grant:
+            asked.append(shop.clock())
+            return request(*arguments, **options)
+
+        setattr(shop.source, "request_leases", count)  # noqa: B010 - it is counted, and done
+        with pytest.raises(LeaseHeldError):
+            other.register()
+    assert 3 <= len(asked) <= 7
 
 
 def test_one_who_sleeps_too_long_loses_to_one_who_waits(shop: Shop) -> None:

@@ -85,6 +85,7 @@ def _changed(**changes: object) -> str:
         _changed(unit=None),
         _changed(files=[{}]),
         _changed(files=[{**encode(_FACTS), "checksum": "xyz"}]),
+        _changed(files=[{**encode(_FACTS), "checksum": 7}]),
         _changed(files=[{**encode(_FACTS), "first": "xyz"}]),
         _changed(made_at="soon"),
         _changed(made_at=None),

@@ -127,6 +127,21 @@ def test_a_unit_that_is_gone_is_named(flights: Flights, store: ExportStore) -> N
         told.files()
 
 
+#: An event without windows that were exported one by one.
+_EXTRA = {
+    **{"feed": FEED, "path": "/out", "rows": 1, "manifests": [], "shards": ["0"], "windows": [], "batch": {}},
+    **{"window_start": "2013-01-01T00:00:00Z", "window_end": "2013-01-01T01:00:00Z", "database": ""},
+}
+
+
+def test_an_event_needs_all_but_the_database() -> None:
+    """Which events of older versions lack."""
+    assert CompletedExport.from_extra(_EXTRA).window == Window(START, START + timedelta(hours=1))
+    for name in _EXTRA.keys() - {"database"}:
+        with pytest.raises(InvalidArgumentError, match=f"{name}.* is missing"):
+            CompletedExport.from_extra({other: value for other, value in _EXTRA.items() if other != name})
+
+
 @pytest.mark.parametrize(
     "extra",
     [
@@ -134,6 +149,10 @@ def test_a_unit_that_is_gone_is_named(flights: Flights, store: ExportStore) -> N
         {},
         {"from_rest_api": True},
         {"feed": FEED, "path": "/out", "window_start": "yesterday", "window_end": "today", "rows": 1},
+        {**_EXTRA, "window_end": None},
+        {**_EXTRA, "window_start": None},
+        {**_EXTRA, "window_end": _EXTRA["window_start"]},
+        {**_EXTRA, "window_end": "2012-01-01T00:00:00Z"},
     ],
     ids=str,
 )
