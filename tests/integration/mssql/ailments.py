@@ -161,7 +161,7 @@ FAULTS: dict[str, tuple[FaultKind, Callable[[Patient], None], Undo, str]] = {
         FaultKind.OBJECT_MISSING,
         _sql("drop procedure [changefeed].[check_table]"),
         lambda patient: run_batch(patient.client, patient.database, "check_table"),
-        "procedure changefeed.check_table: it is not there. Run the install script",
+        "procedure changefeed.check_table: it is missing. Run the install script",
     ),
     "procedure of a feed": (
         FaultKind.OBJECT_MISSING,
