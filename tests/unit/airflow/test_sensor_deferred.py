@@ -180,7 +180,9 @@ def test_a_transient_error_of_the_trigger_is_left_to_the_retries(database: str) 
 )
 def test_a_bad_event_is_named(database: str, event: Any) -> None:
     """A triggerer of another version, for example, gives one; no retry would help."""
-    with pytest.raises(AirflowFailException, match=r"InvalidArgumentError.*is not an event of ChangefeedTrigger"):
+    with pytest.raises(
+        AirflowFailException, match=r"InvalidArgumentError.*is not an event of ChangefeedTrigger"
+    ):
         resume(deferrable(), event)
 
 
