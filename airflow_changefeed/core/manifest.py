@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, ClassVar
 
@@ -63,7 +63,9 @@ class Manifest(Document):
     :param sealed_until: until when the shard was sealed when the unit was planned, None for an unsealed
         batch.
     :param stale_seen: highest stale mark when the unit was planned; a higher one in its range makes it stale.
-    :param schema: column name to Arrow type, as written, or as they would have been.
+    :param schema: the columns as written, or as they would have been: Arrow's serialized schema in base64;
+        empty if they are not known.
+    :param columns: the same for people: column name to Arrow type.
     :param database: identity of the feed's database; empty in a manifest of before there were any.
     """
 
@@ -80,7 +82,8 @@ class Manifest(Document):
     files: tuple[FileFacts, ...]
     sealed_until: datetime | None
     stale_seen: int
-    schema: Mapping[str, str]
+    schema: str
+    columns: Mapping[str, str] = field(default_factory=dict)
     database: str = ""
 
     @property

@@ -26,8 +26,9 @@ from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import IncompleteReadError, InvalidArgumentError, SchemaChangedError
 from airflow_changefeed.export.progress import TaskProgress
 from airflow_changefeed.output.layout import Layout, parse_unit, unit_key
+from airflow_changefeed.output.schemas import parse_schema, schema_text
 from airflow_changefeed.output.store import StagedFile
-from airflow_changefeed.output.structs import leaves, schema_texts
+from airflow_changefeed.output.structs import leaves
 from airflow_changefeed.sources.arrow import check_order, check_schema
 from airflow_changefeed.sources.base import ULID_COLUMN, FeedReader
 from airflow_changefeed.storage.files import Files
@@ -100,7 +101,7 @@ def write_parts(
     home = f"{layout.writing(attempt)}/{task}"
     progress = TaskProgress(files, f"{home}/progress.json")
     schema = source.schema(feed)
-    yield {"schema": schema_texts(shaped_schema(schema, options.shape, feed=feed))}
+    yield {"schema": schema_text(shaped_schema(schema, options.shape, feed=feed))}
     for part in parts:
         shard = parse_shard(part["shard"])
         folder = f"{home}/{part['folder']}"
@@ -293,20 +294,20 @@ def _repeating(batch: pa.RecordBatch) -> list[str]:
     ]
 
 
-def gather(facts: Iterable[dict[str, Any]], feed: str, tasks: int) -> tuple[list[StagedFile], dict[str, str]]:
+def gather(facts: Iterable[dict[str, Any]], feed: str, tasks: int) -> tuple[list[StagedFile], pa.Schema]:
     """
     Sort out what tasks yielded.
 
     :param tasks: how many there were.
-    :return: the files, and column name to Arrow type.
+    :return: the files, and their columns.
     :raises IncompleteReadError: a task did not report.
     :raises SchemaChangedError: two tasks saw different columns.
     """
     written: list[StagedFile] = []
-    schemas: list[dict[str, str]] = []
+    schemas: list[pa.Schema] = []
     for value in facts:
         if "schema" in value:
-            schemas.append(value["schema"])
+            schemas.append(parse_schema(value["schema"], where="a task of the export"))
         else:
             written.append(decode(StagedFile, value, where="file of a task"))
     if len(schemas) != tasks:

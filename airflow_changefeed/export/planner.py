@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.cursor import check_consumer
 from airflow_changefeed.core.feed import (
@@ -35,8 +35,10 @@ from airflow_changefeed.exceptions import (
 from airflow_changefeed.export.batch_removal import removal_command
 from airflow_changefeed.output.ownership import check_not_restored, check_output
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.output.structs import schema_texts
 from airflow_changefeed.sources.base import FeedReader, FeedSource
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Rows of one part, where the options do not say into how many parts a unit is split: a few seconds of a
 #: task.
@@ -165,17 +167,17 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
     )
 
 
-def check_shape(source: FeedReader, feed: str, shape: Shape) -> Mapping[str, str]:
+def check_shape(source: FeedReader, feed: str, shape: Shape) -> pa.Schema:
     """
     Check that a feed's events can be written in a shape.
 
-    :return: the columns that they are written in: name to Arrow type.
+    :return: the columns that they are written in.
     :raises InvalidArgumentError: a shape other than typed, for a feed that is not a capture's.
     :raises ColumnTypeError: a column cannot be exported, or has no form in JSON.
     """
     from airflow_changefeed.capture.shapes import shaped_schema
 
-    return schema_texts(shaped_schema(source.schema(feed), shape, feed=feed))
+    return shaped_schema(source.schema(feed), shape, feed=feed)
 
 
 def _stale(source: FeedSource, feed: str) -> dict[Shard, int]:

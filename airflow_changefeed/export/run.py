@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.export.parts import gather, plan_parts, task_name, write_parts
@@ -14,8 +15,11 @@ from airflow_changefeed.output.commit import begin, commit, end
 from airflow_changefeed.output.store import ExportStore, StagedFile
 from airflow_changefeed.sources.base import FeedReader
 
-#: The files of all units with rows, and column name to Arrow type.
-Written = tuple[Sequence[StagedFile], Mapping[str, str]]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: The files of all units with rows, and their columns.
+Written: TypeAlias = "tuple[Sequence[StagedFile], pa.Schema | None]"
 
 
 def run_attempt(store: ExportStore, plan: Plan, write: Callable[[], Written]) -> ExportResult:
@@ -29,7 +33,7 @@ def run_attempt(store: ExportStore, plan: Plan, write: Callable[[], Written]) ->
     begin(store, plan)
     committed = False
     try:
-        written, schema = ([], {}) if plan.is_empty else write()
+        written, schema = ([], None) if plan.is_empty else write()
         manifests = commit(store, plan, written, schema)
         committed = True
         result = ExportResult.of_manifests(store, manifests, seconds=time.monotonic() - started)

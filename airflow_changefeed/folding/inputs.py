@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.capture import (
     BASE_TYPE,
@@ -19,6 +20,9 @@ from airflow_changefeed.exceptions import FoldError, ManifestError
 from airflow_changefeed.output.read import UnitFile
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import ULID_COLUMN
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 OLD, NEW = "old", "new"
 _EVENT = (ULID_COLUMN, "name", "type", "captured_at", OLD, NEW)
@@ -36,11 +40,11 @@ class FileColumns:
     """
     The columns of a file of captured events.
 
-    :param fields: of ``old`` and ``new``, in order: name to Arrow type.
+    :param fields: of ``old`` and ``new``, in order: name to type.
     """
 
     shape: CaptureShape
-    fields: Mapping[str, str]
+    fields: Mapping[str, pa.DataType]
 
 
 def file_columns(store: ExportStore, file: UnitFile) -> FileColumns:
@@ -82,20 +86,21 @@ def file_columns(store: ExportStore, file: UnitFile) -> FileColumns:
             feed=store.feed,
         )
     image = schema.field(NEW).type
-    return FileColumns(shape, {field.name: str(field.type) for field in image})
+    return FileColumns(shape, {field.name: field.type for field in image})
 
 
-def second_fields(fields: Mapping[str, str], own: str, taken: Collection[str]) -> list[str]:
+def second_fields(fields: Mapping[str, pa.DataType], own: str, taken: Collection[str]) -> list[str]:
     """
     Return the suffixes of the second fields, which hold what a field cannot hold by itself.
 
-    :param fields: of a file: name to Arrow type.
+    :param fields: of a file: name to type.
     :param taken: fields that belong to another column.
     """
+    names = {name: str(kind) for name, kind in fields.items()}
     return [
         suffix
         for suffix, (kind, kinds) in _SECONDS.items()
-        if fields.get(own) in kinds and fields.get(own + suffix) == kind and own + suffix not in taken
+        if names.get(own) in kinds and names.get(own + suffix) == kind and own + suffix not in taken
     ]
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.capture import (
     OFFSET,
@@ -25,6 +26,9 @@ from airflow_changefeed.output.read import UnitFile, check_once, export_there, u
 from airflow_changefeed.output.schemas import wider_type
 from airflow_changefeed.output.store import ExportStore
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _MOST_NAMED = 20
 _NO_SNAPSHOT = "the capture did not record the rows that existed when it was enabled"
 RESOLVE = "record all rows with resolve_capture(..., resync=True), then fold a later time"
@@ -36,12 +40,12 @@ class FoldedFiles:
     """
     Files with the same columns.
 
-    :param fields: of ``old`` and ``new``: name to Arrow type.
+    :param fields: of ``old`` and ``new``: name to type.
     :param shape: of the capture when they were written.
     """
 
     files: tuple[UnitFile, ...]
-    fields: Mapping[str, str]
+    fields: Mapping[str, pa.DataType]
     shape: CaptureShape
 
 
@@ -64,7 +68,7 @@ class FoldSource:
     at: datetime
     shape: CaptureShape
     columns: Mapping[str, str]
-    kinds: Mapping[str, str]
+    kinds: Mapping[str, pa.DataType]
     groups: tuple[FoldedFiles, ...]
     seconds: Mapping[str, str] = field(default_factory=dict)
     unknown: str = ""
@@ -235,9 +239,9 @@ def _keyless(groups: Iterable[FoldedFiles], table: str, captured: CapturedTable)
 
 def _groups(store: ExportStore, files: Iterable[UnitFile]) -> tuple[FoldedFiles, ...]:
     """Group files with the same columns; one footer is read for each group."""
-    by_schema: dict[tuple[tuple[str, str], ...], list[UnitFile]] = {}
+    by_schema: dict[str, list[UnitFile]] = {}
     for file in files:
-        by_schema.setdefault(tuple(file.manifest.schema.items()), []).append(file)
+        by_schema.setdefault(file.manifest.schema, []).append(file)
     found = ((tuple(own), file_columns(store, own[-1])) for own in by_schema.values())
     return tuple(FoldedFiles(own, columns.fields, columns.shape) for own, columns in found)
 
@@ -261,9 +265,9 @@ def _columns(
 
 def _kinds(
     store: ExportStore, table: str, columns: Mapping[str, str], groups: Sequence[FoldedFiles]
-) -> dict[str, str]:
+) -> dict[str, pa.DataType]:
     """Return for each column the type that holds its values in all files."""
-    kinds: dict[str, str] = {}
+    kinds: dict[str, pa.DataType] = {}
     for column, place in columns.items():
         for group in groups:
             kind = group.fields.get(place)

@@ -13,6 +13,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.manifest import Manifest
@@ -23,7 +24,11 @@ from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import IncompleteReadError, SupersededError
 from airflow_changefeed.output.claims import check_same
 from airflow_changefeed.output.layout import unit_key
+from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.output.store import ExportStore, StagedFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # An object store answers in tens of milliseconds, and one unit's steps wait for each other.
 _REMOTE_THREADS = 16
@@ -122,28 +127,27 @@ def _withdraw_overlapping(store: ExportStore, units: Sequence[ExportUnit], attem
             store.withdraw_uncommitted(theirs, other)
 
 
-def commit_empty(store: ExportStore, plan: Plan, schema: Mapping[str, str] | None = None) -> list[Manifest]:
+def commit_empty(store: ExportStore, plan: Plan, schema: pa.Schema | None = None) -> list[Manifest]:
     """
     Commit a plan without rows, for which no Spark job is needed.
 
-    :param schema: column name to Arrow type, as rows would be written; None leaves readers of idle units
-        without the feed's columns.
+    :param schema: as rows would be written; None leaves readers of idle units without the feed's columns.
     :raises IncompleteReadError: the plan has rows.
     :raises SupersededError: newer attempts at some units, or units of another cut, count.
     """
-    manifests = commit(store, plan, [], schema or {})
+    manifests = commit(store, plan, [], schema)
     end(store, plan, committed=True)
     return manifests
 
 
 def commit(
-    store: ExportStore, plan: Plan, written: Sequence[StagedFile], schema: Mapping[str, str]
+    store: ExportStore, plan: Plan, written: Sequence[StagedFile], schema: pa.Schema | None
 ) -> list[Manifest]:
     """
     Commit all units of a plan; may be called again after any crash.
 
     :param written: the files of all units with rows; none for an empty plan.
-    :param schema: column name to Arrow type, as written; units without rows keep it as well.
+    :param schema: as written, None if not known; units without rows keep it as well.
     :return: the manifests, in the plan's order.
     :raises IncompleteReadError: a unit's files hold another number of rows than was planned; nothing was
         committed.
@@ -182,7 +186,7 @@ class _Commit:
         store: ExportStore,
         plan: Plan,
         files: Mapping[int, Sequence[StagedFile]],
-        schema: Mapping[str, str],
+        schema: pa.Schema | None,
     ) -> None:
         self._store = store
         self._plan = plan
@@ -343,7 +347,7 @@ def _overlapping(others: Iterable[ExportUnit], units: Iterable[ExportUnit]) -> l
 
 
 def _manifest(
-    plan: Plan, planned: PlannedUnit, staged: Sequence[StagedFile], schema: Mapping[str, str]
+    plan: Plan, planned: PlannedUnit, staged: Sequence[StagedFile], schema: pa.Schema | None
 ) -> Manifest:
     return Manifest(
         database=plan.database,
@@ -356,5 +360,6 @@ def _manifest(
         files=tuple(file.facts for file in staged),
         sealed_until=plan.seals.get(planned.unit.shard),
         stale_seen=planned.stale_seen,
-        schema=schema,
+        schema="" if schema is None else schema_text(schema),
+        columns={column.name: str(column.type) for column in schema or ()},
     )

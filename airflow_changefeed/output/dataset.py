@@ -3,29 +3,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import ColumnTypeError
 from airflow_changefeed.output.read import SHARD_COLUMN, Selection, UnitFile, select
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.output.structs import struct_fields
 from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
 from airflow_changefeed.storage.files import Files
 from airflow_changefeed.storage.remote import RemoteFiles
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.dataset as ds
     import pyarrow.fs as pafs
-
-_ZONED = re.compile(r"timestamp\[(s|ms|us|ns), tz=(.+)\]")
-_DECIMAL = re.compile(r"decimal(128|256)\((\d+), (-?\d+)\)")
-_FIXED = re.compile(r"fixed_size_binary\[(\d+)\]")
 
 
 def export_dataset(
@@ -57,16 +49,15 @@ def export_dataset(
     :return: the columns as exported, and the shard as ``changefeed_shard`` (int64, or string for UUIDs).
     :raises ManifestError: nothing was exported there, the interval is not complete, a manifest is damaged, or
         names a file that is gone, or units overlap.
-    :raises ColumnTypeError: the columns changed between units, or pyarrow does not know a type.
+    :raises ColumnTypeError: the columns changed between units, or this pyarrow cannot read a schema.
     """
     import pyarrow as pa
     import pyarrow.dataset as ds
 
     store = ExportStore(path, feed, storage_options)
     chosen = select(store, start, end, shards, incomplete=incomplete, unify_schemas=unify_schemas)
-    fields = [pa.field(name, arrow_type(name, kind)) for name, kind in chosen.schema.items()]
     shard_type = pa.int64() if chosen.has_integer_shards else pa.string()
-    schema = pa.schema([*fields, pa.field(SHARD_COLUMN, shard_type)])
+    schema = chosen.schema.append(pa.field(SHARD_COLUMN, shard_type))
     system, parquet = _file_system(store.files), ds.ParquetFileFormat()
     fragments = [
         parquet.make_fragment(
@@ -114,31 +105,3 @@ def _file_system(files: Files) -> pafs.FileSystem:
     if isinstance(files, RemoteFiles):
         return pafs.PyFileSystem(pafs.FSSpecHandler(files.system))
     return pafs.LocalFileSystem()
-
-
-def arrow_type(name: str, kind: str) -> pa.DataType:
-    """
-    Return the Arrow type that a manifest names.
-
-    :raises ColumnTypeError: pyarrow has no such type.
-    """
-    import pyarrow as pa
-
-    fields = struct_fields(kind)
-    if fields is not None:
-        return pa.struct([(field, arrow_type(f"{name}.{field}", inner)) for field, inner in fields.items()])
-    if zoned := _ZONED.fullmatch(kind):
-        return pa.timestamp(zoned[1], zoned[2])
-    if decimal := _DECIMAL.fullmatch(kind):
-        make = pa.decimal128 if decimal[1] == "128" else pa.decimal256
-        return make(int(decimal[2]), int(decimal[3]))
-    if fixed := _FIXED.fullmatch(kind):
-        return pa.binary(int(fixed[1]))
-    try:
-        return pa.type_for_alias(kind)
-    except ValueError:
-        raise ColumnTypeError(
-            f"column {name!r} has Arrow type {kind}, which this pyarrow does not know: upgrade it",
-            column=name,
-            type=kind,
-        ) from None

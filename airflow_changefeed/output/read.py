@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.manifest import FileFacts, Manifest
@@ -17,8 +17,10 @@ from airflow_changefeed.output.coverage import Gap, Interval, find_gaps, find_ov
 from airflow_changefeed.output.layout import unquote_feed
 from airflow_changefeed.output.schemas import common_schema
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
 from airflow_changefeed.storage.files import CONTROL
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = [
     "SHARD_COLUMN",
@@ -36,8 +38,6 @@ SHARD_COLUMN = "changefeed_shard"
 INCOMPLETE = ("fail", "read")
 _TRIES = 5
 _MOST_NAMED = 20
-# What even an output without any column known has.
-_LEAST = {ULID_COLUMN: "string", TIME_COLUMN: "timestamp[ms, tz=UTC]"}
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Selection:
 
     :param shards: those asked for, or all that have units.
     :param files: that hold ULIDs of the interval, by shard and in order; they may reach beyond it.
-    :param schema: column name to Arrow type, of all files together.
+    :param schema: of all files together.
     :param missing: what no complete unit covers; empty unless the reader allowed it.
     """
 
@@ -68,7 +68,7 @@ class Selection:
     interval: Interval
     shards: tuple[Shard, ...]
     files: tuple[UnitFile, ...]
-    schema: Mapping[str, str]
+    schema: pa.Schema
     missing: tuple[Gap, ...]
 
     @property
@@ -99,6 +99,10 @@ def select(
     :raises UnsupportedVersionError: a newer version wrote a manifest.
     :raises ColumnTypeError: the columns changed between units.
     """
+    import pyarrow as pa
+
+    from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD
+
     if incomplete not in INCOMPLETE:
         raise InvalidArgumentError(f"incomplete must be one of {', '.join(INCOMPLETE)}, not {incomplete!r}")
     interval = Interval.of(start, end, shards)
@@ -119,14 +123,11 @@ def select(
             # Withdrawn since we listed it.
             gaps.append(Gap(unit.shard, unit.range))
             _check_complete(store, gaps, incomplete)
-    return Selection(
-        store,
-        interval,
-        chosen,
-        tuple(file for _, files in found for file in files),
-        common_schema([manifest for manifest, _ in found], unify=unify_schemas) or _LEAST,
-        tuple(gaps),
-    )
+    files = tuple(file for _, own in found for file in own)
+    schema = common_schema([manifest for manifest, _ in found], unify=unify_schemas)
+    # Even an output without any known column has these.
+    schema = schema if len(schema) else pa.schema([ULID_FIELD, TIME_FIELD])
+    return Selection(store, interval, chosen, files, schema, tuple(gaps))
 
 
 def export_there(store: ExportStore) -> None:

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns of units that are read together, by their manifests; and what may be widened to what."""
+"""The columns of units: as manifests hold them, of units that are read together, and which types widen."""
 
 from __future__ import annotations
 
-import re
+import base64
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache, reduce
+from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.exceptions import ColumnTypeError
-from airflow_changefeed.output.structs import ordered_text, struct_fields, struct_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _MOST_NAMED = 10
-_ABSENT = None
-_DECIMAL = re.compile(r"decimal128\((\d+), (-?\d+)\)")
 # Each holds every value of those before it, in Arrow and in Spark alike.
 _LADDERS = (
     ("int8", "int16", "int32", "int64"),
@@ -25,7 +27,38 @@ _LADDERS = (
 )
 
 
-def common_schema(manifests: Iterable[Manifest], *, unify: bool = False) -> Mapping[str, str]:
+def schema_text(schema: pa.Schema) -> str:
+    """Return columns as manifests hold them: Arrow's serialized schema, without metadata, in base64."""
+    return base64.b64encode(schema.remove_metadata().serialize()).decode()
+
+
+def parse_schema(text: str, *, where: str) -> pa.Schema:
+    """
+    Read what :func:`schema_text` wrote; an empty text has no columns.
+
+    :param where: names it in errors.
+    :raises ColumnTypeError: this pyarrow cannot read it.
+    """
+    import pyarrow as pa
+
+    try:
+        return _parse_schema(text)
+    except (ValueError, OSError, pa.ArrowException) as problem:
+        raise ColumnTypeError(
+            f"{where}: pyarrow {pa.__version__} cannot read the schema ({problem}). If a newer pyarrow wrote "
+            "it, upgrade pyarrow here; otherwise export the unit again",
+            where=where,
+        ) from None
+
+
+@lru_cache(maxsize=256)
+def _parse_schema(text: str) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))) if text else pa.schema([])
+
+
+def common_schema(manifests: Iterable[Manifest], *, unify: bool = False) -> pa.Schema:
     """
     Return the columns of units that are read together.
 
@@ -34,48 +67,61 @@ def common_schema(manifests: Iterable[Manifest], *, unify: bool = False) -> Mapp
 
     :param unify: a column that some units do not have is null there, and a type becomes the wider one of two
         if that holds all values of the other; False refuses any difference but that of order.
-    :return: column name to Arrow type, in the order of the newest unit, columns that it has no more at the
-        end.
+    :return: the columns in the order of the newest unit, columns that it has no more at the end.
     :raises ColumnTypeError: the columns differ; all that do are named, with a unit of each kind.
     """
-    manifests = list(manifests)
-    # One manifest speaks for those of its attempt; by its columns too, as a feed that was dropped and set up
-    # again, or a restored database, begins its tokens again.
-    spoken = {(each.attempt, *each.schema.items()): each for each in manifests if each.files}
-    by_age = sorted(spoken.values(), key=lambda each: each.attempt, reverse=True)
-    idle = [each for each in manifests if each.schema] if not by_age else []
-    if idle:
-        return max(idle, key=lambda each: each.attempt).schema
-    kinds: dict[str, dict[str | None, Manifest]] = {}
+    import pyarrow as pa
+
+    by_age = sorted(manifests, key=lambda each: each.attempt, reverse=True)
+    # The newest unit of each schema.
+    newest: dict[str, Manifest] = {}
     for manifest in by_age:
-        for name in manifest.schema:
-            kinds.setdefault(name, {})
-    for manifest in by_age:
-        for name, found in kinds.items():
-            found.setdefault(manifest.schema.get(name, _ABSENT), manifest)
-    _refuse({name: found for name, found in kinds.items() if not _fits(found, unify)}, unify)
-    return {name: _widest(found) or "" for name, found in kinds.items()}
+        if manifest.files:
+            newest.setdefault(manifest.schema, manifest)
+    if not newest:
+        return pa.schema(next((_columns(each) for each in by_age if each.schema), {}))
+    kinds: dict[pa.DataType | None, Manifest] = {}
+    for manifest in newest.values():
+        kinds.setdefault(pa.struct(_columns(manifest)), manifest)
+    common = _common_type(kinds, unify)
+    if common is None:
+        raise _refusal(dict(_differences("", kinds, unify)), unify)
+    return pa.schema(_fields(common))
 
 
-def _fits(kinds: Mapping[str | None, Manifest], unify: bool) -> bool:
-    if unify:
-        return _widest(kinds) is not None
-    return len({kind if kind is None else ordered_text(kind) for kind in kinds}) == 1
+def _columns(manifest: Manifest) -> dict[str, pa.DataType]:
+    where = f"the manifest of {manifest.unit} of feed {manifest.feed!r}"
+    return _fields(parse_schema(manifest.schema, where=where))
 
 
-def _widest(kinds: Iterable[str | None]) -> str | None:
-    """Return the type that holds all values of all; None when there is none."""
+def _common_type(kinds: Iterable[pa.DataType | None], unify: bool) -> pa.DataType | None:
+    """
+    Return one type for all values.
+
+    :param kinds: None where a unit does not have the column.
+    :return: None if there is no such type.
+    """
+    kinds = list(kinds)
+    if not unify:
+        return kinds[0] if len({_ordered(kind) for kind in kinds}) == 1 else None
     known = [kind for kind in kinds if kind is not None]
-    widest = known[0]
-    for kind in known[1:]:
-        wider = wider_type(widest, kind)
-        if wider is None:
-            return None
-        widest = wider
-    return widest
+    return reduce(lambda one, other: None if one is None else wider_type(one, other), known)
 
 
-def wider_type(one: str, other: str) -> str | None:
+def _ordered(kind: pa.DataType | None) -> pa.DataType | None:
+    """Return a type whose structs have their fields by name, as their order does not count."""
+    import pyarrow as pa
+
+    if kind is None or not pa.types.is_struct(kind):
+        return kind
+    return pa.struct([(each.name, _ordered(each.type)) for each in sorted(kind, key=lambda each: each.name)])
+
+
+def _fields(columns: pa.Schema | pa.StructType) -> dict[str, pa.DataType]:
+    return {field.name: field.type for field in columns}
+
+
+def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """
     Return the narrowest Arrow type that holds every value of two, unchanged.
 
@@ -83,63 +129,42 @@ def wider_type(one: str, other: str) -> str | None:
         numbers, decimals of different scales, times of different units. Structs have the fields of both,
         those of the first before, each as wide as both need it.
     """
+    import pyarrow as pa
+
     if one == other:
         return one
-    structs = struct_fields(one), struct_fields(other)
-    if structs[0] is not None and structs[1] is not None:
-        return _wider_struct(structs[0], structs[1])
-    decimals = _DECIMAL.fullmatch(one), _DECIMAL.fullmatch(other)
-    if decimals[0] and decimals[1]:
-        return max(one, other, key=_precision) if decimals[0][2] == decimals[1][2] else None
-    both = [
-        ladder[max(ladder.index(one), ladder.index(other)) :]
-        for ladder in _LADDERS
-        if one in ladder and other in ladder
-    ]
-    if both:
-        return both[0][0]
-    # Signed and unsigned meet at the first type that stands above both.
-    ladders = [[each[each.index(kind) + 1 :] for each in _LADDERS if kind in each] for kind in (one, other)]
-    return next((kind for up in ladders[0] for kind in up if any(kind in each for each in ladders[1])), None)
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        own, theirs = _fields(one), _fields(other)
+        wider = {name: wider_type(own.get(name, kind), kind) for name, kind in {**own, **theirs}.items()}
+        return None if None in wider.values() else pa.struct(wider)
+    if pa.types.is_decimal128(one) and pa.types.is_decimal128(other):
+        return max(one, other, key=lambda kind: kind.precision) if one.scale == other.scale else None
+    above, others = (
+        [each[each.index(name) :] for each in _LADDERS if name in each] for name in (str(one), str(other))
+    )
+    found = (name for up in above for name in up if any(name in each for each in others))
+    return next(map(pa.type_for_alias, found), None)
 
 
-def _wider_struct(one: Mapping[str, str], other: Mapping[str, str]) -> str | None:
-    fields = {}
-    for name in {**one, **other}:
-        kind = wider_type(one.get(name, other.get(name, "")), other.get(name, one.get(name, "")))
-        if kind is None:
-            return None
-        fields[name] = kind
-    return struct_text(fields)
+def _differences(
+    path: str, kinds: Mapping[pa.DataType | None, Manifest], unify: bool
+) -> Iterator[tuple[str, Mapping[pa.DataType | None, Manifest]]]:
+    """Yield the columns that differ, and the fields of structs, by their paths."""
+    import pyarrow as pa
 
-
-def _precision(kind: str) -> int:
-    match = _DECIMAL.fullmatch(kind)
-    return int(match[1]) if match else 0
-
-
-def _apart(
-    name: str, kinds: Mapping[str | None, Manifest], unify: bool
-) -> Iterator[tuple[str, Mapping[str | None, Manifest]]]:
-    """Yield what differs of a column: itself, or the fields of a struct by their paths."""
-    structs = {kind: struct_fields(kind) if kind is not None else None for kind in kinds}
-    if any(fields is None for fields in structs.values()):
-        yield name, kinds
+    structs = {kind: _fields(kind) for kind in kinds if kind is not None and pa.types.is_struct(kind)}
+    if len(structs) < len(kinds):
+        yield path, kinds
         return
-    for field in dict.fromkeys(field for fields in structs.values() for field in fields or ()):
-        found: dict[str | None, Manifest] = {}
-        for kind, manifest in kinds.items():
-            found.setdefault((structs[kind] or {}).get(field, _ABSENT), manifest)
-        if not _fits(found, unify):
-            yield from _apart(f"{name}.{field}", found, unify)
+    for name in dict.fromkeys(name for fields in structs.values() for name in fields):
+        found: dict[pa.DataType | None, Manifest] = {}
+        for kind, fields in structs.items():
+            found.setdefault(fields.get(name), kinds[kind])
+        if _common_type(found, unify) is None:
+            yield from _differences(f"{path}.{name}" if path else name, found, unify)
 
 
-def _refuse(different: Mapping[str, Mapping[str | None, Manifest]], unify: bool) -> None:
-    if not different:
-        return
-    different = {
-        path: found for name, kinds in different.items() for path, found in _apart(name, kinds, unify)
-    }
+def _refusal(different: Mapping[str, Mapping[pa.DataType | None, Manifest]], unify: bool) -> ColumnTypeError:
     texts = []
     for name, kinds in list(different.items())[:_MOST_NAMED]:
         where = [f"{kind or 'missing'} in {manifest.unit}" for kind, manifest in kinds.items()]
@@ -152,7 +177,7 @@ def _refuse(different: Mapping[str, Mapping[str | None, Manifest]], unify: bool)
         if unify
         else "read them with unify_schemas=True, export the older units again, or read them one by one"
     )
-    raise ColumnTypeError(
+    return ColumnTypeError(
         f"feed {feed!r} has units with different columns: {'; '.join(texts)}{more}; {remedy}",
         column=names[0],
         columns=names,

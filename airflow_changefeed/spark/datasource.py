@@ -9,7 +9,7 @@ hands them on pickled: to plan, and to each task. A streaming read can be made o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, cast
 
@@ -24,7 +24,6 @@ from airflow_changefeed.core.plan import Shape
 from airflow_changefeed.exceptions import ColumnTypeError, IncompleteReadError
 from airflow_changefeed.export.planner import check_shape
 from airflow_changefeed.output.read import SHARD_COLUMN
-from airflow_changefeed.output.structs import struct_fields
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.arrow import check_order
 from airflow_changefeed.sources.base import FeedReader, FeedSource
@@ -239,15 +238,15 @@ def _columns(source: FeedSource, feed: str, shape: Shape) -> StructType:
     return columns.add(SHARD_COLUMN, "long" if is_number else "string")
 
 
-def _struct(feed: str, way: str, fields: Mapping[str, str]) -> StructType:
+def _struct(feed: str, way: str, fields: pa.Schema | pa.StructType) -> StructType:
     """Return columns, or the fields of a struct; without Spark's parser, which a worker does not have."""
     found = StructType()
-    for name, kind in fields.items():
-        inner = struct_fields(kind)
-        if inner is not None:
-            found.add(name, _struct(feed, f"{way}{name}.", inner))
+    for field in fields:
+        name = field.name
+        if pa.types.is_struct(field.type):
+            found.add(name, _struct(feed, f"{way}{name}.", field.type))
             continue
-        word = spark_type(way + name, kind)
+        word = spark_type(way + name, field.type)
         if word.startswith("time("):
             raise ColumnTypeError(
                 f"feed {feed!r}: column {way + name!r} holds a time of day, which Spark does not read from a "

@@ -21,8 +21,8 @@ from airflow_changefeed.folding.inputs import NEW, OLD
 from airflow_changefeed.folding.plan import RESOLVE, FoldSource, find_fold
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import ULID_COLUMN
-from airflow_changefeed.spark.fold_events import CAPTURED_AT, SHARD, CapturedEvents, ddl
-from airflow_changefeed.spark.read import check_times
+from airflow_changefeed.spark.fold_events import CAPTURED_AT, SHARD, CapturedEvents
+from airflow_changefeed.spark.read import check_times, ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -105,7 +105,7 @@ class _Found:
 
 def _moving_keys(source: FoldSource) -> list[str]:
     """Return the key columns whose values a database may take for equal although they differ."""
-    return [key for key in source.keys if source.kinds[key] in _LOOSE]
+    return [key for key in source.keys if str(source.kinds[key]) in _LOOSE]
 
 
 def _has_moved(source: FoldSource) -> Column:

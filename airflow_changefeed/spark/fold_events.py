@@ -13,7 +13,7 @@ from airflow_changefeed.folding.inputs import NEW, OLD
 from airflow_changefeed.folding.plan import FoldedFiles, FoldSource
 from airflow_changefeed.output.read import UnitFile
 from airflow_changefeed.sources.base import ULID_COLUMN
-from airflow_changefeed.spark.read import spark_paths, spark_type, union
+from airflow_changefeed.spark.read import ddl, spark_paths, spark_type, union
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -117,15 +117,6 @@ class CapturedEvents:
 
     def _ddl(self, names: Sequence[str]) -> str:
         return ddl({name: self.source.kinds[name] for name in names}, ": ")
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
-
-
-def ddl(kinds: Mapping[str, str], between: str = " ") -> str:
-    """Return columns and their types as Spark's schemas are written."""
-    return ", ".join(f"{_quoted(name)}{between}{spark_type(name, kind)}" for name, kind in kinds.items())
 
 
 def _with_shard(frame: DataFrame, shard: Shard) -> DataFrame:

@@ -14,10 +14,11 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ColumnTypeError
 from airflow_changefeed.output.read import SHARD_COLUMN, UnitFile, select
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.output.structs import leaf_types, struct_fields
+from airflow_changefeed.output.structs import leaf_types
 from airflow_changefeed.sources.base import ULID_COLUMN
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _SPARK_TYPES = {
@@ -77,8 +78,9 @@ def read_export(
     """
     store = ExportStore(path, feed, storage_options)
     chosen = select(store, start, end, shards, incomplete=incomplete, unify_schemas=unify_schemas)
-    check_times(spark, chosen.schema)
-    columns = ", ".join(f"{quoted(name)} {spark_type(name, kind)}" for name, kind in chosen.schema.items())
+    kinds = {column.name: column.type for column in chosen.schema}
+    check_times(spark, kinds)
+    columns = ddl(kinds)
     kind = "bigint" if chosen.has_integer_shards else "string"
     frames = [
         _frame(spark, store, columns, shard, kind, own) for shard, own in _by_shard(chosen.files).items()
@@ -127,14 +129,14 @@ def _between(frame: DataFrame, start: datetime | None, end: datetime | None) -> 
     return frame
 
 
-def check_times(spark: SparkSession, schema: Mapping[str, str]) -> None:
+def check_times(spark: SparkSession, kinds: Mapping[str, pa.DataType]) -> None:
     """
     Check that a session reads times of the day, if there are any.
 
-    :param schema: column name to Arrow type.
+    :param kinds: column name to type.
     :raises ColumnTypeError: it does not; names the columns and the setting.
     """
-    leaves = [leaf for name, kind in schema.items() for leaf in leaf_types(name, kind)]
+    leaves = [leaf for name, kind in kinds.items() for leaf in leaf_types(name, kind)]
     times = [name for name, kind in leaves if spark_type(name, kind).startswith("time(")]
     if times and spark.conf.get(_TIME_TYPE, "false") != "true":
         raise ColumnTypeError(
@@ -150,25 +152,30 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def spark_type(name: str, kind: str) -> str:
+def ddl(kinds: Mapping[str, pa.DataType], between: str = " ") -> str:
+    """Return columns and their types as Spark's schemas are written."""
+    return ", ".join(f"{quoted(name)}{between}{spark_type(name, kind)}" for name, kind in kinds.items())
+
+
+def spark_type(name: str, kind: pa.DataType) -> str:
     """
     Return Spark's name for the Arrow type of an exported column.
 
     :raises ColumnTypeError: Spark has no such type.
     """
-    fields = struct_fields(kind)
-    if fields is not None:
-        inner = (f"{quoted(field)}: {spark_type(f'{name}.{field}', its)}" for field, its in fields.items())
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        inner = (f"{quoted(its.name)}: {spark_type(f'{name}.{its.name}', its.type)}" for its in kind)
         return f"struct<{', '.join(inner)}>"
-    if kind in _SPARK_TYPES:
-        return _SPARK_TYPES[kind]
-    if kind.startswith("timestamp["):
-        return "timestamp" if "tz=" in kind else "timestamp_ntz"
-    if kind.startswith("fixed_size_binary"):
+    if pa.types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    if pa.types.is_fixed_size_binary(kind):
         return "binary"
-    decimal = re.fullmatch(r"decimal128\((\d+), (-?\d+)\)", kind)
-    if decimal:
-        return f"decimal({decimal[1]},{decimal[2]})"
+    if pa.types.is_decimal128(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if str(kind) in _SPARK_TYPES:
+        return _SPARK_TYPES[str(kind)]
     raise ColumnTypeError(
-        f"column {name!r} has Arrow type {kind}, which Spark does not read", column=name, type=kind
+        f"column {name!r} has Arrow type {kind}, which Spark does not read", column=name, type=str(kind)
     )

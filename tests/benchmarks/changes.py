@@ -16,6 +16,7 @@ from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.core.window import Window
+from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.arrow import byte_strings
 from airflow_changefeed.sources.captured import EventColumns, captured_batch, captured_schema
@@ -128,5 +129,5 @@ def _write_unit(store: ExportStore, schema: pa.Schema, hour: int, events: EventC
     ulids = batch.column("changefeed_ulid")
     first, last = (Ulid.parse_text(ulids[place].as_py()) for place in (0, batch.num_rows - 1))
     facts = FileFacts(path.name, batch.num_rows, path.stat().st_size, first, last, 0)
-    columns = {column.name: str(column.type) for column in schema}
+    columns = schema_text(schema)
     store.write(Manifest(CAPTURE, unit, 1, "benchmark", "benchmark", start, (facts,), None, 0, columns))

@@ -16,6 +16,7 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError, ManifestError
 from airflow_changefeed.output.dataset import export_dataset
+from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.read import read_export
 from airflow_changefeed.verify.verify import read_facts
@@ -122,12 +123,8 @@ def write_hour(store: ExportStore, hour: int, values: pa.Array) -> None:
     path.parent.mkdir(parents=True)
     pq.write_table(table, path)
     facts: FileFacts = read_facts(store, str(path), path.name)
-    schema = {field.name: str(field.type) for field in table.schema}
-    store.write(
-        Manifest(
-            FEED, unit, hour + 1, "tests", "tests", START, (facts,), START + (hour + 1) * HOUR, 0, schema
-        )
-    )
+    schema, sealed_until = schema_text(table.schema), START + (hour + 1) * HOUR
+    store.write(Manifest(FEED, unit, hour + 1, "tests", "tests", START, (facts,), sealed_until, 0, schema))
 
 
 @pytest.mark.parametrize("name", WIDENED)

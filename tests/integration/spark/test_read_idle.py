@@ -24,8 +24,7 @@ def test_an_idle_hour_reads_like_a_busy_one(spark: SparkSession, flights: Flight
     store = ExportStore(str(tmp_path / "out"), FEED)
     flights.add(10, 0, shard=5)
     flights.export(store, hours(0, 1))
-    columns = {column.name: str(column.type) for column in flights.source.schema(FEED)}
-    commit_empty(store, flights.plan(store, hours(1, 2)), columns)
+    commit_empty(store, flights.plan(store, hours(1, 2)), flights.source.schema(FEED))
     busy = read_export(spark, store.path, FEED, end=hours(1, 2)[0].start)
     idle = read_export(spark, store.path, FEED, hours(1, 2)[0].start)
     assert (busy.count(), idle.count()) == (10, 0)

@@ -51,7 +51,7 @@ def test_spark_reads_each_value_as_it_was(with_times: SparkSession, tmp_path: Pa
     """At the limits of every type, years 1 and 9999 and 38 digits among them; instants by their numbers."""
     columns = _columns()
     pq.write_table(pa.table(columns), tmp_path / "all.parquet", version="2.6")
-    schema = ", ".join(f"{name} {spark_type(name, str(array.type))}" for name, array in columns.items())
+    schema = ", ".join(f"{name} {spark_type(name, array.type)}" for name, array in columns.items())
     frame = with_times.read.schema(schema).parquet(str(tmp_path / "all.parquet"))
     # Python has no instant of its own for year 1 in zones west of Greenwich.
     instants = {name for name, array in columns.items() if "tz=" in str(array.type)}
@@ -68,10 +68,10 @@ def _plain(value: Any) -> Any:
 
 def test_times_of_the_day_are_refused_where_spark_would_not_read_them(spark: SparkSession) -> None:
     """With the columns and the setting, and not with Spark's own error for the whole file."""
-    schema = {"At": "timestamp[us]", "Opens": "time64[us]"}
+    kinds = {"At": pa.timestamp("us"), "Opens": pa.time64("us")}
     with pytest.raises(ColumnTypeError, match=f"'Opens'.*{TIMES}"):
-        check_times(spark, schema)
-    check_times(spark, {"At": str(pa.timestamp("us")), "n": "int32"})
+        check_times(spark, kinds)
+    check_times(spark, {"At": pa.timestamp("us"), "n": pa.int32()})
 
 
 def test_the_first_six_digits_sort_and_filter_as_before(spark: SparkSession, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def manifests(path: Path, *numbers: int) -> ExportStore:
     for shard in (0, 1):
         for number in numbers:
             unit = ExportUnit.of_window(shard, window(number))
-            store.write(Manifest(FEED, unit, 1, CONSUMER, "run", START, (), window(number).end, 0, {}))
+            store.write(Manifest(FEED, unit, 1, CONSUMER, "run", START, (), window(number).end, 0, ""))
     return store
 
 

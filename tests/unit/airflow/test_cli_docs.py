@@ -170,7 +170,7 @@ def _export(source: SqliteFeedSource, path: Path) -> ExportStore:
     store.claim(DATABASE)
     for window in ends:
         unit = ExportUnit.of_window(0, window)
-        store.write(Manifest(FEED, unit, 1, CONSUMER, "run", START, (), window.end, 0, {}))
+        store.write(Manifest(FEED, unit, 1, CONSUMER, "run", START, (), window.end, 0, ""))
     return store
 
 

@@ -82,6 +82,6 @@ def test_a_capture_is_exported_in_its_shape(database: str, tmp_path: Path, local
     idle = ExportStore(str(tmp_path / "idle"), NAME)
     export.path = idle.path
     assert export.execute(context(START, START + HOUR))["rows"] == 0
-    assert {tuple(manifest.schema) for each in (store, idle) for manifest in each.list()} == {
+    assert {tuple(manifest.columns) for each in (store, idle) for manifest in each.list()} == {
         ("changefeed_ulid", "changefeed_time", "key", "value")
     }

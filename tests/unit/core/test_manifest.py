@@ -33,7 +33,8 @@ _manifests = st.builds(
     files=st.lists(_files, max_size=4).map(tuple),
     sealed_until=st.none() | times,
     stale_seen=st.integers(0, 99),
-    schema=st.dictionaries(texts, texts, max_size=4),
+    schema=texts,
+    columns=st.dictionaries(texts, texts, max_size=4),
 )
 
 
@@ -64,7 +65,7 @@ def test_checksums_add_up_in_any_order_and_grouping(checksums: list[int], random
 _UNIT = ExportUnit(0, UlidRange(Ulid.MIN, Ulid.of_int(9)))
 _FACTS = FileFacts("part.parquet", 3, 100, Ulid.of_int(1), Ulid.of_int(9), 5)
 _TIME = datetime(2013, 1, 1, tzinfo=timezone.utc)
-_MANIFEST = Manifest("f", _UNIT, 1, "c", "run", _TIME, (_FACTS,), None, 0, {})
+_MANIFEST = Manifest("f", _UNIT, 1, "c", "run", _TIME, (_FACTS,), None, 0, "")
 
 
 def _changed(**changes: object) -> str:
@@ -105,6 +106,6 @@ def test_a_manifest_of_a_newer_version_is_refused() -> None:
 
 def test_an_empty_unit_has_a_manifest() -> None:
     """Complete, 0 rows, is a result."""
-    empty = Manifest("f", _UNIT, 1, "c", "run", _TIME, (), _TIME, 0, {})
+    empty = Manifest("f", _UNIT, 1, "c", "run", _TIME, (), _TIME, 0, "")
     assert (empty.rows, empty.size, empty.checksum) == (0, 0, 0)
     assert Manifest.from_json(empty.to_json(), where="m.json") == empty

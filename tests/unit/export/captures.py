@@ -17,6 +17,7 @@ from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.core.window import Window
+from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.captured import captured_schema
 from tests.identity import DATABASE
@@ -94,10 +95,17 @@ class CapturedExport:
             self._write_file(unit, f"part-00000-{number:05d}.parquet", table_of(schema, part))
             for number, part in enumerate(parts)
         ]
-        kinds = {column.name: str(column.type) for column in schema}
         manifest = Manifest(
-            *(CAPTURE, unit, self.attempt, "tests", "tests/run", START + timedelta(seconds=self.attempt)),
-            *(tuple(facts), None, 0, kinds),
+            feed=CAPTURE,
+            unit=unit,
+            attempt=self.attempt,
+            consumer="tests",
+            run="tests/run",
+            made_at=START + timedelta(seconds=self.attempt),
+            files=tuple(facts),
+            sealed_until=None,
+            stale_seen=0,
+            schema=schema_text(schema),
         )
         self.store.write(manifest)
 

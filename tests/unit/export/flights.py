@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from airflow_changefeed.core.codec import decode
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import ExportOptions, Plan
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.parts import gather
 from airflow_changefeed.export.planner import ExportRequest, make_plan
 from airflow_changefeed.output.commit import begin, commit, end
 from airflow_changefeed.output.store import ExportStore, StagedFile
@@ -99,7 +99,7 @@ class Flights:
         )
         return make_plan(self.source, store, request)
 
-    def write(self, store: ExportStore, plan: Plan) -> tuple[list[StagedFile], dict[str, str]]:
+    def write(self, store: ExportStore, plan: Plan) -> tuple[list[StagedFile], pa.Schema | None]:
         """Run a plan's tasks in this process, as Spark would in others."""
         tasks = group(plan, 1)
         # bulk_reader is set by the tasks for a process of their own; here sqlite3 is open, too, but never
@@ -116,10 +116,7 @@ class Flights:
         rows = [
             json.loads(text) for batch in write(_numbers(len(tasks))) for text in batch.column(0).to_pylist()
         ]
-        schemas = [row["schema"] for row in rows if "schema" in row]
-        return [decode(StagedFile, row, where="file") for row in rows if "schema" not in row], (
-            schemas or [{}]
-        )[0]
+        return gather(rows, FEED, len(tasks)) if tasks else ([], None)
 
     def export(
         self, store: ExportStore, windows: Sequence[Window] | None, **options: object

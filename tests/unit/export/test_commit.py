@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from airflow_changefeed.core.plan import Plan
@@ -44,7 +45,7 @@ class Attempt:
 
     plan: Plan
     written: list[StagedFile]
-    schema: dict[str, str]
+    schema: pa.Schema
 
     def commit(self, files: Files) -> None:
         """Commit it, as a driver does."""

@@ -27,7 +27,7 @@ from airflow_changefeed.exceptions import (
     UnsupportedVersionError,
 )
 from airflow_changefeed.output.coverage import Gap
-from airflow_changefeed.output.dataset import arrow_type, export_dataset
+from airflow_changefeed.output.dataset import export_dataset
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.verify.verify import FindingKind, verify
 from tests.unit.export.damage import corrupt_manifest
@@ -354,23 +354,3 @@ def test_uuid_shards_are_text(tmp_path: Path, store: ExportStore) -> None:
     """As in Spark, where UUIDs have no type either."""
     dataset = read(store, START, START + HOUR, [uuid.UUID(int=5)], incomplete="read")
     assert dataset.schema.field("changefeed_shard").type == pa.string()
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        *(pa.int16(), pa.float32(), pa.float64(), pa.bool_(), pa.date32(), pa.string(), pa.large_binary()),
-        *(pa.timestamp("us"), pa.timestamp("ms", tz="UTC"), pa.timestamp("ns", tz="+02:00"), pa.time64("ns")),
-        *(pa.decimal128(38, 4), pa.binary(16), pa.large_string(), pa.uint8(), pa.binary()),
-    ],
-    ids=str,
-)
-def test_every_type_of_a_manifest_is_read_back(kind: pa.DataType) -> None:
-    """A manifest holds types as Arrow writes them."""
-    assert arrow_type("a", str(kind)) == kind
-
-
-def test_a_type_that_pyarrow_does_not_know_is_named() -> None:
-    """As a newer one might write it."""
-    with pytest.raises(ColumnTypeError, match="'a' has Arrow type quaternion"):
-        arrow_type("a", "quaternion")

@@ -59,7 +59,11 @@ def test_columns_keep_the_order_of_the_table(export: CapturedExport) -> None:
     export.image = pa.schema([*IMAGE, ("size", pa.int32())])
     fill(export)
     source = find_fold(export.store)
-    assert list(source.kinds.items()) == [("price", "decimal128(9, 2)"), ("name", "string"), ("id", "int64")]
+    assert list(source.kinds.items()) == [
+        ("price", pa.decimal128(9, 2)),
+        ("name", pa.string()),
+        ("id", pa.int64()),
+    ]
     assert source.keys == ("price",)
 
 
@@ -70,7 +74,11 @@ def test_the_newest_file_says_which_columns_there_are(export: CapturedExport) ->
     export.image = pa.schema([("id", pa.int32()), ("name", pa.string()), ("size", pa.int16())])
     export.shape = reshaped(shape(), columns=wider)
     fill(export, 1, 2)
-    assert dict(find_fold(export.store).kinds) == {"id": "int64", "name": "string", "size": "int16"}
+    assert dict(find_fold(export.store).kinds) == {
+        "id": pa.int64(),
+        "name": pa.string(),
+        "size": pa.int16(),
+    }
     assert list(find_fold(export.store, START + HOUR).kinds) == ["id", "name", "price"]
 
 
@@ -213,7 +221,7 @@ def test_a_type_that_became_another_is_refused(export: CapturedExport) -> None:
     fill(export, 1, 2)
     with pytest.raises(FoldError, match=r"column 'name' .*string.*int32"):
         find_fold(export.store)
-    assert find_fold(export.store, START + HOUR).kinds["name"] == "string"
+    assert find_fold(export.store, START + HOUR).kinds["name"] == pa.string()
 
 
 def test_a_capture_of_a_table_with_rows_needs_a_reset(export: CapturedExport) -> None:

@@ -17,18 +17,9 @@ from hypothesis import strategies as st
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.exceptions import ColumnTypeError
 from airflow_changefeed.export.parts import PartFile
-from airflow_changefeed.output.dataset import arrow_type
-from airflow_changefeed.output.schemas import wider_type
+from airflow_changefeed.output.schemas import parse_schema, schema_text, wider_type
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.output.structs import (
-    leaf_types,
-    leaves,
-    ordered_text,
-    schema_texts,
-    struct_fields,
-    struct_text,
-    type_text,
-)
+from airflow_changefeed.output.structs import leaf_types, leaves
 from airflow_changefeed.storage.files import LocalFiles
 from airflow_changefeed.verify.checksum import checksum
 from airflow_changefeed.verify.statistics import Extent, MisleadingFooterError
@@ -50,74 +41,30 @@ _kinds = st.recursive(
 )
 
 
-@given(_kinds)
-def test_a_type_is_read_back_from_its_text(kind: pa.DataType) -> None:
-    """Whatever the names of the fields; types that are no structs are written as Arrow does."""
-    assert arrow_type("c", type_text(kind)) == kind
-    if not pa.types.is_struct(kind):
-        assert type_text(kind) == str(kind)
+@given(st.dictionaries(st.text(min_size=1, max_size=6), _kinds, min_size=1, max_size=3))
+def test_columns_are_read_back_from_their_text(kinds: dict[str, pa.DataType]) -> None:
+    """Whatever the names of columns and fields; metadata is left out."""
+    schema = pa.schema(kinds)
+    found = parse_schema(schema_text(schema.with_metadata({"a": "b"})), where="manifest")
+    assert found.equals(schema, check_metadata=True)
 
 
-def test_names_of_fields_are_json() -> None:
-    """So that a name may hold what separates names."""
-    kind = pa.struct(
-        [("a, b", pa.decimal128(10, 2)), ('"c">', pa.struct([("d: e", pa.timestamp("us", "UTC"))]))]
-    )
-    text = 'struct<"a, b": decimal128(10, 2), "\\"c\\">": struct<"d: e": timestamp[us, tz=UTC]>>'
-    assert type_text(kind) == text
-    assert schema_texts(pa.schema([("s", kind), ("n", pa.int8())])) == {"s": text, "n": "int8"}
-    assert struct_fields(text) == {
-        "a, b": "decimal128(10, 2)",
-        '"c">': 'struct<"d: e": timestamp[us, tz=UTC]>',
-    }
-    assert list(leaf_types("s", text)) == [
-        ("s.a, b", "decimal128(10, 2)"),
-        ('s."c">.d: e', "timestamp[us, tz=UTC]"),
-    ]
-    assert struct_fields("int64") is None
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "struct<",
-        "struct<a: int64>",
-        'struct<"a" int64>',
-        'struct<"a": int64>x',
-        'struct<"a": >',
-        'struct<"a": int64, >',
-    ],
-)
-def test_what_is_no_type_of_a_struct_is_refused(text: str) -> None:
-    """Arrow's own text of one among them: it does not say where a name ends."""
-    with pytest.raises(ColumnTypeError, match="not a struct type"):
-        struct_fields(text)
-
-
-def test_the_order_of_fields_does_not_make_another_type() -> None:
-    """As that of columns does not."""
-    one = struct_text({"a": "int8", "b": struct_text({"c": "int8", "d": "bool"})})
-    other = struct_text({"b": struct_text({"d": "bool", "c": "int8"}), "a": "int8"})
-    assert ordered_text(one) == ordered_text(other)
-    assert ordered_text(one) != ordered_text(struct_text({"a": "int8"}))
+def test_leaves_have_paths() -> None:
+    """Of structs within structs; a column that is no struct is its own leaf."""
+    kind = pa.struct([("a, b", pa.int8()), ("c", pa.struct([("d", pa.timestamp("us", "UTC"))]))])
+    assert list(leaf_types("s", kind)) == [("s.a, b", pa.int8()), ("s.c.d", pa.timestamp("us", "UTC"))]
+    assert list(leaf_types("n", pa.int64())) == [("n", pa.int64())]
 
 
 def test_structs_are_widened_by_the_names_of_fields() -> None:
     """Fields of both, each as wide as both need; one that has no common type has none for the struct."""
-    one = struct_text({"a": "int32", "b": struct_text({"c": "string"}), "old": "bool"})
-    other = struct_text(
-        {"b": struct_text({"c": "string", "d": "binary"}), "a": "int64", "new": "date32[day]"}
-    )
-    assert wider_type(one, other) == struct_text(
-        {
-            "a": "int64",
-            "b": struct_text({"c": "string", "d": "binary"}),
-            "old": "bool",
-            "new": "date32[day]",
-        }
-    )
-    assert wider_type(one, struct_text({"a": "string"})) is None
-    assert wider_type(one, "string") is None
+    one = pa.struct({"a": pa.int32(), "b": pa.struct({"c": pa.string()}), "old": pa.bool_()})
+    both = pa.struct({"c": pa.string(), "d": pa.binary()})
+    other = pa.struct({"b": both, "a": pa.int64(), "new": pa.date32()})
+    wider = pa.struct({"a": pa.int64(), "b": both, "old": pa.bool_(), "new": pa.date32()})
+    assert wider_type(one, other) == wider
+    assert wider_type(one, pa.struct({"a": pa.string()})) is None
+    assert wider_type(one, pa.string()) is None
 
 
 @st.composite

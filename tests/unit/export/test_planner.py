@@ -272,7 +272,7 @@ def test_a_serialized_feed_does_not_lose_exported_rows(tmp_path: Path) -> None:
         plan = make_plan(source, store, request)
         facts = FileFacts("part.parquet", 10, 1, Ulid.MIN, Ulid.MAX, 0)
         unit = plan.units[0].unit
-        store.write(Manifest("R", unit, plan.attempt, CONSUMER, "run", hour[0].end, (facts,), None, 0, {}))
+        store.write(Manifest("R", unit, plan.attempt, CONSUMER, "run", hour[0].end, (facts,), None, 0, ""))
         connection.execute("delete from R where value < 7")
     with pytest.raises(MissingEventError, match="the export has 10 events, the table only 3"):
         make_plan(source, store, request)

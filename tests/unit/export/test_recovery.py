@@ -150,7 +150,7 @@ class Manifests(list[Manifest]):
 def manifest(shard: Shard, number: int, consumer: str = CONSUMER) -> Manifest:
     """Return the manifest of an empty hour."""
     unit = ExportUnit.of_window(shard, hour(number))
-    return Manifest(FEED, unit, 1, consumer, "run", START, (), hour(number).end, 0, {})
+    return Manifest(FEED, unit, 1, consumer, "run", START, (), hour(number).end, 0, "")
 
 
 def test_rebuild_makes_rows_and_variable_from_the_manifests(

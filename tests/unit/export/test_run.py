@@ -54,6 +54,7 @@ def test_it_gives_what_sparks_tasks_give(flights: Flights, tmp_path: Path) -> No
     run_here(flights.source, here, flights.plan(here, hours(0, 3), options=options), quiet)
     assert [manifest.files for manifest in here.list()] == [manifest.files for manifest in there.list()]
     assert [manifest.schema for manifest in here.list()] == [manifest.schema for manifest in there.list()]
+    assert [manifest.columns for manifest in here.list()] == [manifest.columns for manifest in there.list()]
 
 
 def test_an_object_store_is_written_as_well(flights: Flights) -> None:

@@ -6,17 +6,18 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
+import pyarrow as pa
 import pytest
 
 from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError
-from airflow_changefeed.output.schemas import common_schema, wider_type
+from airflow_changefeed.output.schemas import common_schema, schema_text, wider_type
 from tests.unit.export.flights import FEED, START, hours
 
 
-def manifest(attempt: int, **schema: str) -> Manifest:
+def manifest(attempt: int, **columns: pa.DataType) -> Manifest:
     """A unit with rows, by an attempt."""
     window = hours(attempt, attempt + 1)[0]
     ulid = Ulid.floor(window.start + timedelta(minutes=1))
@@ -30,33 +31,35 @@ def manifest(attempt: int, **schema: str) -> Manifest:
         files=(FileFacts("part-00000-00000.parquet", 1, 1, ulid, ulid, 0),),
         sealed_until=None,
         stale_seen=0,
-        schema=schema,
+        schema=schema_text(pa.schema(columns)),
     )
 
 
 @pytest.mark.parametrize(
     ("one", "other", "wider"),
     [
-        ("int16", "int64", "int64"),
-        ("uint8", "int8", "int16"),
-        ("uint8", "int32", "int32"),
-        ("uint8", "uint16", "int32"),
-        ("uint32", "int64", "int64"),
-        ("float", "double", "double"),
-        ("large_string", "string", "large_string"),
-        ("decimal128(10, 2)", "decimal128(12, 2)", "decimal128(12, 2)"),
-        ("decimal128(9, 2)", "decimal128(10, 2)", "decimal128(10, 2)"),
-        ("decimal128(10, 2)", "decimal128(12, 3)", None),
-        ("int64", "double", None),
-        ("int32", "float", None),
-        ("int64", "string", None),
-        ("timestamp[ms]", "timestamp[us]", None),
-        ("timestamp[ms]", "timestamp[ms, tz=UTC]", None),
-        ("binary", "string", None),
-        ("time64[us]", "time64[us]", "time64[us]"),
+        (pa.int16(), pa.int64(), pa.int64()),
+        (pa.uint8(), pa.int8(), pa.int16()),
+        (pa.uint8(), pa.int32(), pa.int32()),
+        (pa.uint8(), pa.uint16(), pa.int32()),
+        (pa.uint32(), pa.int64(), pa.int64()),
+        (pa.float32(), pa.float64(), pa.float64()),
+        (pa.large_string(), pa.string(), pa.large_string()),
+        (pa.decimal128(10, 2), pa.decimal128(12, 2), pa.decimal128(12, 2)),
+        (pa.decimal128(9, 2), pa.decimal128(10, 2), pa.decimal128(10, 2)),
+        (pa.decimal128(10, 2), pa.decimal128(12, 3), None),
+        (pa.int64(), pa.float64(), None),
+        (pa.int32(), pa.float32(), None),
+        (pa.int64(), pa.string(), None),
+        (pa.timestamp("ms"), pa.timestamp("us"), None),
+        (pa.timestamp("ms"), pa.timestamp("ms", "UTC"), None),
+        (pa.binary(), pa.string(), None),
+        (pa.time64("us"), pa.time64("us"), pa.time64("us")),
     ],
 )
-def test_a_wider_type_holds_every_value_of_both(one: str, other: str, wider: str | None) -> None:
+def test_a_wider_type_holds_every_value_of_both(
+    one: pa.DataType, other: pa.DataType, wider: pa.DataType | None
+) -> None:
     """Or there is none; the order of the two does not matter."""
     assert wider_type(one, other) == wider
     assert wider_type(other, one) == wider
@@ -64,22 +67,24 @@ def test_a_wider_type_holds_every_value_of_both(one: str, other: str, wider: str
 
 def test_tokens_that_began_anew_hide_no_change() -> None:
     """A feed that was dropped and set up again, or a restored database, draws the same tokens again."""
-    before, after = manifest(1, a="int64", b="string"), manifest(2, a="int64")
+    before, after = manifest(1, a=pa.int64(), b=pa.string()), manifest(2, a=pa.int64())
     with pytest.raises(ColumnTypeError, match="column 'b'"):
         common_schema([before, replace(after, attempt=1)])
 
 
 def test_the_order_of_columns_is_no_difference() -> None:
     """The newest unit's order counts."""
-    assert list(common_schema([manifest(1, a="int64", b="string"), manifest(2, b="string", a="int64")])) == [
-        "b",
-        "a",
-    ]
+    units = [manifest(1, a=pa.int64(), b=pa.string()), manifest(2, b=pa.string(), a=pa.int64())]
+    assert common_schema(units).names == ["b", "a"]
 
 
 def test_each_column_that_changed_is_named_with_a_unit_of_each_kind() -> None:
     """The newest unit of each."""
-    units = [manifest(1, a="int64", b="string"), manifest(2, a="int64"), manifest(3, a="string", c="bool")]
+    units = [
+        manifest(1, a=pa.int64(), b=pa.string()),
+        manifest(2, a=pa.int64()),
+        manifest(3, a=pa.string(), c=pa.bool_()),
+    ]
     with pytest.raises(ColumnTypeError) as caught:
         common_schema(units)
     assert caught.value.facts["columns"] == ["a", "c", "b"]
@@ -91,15 +96,18 @@ def test_each_column_that_changed_is_named_with_a_unit_of_each_kind() -> None:
 
 def test_unified_columns_are_as_wide_as_the_widest() -> None:
     """Those that only old units have come last."""
-    units = [manifest(1, old="int8", a="int16"), manifest(2, a="int32"), manifest(3, a="int16", b="float")]
-    assert list(common_schema(units, unify=True).items()) == [
-        *(("a", "int32"), ("b", "float"), ("old", "int8"))
+    units = [
+        manifest(1, old=pa.int8(), a=pa.int16()),
+        manifest(2, a=pa.int32()),
+        manifest(3, a=pa.int16(), b=pa.float32()),
     ]
+    wide = pa.schema({"a": pa.int32(), "b": pa.float32(), "old": pa.int8()})
+    assert common_schema(units, unify=True) == wide
 
 
 def test_types_without_a_common_one_are_refused_though_unified() -> None:
     """Only those columns are named, and the option is not offered again."""
-    units = [manifest(1, a="int64", b="string"), manifest(2, a="string")]
+    units = [manifest(1, a=pa.int64(), b=pa.string()), manifest(2, a=pa.string())]
     with pytest.raises(ColumnTypeError, match="no common one") as caught:
         common_schema(units, unify=True)
     assert caught.value.facts["columns"] == ["a"]
@@ -108,7 +116,7 @@ def test_types_without_a_common_one_are_refused_though_unified() -> None:
 
 def test_units_without_rows_do_not_count_beside_others() -> None:
     """An idle hour is no reason to refuse the rows of others."""
-    idle = replace(manifest(3, a="string"), files=())
-    assert common_schema([manifest(1, a="int64"), idle]) == {"a": "int64"}
-    assert common_schema([idle]) == {"a": "string"}
-    assert common_schema([]) == {}
+    idle = replace(manifest(3, a=pa.string()), files=())
+    assert common_schema([manifest(1, a=pa.int64()), idle]) == pa.schema({"a": pa.int64()})
+    assert common_schema([idle]) == pa.schema({"a": pa.string()})
+    assert common_schema([]) == pa.schema([])

@@ -21,11 +21,10 @@ from airflow_changefeed.export.parts import ROW_GROUP_BYTES
 from airflow_changefeed.export.planner import ExportRequest, check_shape, make_plan
 from airflow_changefeed.export.result import ExportResult, take_result
 from airflow_changefeed.export.run import run_here
-from airflow_changefeed.output.dataset import arrow_type, export_dataset
+from airflow_changefeed.output.dataset import export_dataset
 from airflow_changefeed.output.read import unit_files
-from airflow_changefeed.output.schemas import common_schema
+from airflow_changefeed.output.schemas import common_schema, parse_schema, schema_text
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.output.structs import schema_texts, type_text
 from airflow_changefeed.sources.captured import shape_of
 from airflow_changefeed.verify.verify import verify
 from tests.unit.capture.source import COLUMNS, ROW, CaptureSource, event, row
@@ -92,7 +91,7 @@ def test_every_shape_is_written_verified_and_read_back(
     table = dataset.to_table()
     assert len(table) == 180
     files = unit_files(store)
-    assert {json.dumps(dict(file.manifest.schema)) for file in files} == {json.dumps(schema_texts(expected))}
+    assert {file.manifest.schema for file in files} == {schema_text(expected)}
     written = pq.read_schema(files[0].path)
     assert shape_of(written) == source.shape
     assert (written.metadata.get(b"changefeed.shape") or b"typed").decode() == shape
@@ -144,8 +143,8 @@ def test_an_idle_hour_has_the_columns_of_the_shape(source: CaptureSource, tmp_pa
     """What is committed without a task says the same of the feed as tasks do."""
     store = store_in(tmp_path)
     export(source, store, 0, 1, shape="debezium")
-    (busy,) = {json.dumps(dict(file.manifest.schema)) for file in unit_files(store)}
-    assert json.dumps(dict(check_shape(source, FEED, Shape.DEBEZIUM))) == busy
+    (busy,) = {file.manifest.schema for file in unit_files(store)}
+    assert schema_text(check_shape(source, FEED, Shape.DEBEZIUM)) == busy
 
 
 def test_a_batch_from_the_cursor_has_a_shape(source: CaptureSource, tmp_path: Path) -> None:
@@ -271,21 +270,25 @@ def test_a_filter_on_a_field_reads_what_it_says(source: CaptureSource, tmp_path:
     ]
 
 
-def test_a_manifests_struct_is_the_files(source: CaptureSource, tmp_path: Path) -> None:
-    """The text of the manifest gives the type that the file has."""
+def test_a_manifests_schema_is_the_files(source: CaptureSource, tmp_path: Path) -> None:
+    """But for metadata; people read the types beside it."""
     store = store_in(tmp_path)
     export(source, store, 0, 1)
     (file,) = unit_files(store)
-    kind = arrow_type("old", file.manifest.schema["old"])
-    assert kind == pq.read_schema(file.path).field("old").type
-    assert type_text(kind) == file.manifest.schema["old"]
+    written = pq.read_schema(file.path)
+    found = parse_schema(file.manifest.schema, where="manifest")
+    assert found.equals(written)
+    assert (found.metadata, bool(written.metadata)) == (None, True)
+    assert file.manifest.columns == {column.name: str(column.type) for column in written}
 
 
-def test_a_damaged_type_in_a_manifest_is_named(source: CaptureSource, tmp_path: Path) -> None:
+def test_a_schema_that_pyarrow_cannot_read_is_named(source: CaptureSource, tmp_path: Path) -> None:
     """Nothing is guessed of it."""
     store = store_in(tmp_path)
     export(source, store, 0, 1)
     (file,) = unit_files(store)
-    broken = replace(file.manifest, attempt=99, schema={**file.manifest.schema, "old": "struct<id: int64>"})
-    with pytest.raises(ColumnTypeError, match="not a struct type"):
-        common_schema([file.manifest, broken], unify=True)
+    for damaged in (file.manifest.schema[:40], "bm90IGEgc2NoZW1h", "not base64!"):
+        broken = replace(file.manifest, attempt=99, schema=damaged)
+        with pytest.raises(ColumnTypeError, match="cannot read the schema") as caught:
+            common_schema([file.manifest, broken], unify=True)
+        assert str(file.manifest.unit) in str(caught.value)

@@ -36,7 +36,7 @@ class Counting(LocalFiles):
 
 def _complete(store: ExportStore, unit: ExportUnit) -> None:
     manifest: dict[str, Any] = {"consumer": "c", "run": "r", "made_at": START, "files": ()}
-    store.write(Manifest("f", unit, 1, sealed_until=None, stale_seen=0, schema={}, **manifest))
+    store.write(Manifest("f", unit, 1, sealed_until=None, stale_seen=0, schema="", **manifest))
 
 
 def _window(first: float, last: float) -> ExportUnit:

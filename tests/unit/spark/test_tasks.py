@@ -15,6 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_changefeed.core.plan import Plan, PlannedUnit
@@ -166,12 +167,12 @@ def test_the_job_ends_with_whoever_started_it() -> None:
 
 def test_arrow_types_have_names_in_spark() -> None:
     """Exported types are those of Spark, and one that Spark does not have is refused by its column."""
-    assert spark_type("c", "timestamp[ms, tz=UTC]") == "timestamp"
-    assert spark_type("c", "timestamp[us]") == "timestamp_ntz"
-    assert spark_type("c", "decimal128(19, 4)") == "decimal(19,4)"
-    assert spark_type("c", "fixed_size_binary[16]") == "binary"
+    assert spark_type("c", pa.timestamp("ms", "UTC")) == "timestamp"
+    assert spark_type("c", pa.timestamp("us")) == "timestamp_ntz"
+    assert spark_type("c", pa.decimal128(19, 4)) == "decimal(19,4)"
+    assert spark_type("c", pa.binary(16)) == "binary"
     with pytest.raises(ColumnTypeError, match="'c'"):
-        spark_type("c", "month_interval")
+        spark_type("c", pa.month_day_nano_interval())
 
 
 def test_a_plan_without_rows_needs_no_spark(tmp_path: Path) -> None:
