@@ -28,6 +28,11 @@ def parameter_types(procedure: str) -> dict[str, str]:
     return dict(_PARAMETER.findall(created.partition("\nas\n")[0]))
 
 
+def is_common(procedure: str) -> bool:
+    """Return whether a procedure is common to all feeds; else each feed has its own."""
+    return f"{procedure}.procedure" in INSTALL
+
+
 def call(
     schema: str, procedure: str, arguments: Mapping[str, Any], shard_key_type: str = "int"
 ) -> tuple[str, tuple[Any, ...]]:

@@ -24,7 +24,7 @@ from tests.integration.mssql.server import Client, Database
 
 FEED, ME, FIRST = "myservice.MyEvent", "audit", "host:1:first"
 GUIDE = Path(__file__).parents[3] / "docs/reference/sql-server.md"
-_FRESH = "delete from myservice.Audit; exec changefeed.[drop_consumer:myservice.MyEvent] N'audit'"
+_FRESH = "delete from myservice.Audit; exec changefeed.drop_consumer N'myservice.MyEvent', N'audit'"
 
 
 @pytest.fixture(scope="module")

@@ -39,5 +39,5 @@ def test_a_consumer_holds_nothing_back_that_is_older_than_it_may(client: Client)
     )
     # Never beyond what was asked for.
     assert purge("2030-01-01") == 2
-    client.results(f"exec changefeed.[drop_consumer:{FEED}] N'idle'")
+    client.results(f"exec changefeed.drop_consumer N'{FEED}', N'idle'")
     assert purge() == 0

@@ -24,14 +24,17 @@ READ = {
     ("EXECUTE", name)
     for name in (
         "read_feed", "poll_feed", "shards", "inspect_outbox", "shard_bounds", "count_feed", "split_feed",
-        "stale_marks", "next_attempt", "cursors", "begin_consumer", "take_lease", "release_lease",
-        "move_cursor", "drop_consumer", "create_consumer", "consumer_settings", "request_leases",
-        "renew_leases", "leave", "leases", "consume_events", "log_attempt", "invocations",
-        "purge_invocations", "dead_letters", "resolve_dead_letter", "park_again", "change_consumer",
-        "revoke_lease", "history", "overview",
+        "begin_consumer", "take_lease", "release_lease", "move_cursor", "create_consumer", "request_leases",
+        "renew_leases", "leave", "leases", "consume_events", "revoke_lease", "overview",
     )
 } | {("SELECT", "feed")}  # fmt: skip
 OPERATE = READ | {("EXECUTE", name) for name in ("drain_feed", "seal_feed", "purge_feed", "insert_history")}
+#: Procedures common to all feeds, which check the right of their caller on the feed themselves.
+COMMON = {
+    "list_cursors", "list_cursor_history", "list_consumers", "list_invocations", "list_dead_letters",
+    "list_stale_marks", "next_attempt", "change_consumer", "drop_consumer", "log_attempt",
+    "purge_invocations", "resolve_dead_letter", "park_again",
+}  # fmt: skip
 RIGHTS = {
     (OUTBOX, "readers"): READ,
     (OUTBOX, "writers"): {("INSERT", "outbox")},
@@ -104,6 +107,29 @@ def test_rights_of_each_role(database: Database, feeds: dict[str, Database], tab
     assert {right for right, may in found.items() if may} == RIGHTS[table, role]
 
 
+@pytest.mark.parametrize(("table", "role"), RIGHTS, ids=lambda value: value.rpartition(".")[2])
+def test_rights_on_what_is_common_to_all_feeds(
+    database: Database, feeds: dict[str, Database], table: str, role: str
+) -> None:
+    """Members of any feed's role may call the common procedures, and touch no table by themselves."""
+    with database.client() as client:
+        objects = client.rows(
+            "select name, rtrim(type) from sys.objects "
+            "where schema_id = schema_id('changefeed') and name not like N'%:%'"
+        )
+    asked = [(right, name) for name, kind in objects for right in _ASKED.get(kind, [])]
+    with _as(feeds, table, role) as client:
+        answers = ", ".join(
+            f"has_perms_by_name(N'[changefeed].[{name}]', 'OBJECT', '{right}')" for right, name in asked
+        )
+        found = dict(zip(asked, client.rows(f"select {answers}")[0], strict=True))
+    may = {right for right, is_given in found.items() if is_given}
+    everybody = {("EXECUTE", "note_schemas"), ("SELECT", "database_identity")}
+    of_readers = {("SELECT", "feeds")} if role in ("readers", "operators", "role") else set()
+    of_users = set() if role == "nobody" else {("EXECUTE", name) for name in COMMON}
+    assert may == everybody | of_readers | of_users
+
+
 @pytest.mark.parametrize("role", ["readers", "operators", "role"])
 def test_who_reads_may_select_the_feed(feeds: dict[str, Database], role: str) -> None:
     """The feed and the list of feeds are read directly, too."""
@@ -116,7 +142,11 @@ FORBIDDEN = {
     "writer reads": (OUTBOX, "writers", f"select * from [changefeed].[feed:{OUTBOX}]"),
     "writer looks into the outbox": (OUTBOX, "writers", f"select * from [changefeed].[outbox:{OUTBOX}]"),
     "writer seals": (OUTBOX, "writers", f"exec [changefeed].[seal_feed:{OUTBOX}] '2020-01-01'"),
-    "writer moves a cursor": (OUTBOX, "writers", f"exec [changefeed].[drop_consumer:{OUTBOX}] N'export'"),
+    "writer moves a cursor": (
+        OUTBOX,
+        "writers",
+        f"exec [changefeed].[begin_consumer:{OUTBOX}] N'export', 0, 0x, N'x'",
+    ),
     "reader writes": (OUTBOX, "readers", f"insert into [changefeed].[outbox:{OUTBOX}] (EventID) values (1)"),
     "reader seals": (OUTBOX, "readers", f"exec [changefeed].[seal_feed:{OUTBOX}] '2020-01-01'"),
     "reader purges": (OUTBOX, "readers", f"exec [changefeed].[purge_feed:{OUTBOX}] @before = '2020-01-01'"),
@@ -161,9 +191,9 @@ CHANGES = {
         f"N'export', 0, {ZERO}, {ZERO}, @expected_version = 1, @fencing_token = 1, @by = N'x', @is_rewind = 1"
     ),
     "create_consumer": "N'mailer'",
-    "change_consumer": "N'mailer', N'{\"max_attempts\": 1}'",
+    "change_consumer": f"N'{OUTBOX}', N'mailer', N'{{\"max_attempts\": 1}}'",
     "request_leases": "N'mailer', N'[0]', N'stranger', 60",
-    "drop_consumer": "N'mailer'",
+    "drop_consumer": f"N'{OUTBOX}', N'mailer'",
 }
 
 
@@ -194,11 +224,12 @@ def test_a_consumer_is_changed_by_who_began_it_and_by_operators_alone(
     feeds: dict[str, Database], owned: None, procedure: str
 ) -> None:
     """A stranger with the right to read is refused, told whose it is, and changes nothing; others are not."""
-    call = f"exec [changefeed].[{procedure}:{OUTBOX}] {CHANGES[procedure]}"
+    name = procedure if procedure in COMMON else f"{procedure}:{OUTBOX}"
+    call = f"exec [changefeed].[{name}] {CHANGES[procedure]}"
     with _as(feeds, OUTBOX, "role") as stranger:
-        before = stranger.rows(f"exec [changefeed].[cursors:{OUTBOX}] null")
+        before = stranger.rows(f"exec [changefeed].[list_cursors] N'{OUTBOX}'")
         stranger.fails(77135, call, _user(OUTBOX, "readers"))
-        assert stranger.rows(f"exec [changefeed].[cursors:{OUTBOX}] null") == before
+        assert stranger.rows(f"exec [changefeed].[list_cursors] N'{OUTBOX}'") == before
     with _as(feeds, OUTBOX, "operators") as operator:
         # It may say something else, as of a lease that nobody holds.
         assert _number(operator, call) != 77135

@@ -59,7 +59,7 @@ def _lock(client: Client, resource: str) -> None:
     """Begin a transaction, and lock what a procedure asks for."""
     client.results(
         f"begin transaction; exec sp_getapplock @Resource = N'{resource}', @LockMode = 'Exclusive', "
-        "@LockOwner = 'Transaction', @LockTimeout = 10000, @DbPrincipal = N'changefeed.locks'"
+        "@LockOwner = 'Transaction', @LockTimeout = 10000, @DbPrincipal = N'changefeed.users'"
     )
 
 

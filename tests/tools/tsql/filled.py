@@ -66,7 +66,7 @@ def _names(case: Case) -> dict[str, str]:
         "transaction": "o.changefeed_tid",
         "events": "o.changefeed_rows" if case.is_capture else "1",
         "sequence": f"{quoted(case.installed_in)}.[sequence]",
-        "lock_principal": f"{install_tokens(case.installed_in)['schema_text']}.locks",
+        "lock_principal": f"{install_tokens(case.installed_in)['schema_text']}.users",
         "shard_expression": shard,
         "ulid_expression": ulid,
     }

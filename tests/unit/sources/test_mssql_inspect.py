@@ -255,13 +255,15 @@ def test_the_objects_of_an_installation_are_those_of_its_script() -> None:
 
 def test_the_rights_of_a_role_are_those_that_are_granted() -> None:
     """Read from the grants themselves, of which none to these roles is overlooked."""
-    text = load_sql("mssql/feed/grants.batch.sql")
+    text = load_sql("mssql/install/grants.batch.sql") + load_sql("mssql/feed/grants.batch.sql")
     granted = re.findall(r"^grant .* to \[<<schema_name>>\.", text, re.MULTILINE)
     assert len(rights("operators")) == len(granted)
     assert {right.role for right in rights("operators")} == {"readers", "operators"}
     assert {right.role for right in rights("readers")} == {"readers"}
-    (feeds,) = (right for right in rights("readers") if not right.is_feed)
-    assert (feeds.permission, feeds.full(SCHEMA, FEED)) == ("SELECT", "[changefeed].[feeds]")
+    common = {
+        (right.permission, right.full(SCHEMA, FEED)) for right in rights("readers") if not right.is_feed
+    }
+    assert {("SELECT", "[changefeed].[feeds]"), ("EXECUTE", "[changefeed].[list_cursors]")} <= common
     names = {right.full("my]s", FEED) for right in rights("operators")}
     assert f"[my]]s].[seal_feed:{FEED}]" in names
 

@@ -131,7 +131,7 @@ def test_only_shards_of_v2_can_be_locked_by_everybody() -> None:
     principals = [re.search(r"@DbPrincipal = (N'.*?')", call) for call in calls]
     assert len(calls) == 6
     assert {found[1] for found in principals if found} == {
-        "N'<<schema_text>>.locks'",
+        "N'<<schema_text>>.users'",
         "N'<<lock_principal>>'",
     }
     assert None not in principals

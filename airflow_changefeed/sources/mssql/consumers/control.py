@@ -55,7 +55,7 @@ class MssqlConsumers(MssqlCursors):
 
     def consumers(self, feed: str | None = None) -> list[ConsumerInfo]:
         """See the protocol."""
-        (rows,) = ask_feeds(self.database, feed, "consumer_settings", {})
+        (rows,) = ask_feeds(self.database, feed, "list_consumers", {})
         return [consumer_info(row) for row in rows]
 
     def consumer(self, consumer: str, feed: str) -> ConsumerInfo:

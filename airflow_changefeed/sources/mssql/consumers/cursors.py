@@ -132,8 +132,8 @@ class MssqlCursors:
 
         def question(session: Session) -> list[CursorChange]:
             found = load_feed(session, self.database.schema, feed)
-            value = {"shard_id": None if shard is None else found.to_sql(shard), "limit": limit}
-            rows = _call(session, found, "history", {"consumer": consumer, **value})
+            value = {"shard": None if shard is None else shard_text(found.to_sql(shard)), "limit": limit}
+            rows = _call(session, found, "list_cursor_history", {"consumer": consumer, **value})
             return [_change(feed, row) for row in rows]
 
         return self.database.ask(question, feed=feed, consumer=consumer)
@@ -232,7 +232,7 @@ def _call(
 
 
 def _rows(session: Session, feed: MssqlFeed, consumer: str | None) -> list[CursorRow]:
-    sql, values = feed.call("cursors", {"consumer": consumer})
+    sql, values = feed.call("list_cursors", {"consumer": consumer})
     return [cursor_row(feed.name, row) for row in session.records(sql, *values)]
 
 

@@ -16,7 +16,7 @@ from airflow_changefeed.core.consumer import (
     Outcome,
     Parked,
 )
-from airflow_changefeed.core.feed import Shard, parse_shard
+from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import DeadLetterError
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
@@ -37,7 +37,7 @@ class MssqlDeadLetters:
     ) -> list[DeadLetter]:
         """See :class:`~airflow_changefeed.sources.base_consumers.ConsumerStore`, also for what follows."""
         arguments = {"consumer": consumer, "is_open": int(is_open)}
-        (rows,) = ask_feeds(self.database, feed, "dead_letters", arguments)
+        (rows,) = ask_feeds(self.database, feed, "list_dead_letters", arguments)
         return sorted(map(_dead_letter, rows), key=lambda dead_letter: dead_letter.number)
 
     def resolve_dead_letter(
@@ -76,9 +76,9 @@ class MssqlDeadLetters:
 
         def question(session: Session) -> list[Record]:
             found = load_feed(session, self.database.schema, feed)
-            of = None if shard is None else found.to_sql(shard)
-            arguments = {"consumer": consumer, "shard_id": of, "limit": limit}
-            (rows,) = call_results(session, found, "invocations", arguments)
+            of = None if shard is None else shard_text(found.to_sql(shard))
+            arguments = {"consumer": consumer, "shard": of, "limit": limit}
+            (rows,) = call_results(session, found, "list_invocations", arguments)
             return rows
 
         rows = self.database.ask(question, feed=feed, consumer=consumer)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.consumer import Consumption
 from airflow_changefeed.core.cursor import CursorRow
-from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.exceptions import (
     ChangefeedError,
     ConsumerUseError,
@@ -227,7 +227,7 @@ class MssqlConsumerSession:
                 if step.attempt is not None:
                     arguments = {
                         "consumer": self._consumer,
-                        "shard_id": self._feed.to_sql(step.shard),
+                        "shard": shard_text(self._feed.to_sql(step.shard)),
                         "fencing_token": step.fencing_token,
                         "holder": holder,
                         **attempt_arguments(step.attempt),

@@ -53,7 +53,7 @@ def ask_feeds(
         found: list[list[Record]] = [[] for _ in range(results)]
         for one in load_feeds(session, database.schema) or []:
             sql, values = one.call(procedure, arguments)
-            may = f"has_perms_by_name({literal(one.object(procedure))}, 'OBJECT', 'EXECUTE') = 1"
+            may = f"has_perms_by_name({literal(one.object('read_feed'))}, 'OBJECT', 'EXECUTE') = 1"
             # The declarations first, as a batch has them once.
             declared, _, call = sql.rpartition("exec ")
             answer = records(session.execute(f"{declared}if {may} exec {call}", *values))

@@ -21,7 +21,7 @@ from airflow_changefeed.core.feed import (
 )
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.mssql.names import literal, quote
-from airflow_changefeed.sources.mssql.procedures import call
+from airflow_changefeed.sources.mssql.procedures import call, is_common
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,13 @@ class MssqlFeed:
         return f"{quote(self.schema)}.{quote(f'{kind}:{self.name}')}"
 
     def call(self, procedure: str, arguments: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
-        """Return the batch that calls one of the feed's procedures, and its values, as :func:`call`."""
+        """
+        Return the batch that calls a procedure for this feed, and its values, as :func:`call`.
+
+        :param procedure: the feed's own, or one common to all feeds, which gets the feed's name.
+        """
+        if is_common(procedure):
+            return call(self.schema, procedure, {"feed": self.name, **arguments})
         return call(self.schema, f"{procedure}:{self.name}", arguments, self.shard_key_type)
 
     @property

@@ -191,7 +191,7 @@ class MssqlReader:
         """See the protocol."""
 
         def marks(session: Session, found: MssqlFeed) -> list[StaleMark]:
-            return [stale_mark(row) for row in session.records(found.call("stale_marks", {})[0])]
+            return [stale_mark(row) for row in session.records(found.call("list_stale_marks", {})[0])]
 
         return self._ask(feed, marks)
 

@@ -18,9 +18,11 @@ _MADE = re.compile(r"create (table|sequence) <<schema>>\.\[(\w+)\]")
 #: The procedure that a capture has once, whatever its tables.
 _OF_ALL_TABLES = "capture_table"
 _GRANT = re.compile(
-    r"^grant (\w+) on <<schema>>\.\[(\w+)(:<<name>>)?\] to \[<<schema_name>>\.(\w+):<<name>>\];",
+    r"^grant (\w+) on <<schema>>\.\[(\w+)(:<<name>>)?\] to \[<<schema_name>>\.(\w+)(?::<<name>>)?\];",
     re.MULTILINE,
 )
+#: Members of every feed's roles. What is granted to it also asks for the right to read the feed.
+_USERS = "users"
 
 
 @dataclass(frozen=True)
@@ -50,15 +52,18 @@ def rights(role: str, *, is_capture: bool = False) -> list[Right]:
     :param is_capture: whether the feed is a capture's, whose roles may do more.
     """
     wanted = ("readers",) if role == "readers" else ("readers", "operators")
-    files = ("grants", "capture/capture_grants") if is_capture else ("grants",)
+    files = ["install/grants", "feed/grants", *(["feed/capture/capture_grants"] if is_capture else [])]
     return [right for file in files for right in granted(f"{file}.batch") if right.role in wanted]
 
 
 @cache
 def granted(file: str) -> tuple[Right, ...]:
-    """Return what a file of ``FEED`` grants to roles."""
-    found = _GRANT.findall(load_sql(f"mssql/feed/{file}.sql"))
-    return tuple(Right(right.upper(), name, bool(feed), role) for right, name, feed, role in found)
+    """Return what a file of ``install/`` or ``feed/`` grants to the roles of feeds."""
+    found = _GRANT.findall(load_sql(f"mssql/{file}.sql"))
+    return tuple(
+        Right(right.upper(), name, bool(feed), "readers" if role == _USERS else role)
+        for right, name, feed, role in found
+    )
 
 
 def installed_objects() -> dict[str, str]:

@@ -37,7 +37,8 @@ def remedy(text: str) -> str:
 
 def _of_object(schema: str, name: str, right: str) -> str:
     kind, _, feed = name.partition(":")
-    grants = [grant for file in FEED if file.endswith("grants.batch") for grant in granted(file)]
+    files = ["install/grants.batch", *(f"feed/{file}" for file in FEED if file.endswith("grants.batch"))]
+    grants = [grant for file in files for grant in granted(file)]
     roles = [grant.role for grant in grants if (grant.object, grant.is_feed) == (kind, bool(feed))]
     if roles and feed:
         role = quote(f"{schema}.{roles[0]}:{feed}")

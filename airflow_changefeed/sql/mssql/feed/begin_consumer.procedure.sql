@@ -23,7 +23,7 @@ begin
         -- A purge takes this lock too: it sees this consumer, or the consumer's first read sees the purge.
         select @time = s.time from <<schema>>.[state:<<name>>] as s with (updlock, rowlock) where s.shard_id = @shard_id;
         exec <<schema>>.[check_beyond:<<name>>] @shard_id = @shard_id, @cursor = @after;
-        exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
+        exec <<schema>>.[check_owner] @feed_id = <<feed_id>>, @feed = N'<<name_text>>', @consumer = @consumer;
         -- create_consumer begins the shards of its consumer before it writes the settings.
         if exists (select 1 from <<schema>>.[consumer_settings] as s where s.feed_id = <<feed_id>> and s.consumer = @consumer)
         begin
@@ -56,8 +56,8 @@ begin
                 and ulid = start_ulid and ahead = N'[]' and start_ulid > @after;
         set @count = @@rowcount;
         if @count > 0
-            exec <<schema>>.[note_change:<<name>>]
-                @consumer = @consumer, @shard = @shard, @before = @before, @after = @after, @resource_version = @version, @at = @now, @by = @by, @why = @why;
+            exec <<schema>>.[note_change]
+                @feed_id = <<feed_id>>, @consumer = @consumer, @shard = @shard, @before = @before, @after = @after, @resource_version = @version, @at = @now, @by = @by, @why = @why;
         if @is_own = 1 commit;
     end try
     begin catch

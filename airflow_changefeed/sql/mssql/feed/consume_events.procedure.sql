@@ -16,7 +16,7 @@
 --     check.
 -- @first_ulid, @last_ulid, @events, @attempt, @started_at, @outcome, @error: for the log, if @attempt is given.
 -- @parked_ulid, @attempts, @reason: of an event to park as a dead letter. @dead_letter: a dead letter that was consumed.
--- result: the row, as cursors. Its ack follows the cursor, but stays below the first open dead letter.
+-- result: the row, as list_cursors. Its ack follows the cursor, but stays below the first open dead letter.
 -- errors: 77105 @upto is beyond the shard's high-water time. 77108 @seconds. 77131 the consumer was dropped, or never acquired the
 --     shard. 77132 the row was changed. 77133 the lease is not the newest or was released; transient. 77135 the consumer belongs to another
 --     user. 77150 the work ended the transaction, or left it doomed or a nested one open. 77154 @dead_letter is not open
@@ -71,7 +71,7 @@ begin
                 N' of feed "<<name_text>>"; the consumer was dropped, or never acquired the shard: nothing was consumed');
             throw 77131, @message, 1;
         end;
-        if <<schema>>.[owns_consumer](@owner, N'<<name_text>>') = 0 exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
+        if <<schema>>.[owns_consumer](@owner, N'<<name_text>>') = 0 exec <<schema>>.[check_owner] @feed_id = <<feed_id>>, @feed = N'<<name_text>>', @consumer = @consumer;
         -- The fence. An expired lease counts until another holder acquires it, with a higher token.
         if @token <> @fencing_token or @holder is null or @fencing_token is null
         begin

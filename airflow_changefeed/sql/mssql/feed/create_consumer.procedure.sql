@@ -2,7 +2,7 @@
 -- @settings: JSON with max_attempts (null: unlimited), on_poison (stop, park) and keep_log (seconds); null uses the defaults.
 -- @begin_ulid: exclusive; where shards not listed, or created later, begin. @shards: JSON array of shards. @starts: where each begins,
 --     exclusive, 16 bytes each, concatenated. @by: who creates it, as free text.
--- result: as consumer_settings, for this consumer.
+-- result: as list_consumers, for this consumer.
 -- errors: 77101 lock timeout; transient. 77105 a start is beyond the shard's high-water time. 77108 arguments. 77135 it belongs to
 --     another user. 77152 it exists with other settings. 77153 it is an export
 -- permission: readers
@@ -36,11 +36,11 @@ begin
         if isnull(datalength(@starts), 0) <> 16 * @count
             throw 77108, N'changefeed 77108: feed "<<name_text>>": @starts must have 16 bytes for each of @shards', 1;
         if @is_own = 1 begin transaction;
-        exec <<schema>>.[lock_consumers:<<name>>] @lock_timeout = @lock_timeout;
+        exec <<schema>>.[lock_consumers] @feed_id = <<feed_id>>, @feed = N'<<name_text>>', @lock_timeout = @lock_timeout;
         -- All of them before any consumer: a purge locks them in the same order, one at a time.
         select @count = count(*) from <<schema>>.[state:<<name>>] as s with (updlock, rowlock)
         where s.shard_id in (select b.shard_id from @begun as b);
-        exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
+        exec <<schema>>.[check_owner] @feed_id = <<feed_id>>, @feed = N'<<name_text>>', @consumer = @consumer;
         select @present = s.settings from <<schema>>.[consumer_settings] as s where s.feed_id = <<feed_id>> and s.consumer = @consumer;
         if @present is null and exists (select 1 from <<schema>>.[consumers] as c where c.feed_id = <<feed_id>> and c.consumer = @consumer)
         begin
@@ -72,7 +72,9 @@ begin
                 user_name();
         end;
         if @is_own = 1 commit;
-        exec <<schema>>.[consumer_settings:<<name>>] @consumer = @consumer;
+        select N'<<name_text>>' as feed, s.consumer, s.settings, s.begin_ulid, s.created_at, s.created_by, s.resource_version
+        from <<schema>>.[consumer_settings] as s
+        where s.feed_id = <<feed_id>> and s.consumer = @consumer;
     end try
     begin catch
         if @@trancount > 0 rollback;

@@ -1,6 +1,6 @@
 -- Takes the lock for ordering, sealing or serialized writing in a shard; owned by the transaction.
 -- The resource name is that of mssql-changefeed v2, so that an old and a new drain never overlap during an upgrade. For the same reason a
--- v2 feed keeps the principal public, with which any database user can block the shard; other feeds use the locks role.
+-- v2 feed keeps the principal public, with which any database user can block the shard; other feeds use the role users.
 -- @lock_timeout: milliseconds, -1 waits forever. @lock_result: as for sp_getapplock; negative if not granted.
 -- permission: internal
 create procedure <<schema>>.[feed_write_lock:<<name>>] (

@@ -16,7 +16,7 @@ begin
         declare @is_own bit = case when @@trancount = 0 then 1 else 0 end;
         declare @given table (shard nvarchar(36) not null primary key, fencing_token bigint not null);
         insert into @given (shard, fencing_token) select j.[key], convert(bigint, j.value) from openjson(@tokens) as j;
-        exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
+        exec <<schema>>.[check_owner] @feed_id = <<feed_id>>, @feed = N'<<name_text>>', @consumer = @consumer;
         if @is_own = 1 begin transaction;
         -- As check_settings, but leaving a dropped consumer is not an error.
         update <<schema>>.[consumer_settings] set resource_version = resource_version where feed_id = <<feed_id>> and consumer = @consumer;

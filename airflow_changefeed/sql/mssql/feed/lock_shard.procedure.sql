@@ -15,7 +15,7 @@ begin
     declare @result int, @message nvarchar(2048);
     exec <<schema>>.[feed_write_lock:<<name>>] @shard_id = @shard_id, @lock_timeout = @lock_timeout, @lock_result = @result output;
     if @result = -999
-        throw 77109, N'changefeed 77109: feed "<<name_text>>": you may not acquire its locks; ask a DBA to make you a member of one of its roles, or of <<schema_text>>.locks', 1;
+        throw 77109, N'changefeed 77109: feed "<<name_text>>": you may not acquire its locks; ask a DBA to make you a member of one of its roles, or of <<schema_text>>.users', 1;
     if @result < 0
     begin
         -- sp_getapplock does not roll back, not even as deadlock victim (-3); the caller's catch does.
@@ -31,7 +31,7 @@ begin
     if exists (select 1 from <<schema>>.[state:<<name>>] as s where s.shard_id = @shard_id) return;
     exec @result = sp_getapplock
         @Resource = N'changefeed/<<object_id>>/floor', @LockMode = N'Shared', @LockOwner = N'Transaction', @LockTimeout = @lock_timeout,
-        @DbPrincipal = N'<<schema_text>>.locks';
+        @DbPrincipal = N'<<schema_text>>.users';
     if @result < 0
     begin
         set @message = concat(N'changefeed 77101: feed "<<name_text>>" shard ', <<schema>>.[shard_text](@shard_id), N': a seal has been raising the feed''s floor for longer than ', @lock_timeout, N' ms (', @result, N'). Nothing was changed; retry, or wait longer with @lock_timeout');

@@ -33,7 +33,7 @@ begin
         if @is_own = 1 begin transaction;
         -- A purge takes this lock too, so it sees the row either before or after this move.
         if @is_rewind = 1 select @time = s.time from <<schema>>.[state:<<name>>] as s with (updlock, rowlock) where s.shard_id = @shard_id;
-        exec <<schema>>.[check_consumer:<<name>>] @consumer = @consumer, @shard = @shard;
+        exec <<schema>>.[check_consumer] @feed_id = <<feed_id>>, @feed = N'<<name_text>>', @consumer = @consumer, @shard = @shard;
         -- After waiting for the row: a lease that expired meanwhile must not move it.
         set @now = <<schema>>.[now]();
         select @version = c.resource_version, @token = c.fencing_token, @holder = c.lease_holder, @expires = c.lease_expires, @moved_by = c.moved_by,
@@ -75,8 +75,8 @@ begin
             moved_by = @by
         where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard;
         set @version = @version + 1;
-        exec <<schema>>.[note_change:<<name>>]
-            @consumer = @consumer, @shard = @shard, @before = @before, @after = @ulid, @resource_version = @version, @at = @now, @by = @by, @why = @why;
+        exec <<schema>>.[note_change]
+            @feed_id = <<feed_id>>, @consumer = @consumer, @shard = @shard, @before = @before, @after = @ulid, @resource_version = @version, @at = @now, @by = @by, @why = @why;
         if @is_own = 1 commit;
     end try
     begin catch

@@ -3,8 +3,8 @@
 -- @first_shard: how many shards to skip, in order: numbers ascending, UUIDs by text. @shards: maximum number returned.
 -- result: feed, shard_count (total); one row.
 -- result: shard_id, time, head, sealed_until, purged_upto, has_outbox (as of shards), waiting (rows in the outbox, at most 10000).
--- result: as cursors, and behind (events in the feed beyond the cursor, at most 10000); of the shards above, in their order.
--- result: as consumer_settings.
+-- result: as list_cursors, and behind (events in the feed beyond the cursor, at most 10000); of the shards above, in their order.
+-- result: as list_consumers.
 -- errors: 77108 arguments
 -- permission: readers
 create procedure <<schema>>.[overview:<<name>>] (@first_shard int = 0, @shards int = 1000)
@@ -73,7 +73,10 @@ begin
             ) as r
         ) as b
         order by k.place, c.consumer;
-        exec <<schema>>.[consumer_settings:<<name>>];
+        select N'<<name_text>>' as feed, s.consumer, s.settings, s.begin_ulid, s.created_at, s.created_by, s.resource_version
+        from <<schema>>.[consumer_settings] as s
+        where s.feed_id = <<feed_id>>
+        order by s.consumer;
     end try
     begin catch
         throw;

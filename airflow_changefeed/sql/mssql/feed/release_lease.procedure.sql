@@ -12,7 +12,7 @@ begin
     set transaction isolation level read committed;
     begin try
         declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id);
-        exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
+        exec <<schema>>.[check_owner] @feed_id = <<feed_id>>, @feed = N'<<name_text>>', @consumer = @consumer;
         update <<schema>>.[consumers]
         set lease_holder = null, lease_expires = null, lease_since = null
         where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard

@@ -22,7 +22,7 @@ begin
             throw 77108, N'changefeed 77108: feed "<<name_text>>": a lease must last more than 0 and at most 31622400 seconds', 1;
         insert into @given (shard, fencing_token) select j.[key], convert(bigint, j.value) from openjson(@tokens) as j;
         if @is_own = 1 begin transaction;
-        exec <<schema>>.[check_settings:<<name>>] @consumer = @consumer;
+        exec <<schema>>.[check_settings] @feed_id = <<feed_id>>, @feed = N'<<name_text>>', @consumer = @consumer;
         set @now = <<schema>>.[now]();
         update c
         set lease_expires = <<schema>>.[later](@now, @seconds)

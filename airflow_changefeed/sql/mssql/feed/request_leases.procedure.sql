@@ -2,7 +2,7 @@
 -- later shards do, or at its end if its high-water time is lower. A holder without any lease is registered as waiting for @seconds; one
 -- with a lease is not.
 -- @shards: JSON array. @holder: a unique name. @seconds: until they expire by the database's clock. @at_most: maximum number; null for all.
--- result: as cursors, for the requested shards, and is_granted, asked_at. A shard locked at the moment may be missing.
+-- result: as list_cursors, for the requested shards, and is_granted, asked_at. A shard locked at the moment may be missing.
 -- errors: 77100 in a transaction. 77101 lock timeout; transient. 77108 arguments. 77135 it belongs to another user. 77151 no such consumer
 -- permission: readers
 create procedure <<schema>>.[request_leases:<<name>>] (
@@ -41,11 +41,11 @@ begin
         )
         begin
             begin transaction;
-            exec <<schema>>.[lock_consumers:<<name>>] @lock_timeout = @lock_timeout;
+            exec <<schema>>.[lock_consumers] @feed_id = <<feed_id>>, @feed = N'<<name_text>>', @lock_timeout = @lock_timeout;
             -- A purge takes this lock too: it sees these rows, or the consumer's settings, which imply them.
             select @count = count(*) from <<schema>>.[state:<<name>>] as s with (updlock, rowlock)
             where s.shard_id in (select a.shard_id from @asked as a);
-            exec <<schema>>.[check_settings:<<name>>] @consumer = @consumer;
+            exec <<schema>>.[check_settings] @feed_id = <<feed_id>>, @feed = N'<<name_text>>', @consumer = @consumer;
             select @begin = s.begin_ulid, @created_by = s.created_by, @owner = s.owner from <<schema>>.[consumer_settings] as s
             where s.feed_id = <<feed_id>> and s.consumer = @consumer;
             -- A shard refuses a cursor beyond its high-water time; all its later events are after its head anyway.
@@ -76,7 +76,7 @@ begin
         -- Drawn before a row is touched: a session that draws a higher token meanwhile, and gets the row, keeps it.
         set @token = next value for <<schema>>.[fencing_token];
         begin transaction;
-        exec <<schema>>.[check_settings:<<name>>] @consumer = @consumer;
+        exec <<schema>>.[check_settings] @feed_id = <<feed_id>>, @feed = N'<<name_text>>', @consumer = @consumer;
         set @now = <<schema>>.[now]();
         -- A row locked by a consuming transaction belongs to its holder, even past its expiry.
         insert into @free (place, shard)

@@ -16,7 +16,7 @@ begin
         declare @is_own bit = case when @@trancount = 0 then 1 else 0 end;
         declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id), @message nvarchar(2048), @token bigint, @holder nvarchar(256);
         if @is_own = 1 begin transaction;
-        exec <<schema>>.[check_consumer:<<name>>] @consumer = @consumer, @shard = @shard;
+        exec <<schema>>.[check_consumer] @feed_id = <<feed_id>>, @feed = N'<<name_text>>', @consumer = @consumer, @shard = @shard;
         select @token = c.fencing_token, @holder = c.lease_holder from <<schema>>.[consumers] as c
         where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = @shard;
         if @token <> @fencing_token or @fencing_token is null or @holder is null

@@ -2,8 +2,8 @@
 if not exists (select 1 from sys.database_principals as p where p.name = N'<<schema_text>>.readers:<<name_text>>') create role [<<schema_name>>.readers:<<name>>];
 if not exists (select 1 from sys.database_principals as p where p.name = N'<<schema_text>>.writers:<<name_text>>') create role [<<schema_name>>.writers:<<name>>];
 if not exists (select 1 from sys.database_principals as p where p.name = N'<<schema_text>>.operators:<<name_text>>') create role [<<schema_name>>.operators:<<name>>];
-exec (N'alter role [<<schema_name_in_text>>.locks] add member [<<schema_name_in_text>>.readers:<<name_in_text>>]');
-exec (N'alter role [<<schema_name_in_text>>.locks] add member [<<schema_name_in_text>>.writers:<<name_in_text>>]');
+exec (N'alter role [<<schema_name_in_text>>.users] add member [<<schema_name_in_text>>.readers:<<name_in_text>>]');
+exec (N'alter role [<<schema_name_in_text>>.users] add member [<<schema_name_in_text>>.writers:<<name_in_text>>]');
 -- A role that is both reader and writer, with its name from mssql-changefeed's readme.
 if not exists (select 1 from sys.database_principals as p where p.name = N'<<role_prefix_text>>role:<<name_text>>')
 begin

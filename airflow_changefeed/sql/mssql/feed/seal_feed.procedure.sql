@@ -58,7 +58,7 @@ begin
         begin transaction;
         exec @result = sp_getapplock
             @Resource = N'changefeed/<<object_id>>/floor', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = @lock_timeout,
-            @DbPrincipal = N'<<schema_text>>.locks';
+            @DbPrincipal = N'<<schema_text>>.users';
         if @result < 0
         begin
             set @message = concat(N'changefeed 77101: feed "<<name_text>>" was not sealed: the first transaction in a new shard has been open for longer than ', @lock_timeout, N' ms (', @result, N'). Seal again, or wait longer with @lock_timeout');

@@ -22,7 +22,7 @@ begin
         if @seconds is null or @seconds <= 0 or @seconds > 31622400
             throw 77108, N'changefeed 77108: feed "<<name_text>>": a lease must last more than 0 and at most 31622400 seconds', 1;
         if @is_own = 1 begin transaction;
-        exec <<schema>>.[check_consumer:<<name>>] @consumer = @consumer, @shard = @shard;
+        exec <<schema>>.[check_consumer] @feed_id = <<feed_id>>, @feed = N'<<name_text>>', @consumer = @consumer, @shard = @shard;
         -- After waiting for the row: a lease that expired meanwhile is free, and a new one lasts from now.
         set @now = <<schema>>.[now]();
         select @present = c.lease_holder, @expires = c.lease_expires, @cursor = c.ulid from <<schema>>.[consumers] as c

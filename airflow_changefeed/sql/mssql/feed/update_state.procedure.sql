@@ -46,7 +46,7 @@ begin
             -- for its caller's lock timeout; this wait is for callers of feed_write_lock:T only.
             exec @result = sp_getapplock
                 @Resource = N'changefeed/<<object_id>>/floor', @LockMode = N'Shared', @LockOwner = N'Transaction', @LockTimeout = 60000,
-                @DbPrincipal = N'<<schema_text>>.locks';
+                @DbPrincipal = N'<<schema_text>>.users';
             if @result < 0
                 throw 77101, N'changefeed 77101: feed "<<name_text>>": a seal is raising the floor. Nothing was changed; retry', 1;
             select @floor = f.floor_time from <<schema>>.[feeds] as f with (readcommittedlock) where f.feed_id = <<feed_id>>;

@@ -62,7 +62,7 @@ begin
                 else concat(N'constraint [def:outbox.shard_id:', replace(@name, N']', N']]'), N'] default 0') end),
             ('shard_parameter_default', case when @shard_type = 'uniqueidentifier' then N'' else N'= 0' end),
             ('lock_principal', case when exists (select 1 from <<schema>>.[feeds] as f where f.feed_id = @feed_id and f.is_of_v2 = 1)
-                then N'public' else N'<<schema_text_in_text>>.locks' end),
+                then N'public' else N'<<schema_text_in_text>>.users' end),
             ('check_capture', case when @is_capture = 0 then N'' else concat(
                 N'exec <<schema_in_text>>.[check_capture:', replace(@name, N']', N']]'), N'];') end),
             ('knows_transactions', @knows),

@@ -10,9 +10,9 @@ begin
     declare @result int;
     exec @result = sp_getapplock
         @Resource = N'changefeed/setup', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = @lock_timeout,
-        @DbPrincipal = N'<<schema_text>>.locks';
+        @DbPrincipal = N'<<schema_text>>.users';
     if @result = -999
-        throw 77109, N'changefeed 77109: you may not acquire changefeed''s locks; ask a DBA to make you a member of the role <<schema_text>>.locks', 1;
+        throw 77109, N'changefeed 77109: you may not acquire changefeed''s locks; ask a DBA to make you a member of the role <<schema_text>>.users', 1;
     if @result < 0
         throw 77101, N'changefeed 77101: another set-up or upgrade is running in this database; retry when it has finished', 1;
 end

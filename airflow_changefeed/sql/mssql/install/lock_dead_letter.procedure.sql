@@ -2,7 +2,9 @@
 -- @consumer, @shard: of the dead letter.
 -- errors: 77135, 77154
 -- permission: internal
-create procedure <<schema>>.[lock_dead_letter:<<name>>] (
+create procedure <<schema>>.[lock_dead_letter] (
+    @feed_id int,
+    @feed nvarchar(128),
     @number bigint,
     @consumer nvarchar(128) output,
     @shard nvarchar(36) output
@@ -12,18 +14,18 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     declare @message nvarchar(2048), @state varchar(10), @resolved_by nvarchar(256);
-    select @consumer = d.consumer, @shard = d.shard from <<schema>>.[dead_letters] as d where d.number = @number and d.feed_id = <<feed_id>>;
-    if @consumer is not null exec <<schema>>.[check_owner:<<name>>] @consumer = @consumer;
+    select @consumer = d.consumer, @shard = d.shard from <<schema>>.[dead_letters] as d where d.number = @number and d.feed_id = @feed_id;
+    if @consumer is not null exec <<schema>>.[check_owner] @feed_id = @feed_id, @feed = @feed, @consumer = @consumer;
     -- Locks the cursor before the dead letter, in the order of a consuming transaction.
     update <<schema>>.[consumers] set resource_version = resource_version
-    where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard;
-    update <<schema>>.[dead_letters] set attempts = attempts where number = @number and feed_id = <<feed_id>>;
-    select @state = d.state, @resolved_by = d.resolved_by from <<schema>>.[dead_letters] as d where d.number = @number and d.feed_id = <<feed_id>>;
+    where feed_id = @feed_id and consumer = @consumer and shard = @shard;
+    update <<schema>>.[dead_letters] set attempts = attempts where number = @number and feed_id = @feed_id;
+    select @state = d.state, @resolved_by = d.resolved_by from <<schema>>.[dead_letters] as d where d.number = @number and d.feed_id = @feed_id;
     if @state is null or @state not in ('parked', 'retry')
     begin
         set @message = concat(
-            N'changefeed 77154: feed "<<name_text>>": ',
-            case when @state is null then concat(N'dead letter ', @number, N' not found; see dead_letters')
+            N'changefeed 77154: feed "', @feed, N'": ',
+            case when @state is null then concat(N'dead letter ', @number, N' not found; see list_dead_letters')
                 else concat(N'dead letter ', @number, N' was already resolved as ', @state, N' by "', @resolved_by, N'"; nothing was changed') end);
         throw 77154, @message, 1;
     end;

@@ -2,18 +2,21 @@
 -- @consumer: null for all.
 -- result: consumer, shard, start_ulid, ulid, ahead, ack, resource_version, moved_at, moved_by, fencing_token, lease_holder,
 --     lease_expires; by consumer and shard.
--- permission: readers
-create procedure <<schema>>.[cursors:<<name>>] (@consumer nvarchar(128) = null)
+-- errors: as find_feed
+-- permission: readers of the feed
+create procedure <<schema>>.[list_cursors] (@feed nvarchar(128), @consumer nvarchar(128) = null)
 as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     begin try
+        declare @feed_id int;
+        exec <<schema>>.[find_feed] @feed = @feed output, @feed_id = @feed_id output;
         select
             c.consumer, c.shard, c.start_ulid, c.ulid, c.ahead, c.ack, c.resource_version, c.moved_at, c.moved_by,
             c.fencing_token, c.lease_holder, c.lease_expires
         from <<schema>>.[consumers] as c
-        where c.feed_id = <<feed_id>> and (@consumer is null or c.consumer = @consumer)
+        where c.feed_id = @feed_id and (@consumer is null or c.consumer = @consumer)
         order by c.consumer, c.shard;
     end try
     begin catch

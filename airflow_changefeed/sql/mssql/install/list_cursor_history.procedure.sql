@@ -1,13 +1,14 @@
 -- The newest changes of a consumer's cursors, newest first; the newest 200 of each shard are kept. A consumer's own steps are in its log
--- instead (invocations).
--- @shard_id: null for all shards. @limit: rows at most, 1 or more.
+-- instead (list_invocations).
+-- @shard: null for all shards. @limit: rows at most, 1 or more.
 -- result: number, consumer, shard, before_ulid (null when the row was made), after_ulid, resource_version (of the row, after the
 --     change), moved_at, moved_by, why.
--- errors: 77108 @limit
--- permission: readers
-create procedure <<schema>>.[history:<<name>>] (
+-- errors: as find_feed. 77108 @limit
+-- permission: readers of the feed
+create procedure <<schema>>.[list_cursor_history] (
+    @feed nvarchar(128),
     @consumer nvarchar(128),
-    @shard_id <<shard_type>> = null,
+    @shard nvarchar(36) = null,
     @limit int = 100
 )
 as
@@ -15,13 +16,17 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     begin try
-        declare @shard nvarchar(36) = <<schema>>.[shard_text](@shard_id);
+        declare @feed_id int, @message nvarchar(2048);
+        exec <<schema>>.[find_feed] @feed = @feed output, @feed_id = @feed_id output;
         if @limit is null or @limit < 1
-            throw 77108, N'changefeed 77108: feed "<<name_text>>": @limit must be 1 or more', 1;
+        begin
+            set @message = concat(N'changefeed 77108: feed "', @feed, N'": @limit must be 1 or more');
+            throw 77108, @message, 1;
+        end;
         select top (@limit)
             h.number, h.consumer, h.shard, h.before_ulid, h.after_ulid, h.resource_version, h.moved_at, h.moved_by, h.why
         from <<schema>>.[cursor_history] as h
-        where h.feed_id = <<feed_id>> and h.consumer = @consumer and (@shard is null or h.shard = @shard)
+        where h.feed_id = @feed_id and h.consumer = @consumer and (@shard is null or h.shard = @shard)
         order by h.number desc;
     end try
     begin catch

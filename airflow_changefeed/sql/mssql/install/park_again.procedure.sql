@@ -1,9 +1,10 @@
 -- Records another failure of a dead letter.
 -- @attempts: over all retries. @reason: of the last failure.
--- result: as dead_letters, for this one.
--- errors: 77135 its consumer belongs to another user. 77154 it does not exist, or is no longer open
--- permission: readers
-create procedure <<schema>>.[park_again:<<name>>] (
+-- result: as list_dead_letters, for this one.
+-- errors: as find_feed. 77135 its consumer belongs to another user. 77154 it does not exist, or is no longer open
+-- permission: readers of the feed
+create procedure <<schema>>.[park_again] (
+    @feed nvarchar(128),
     @number bigint,
     @attempts int,
     @reason nvarchar(2000)
@@ -13,9 +14,10 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     begin try
-        declare @is_own bit = case when @@trancount = 0 then 1 else 0 end, @consumer nvarchar(128), @shard nvarchar(36);
+        declare @is_own bit = case when @@trancount = 0 then 1 else 0 end, @consumer nvarchar(128), @shard nvarchar(36), @feed_id int;
+        exec <<schema>>.[find_feed] @feed = @feed output, @feed_id = @feed_id output;
         if @is_own = 1 begin transaction;
-        exec <<schema>>.[lock_dead_letter:<<name>>] @number = @number, @consumer = @consumer output, @shard = @shard output;
+        exec <<schema>>.[lock_dead_letter] @feed_id = @feed_id, @feed = @feed, @number = @number, @consumer = @consumer output, @shard = @shard output;
         update <<schema>>.[dead_letters]
         set state = 'parked',
             -- The log from which they are counted may have been purged meanwhile.
@@ -23,7 +25,7 @@ begin
             reason = @reason
         where number = @number;
         if @is_own = 1 commit;
-        exec <<schema>>.[dead_letters:<<name>>] @is_open = 0, @number = @number;
+        exec <<schema>>.[list_dead_letters] @feed = @feed, @is_open = 0, @number = @number;
     end try
     begin catch
         if @@trancount > 0 rollback;

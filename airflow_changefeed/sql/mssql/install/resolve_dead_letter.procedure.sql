@@ -1,10 +1,11 @@
 -- Marks a dead letter to be retried (retry), parked again (parked) or discarded (dropped). When discarded, the consumer's ack moves on to
 -- the next open one, or the cursor.
 -- @by, @note: who resolves it, and why.
--- result: as dead_letters, for this one.
--- errors: 77108 @state. 77135 its consumer belongs to another user. 77154 it does not exist, or is no longer open
--- permission: readers
-create procedure <<schema>>.[resolve_dead_letter:<<name>>] (
+-- result: as list_dead_letters, for this one.
+-- errors: as find_feed. 77108 @state. 77135 its consumer belongs to another user. 77154 it does not exist, or is no longer open
+-- permission: readers of the feed
+create procedure <<schema>>.[resolve_dead_letter] (
+    @feed nvarchar(128),
     @number bigint,
     @state varchar(10),
     @by nvarchar(256),
@@ -16,26 +17,30 @@ begin
     set transaction isolation level read committed;
     set rowcount 0;
     begin try
-        declare @is_own bit = case when @@trancount = 0 then 1 else 0 end, @consumer nvarchar(128), @shard nvarchar(36), @open binary(16);
+        declare @is_own bit = case when @@trancount = 0 then 1 else 0 end, @consumer nvarchar(128), @shard nvarchar(36), @open binary(16), @feed_id int, @message nvarchar(2048);
+        exec <<schema>>.[find_feed] @feed = @feed output, @feed_id = @feed_id output;
         if @state is null or @state not in ('retry', 'parked', 'dropped', 'done')
-            throw 77108, N'changefeed 77108: feed "<<name_text>>": @state must be retry, parked, dropped or done', 1;
+        begin
+            set @message = concat(N'changefeed 77108: feed "', @feed, N'": @state must be retry, parked, dropped or done');
+            throw 77108, @message, 1;
+        end;
         if @is_own = 1 begin transaction;
-        exec <<schema>>.[lock_dead_letter:<<name>>] @number = @number, @consumer = @consumer output, @shard = @shard output;
+        exec <<schema>>.[lock_dead_letter] @feed_id = @feed_id, @feed = @feed, @number = @number, @consumer = @consumer output, @shard = @shard output;
         if @state in ('retry', 'parked')
             update <<schema>>.[dead_letters] set state = @state where number = @number;
         else
         begin
             update <<schema>>.[dead_letters] set state = @state, resolved_at = <<schema>>.[now](), resolved_by = @by, note = @note where number = @number;
             select top (1) @open = d.ulid from <<schema>>.[dead_letters] as d
-            where d.feed_id = <<feed_id>> and d.consumer = @consumer and d.shard = @shard and d.state in ('parked', 'retry')
+            where d.feed_id = @feed_id and d.consumer = @consumer and d.shard = @shard and d.state in ('parked', 'retry')
             order by d.ulid;
             set @open = <<schema>>.[previous_ulid](@open);
             -- The row's version stays the same: the cursor did not move for a consumer running meanwhile.
             update <<schema>>.[consumers] set ack = case when @open is null or @open > ulid then ulid else convert(binary(16), @open) end
-            where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard and (ack < @open or (@open is null and ack < ulid));
+            where feed_id = @feed_id and consumer = @consumer and shard = @shard and (ack < @open or (@open is null and ack < ulid));
         end;
         if @is_own = 1 commit;
-        exec <<schema>>.[dead_letters:<<name>>] @is_open = 0, @number = @number;
+        exec <<schema>>.[list_dead_letters] @feed = @feed, @is_open = 0, @number = @number;
     end try
     begin catch
         if @@trancount > 0 rollback;

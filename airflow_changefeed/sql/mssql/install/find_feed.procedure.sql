@@ -1,0 +1,30 @@
+-- Finds the feed that a procedure common to all feeds is about. The caller needs the right to execute the feed's read_feed:T, so each
+-- feed's own grants and denies decide.
+-- @feed: its name; returned as the feed was set up.
+-- errors: 77106 no such feed, or the caller may not read it; the same text, so that nobody learns of another feed. 77117 its upgrade failed
+-- permission: internal
+create procedure <<schema>>.[find_feed] (@feed nvarchar(128) output, @feed_id int output)
+as
+begin
+    set xact_abort, nocount on;
+    set transaction isolation level read committed;
+    declare @message nvarchar(2048), @name nvarchar(128), @problem nvarchar(2000), @is_readable int;
+    set @feed_id = null;
+    select
+        @feed_id = f.feed_id, @name = f.name, @problem = f.upgrade_problem,
+        @is_readable = has_perms_by_name(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'read_feed:', f.name))), N'OBJECT', N'EXECUTE')
+    from <<schema>>.[feeds] as f where f.name = @feed;
+    if @feed_id is null or isnull(@is_readable, 0) = 0
+    begin
+        set @message = concat(N'changefeed 77106: feed "', @feed,
+            N'" not found in this database, or you may not read it; correct the name, or ask a DBA to make you a member of the role <<schema_text>>.readers:', @feed);
+        throw 77106, @message, 1;
+    end;
+    set @feed = @name;
+    if @problem is not null
+    begin
+        set @message = concat(N'changefeed 77117: feed "', @feed, N'" could not be upgraded to the installed version of changefeed: ', left(@problem, 1600),
+            N'. Fix that, then upgrade the feed (upgrade_feed)');
+        throw 77117, @message, 1;
+    end;
+end
