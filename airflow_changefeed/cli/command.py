@@ -8,7 +8,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from airflow_changefeed.sources.mssql.connection.errors import is_driver_error
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from airflow_changefeed.core.fault import Fault
     from airflow_changefeed.core.ulid import Ulid
     from airflow_changefeed.sources.base import FeedSource
 
@@ -147,6 +148,12 @@ def show(
             # Rich reads brackets as markup.
             escaped = [{name: escape(value) for name, value in row.items()} for row in texts]
             AirflowConsole(file=file).print_as(data=escaped, output="table")
+
+
+def show_faults(faults: Iterable[Fault], output: str) -> None:
+    """Write faults; people see those columns that are never empty."""
+    names = ("severity", "code", "where", "what", "remedy")
+    show([fault.to_dict() for fault in faults], output, lambda row: {name: row[name] for name in names})
 
 
 def _text(value: Any) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of an installation, a feed or a consumer, with their remedies."""
+"""Faults of an installation, a feed, a consumer or an export, with their remedies."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import Enum
 
+from airflow_changefeed.core.feed import shard_text
+from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import InvalidArgumentError
 
 #: Roles of a feed that a connection can be checked for; operators are readers too.
@@ -26,7 +28,7 @@ _ERROR, _WARNING, _NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 
 
 class FaultKind(Enum):
-    """Kinds of faults; see docs/how-to/doctor.md. Codes are for programs and are stable."""
+    """Kinds of faults; see docs/reference/faults.md. Codes are for programs and are stable."""
 
     NOT_CHECKED = ("not-checked", _NOTE)
     # The installation and the objects of a feed.
@@ -78,8 +80,24 @@ class FaultKind(Enum):
     BATCH_AMONG_WINDOWS = ("batch-among-windows", _WARNING)
     EXPORT_MISSING = ("export-missing", _ERROR)
     UPLOAD_LEFT = ("upload-left", _WARNING)
-    FILE_DAMAGED = ("file-damaged", _ERROR)
-    MANIFEST_UNREADABLE = ("manifest-unreadable", _ERROR)
+    CLAIM_MISSING = ("claim-missing", _ERROR)
+    CLAIM_DAMAGED = ("claim-damaged", _ERROR)
+    CLAIM_FOREIGN = ("claim-foreign", _ERROR)
+    CLAIM_NEWER = ("claim-newer", _ERROR)
+    MANIFEST_MISSING = ("manifest-missing", _ERROR)
+    MANIFEST_TRUNCATED = ("manifest-truncated", _ERROR)
+    MANIFEST_DAMAGED = ("manifest-damaged", _ERROR)
+    MANIFEST_FOREIGN = ("manifest-foreign", _ERROR)
+    MANIFEST_NEWER = ("manifest-newer", _ERROR)
+    FILE_MISSING = ("file-missing", _ERROR)
+    FILE_TRUNCATED = ("file-truncated", _ERROR)
+    FILE_UNREADABLE = ("file-unreadable", _ERROR)
+    FILE_CHANGED = ("file-changed", _ERROR)
+    FILE_FOREIGN = ("file-foreign", _ERROR)
+    FILE_UNREFERENCED = ("file-unreferenced", _NOTE)
+    UNIT_NOT_PLACED = ("unit-not-placed", _ERROR)
+    UNITS_OVERLAP = ("units-overlap", _ERROR)
+    LEFTOVER = ("leftover", _NOTE)
     # The machine that runs doctor.
     JAVA_MISSING = ("java-missing", _NOTE)
     SPARK_VERSIONS_DIFFER = ("spark-versions-differ", _ERROR)
@@ -94,15 +112,19 @@ class Fault:
     """
     One fault, or one check that failed.
 
-    :param where: the affected object, feed, shard, consumer or Variable.
+    :param where: the affected object, feed, shard, consumer, Variable, unit or file.
     :param what: one sentence with the facts.
     :param remedy: how to fix it.
+    :param unit: of an export, if it affects one. For a missing window, the unit that would fill the gap.
+    :param path: of the file on the store's file system; None for a whole unit.
     """
 
     kind: FaultKind
     where: str
     what: str
     remedy: str
+    unit: ExportUnit | None = None
+    path: str | None = None
 
     @property
     def severity(self) -> Severity:
@@ -112,14 +134,18 @@ class Fault:
     def __str__(self) -> str:
         return f"{self.severity.value} {self.kind.code}: {self.where}: {self.what}. {self.remedy}"
 
-    def to_dict(self) -> dict[str, str]:
+    def to_dict(self) -> dict[str, str | None]:
         """Return the fault as JSON values."""
+        unit = self.unit
         return {
             "severity": self.severity.value,
             "code": self.kind.code,
             "where": self.where,
             "what": self.what,
             "remedy": self.remedy,
+            "shard": shard_text(unit.shard) if unit else None,
+            "unit": unit.name if unit else None,
+            "path": self.path,
         }
 
 

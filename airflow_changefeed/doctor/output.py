@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from airflow_changefeed.core.cursor import CursorRow
@@ -26,10 +27,13 @@ from airflow_changefeed.output.claims import check_same
 from airflow_changefeed.output.coverage import Gap, Interval, find_gaps
 from airflow_changefeed.output.read import export_there
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.verify.findings import EXPORT_AGAIN
+from airflow_changefeed.verify.orphans import ABORT_UPLOAD, LIST_UPLOADS
+from airflow_changefeed.verify.report import output_fault
+from airflow_changefeed.verify.verify import manifest_fault
 
 _UPLOAD_AGE = timedelta(days=1)
-Units = Mapping[Shard, Sequence[ExportUnit]]
+# With the highest token of each unit.
+Units = Mapping[Shard, Mapping[ExportUnit, int]]
 
 
 def output_faults(
@@ -53,14 +57,14 @@ def output_faults(
     except (ManifestError, ForeignOutputError) as problem:
         remedy = "Check the path, the options of its connection, and the name of the feed"
         return [Fault(FaultKind.EXPORT_MISSING, store.path, problem.message, remedy)]
-    units = {shard: list(store.units(shard)) for shard in store.shards()}
-    gaps = dict.fromkeys(find_gaps(store, Interval(), units))
+    units = {shard: store.units(shard) for shard in store.shards()}
+    gaps = dict.fromkeys(find_gaps(store, Interval(), {shard: list(own) for shard, own in units.items()}))
     gaps |= dict.fromkeys(gap for row in rows for gap in _lost(row, units.get(row.shard, ())))
     where = f"export of feed {store.feed} in {store.path}"
     return [
         *(missing_window(gap, where) for gap in gaps if gap not in holes),
         *_stale(store, units, marks, where),
-        *_files(store, units, where),
+        *_files(store, units),
         *_mixed(store, units, where),
         *_uploads(store, where),
     ]
@@ -88,7 +92,7 @@ def _uploads(store: ExportStore, where: str) -> Iterator[Fault]:
             FaultKind.UPLOAD_LEFT,
             where,
             f"could not check for abandoned uploads: {problem.message}",
-            "Grant the permission to list multipart uploads, or set a lifecycle rule on the bucket",
+            LIST_UPLOADS,
         )
         return
     for _, attempt, upload in uploads:
@@ -98,7 +102,7 @@ def _uploads(store: ExportStore, where: str) -> Iterator[Fault]:
                 where,
                 f"an upload to {upload.path}, started at {format_time(upload.begun)} by attempt {attempt}, "
                 "was neither completed nor aborted",
-                "Export its window again, which aborts it, or set a lifecycle rule on the bucket",
+                ABORT_UPLOAD,
             )
 
 
@@ -127,29 +131,24 @@ def _stale(store: ExportStore, units: Units, marks: Sequence[StaleMark], where: 
                 )
 
 
-def _files(store: ExportStore, units: Units, where: str) -> Iterator[Fault]:
-    """Compare manifests with one listing of all data files."""
+def _files(store: ExportStore, units: Units) -> Iterator[Fault]:
+    """Compare manifests with one listing of all data files; one fault for each unit."""
     sizes = store.files.sizes(store.layout.data)
-    for unit in (unit for own in units.values() for unit in own):
+    for unit, attempt in (item for own in units.values() for item in own.items()):
         try:
             manifest = store.read(unit)
         except (ManifestError, UnsupportedVersionError) as problem:
-            yield Fault(
-                FaultKind.MANIFEST_UNREADABLE,
-                where,
-                f"{unit}: {problem.message}",
-                f"Restore the manifest, or {EXPORT_AGAIN}",
-            )
+            yield manifest_fault(store, unit, store.layout.manifest(unit, attempt), problem)
             continue
         wrong = list(_wrong_files(store, manifest, sizes)) if manifest is not None else []
         if wrong:
-            more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-            remedy = f"Restore it, or {EXPORT_AGAIN}"
-            yield Fault(FaultKind.FILE_DAMAGED, where, f"{unit}: {wrong[0]}{more}", remedy)
+            more = f"; {len(wrong) - 1} more files of the unit are damaged" if len(wrong) > 1 else ""
+            yield replace(wrong[0], what=f"{wrong[0].what}{more}")
 
 
-def _wrong_files(store: ExportStore, manifest: Manifest, sizes: Mapping[str, int]) -> Iterator[str]:
-    folder = store.layout.placed(manifest.unit, manifest.attempt)
+def _wrong_files(store: ExportStore, manifest: Manifest, sizes: Mapping[str, int]) -> Iterator[Fault]:
+    unit = manifest.unit
+    folder = store.layout.placed(unit, manifest.attempt)
     for file in manifest.files:
         path = f"{folder}/{file.name}"
         size = sizes.get(path.removeprefix(f"{store.layout.data}/"))
@@ -160,7 +159,9 @@ def _wrong_files(store: ExportStore, manifest: Manifest, sizes: Mapping[str, int
                 store.find_file(manifest, file)
             except ManifestError:
                 # Another attempt may have replaced manifest and file after the listing.
-                if store.attempts_of(manifest.unit)[-1:] == [manifest.attempt]:
-                    yield f"{path} is missing"
+                if store.attempts_of(unit)[-1:] == [manifest.attempt]:
+                    yield output_fault(FaultKind.FILE_MISSING, "it is missing", unit=unit, path=path)
         else:
-            yield f"{path} has {size} bytes, but its manifest says {file.size}"
+            kind = FaultKind.FILE_TRUNCATED if size < file.size else FaultKind.FILE_CHANGED
+            what = f"it has {size} bytes, but its manifest says {file.size}"
+            yield output_fault(kind, what, unit=unit, path=path)

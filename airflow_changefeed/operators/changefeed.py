@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_changefeed.core.feed import Shard
 
-#: So many findings go through Airflow's database and into the error; the log names all.
+#: So many faults go through Airflow's database and into the error; the log names all.
 MOST_NAMED = 100
 
 
@@ -40,8 +40,8 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
     leftovers, which no manifest names, are logged.
 
     The result (XCom), also of a task that found damage, is ``{"feed", "path", "units", "files", "rows",
-    "bytes", "damage", "leftovers", "findings"}``; each finding is ``{"kind", "is_damage", "shard", "unit",
-    "path", "message"}``, the first 100 of them.
+    "bytes", "damage", "leftovers", "faults"}``; each fault is ``{"severity", "code", "where", "what",
+    "remedy", "shard", "unit", "path"}``, the first 100 of them.
 
     :param feed: name of the feed, the table's. (templated)
     :param path: root of the export, a local path or an fsspec URL. (templated)
@@ -102,8 +102,10 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
             storage_options(self.path, self.path_conn_id),
             source=ChangefeedHook(self.changefeed_conn_id).source() if self.changefeed_conn_id else None,
         )
-        for finding in report.findings:
-            (self.log.error if finding.is_damage else self.log.warning)("%s", finding)
+        for fault in report.damage:
+            self.log.error("%s", fault)
+        for fault in report.leftovers:
+            self.log.warning("%s", fault)
         self.log.info("Feed %s, %s: %s", report.feed, window or "the whole export", report.summary)
         result = report.to_dict(most=MOST_NAMED)
         if report.damage:

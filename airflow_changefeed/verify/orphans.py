@@ -6,6 +6,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator
 
+from airflow_changefeed.core.fault import Fault, FaultKind
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import UlidRange
@@ -20,12 +21,19 @@ from airflow_changefeed.output.claims import Claim
 from airflow_changefeed.output.layout import ManifestName, parse_unit, placed_attempt, token_text
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import unfinished
-from airflow_changefeed.verify.findings import Finding, FindingKind
+from airflow_changefeed.verify.report import EXPORT_AGAIN, UPGRADE, output_fault
 
+#: Remedies of what attempts leave behind.
+NEXT_EXPORT = "Nothing; the next export of the unit removes it"
+_RUNNING = "Nothing, if the attempt is running; otherwise the next export of its units removes it"
+_MOVE = "Move it out of the output"
+#: Remedies of uploads that were neither completed nor aborted.
+LIST_UPLOADS = "Grant the permission to list multipart uploads, or set a lifecycle rule on the bucket"
+ABORT_UPLOAD = "Export its window again, which aborts it, or set a lifecycle rule on the bucket"
 _SHARD, _DATE, _UNIT = "changefeed_shard=", "changefeed_date=", "changefeed_unit="
 
 
-def claim(store: ExportStore, database: str = "") -> Iterator[Finding]:
+def claim(store: ExportStore, database: str = "") -> Iterator[Fault]:
     """
     Check the claim: the document with the owner of the output.
 
@@ -34,22 +42,25 @@ def claim(store: ExportStore, database: str = "") -> Iterator[Finding]:
     path = store.layout.claim
     content = store.files.read(path)
     if content is None:
-        message = f"{path} is missing, so the owner of the export is unknown; the next export writes it again"
-        yield Finding(FindingKind.MISSING_CLAIM, None, path, message)
+        what = "it is missing, so the owner of the export is unknown"
+        yield output_fault(FaultKind.CLAIM_MISSING, what, "The next export writes it again", path=path)
         return
     try:
         found = Claim.from_json(content.decode(errors="replace"), where=path)
     except UnsupportedVersionError as problem:
-        yield Finding(FindingKind.NEWER_CLAIM, None, path, problem.message)
+        yield output_fault(FaultKind.CLAIM_NEWER, problem.message, UPGRADE, path=path)
     except ManifestError as problem:
-        yield Finding(FindingKind.DAMAGED_CLAIM, None, path, problem.message)
+        remedy = "Restore it, or remove it; the next export writes it again"
+        yield output_fault(FaultKind.CLAIM_DAMAGED, problem.message, remedy, path=path)
     else:
+        owner = ""
         if found.feed != store.feed:
-            message = f"{path} says that the output belongs to feed {found.feed!r}, not {store.feed!r}"
-            yield Finding(FindingKind.FOREIGN_CLAIM, None, path, message)
+            owner = f"feed {found.feed!r}, not {store.feed!r}"
         elif database and found.database not in ("", database):
-            message = f"{path} says that the output belongs to database {found.database}, not {database}"
-            yield Finding(FindingKind.FOREIGN_CLAIM, None, path, message)
+            owner = f"database {found.database}, not {database}"
+        if owner:
+            what = f"it says that the output belongs to {owner}"
+            yield output_fault(FaultKind.CLAIM_FOREIGN, what, "Check the path and the connection", path=path)
 
 
 def data_shards(store: ExportStore) -> list[Shard]:
@@ -70,7 +81,7 @@ def _shard(name: str) -> Shard | None:
 
 def orphans(
     store: ExportStore, shard: Shard, wanted: UlidRange, known: Collection[ExportUnit]
-) -> list[tuple[ExportUnit, Finding]]:
+) -> list[tuple[ExportUnit, Fault]]:
     """
     Find a shard's placed units that have no manifest.
 
@@ -100,18 +111,17 @@ def _with_files(store: ExportStore, unit: ExportUnit) -> list[int]:
     return sorted(token for folder in folders if (token := placed_attempt(folder)) is not None)
 
 
-def _orphan(store: ExportStore, unit: ExportUnit, attempt: int) -> Finding:
+def _orphan(store: ExportStore, unit: ExportUnit, attempt: int) -> Fault:
     placed = store.layout.placed(unit, attempt)
     # The driver writes the manifest after the data; it is still running, or was killed in between.
     if store.files.exists(store.layout.attempt(attempt)):
-        message = f"{placed} of {unit} is from an attempt that is running, or was killed before its manifest"
-        return Finding(FindingKind.LEFTOVER, unit, placed, message)
-    path = store.layout.manifest(unit, attempt)
-    message = f"{path} of {unit} is missing, but its data exists; export the unit again"
-    return Finding(FindingKind.MISSING_MANIFEST, unit, path, message)
+        what = "it is from an attempt that is running, or was killed before its manifest"
+        return output_fault(FaultKind.LEFTOVER, what, _RUNNING, unit=unit, path=placed)
+    path, what = store.layout.manifest(unit, attempt), "it is missing, but its data exists"
+    return output_fault(FaultKind.MANIFEST_MISSING, what, EXPORT_AGAIN, unit=unit, path=path)
 
 
-def beside(store: ExportStore, unit: ExportUnit, attempt: int, named: Collection[str]) -> Iterator[Finding]:
+def beside(store: ExportStore, unit: ExportUnit, attempt: int, named: Collection[str]) -> Iterator[Fault]:
     """
     Find files in a unit's folder that are not in its manifest.
 
@@ -120,13 +130,11 @@ def beside(store: ExportStore, unit: ExportUnit, attempt: int, named: Collection
     folder = store.layout.unit(unit)
     ours = {f"changefeed_attempt={attempt}/{name}" for name in named}
     for name in sorted(set(store.files.sizes(folder)) - ours):
-        message = f"{folder}/{name} is in no manifest, but plain Parquet readers read it"
-        yield Finding(FindingKind.UNREFERENCED_FILE, unit, f"{folder}/{name}", message)
+        what, path = "it is in no manifest, but plain Parquet readers read it", f"{folder}/{name}"
+        yield output_fault(FaultKind.FILE_UNREFERENCED, what, _MOVE, unit=unit, path=path)
 
 
-def unknown_files(
-    store: ExportStore, units: dict[ExportUnit, int], orphaned: set[ExportUnit]
-) -> list[Finding]:
+def unknown_files(store: ExportStore, units: dict[ExportUnit, int], orphaned: set[ExportUnit]) -> list[Fault]:
     """
     Find files in the whole output that belong to no unit: data, manifests and attempts.
 
@@ -138,36 +146,34 @@ def unknown_files(
     return [*_data(store, folders), *_control(store, units), *_uploads(store)]
 
 
-def _uploads(store: ExportStore) -> Iterator[Finding]:
+def _uploads(store: ExportStore) -> Iterator[Fault]:
     try:
         uploads = list(store.uploads())
     except OutputNotWritableError as problem:
-        message = f"could not check for abandoned uploads: {problem.message}"
-        yield Finding(FindingKind.LEFTOVER, None, store.layout.data, message)
+        what = f"could not check for abandoned uploads: {problem.message}"
+        yield output_fault(FaultKind.LEFTOVER, what, LIST_UPLOADS, path=store.layout.data)
         return
     for _, attempt, upload in uploads:
-        message = (
-            f"an upload to {upload.path}, started at {format_time(upload.begun)}, is from attempt {attempt}, "
-            "which is running or was killed"
-        )
-        yield Finding(FindingKind.LEFTOVER, None, upload.path, message)
+        begun = format_time(upload.begun)
+        what = f"its upload, started at {begun}, is from attempt {attempt}, which is running or was killed"
+        yield output_fault(FaultKind.LEFTOVER, what, ABORT_UPLOAD, path=upload.path)
 
 
-def _data(store: ExportStore, folders: set[str]) -> Iterator[Finding]:
+def _data(store: ExportStore, folders: set[str]) -> Iterator[Fault]:
     data = store.layout.data
     for name in sorted(store.files.sizes(data)):
         path, parts = f"{data}/{name}", name.split("/")
         if any(f"{data}/{'/'.join(parts[:depth])}" in folders for depth in (3, 4)):
             continue
         if any(part.startswith(("_", ".")) for part in parts):
-            message = f"{path} belongs to no complete unit; readers skip it"
-            yield Finding(FindingKind.LEFTOVER, None, path, message)
+            what = "it belongs to no complete unit; readers skip it"
+            yield output_fault(FaultKind.LEFTOVER, what, _RUNNING, path=path)
         else:
-            message = f"{path} belongs to no complete unit, but plain Parquet readers read it"
-            yield Finding(FindingKind.FOREIGN_FILE, None, path, message)
+            what = "it belongs to no complete unit, but plain Parquet readers read it"
+            yield output_fault(FaultKind.FILE_FOREIGN, what, _MOVE, path=path)
 
 
-def _control(store: ExportStore, units: dict[ExportUnit, int]) -> Iterator[Finding]:
+def _control(store: ExportStore, units: dict[ExportUnit, int]) -> Iterator[Fault]:
     control = store.layout.control
     # Files of a current manifest that are not placed yet were found with their unit; the others are from
     # attempts that are running or were killed.
@@ -179,16 +185,16 @@ def _control(store: ExportStore, units: dict[ExportUnit, int]) -> Iterator[Findi
             yield from _manifest(path, rest)
         elif kind == "attempts" and rest:
             if not any(rest.startswith(prefix) for prefix in current):
-                message = f"{path} is from an attempt that is running or was killed"
-                yield Finding(FindingKind.LEFTOVER, None, path, message)
+                what = "it is from an attempt that is running or was killed"
+                yield output_fault(FaultKind.LEFTOVER, what, _RUNNING, path=path)
         elif unfinished(name) == "feed.json":
-            message = f"{path} is an unfinished claim: it is being written, or its writer was killed"
-            yield Finding(FindingKind.LEFTOVER, None, path, message)
+            what = "it is an unfinished claim: it is being written, or its writer was killed"
+            yield output_fault(FaultKind.LEFTOVER, what, _RUNNING, path=path)
         elif path != store.layout.claim:
-            yield Finding(FindingKind.FOREIGN_FILE, None, path, f"{path} is not part of an export")
+            yield output_fault(FaultKind.FILE_FOREIGN, "it is not part of an export", _MOVE, path=path)
 
 
-def _manifest(path: str, name: str) -> Iterator[Finding]:
+def _manifest(path: str, name: str) -> Iterator[Fault]:
     """Find a file among the manifests that is not one, or is in a folder where readers do not find it."""
     folder, _, last = name.rpartition("/")
     whole = unfinished(last)
@@ -196,7 +202,7 @@ def _manifest(path: str, name: str) -> Iterator[Finding]:
     shard = _shard(f"changefeed_{folder.partition('/')[0]}")
     unit = parse_unit(shard, parsed.unit) if parsed and shard is not None else None
     if unit is None or folder != f"shard={shard_text(unit.shard)}/date={unit.date}":
-        yield Finding(FindingKind.FOREIGN_FILE, None, path, f"{path} is not the manifest of a unit")
+        yield output_fault(FaultKind.FILE_FOREIGN, "it is not the manifest of a unit", _MOVE, path=path)
     elif whole is not None:
-        message = f"{path} is an unfinished manifest: it is being written, or its writer was killed"
-        yield Finding(FindingKind.LEFTOVER, None, path, message)
+        what = "it is an unfinished manifest: it is being written, or its writer was killed"
+        yield output_fault(FaultKind.LEFTOVER, what, _RUNNING, path=path)

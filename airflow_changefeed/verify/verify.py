@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from airflow_changefeed.core.fault import Fault, FaultKind
 from airflow_changefeed.core.manifest import FileFacts, Manifest, checksum_text
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import (
@@ -16,20 +17,21 @@ from airflow_changefeed.exceptions import (
     TransientError,
     UnsupportedVersionError,
 )
-from airflow_changefeed.output.coverage import Interval, find_gaps, find_overlaps
+from airflow_changefeed.output.coverage import Gap, Interval, find_gaps, find_overlaps
 from airflow_changefeed.output.read import export_there
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.verify import orphans
-from airflow_changefeed.verify.findings import EXPORT_AGAIN, Finding, FindingKind, Report
+from airflow_changefeed.verify.report import EXPORT_AGAIN, RESTORE, UPGRADE, Report, output_fault
 from airflow_changefeed.verify.statistics import Extent, MisleadingFooterError
 
 if TYPE_CHECKING:
     from airflow_changefeed.core.feed import Shard
     from airflow_changefeed.sources.base import FeedReader
 
-__all__ = ["Finding", "FindingKind", "Report", "inspect", "read_facts", "verify", "verify_export"]
-
 _TRIES = 5
+# Kinds of files that could not be read at all.
+_UNREAD = (FaultKind.FILE_MISSING, FaultKind.FILE_TRUNCATED, FaultKind.FILE_UNREADABLE)
+_REPLACED = "Nothing, if its replacement is running; otherwise e" + EXPORT_AGAIN[1:]
 
 
 def verify_export(
@@ -63,9 +65,9 @@ def verify(
     shards: Sequence[Shard] | None = None,
     *,
     source: FeedReader | None = None,
-) -> list[Finding]:
-    """Return the findings of :func:`inspect`."""
-    return inspect(store, start, end, shards, source=source).findings
+) -> list[Fault]:
+    """Return the faults of :func:`inspect`."""
+    return inspect(store, start, end, shards, source=source).faults
 
 
 def inspect(
@@ -91,7 +93,7 @@ def inspect(
     if not store.files.exists(store.layout.data):
         export_there(store)
     report = Report(store.feed, store.path)
-    report.findings += orphans.claim(store, source.identity().id if source is not None else "")
+    report.faults += orphans.claim(store, source.identity().id if source is not None else "")
     chosen = interval.shards if interval.shards is not None else tuple(store.shards())
     if interval.shards is None:
         chosen = (*chosen, *(shard for shard in orphans.data_shards(store) if shard not in chosen))
@@ -103,124 +105,128 @@ def inspect(
     there = {shard: [*own, *(unit for unit, _ in unnamed[shard])] for shard, own in units.items()}
     gaps = find_gaps(store, interval, there)
     for shard, own in units.items():
-        report.findings += [_missing(gap.unit, str(gap)) for gap in gaps if gap.shard == shard]
-        report.findings += _overlaps(list(own))
-        report.findings += [finding for _, finding in unnamed[shard]]
+        report.faults += [_missing(gap) for gap in gaps if gap.shard == shard]
+        report.faults += _overlaps(list(own))
+        report.faults += [fault for _, fault in unnamed[shard]]
         manifests = [manifest for unit in own if (manifest := _inspect_unit(store, unit, report))]
-        report.findings += _stale(source, shard, manifests) if source is not None else []
-    report.findings += [_missing(None, str(gap)) for gap in gaps if gap.shard is None]
+        report.faults += _stale(source, shard, manifests) if source is not None else []
+    report.faults += [_missing(gap) for gap in gaps if gap.shard is None]
     if interval == Interval():
         tokens = {unit: token for own in units.values() for unit, token in own.items()}
         orphaned = {unit for own in unnamed.values() for unit, _ in own}
-        report.findings += orphans.unknown_files(store, tokens, orphaned)
+        report.faults += orphans.unknown_files(store, tokens, orphaned)
     return report
 
 
-def _missing(unit: ExportUnit | None, where: str) -> Finding:
-    return Finding(FindingKind.MISSING_WINDOW, unit, None, f"nothing is complete in {where}")
+def _missing(gap: Gap) -> Fault:
+    return Fault(FaultKind.WINDOW_MISSING, str(gap), "nothing is complete there", EXPORT_AGAIN, gap.unit)
 
 
 def _inspect_unit(store: ExportStore, unit: ExportUnit, report: Report) -> Manifest | None:
     """Add one unit to a report; if it is replaced in the meantime, verify it again."""
-    manifest, findings = verify_unit(store, unit)
+    manifest, faults = verify_unit(store, unit)
     for _ in range(_TRIES):
-        if not findings or manifest is None or store.attempts_of(unit)[-1:] == [manifest.attempt]:
+        if not faults or manifest is None or store.attempts_of(unit)[-1:] == [manifest.attempt]:
             break
-        manifest, findings = verify_unit(store, unit)
-    report.findings += findings
+        manifest, faults = verify_unit(store, unit)
+    report.faults += faults
     if manifest is not None:
-        # By name, because a finding has the current path of a file that is not placed.
-        unread = {
-            finding.path.rpartition("/")[2] for finding in findings if finding.kind.is_unread and finding.path
-        }
+        # By name, because a fault has the current path of a file that is not placed.
+        unread = {fault.path.rpartition("/")[2] for fault in faults if fault.kind in _UNREAD and fault.path}
         read = [file for file in manifest.files if file.name not in unread]
         report.units += 1
         report.files += len(read)
         report.rows += sum(file.rows for file in read)
         report.size += sum(file.size for file in read)
-        report.missing_files += sum(finding.kind is FindingKind.MISSING_FILE for finding in findings)
+        report.missing_files += sum(fault.kind is FaultKind.FILE_MISSING for fault in faults)
     return manifest
 
 
-def verify_unit(store: ExportStore, unit: ExportUnit) -> tuple[Manifest | None, list[Finding]]:
+def verify_unit(store: ExportStore, unit: ExportUnit) -> tuple[Manifest | None, list[Fault]]:
     """Verify one unit; the manifest is None if it is damaged or missing."""
     attempts = store.attempts_of(unit)
     try:
         manifest = store.read(unit)
     except (ManifestError, UnsupportedVersionError) as problem:
         path = store.layout.manifest(unit, attempts[-1])
-        return None, [Finding(_kind_of(store, path, problem), unit, path, problem.message)]
+        return None, [manifest_fault(store, unit, path, problem)]
     if manifest is None:
-        return None, [_missing(unit, f"{unit}: it was withdrawn while it was verified")]
-    findings = [finding for file in manifest.files for finding in _file(store, manifest, file)]
-    findings += orphans.beside(store, unit, manifest.attempt, [file.name for file in manifest.files])
+        what = "it was withdrawn while it was verified"
+        return None, [output_fault(FaultKind.WINDOW_MISSING, what, EXPORT_AGAIN, unit=unit)]
+    faults = [fault for file in manifest.files for fault in _file(store, manifest, file)]
+    faults += orphans.beside(store, unit, manifest.attempt, [file.name for file in manifest.files])
     for attempt in store.attempts_of(unit)[:-1]:
         path = store.layout.manifest(unit, attempt)
-        message = f"{path} was replaced by attempt {manifest.attempt}"
-        findings.append(Finding(FindingKind.LEFTOVER, unit, path, message))
-    return manifest, findings
+        what = f"it was replaced by attempt {manifest.attempt}"
+        faults.append(output_fault(FaultKind.LEFTOVER, what, orphans.NEXT_EXPORT, unit=unit, path=path))
+    return manifest, faults
 
 
-def _kind_of(store: ExportStore, path: str, problem: Exception) -> FindingKind:
-    """Return the kind of finding for a manifest that cannot be read."""
+def manifest_fault(
+    store: ExportStore, unit: ExportUnit, path: str, problem: ManifestError | UnsupportedVersionError
+) -> Fault:
+    """Return the fault of a manifest that cannot be read."""
+    kind = _kind_of(store, path, problem)
+    remedy = UPGRADE if kind is FaultKind.MANIFEST_NEWER else RESTORE
+    return output_fault(kind, problem.message, remedy, unit=unit, path=path)
+
+
+def _kind_of(store: ExportStore, path: str, problem: Exception) -> FaultKind:
+    """Return the kind of fault for a manifest that cannot be read."""
     if isinstance(problem, UnsupportedVersionError):
-        return FindingKind.NEWER_MANIFEST
+        return FaultKind.MANIFEST_NEWER
     text = (store.files.read(path) or b"").decode(errors="replace").rstrip()
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as flaw:
         # If the text ends too early, it was truncated; an error before its end means that it was changed.
         is_cut = not text.endswith("}") or getattr(flaw, "pos", -1) >= len(text)
-        return FindingKind.HALF_WRITTEN_MANIFEST if is_cut else FindingKind.DAMAGED_MANIFEST
+        return FaultKind.MANIFEST_TRUNCATED if is_cut else FaultKind.MANIFEST_DAMAGED
     if not isinstance(document, dict) or document.get("kind") != Manifest.KIND:
-        return FindingKind.FOREIGN_MANIFEST
+        return FaultKind.MANIFEST_FOREIGN
     try:
         Manifest.from_json(text, where=path)
     except ManifestError:
-        return FindingKind.DAMAGED_MANIFEST
+        return FaultKind.MANIFEST_DAMAGED
     # The document is valid, so it is in the wrong place.
-    return FindingKind.FOREIGN_MANIFEST
+    return FaultKind.MANIFEST_FOREIGN
 
 
-def _file(store: ExportStore, manifest: Manifest, file: FileFacts) -> Iterator[Finding]:
+def _file(store: ExportStore, manifest: Manifest, file: FileFacts) -> Iterator[Fault]:
     unit = manifest.unit
     placed = f"{store.layout.placed(unit, manifest.attempt)}/{file.name}"
     try:
         path = store.find_file(manifest, file)
         found = read_facts(store, path, file.name)
     except (ManifestError, FileNotFoundError):
-        message = f"{placed} of {unit} is missing; restore it, or {EXPORT_AGAIN}"
-        yield Finding(FindingKind.MISSING_FILE, unit, placed, message)
+        yield output_fault(FaultKind.FILE_MISSING, "it is missing", unit=unit, path=placed)
         return
     except (TransientError, OutputNotWritableError):
         raise
     except MisleadingFooterError as problem:
-        message = f"{path} of {unit}: {problem}"
-        yield Finding(FindingKind.CHANGED_FILE, unit, path, message)
+        yield output_fault(FaultKind.FILE_CHANGED, str(problem), unit=unit, path=path)
         return
     except Exception as problem:
         # Any error of pyarrow means that the file is not readable.
         yield _unreadable(store, unit, path, file, problem)
         return
     if path != placed:
-        message = f"{path} of {unit} is not in place; its unit is being replaced, or a replacement was killed"
-        yield Finding(FindingKind.NOT_PLACED, unit, path, message)
+        what = "it is not in place; its unit is being replaced, or a replacement was killed"
+        yield output_fault(FaultKind.UNIT_NOT_PLACED, what, _REPLACED, unit=unit, path=path)
     differences = _differences(file, found)
     if differences:
-        message = f"{path} of {unit}: {'; '.join(differences)}"
-        yield Finding(FindingKind.CHANGED_FILE, unit, path, message)
+        yield output_fault(FaultKind.FILE_CHANGED, "; ".join(differences), unit=unit, path=path)
 
 
 def _unreadable(
     store: ExportStore, unit: ExportUnit, path: str, file: FileFacts, problem: Exception
-) -> Finding:
+) -> Fault:
     folder, _, name = path.rpartition("/")
     size = store.files.sizes(folder).get(name, file.size)
+    kind, what = FaultKind.FILE_UNREADABLE, f"it cannot be read: {type(problem).__name__}: {problem}"
     if size < file.size:
-        message = f"{path} of {unit} has {size} of {file.size} bytes; restore it, or {EXPORT_AGAIN}"
-        return Finding(FindingKind.TRUNCATED_FILE, unit, path, message)
-    message = f"{path} of {unit} cannot be read: {type(problem).__name__}: {problem}"
-    return Finding(FindingKind.UNREADABLE_FILE, unit, path, message)
+        kind, what = FaultKind.FILE_TRUNCATED, f"it has {size} of {file.size} bytes"
+    return output_fault(kind, what, unit=unit, path=path)
 
 
 def _differences(file: FileFacts, found: FileFacts) -> list[str]:
@@ -273,20 +279,21 @@ def read_facts(store: ExportStore, path: str, name: str) -> FileFacts:
     )
 
 
-def _overlaps(units: Sequence[ExportUnit]) -> Iterator[Finding]:
+def _overlaps(units: Sequence[ExportUnit]) -> Iterator[Fault]:
     """Find units of one shard, in order, that overlap."""
     for unit, before in find_overlaps(units):
-        message = f"{unit} overlaps {before}; their common rows are duplicated"
-        yield Finding(FindingKind.OVERLAP, unit, None, message)
+        what = f"it overlaps {before}; their common rows are duplicated"
+        remedy = "Remove the manifest and the data of one of them"
+        yield output_fault(FaultKind.UNITS_OVERLAP, what, remedy, unit=unit)
 
 
-def _stale(source: FeedReader, shard: Shard, manifests: Sequence[Manifest]) -> Iterator[Finding]:
+def _stale(source: FeedReader, shard: Shard, manifests: Sequence[Manifest]) -> Iterator[Fault]:
     if not manifests:
         return
     marks = [mark for mark in source.stale_marks(manifests[0].feed) if mark.shard == shard]
     for manifest in manifests:
         for mark in marks:
             if mark.number > manifest.stale_seen and mark.range.overlaps(manifest.unit.range):
-                message = f"{manifest.unit}: history was inserted later ({mark.reason}); export it again"
-                yield Finding(FindingKind.STALE_WINDOW, manifest.unit, None, message)
+                what = f"history was inserted later ({mark.reason})"
+                yield output_fault(FaultKind.WINDOW_STALE, what, EXPORT_AGAIN, unit=manifest.unit)
                 break

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.cli.command import (
     command,
     echo,
-    show,
+    show_faults,
     use_stored_connections,
     with_conn_id,
 )
@@ -28,8 +29,8 @@ FAULTY = 1
 def doctor(args: Namespace) -> None:
     """Find faults; they go to standard output, all else to standard error."""
     found = _with_spark(_examine(args))
-    rows = [fault.to_dict() for fault in found.faults]
-    show([row | {"remedy": with_conn_id(row["remedy"], args)} for row in rows], args.output)
+    faults = [replace(fault, remedy=with_conn_id(fault.remedy, args)) for fault in found.faults]
+    show_faults(faults, args.output)
     echo(f"{args.conn_id}: {found.summary}")
     echo(f"Checked: {'; '.join(found.checked)}")
     echo(f"Not checked: {'; '.join(found.left_out)}")

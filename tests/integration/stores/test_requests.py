@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.doctor.output import output_faults
 from airflow_changefeed.exceptions import OutputNotWritableError, TransientError
 from airflow_changefeed.export.result import take_result
 from airflow_changefeed.export.run import run_here
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.verify.findings import FindingKind
 from airflow_changefeed.verify.verify import verify
 from tests.integration.stores.day import (
     DAY_ROWS,
@@ -98,10 +98,10 @@ def test_a_store_that_does_not_let_uploads_be_aborted_fails_no_export(
         assert take_result(world.store, plan.attempt) is not None
         assert manifest_rows(world.store) == len(plain_rows(world.files, FEED)) == ROWS
         assert [record.getMessage().count("lifecycle rule") for record in caplog.records] == [1]
-        [finding] = verify(world.store)
+        [left] = verify(world.store)
         [fault] = output_faults(world.store, flights.source.identity().id, [], [], set())
-    assert finding.kind is FindingKind.LEFTOVER
-    assert ("could not check" in finding.message) == ("could not check" in fault.what) == (lacking == "list")
+    assert left.kind is FaultKind.LEFTOVER
+    assert ("could not check" in left.what) == ("could not check" in fault.what) == (lacking == "list")
 
 
 def test_an_error_is_not_hidden_by_uploads_that_may_not_be_listed(

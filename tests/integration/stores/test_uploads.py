@@ -13,7 +13,6 @@ from airflow_changefeed.exceptions import SupersededError, TransientError
 from airflow_changefeed.export.parts import gather, plan_parts, write_parts
 from airflow_changefeed.export.result import ExportResult, take_result, write_result
 from airflow_changefeed.output.commit import commit, end
-from airflow_changefeed.verify.findings import FindingKind
 from airflow_changefeed.verify.verify import verify
 from tests.integration.stores.servers import Outputs, Server
 from tests.unit.export.faults import plain_rows
@@ -72,7 +71,7 @@ def test_uploads_of_the_dead_are_named_and_aborted(
     [(_, attempt, upload)] = world.store.uploads()
     assert attempt == dead.plan.attempt
     found = [each for each in verify(world.store) if each.path == upload.path]
-    assert [each.kind for each in found] == [FindingKind.LEFTOVER]
+    assert [each.kind for each in found] == [FaultKind.LEFTOVER]
     # moto says of each upload that it was begun in 2010.
     with monkeypatch.context() as young:
         young.setattr(doctor_output, "_UPLOAD_AGE", timedelta(days=36_500))

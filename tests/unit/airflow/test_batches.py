@@ -41,4 +41,4 @@ def test_batches_are_exported_again_when_the_cursor_is_put_back(database: str, p
     result = task.execute(context())
     assert (result["units"], result["rows"]) == (6, 45)
     assert exported(path) == list(range(45))
-    assert verify_export(path, FEED, source=source).findings == []
+    assert verify_export(path, FEED, source=source).faults == []

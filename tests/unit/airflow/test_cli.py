@@ -17,6 +17,7 @@ from mssql_python.exceptions import DataError
 from airflow_changefeed.cli.changefeed import get_cli_commands
 from airflow_changefeed.cli.command import FAILED
 from airflow_changefeed.cli.command import command as as_command
+from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
 from tests.unit.airflow.commands import described, run
@@ -110,17 +111,19 @@ def test_damage_ends_with_status_1_and_is_listed(
     path.unlink()
     assert verify(store) == 1
     out, err = capsys.readouterr()
-    assert "missing file" in out
-    assert str(path) in "".join(out.replace("|", "").split())
+    assert "file-missing" in out
+    assert str(path) in "".join(line.split("|")[2].strip() for line in out.splitlines() if "|" in line)
     assert "damaged: 1" in err
 
 
-def test_leftovers_are_told_and_are_no_damage(store: ExportStore, capsys: pytest.CaptureFixture[str]) -> None:
+def test_leftovers_are_reported_and_are_no_damage(
+    store: ExportStore, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The status stays 0."""
     Path(unit_files(store)[1].path).with_name("copy.parquet").write_bytes(b"")
     assert verify(store, "-o", "plain") == 0
     out, _ = capsys.readouterr()
-    assert out.split()[:3] == ["kind", "damage", "message"]
+    assert out.split()[:3] == ["severity", "code", "where"]
     assert "copy.parquet" in out
 
 
@@ -135,16 +138,17 @@ def test_programs_get_all_of_a_finding(
     path = Path(unit_files(store)[1].path)
     path.unlink()
     assert verify(store, "--output", output) == 1
-    (finding,) = load(capsys.readouterr().out)
-    assert finding == {
-        "kind": "missing file",
-        "is_damage": "True",
+    (fault,) = load(capsys.readouterr().out)
+    assert fault == {
+        "severity": "error",
+        "code": "file-missing",
+        "where": f"{path} of {ExportUnit.of_window(1, hours(1, 2)[0])}",
+        "what": "it is missing",
+        "remedy": fault["remedy"],
         "shard": "1",
         "unit": hours(1, 2)[0].name,
         "path": str(path),
-        "message": finding["message"],
     }
-    assert str(path) in finding["message"]
 
 
 def test_brackets_in_a_path_are_shown(
@@ -155,7 +159,7 @@ def test_brackets_in_a_path_are_shown(
     moved = ExportStore(str(tmp_path / "[red]"), FEED)
     Path(unit_files(moved)[1].path).unlink()
     assert verify(moved) == 1
-    assert "[red]" in capsys.readouterr().out
+    assert "[red" in capsys.readouterr().out
 
 
 def test_a_part_is_verified(store: ExportStore, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,7 +169,7 @@ def test_a_part_is_verified(store: ExportStore, capsys: pytest.CaptureFixture[st
     assert verify(store, *part) == 0
     assert "2 units with 20 rows" in capsys.readouterr().err
     assert verify(store, *part, "--shard", "1", "--shard", "2") == 1
-    assert "missing window" in capsys.readouterr().out
+    assert "window-missing" in capsys.readouterr().out
 
 
 def test_connections_give_storage_options_and_staleness(

@@ -106,8 +106,10 @@ def test_a_data_file_that_is_gone_or_cut_is_an_error(
     assert doctor(store, "-o", "json") == 1
     out, err = capsys.readouterr()
     gone, cut = json.loads(out)
-    assert (gone["severity"], gone["code"]) == (cut["severity"], cut["code"]) == ("error", "file-damaged")
-    assert gone["what"] == f"{files[0].manifest.unit}: {files[0].path} is missing"
+    assert (gone["severity"], gone["code"]) == ("error", "file-missing")
+    assert (cut["severity"], cut["code"]) == ("error", "file-truncated")
+    assert gone["where"] == f"{files[0].path} of {files[0].manifest.unit}"
+    assert gone["what"] == "it is missing"
     assert "has 20 bytes, but its manifest says" in cut["what"]
     assert gone["remedy"].startswith("Restore it, or export the unit again")
     assert "errors: 2" in err
@@ -121,7 +123,7 @@ def test_a_manifest_that_cannot_be_read_is_an_error(
     Path(store.layout.manifest(file.manifest.unit, file.manifest.attempt)).write_text("{")
     assert doctor(store, "-o", "json") == 1
     (fault,) = json.loads(capsys.readouterr().out)
-    assert (fault["severity"], fault["code"]) == ("error", "manifest-unreadable")
+    assert (fault["severity"], fault["code"]) == ("error", "manifest-truncated")
 
 
 def test_java_and_both_pysparks_are_checked(
@@ -164,7 +166,7 @@ def test_programs_get_all_of_a_fault(
     assert load(capsys.readouterr().out) == []
     assert doctor(store, "--output", output, "--path", f"{store.path}/[red]") == 1
     (fault,) = load(capsys.readouterr().out)
-    assert set(fault) == {"severity", "code", "where", "what", "remedy"}
+    assert set(fault) == {"severity", "code", "where", "what", "remedy", "shard", "unit", "path"}
     assert (fault["severity"], fault["code"], fault["where"]) == (
         "error",
         "export-missing",

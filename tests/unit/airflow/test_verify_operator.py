@@ -57,7 +57,7 @@ def test_a_whole_window_gives_a_report(store: ExportStore) -> None:
     (first, *_) = unit_files(store)
     Path(first.path).unlink()
     result, pushed = verify(store, START + HOUR, START + 3 * HOUR)
-    assert (result["units"], result["rows"], result["damage"], result["findings"]) == (2, 20, 0, [])
+    assert (result["units"], result["rows"], result["damage"], result["faults"]) == (2, 20, 0, [])
     assert json.loads(json.dumps(result)) == result
     assert pushed == {}
 
@@ -70,27 +70,27 @@ def test_damage_fails_the_task_and_is_its_result(store: ExportStore) -> None:
     corrupt_manifest(store, store.list()[2])
     failure, pushed = verify(store, START, START + 3 * HOUR)
     assert isinstance(failure, AirflowFailException)
-    for text in ("ManifestError", f"missing file: {files[0]}", "half-written manifest"):
+    for text in ("ManifestError", f"file-missing: {files[0]}", "manifest-truncated"):
         assert text in str(failure)
     assert "copy.parquet" not in str(failure)
     result = pushed["return_value"]
     assert (result["damage"], result["leftovers"]) == (2, 1)
-    assert [finding["kind"] for finding in result["findings"]] == [
-        *("missing file", "half-written manifest", "unreferenced file")
+    assert [fault["code"] for fault in result["faults"]] == [
+        *("file-missing", "manifest-truncated", "file-unreferenced")
     ]
 
 
 def test_a_window_that_was_not_exported_is_damage(store: ExportStore) -> None:
     """A task that verifies what no task exported does not succeed."""
     failure, _ = verify(store, START + 3 * HOUR, START + 4 * HOUR)
-    assert "missing window: nothing is complete in shard 1 [2013-01-01T03:00:00Z" in str(failure)
+    assert "window-missing: shard 1 [2013-01-01T03:00:00Z" in str(failure)
 
 
 def test_a_run_without_a_window_verifies_everything(store: ExportStore) -> None:
     """Also what belongs to no unit."""
     Path(store.layout.data, "x.parquet").write_bytes(b"")
     failure, _ = verify(store)
-    assert "foreign file" in str(failure)
+    assert "file-foreign" in str(failure)
 
 
 def test_history_is_found_with_a_connection_only(flights: Flights, store: ExportStore) -> None:
@@ -99,7 +99,7 @@ def test_history_is_found_with_a_connection_only(flights: Flights, store: Export
     flights.source.insert_history(FEED, 1, [(START, (1000,))], reason="late")
     assert verify(store)[0]["damage"] == 0
     failure, _ = verify(store, changefeed_conn_id="changefeed_default")
-    assert "stale window" in str(failure)
+    assert "window-stale" in str(failure)
 
 
 def test_given_windows_and_shards_count(store: ExportStore) -> None:

@@ -26,6 +26,7 @@ from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.clocks import after_now
 from tests.identity import DATABASE
 from tests.unit.export.consumers import Variables
+from tests.unit.export.damage import DAMAGES
 from tests.unit.export.flights import CONSUMER, FEED, START, Flights, hours
 
 KEY = variable_key(DATABASE, CONSUMER, FEED)
@@ -347,8 +348,9 @@ APART = {FaultKind.EVENT_TABLE_MISSING, FaultKind.NOT_WRITABLE, FaultKind.OPEN_T
 APART |= {FaultKind.UPLOAD_LEFT}
 #: Those of captures are in ``tests/unit/sources/test_sqlite_capture_gaps.py``.
 APART |= {FaultKind.CAPTURE_GAP, FaultKind.CAPTURE_TRIGGER, FaultKind.CAPTURE_DRIFT}
-#: Those of damaged exports, Java and Spark are in ``tests/unit/airflow/test_doctor_command.py``.
-APART |= {FaultKind.MANIFEST_UNREADABLE, FaultKind.FILE_DAMAGED}
+#: Those of damaged exports; doctor finds some of them, too: ``tests/unit/airflow/test_doctor_command.py``.
+APART |= {kind for _, kind, _ in DAMAGES.values()} | {FaultKind.UNITS_OVERLAP}
+#: Those of Java and Spark are there as well.
 APART |= {FaultKind.JAVA_MISSING, FaultKind.SPARK_VERSIONS_DIFFER}
 #: Of a batch in an output of windows: ``tests/unit/export/test_batch_removal.py``.
 APART |= {FaultKind.BATCH_AMONG_WINDOWS}

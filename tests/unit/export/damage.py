@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_changefeed.core import documents
+from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.output import claims
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.verify.verify import FindingKind
 from tests.unit.export.flights import FEED, hours
 
 
@@ -84,26 +84,26 @@ def _claim(store: ExportStore) -> Path:
 
 
 #: What is done to an export, what is found, and which path it names (None where there is none).
-DAMAGES: dict[str, tuple[Callable[[ExportStore], object], FindingKind, Callable[[ExportStore], object]]] = {
-    "a file is missing": (lambda store: data_file(store).unlink(), FindingKind.MISSING_FILE, data_file),
+DAMAGES: dict[str, tuple[Callable[[ExportStore], object], FaultKind, Callable[[ExportStore], object]]] = {
+    "a file is missing": (lambda store: data_file(store).unlink(), FaultKind.FILE_MISSING, data_file),
     "a file is cut short": (
         lambda store: data_file(store).write_bytes(data_file(store).read_bytes()[:-100]),
-        FindingKind.TRUNCATED_FILE,
+        FaultKind.FILE_TRUNCATED,
         data_file,
     ),
     "a file is empty": (
         lambda store: data_file(store).write_bytes(b""),
-        FindingKind.TRUNCATED_FILE,
+        FaultKind.FILE_TRUNCATED,
         data_file,
     ),
     "a file is something else": (
         lambda store: data_file(store).write_bytes(b"x" * 100_000),
-        FindingKind.UNREADABLE_FILE,
+        FaultKind.FILE_UNREADABLE,
         data_file,
     ),
     "a file's footer is flipped": (
         lambda store: _flip(data_file(store), -20),
-        FindingKind.UNREADABLE_FILE,
+        FaultKind.FILE_UNREADABLE,
         data_file,
     ),
     "a file's footer do not cover all values": (
@@ -111,62 +111,62 @@ DAMAGES: dict[str, tuple[Callable[[ExportStore], object], FindingKind, Callable[
             data_file(store),
             data_file(store).read_bytes().rfind(str(unit_files(store)[0].facts.first).encode()),
         ),
-        FindingKind.CHANGED_FILE,
+        FaultKind.FILE_CHANGED,
         data_file,
     ),
-    "a cell is changed": (lambda store: change_cell(data_file(store)), FindingKind.CHANGED_FILE, data_file),
+    "a cell is changed": (lambda store: change_cell(data_file(store)), FaultKind.FILE_CHANGED, data_file),
     "a row is lost": (
         lambda store: pq.write_table(
             pq.read_table(data_file(store), partitioning=None).slice(1), data_file(store)
         ),
-        FindingKind.CHANGED_FILE,
+        FaultKind.FILE_CHANGED,
         data_file,
     ),
     "a file was exchanged for another unit's": (
         lambda store: copy(Path(unit_files(store)[1].path), data_file(store)),
-        FindingKind.CHANGED_FILE,
+        FaultKind.FILE_CHANGED,
         data_file,
     ),
     "a file has no ULIDs": (
         lambda store: pq.write_table(pa.table({"a": [1]}), data_file(store)),
-        FindingKind.TRUNCATED_FILE,
+        FaultKind.FILE_TRUNCATED,
         data_file,
     ),
     "a manifest is edited": (
         lambda store: _edit(first_manifest(store), '"rows": 10', '"rows": 11'),
-        FindingKind.DAMAGED_MANIFEST,
+        FaultKind.MANIFEST_DAMAGED,
         first_manifest,
     ),
     "a manifest is no JSON any more": (
         lambda store: _edit(first_manifest(store), '"rows": 10', '"rows" 10'),
-        FindingKind.DAMAGED_MANIFEST,
+        FaultKind.MANIFEST_DAMAGED,
         first_manifest,
     ),
     "a manifest is half written": (
         lambda store: first_manifest(store).write_text(first_manifest(store).read_text()[:300]),
-        FindingKind.HALF_WRITTEN_MANIFEST,
+        FaultKind.MANIFEST_TRUNCATED,
         first_manifest,
     ),
     "a manifest ends behind a file": (
         lambda store: first_manifest(store).write_text(
             first_manifest(store).read_text().rpartition("}\n  ]")[0] + "}"
         ),
-        FindingKind.HALF_WRITTEN_MANIFEST,
+        FaultKind.MANIFEST_TRUNCATED,
         first_manifest,
     ),
     "a manifest is empty": (
         lambda store: first_manifest(store).write_text(""),
-        FindingKind.HALF_WRITTEN_MANIFEST,
+        FaultKind.MANIFEST_TRUNCATED,
         first_manifest,
     ),
     "a manifest is zeros after a power cut": (
         lambda store: first_manifest(store).write_bytes(bytes(900)),
-        FindingKind.HALF_WRITTEN_MANIFEST,
+        FaultKind.MANIFEST_TRUNCATED,
         first_manifest,
     ),
     "a manifest is another feed's": (
         lambda store: _forge(store, lambda manifest: replace(manifest, feed="nyc.Weather")),
-        FindingKind.FOREIGN_MANIFEST,
+        FaultKind.MANIFEST_FOREIGN,
         first_manifest,
     ),
     "a manifest is another unit's": (
@@ -174,71 +174,71 @@ DAMAGES: dict[str, tuple[Callable[[ExportStore], object], FindingKind, Callable[
             Path(store.layout.manifest(store.list(2)[1].unit, store.list(2)[1].attempt)),
             first_manifest(store),
         ),
-        FindingKind.FOREIGN_MANIFEST,
+        FaultKind.MANIFEST_FOREIGN,
         first_manifest,
     ),
     "a manifest is another program's": (
         lambda store: first_manifest(store).write_text('{"kind": "iceberg"}'),
-        FindingKind.FOREIGN_MANIFEST,
+        FaultKind.MANIFEST_FOREIGN,
         first_manifest,
     ),
     "a manifest is of a newer version": (
         lambda store: corrupt_manifest(store, store.list()[0], version=2),
-        FindingKind.NEWER_MANIFEST,
+        FaultKind.MANIFEST_NEWER,
         first_manifest,
     ),
     "a manifest is missing": (
         lambda store: first_manifest(store).unlink(),
-        FindingKind.MISSING_MANIFEST,
+        FaultKind.MANIFEST_MISSING,
         lambda store: store.layout.manifest(ExportUnit.of_window(1, hours(0, 1)[0]), store.list()[0].attempt),
     ),
     "a manifest between others is missing": (
         lambda store: store.remove_manifest(store.list(1)[1].unit, store.list(1)[1].attempt),
-        FindingKind.MISSING_MANIFEST,
+        FaultKind.MANIFEST_MISSING,
         lambda store: store.layout.manifest(ExportUnit.of_window(1, hours(1, 2)[0]), store.list()[0].attempt),
     ),
     "a file is copied beside": (
         lambda store: copy(data_file(store), data_file(store).with_name("copy.parquet")),
-        FindingKind.UNREFERENCED_FILE,
+        FaultKind.FILE_UNREFERENCED,
         lambda store: data_file(store).with_name("copy.parquet"),
     ),
     "a file is copied above": (
         lambda store: copy(data_file(store), data_file(store).parents[1] / "copy.parquet"),
-        FindingKind.UNREFERENCED_FILE,
+        FaultKind.FILE_UNREFERENCED,
         lambda store: data_file(store).parents[1] / "copy.parquet",
     ),
     "a file lies in a folder of no unit": (
         lambda store: copy(
             data_file(store), Path(store.layout.data) / "changefeed_shard=9" / "a" / "b" / "x.parquet"
         ),
-        FindingKind.FOREIGN_FILE,
+        FaultKind.FILE_FOREIGN,
         lambda store: f"{store.layout.data}/changefeed_shard=9/a/b/x.parquet",
     ),
     "a file lies beside the shards": (
         lambda store: copy(data_file(store), Path(store.layout.data) / "x.parquet"),
-        FindingKind.FOREIGN_FILE,
+        FaultKind.FILE_FOREIGN,
         lambda store: f"{store.layout.data}/x.parquet",
     ),
     "another program's marker lies among the data": (
         lambda store: (Path(store.layout.data) / "_SUCCESS").write_text(""),
-        FindingKind.LEFTOVER,
+        FaultKind.LEFTOVER,
         lambda store: f"{store.layout.data}/_SUCCESS",
     ),
     "a note lies among the manifests": (
         lambda store: (first_manifest(store).parent / "note.txt").write_text("hello"),
-        FindingKind.FOREIGN_FILE,
+        FaultKind.FILE_FOREIGN,
         lambda store: first_manifest(store).parent / "note.txt",
     ),
     "a note lies among all that": (
         lambda store: (_claim(store).parent / "note.txt").write_text("hello"),
-        FindingKind.FOREIGN_FILE,
+        FaultKind.FILE_FOREIGN,
         lambda store: _claim(store).parent / "note.txt",
     ),
     "a manifest lies under another date": (
         lambda store: copy(
             first_manifest(store), first_manifest(store).parents[1] / "date=2013-01-02" / "m.json"
         ),
-        FindingKind.FOREIGN_FILE,
+        FaultKind.FILE_FOREIGN,
         lambda store: first_manifest(store).parents[1] / "date=2013-01-02" / "m.json",
     ),
     "a manifest was copied under another date": (
@@ -246,34 +246,34 @@ DAMAGES: dict[str, tuple[Callable[[ExportStore], object], FindingKind, Callable[
             first_manifest(store),
             first_manifest(store).parents[1] / "date=2013-01-02" / first_manifest(store).name,
         ),
-        FindingKind.FOREIGN_FILE,
+        FaultKind.FILE_FOREIGN,
         lambda store: first_manifest(store).parents[1] / "date=2013-01-02" / first_manifest(store).name,
     ),
     "an attempt died": (
         lambda store: store.files.write(f"{store.layout.writing(99)}/0-1/x.parquet", b""),
-        FindingKind.LEFTOVER,
+        FaultKind.LEFTOVER,
         lambda store: f"{store.layout.writing(99)}/0-1/x.parquet",
     ),
     "a unit is hidden": (
         lambda store: store.retire(store.list()[0].unit, store.list()[0].attempt),
-        FindingKind.NOT_PLACED,
+        FaultKind.UNIT_NOT_PLACED,
         data_file,
     ),
-    "a window is gone": (_remove_unit, FindingKind.MISSING_WINDOW, lambda store: None),
-    "the claim is missing": (lambda store: _claim(store).unlink(), FindingKind.MISSING_CLAIM, _claim),
+    "a window is gone": (_remove_unit, FaultKind.WINDOW_MISSING, lambda store: None),
+    "the claim is missing": (lambda store: _claim(store).unlink(), FaultKind.CLAIM_MISSING, _claim),
     "the claim is edited": (
         lambda store: _edit(_claim(store), "nyc.Flight", "nyc.flight"),
-        FindingKind.DAMAGED_CLAIM,
+        FaultKind.CLAIM_DAMAGED,
         _claim,
     ),
     "the claim is another feed's": (
         lambda store: _claim(store).write_text(documents.dump(claims.Claim.KIND, 1, {"feed": "nyc.Weather"})),
-        FindingKind.FOREIGN_CLAIM,
+        FaultKind.CLAIM_FOREIGN,
         _claim,
     ),
     "the claim is of a newer version": (
         lambda store: _claim(store).write_text(documents.dump(claims.Claim.KIND, 9, {"feed": FEED})),
-        FindingKind.NEWER_CLAIM,
+        FaultKind.CLAIM_NEWER,
         _claim,
     ),
 }

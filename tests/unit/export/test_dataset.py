@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.unit import ExportUnit
@@ -29,7 +30,7 @@ from airflow_changefeed.exceptions import (
 from airflow_changefeed.output.coverage import Gap
 from airflow_changefeed.output.dataset import export_dataset
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.verify.verify import FindingKind, verify
+from airflow_changefeed.verify.verify import verify
 from tests.unit.export.damage import corrupt_manifest
 from tests.unit.export.flights import FEED, START, Flights, hours
 
@@ -234,7 +235,7 @@ def test_units_that_overlap_are_refused(store: ExportStore) -> None:
         with pytest.raises(ManifestError, match="overlaps"):
             read(store, START + HOUR, START + 2 * HOUR, incomplete=incomplete)
     assert read(store, START, shards=[2]).count_rows() == 6
-    overlaps = [each.unit for each in verify(store) if each.kind is FindingKind.OVERLAP]
+    overlaps = [each.unit for each in verify(store) if each.kind is FaultKind.UNITS_OVERLAP]
     assert overlaps == [whole, *(other.unit for other in others)]
 
 

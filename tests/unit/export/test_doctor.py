@@ -282,4 +282,7 @@ def test_errors_come_first(patient: Patient) -> None:
         "where": f"Variable {KEY}",
         "what": found.faults[0].what,
         "remedy": found.faults[0].remedy,
+        "shard": None,
+        "unit": None,
+        "path": None,
     }

@@ -26,7 +26,7 @@ from airflow_changefeed.output import commit as protocol
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.storage.files import LocalFiles
-from airflow_changefeed.verify.verify import FindingKind, verify
+from airflow_changefeed.verify.verify import verify
 from tests.identity import DATABASE, name_database
 from tests.unit.export.consumers import (
     CONSUMER,
@@ -332,8 +332,8 @@ def test_what_reads_an_output_beside_a_database_notices_another_one(
     """Verify names the claim, a rebuild takes no cursor from it, and a told export does not read it."""
     _, store = exported
     us = other_flights(tmp_path)
-    (finding,) = [one for one in verify(store, source=us.source) if one.kind is FindingKind.FOREIGN_CLAIM]
-    assert OTHER in finding.message
+    (fault,) = [one for one in verify(store, source=us.source) if one.kind is FaultKind.CLAIM_FOREIGN]
+    assert OTHER in fault.what
     with pytest.raises(ForeignOutputError, match=DATABASE):
         rebuild(us.source, Variables(), "tests", FEED, store, by="me")
     assert us.source.cursors(FEED) == []

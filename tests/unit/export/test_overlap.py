@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.core.ulid import Ulid
@@ -108,7 +109,7 @@ def test_two_cuts_interleaved_anywhere_are_never_both_committed(
             kept = {manifest.unit for manifest in store.list()}
             for attempt, counts in ((attempts[stopped], done), (attempts[1 - stopped], told[0])):
                 assert not counts or {planned.unit for planned in attempt.plan.units} <= kept
-            assert {finding.kind.value for finding in verify(store)} <= {"missing window"}
+            assert {fault.kind for fault in verify(store)} <= {FaultKind.WINDOW_MISSING}
             assert manifest_rows(store) == len(plain_rows(files, FEED)) <= ROWS
         else:
             raise AssertionError("more changes than expected")

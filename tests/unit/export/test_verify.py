@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError, ManifestError, TransientError
 from airflow_changefeed.output.commit import begin, commit_empty
@@ -22,7 +23,7 @@ from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.schemas import common_schema
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import LocalFiles, RemoteFiles
-from airflow_changefeed.verify.verify import FindingKind, verify, verify_export
+from airflow_changefeed.verify.verify import verify, verify_export
 from tests.unit.export.damage import DAMAGES, change_cell, copy, corrupt_manifest, data_file, first_manifest
 from tests.unit.export.flights import FEED, Flights, hours
 
@@ -42,14 +43,15 @@ def test_an_export_is_what_its_manifests_say(flights: Flights, store: ExportStor
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_is_named(store: ExportStore, name: str) -> None:
-    """One finding of the right kind, which names the file or unit, and nothing else."""
+    """One fault of the right kind, which names the file or unit, and nothing else."""
     damage, kind, where = DAMAGES[name]
-    path = str(where(store)) if kind is not FindingKind.NOT_PLACED else None
+    path = str(where(store)) if kind is not FaultKind.UNIT_NOT_PLACED else None
     damage(store)
-    (finding,) = verify(store)
-    assert finding.kind is kind
-    assert str(finding.path) == (path or str(where(store)))
-    assert (finding.path or str(finding.unit)) in finding.message
+    (fault,) = verify(store)
+    assert fault.kind is kind
+    assert str(fault.path) == (path or str(where(store)))
+    assert (fault.path or str(fault.unit)) in fault.where
+    assert fault.remedy
 
 
 def test_all_damage_is_named_one_by_one(store: ExportStore) -> None:
@@ -60,11 +62,11 @@ def test_all_damage_is_named_one_by_one(store: ExportStore) -> None:
     corrupt_manifest(store, store.list(1)[2])
     copy(files[1], files[1].with_name("copy.parquet"))
     report = verify_export(store.path, FEED)
-    assert [(finding.kind, finding.unit) for finding in report.findings] == [
-        (FindingKind.MISSING_FILE, ExportUnit.of_window(1, hours(0, 1)[0])),
-        (FindingKind.CHANGED_FILE, ExportUnit.of_window(1, hours(1, 2)[0])),
-        (FindingKind.UNREFERENCED_FILE, ExportUnit.of_window(1, hours(1, 2)[0])),
-        (FindingKind.HALF_WRITTEN_MANIFEST, ExportUnit.of_window(1, hours(2, 3)[0])),
+    assert [(fault.kind, fault.unit) for fault in report.faults] == [
+        (FaultKind.FILE_MISSING, ExportUnit.of_window(1, hours(0, 1)[0])),
+        (FaultKind.FILE_CHANGED, ExportUnit.of_window(1, hours(1, 2)[0])),
+        (FaultKind.FILE_UNREFERENCED, ExportUnit.of_window(1, hours(1, 2)[0])),
+        (FaultKind.MANIFEST_TRUNCATED, ExportUnit.of_window(1, hours(2, 3)[0])),
     ]
     assert (len(report.damage), len(report.leftovers)) == (3, 1)
     with pytest.raises(ManifestError) as caught:
@@ -75,24 +77,24 @@ def test_all_damage_is_named_one_by_one(store: ExportStore) -> None:
 
 
 def test_a_report_says_what_was_read(store: ExportStore) -> None:
-    """Units, files, rows and bytes, as JSON; findings with damage first, no more than asked for."""
+    """Units, files, rows and bytes, as JSON; faults with damage first, no more than asked for."""
     report = verify_export(store.path, FEED)
     report.check()
     size = sum(Path(file.path).stat().st_size for file in unit_files(store))
     assert json.loads(json.dumps(report.to_dict())) == {
         **{"feed": FEED, "path": store.path, "units": 6, "files": 4, "rows": 36, "bytes": size},
-        **{"missing_files": 0, "damage": 0, "leftovers": 0, "findings": []},
+        **{"missing_files": 0, "damage": 0, "leftovers": 0, "faults": []},
     }
     (data_file(store).with_name("copy.parquet")).write_bytes(b"")
     Path(unit_files(store)[1].path).unlink()
     told = verify_export(store.path, FEED).to_dict(most=1)
-    assert (told["damage"], told["leftovers"], len(told["findings"])) == (1, 1, 1)
-    assert told["findings"][0]["kind"] == "missing file"
-    assert told["findings"][0]["unit"] == hours(1, 2)[0].name
+    assert (told["damage"], told["leftovers"], len(told["faults"])) == (1, 1, 1)
+    assert told["faults"][0]["code"] == "file-missing"
+    assert told["faults"][0]["unit"] == hours(1, 2)[0].name
 
 
 def test_a_file_that_is_missing_is_not_counted_as_read(store: ExportStore) -> None:
-    """Neither are its rows and bytes; the finding says what to do. The same holds for one that is cut."""
+    """Neither are its rows and bytes; the fault says what to do. The same holds for one that is cut."""
     files = unit_files(store)
     Path(files[0].path).unlink()
     os.truncate(files[1].path, 20)
@@ -105,18 +107,18 @@ def test_a_file_that_is_missing_is_not_counted_as_read(store: ExportStore) -> No
         f"6 units with {report.rows} rows in 2 files read, 1 missing; damaged: 2"
     )
     assert report.to_dict()["missing_files"] == 1
-    for finding in report.damage:
-        assert "restore it, or export the unit again: clear its window's task" in finding.message
+    for fault in report.damage:
+        assert fault.remedy.startswith("Restore it, or export the unit again: clear its window's task")
 
 
 def test_what_is_missing_of_a_range_is_named(store: ExportStore) -> None:
     """Also before the first and behind the last unit, where a range asks for it."""
     start, end = hours(0, 3)[0].start, hours(0, 5)[-1].end
-    missing = [str(finding.unit) for finding in verify(store, start, end)]
+    missing = [str(fault.unit) for fault in verify(store, start, end)]
     assert missing == [f"shard {shard} [2013-01-01T03:00:00Z, 2013-01-01T05:00:00Z)" for shard in (1, 2)]
-    (finding,) = verify(store, start, hours(0, 1)[0].end, [3])
-    assert (finding.kind, str(finding.unit)) == (
-        FindingKind.MISSING_WINDOW,
+    (fault,) = verify(store, start, hours(0, 1)[0].end, [3])
+    assert (fault.kind, str(fault.unit)) == (
+        FaultKind.WINDOW_MISSING,
         "shard 3 [2013-01-01T00:00:00Z, 2013-01-01T01:00:00Z)",
     )
 
@@ -126,17 +128,17 @@ def test_a_missing_manifest_is_named_within_a_range(store: ExportStore) -> None:
     manifest = store.list(1)[1]
     store.remove_manifest(manifest.unit, manifest.attempt)
     window = hours(1, 2)[0]
-    (finding,) = verify(store, window.start, window.end)
-    assert (finding.kind, finding.unit) == (FindingKind.MISSING_MANIFEST, manifest.unit)
+    (fault,) = verify(store, window.start, window.end)
+    assert (fault.kind, fault.unit) == (FaultKind.MANIFEST_MISSING, manifest.unit)
     assert verify(store, hours(2, 3)[0].start) == []
 
 
 def test_all_manifests_are_missing(store: ExportStore) -> None:
     """Each unit with data is named, though nothing but data is left."""
     store.files.remove(store.layout.control)
-    assert [finding.kind for finding in verify(store)] == [
-        FindingKind.MISSING_CLAIM,
-        *[FindingKind.MISSING_MANIFEST] * 4,
+    assert [fault.kind for fault in verify(store)] == [
+        FaultKind.CLAIM_MISSING,
+        *[FaultKind.MANIFEST_MISSING] * 4,
     ]
 
 
@@ -149,7 +151,7 @@ def test_a_unit_between_place_and_manifest_is_a_leftover(flights: Flights, store
     store.place(plan.units[0].unit, plan.attempt, staged)
     report = verify_export(store.path, FEED)
     assert report.damage == []
-    assert any(f"changefeed_attempt={plan.attempt}" in str(finding.path) for finding in report.leftovers)
+    assert any(f"changefeed_attempt={plan.attempt}" in str(fault.path) for fault in report.leftovers)
 
 
 def test_a_path_without_an_export_is_refused(store: ExportStore, tmp_path: Path) -> None:
@@ -198,10 +200,10 @@ def test_history_inserted_later_makes_a_window_stale(flights: Flights, store: Ex
     """The window that history went into is named, until it is exported again."""
     flights.execute(f"insert into \"{FEED}\" values (1000, 'EWR', null, 0, null)")
     flights.source.insert_history(FEED, 1, [(hours(1, 2)[0].start, (1000,))], reason="late")
-    (finding,) = verify(store, source=flights.source)
-    assert finding.kind is FindingKind.STALE_WINDOW
-    assert finding.unit is not None
-    assert finding.unit.window == hours(1, 2)[0]
+    (fault,) = verify(store, source=flights.source)
+    assert fault.kind is FaultKind.WINDOW_STALE
+    assert fault.unit is not None
+    assert fault.unit.window == hours(1, 2)[0]
     flights.export(store, hours(1, 2))
     assert verify(store, source=flights.source) == []
     assert sum(manifest.rows for manifest in store.list()) == 37
@@ -268,11 +270,11 @@ def test_a_manifest_half_written_is_named_and_removed(flights: Flights, store: E
     other = manifest.with_name(".20130101T050000Z_20130101T060000Z.000000000001.json.0123abcd")
     killed.write_text("{")
     other.write_text("{")
-    assert [(finding.kind, finding.path) for finding in verify(store)] == [
-        (FindingKind.LEFTOVER, str(path)) for path in sorted((killed, other))
+    assert [(fault.kind, fault.path) for fault in verify(store)] == [
+        (FaultKind.LEFTOVER, str(path)) for path in sorted((killed, other))
     ]
     flights.export(store, hours(0, 1))
-    assert [finding.path for finding in verify(store)] == [str(other)]
+    assert [fault.path for fault in verify(store)] == [str(other)]
 
 
 def test_a_write_whose_temporary_file_is_removed_is_done_again(

@@ -311,6 +311,6 @@ def test_each_fault_that_is_named_is_tried() -> None:
 
 def test_the_page_has_each_fault_with_its_severity() -> None:
     """So that a person finds it by its code."""
-    text = (DOCS / "how-to/doctor.md").read_text(encoding="utf-8")
+    text = (DOCS / "reference/faults.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z][a-z-]+)` \| (error|warning|note) \|", text, re.MULTILINE)
     assert sorted(rows) == sorted((kind.code, kind.severity.value) for kind in FaultKind)
