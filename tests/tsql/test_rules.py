@@ -15,6 +15,10 @@ CALLED = Text(
     "called.sql",
     f"create procedure dbo.called (@a int, @b int = null, @c int = 0 output) as {SETTINGS} return 0;",
 )
+CONSUMERS = Text(
+    "consumers.table.sql",
+    "create table dbo.consumers (feed_id int not null, consumer nvarchar(9), ulid binary(16))",
+)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +49,12 @@ CALLED = Text(
             "inner loop join dbo.event as e with (updlock, readpast) on e.id = t.id;",
             "no `loop join` with `forceseek`",
         ),
+        (
+            "shared_table",
+            "select c.ulid from dbo.consumers as c where c.consumer = N'a';",
+            "`consumers` is searched without `feed_id`",
+        ),
+        ("shared_table", "delete from dbo.consumers;", "`consumers` is searched without `feed_id`"),
         ("throw", "throw @n, N'changefeed 77101: no', 0;", "the number of a throw is not a literal"),
         ("throw", "throw 77101, N'changefeed 77102: no', 0;", "does not begin with 'changefeed 77101: '"),
         (
@@ -80,7 +90,7 @@ def test_a_violation_is_found_with_its_line(
     in_procedure: Check, rule: str, statement: str, message: str
 ) -> None:
     """The rule names the file and the line of what breaks it, and no other rule minds."""
-    findings = in_procedure(f"declare @i int = 0;\n{statement}", CALLED)
+    findings = in_procedure(f"declare @i int = 0;\n{statement}", CALLED, CONSUMERS)
     assert [(found.name, found.line, found.rule) for found in findings] == [("tested.sql", 4, rule)]
     assert message in findings[0].message
 
@@ -154,6 +164,7 @@ def test_what_keeps_the_rules_passes(in_procedure: Check) -> None:
             insert into dbo.event (id, data)
             select id + 1, upper(data) from dbo.event with (readpast, rowlock);
             exec dbo.called @a = 1, @c = @c output;
+            update dbo.consumers set ulid = 0x00 where feed_id = @n;
             if @n > 0 throw 77102, N'changefeed 77102: not yet', 0;
             throw 77101, @message, 0;
         end try
@@ -162,4 +173,5 @@ def test_what_keeps_the_rules_passes(in_procedure: Check) -> None:
         end catch
         """,
         CALLED,
+        CONSUMERS,
     )

@@ -22,6 +22,9 @@ _DIRTY = {"NoLock", "ReadUncommitted"}
 _MOST_COLUMNS = 4096
 # They count, open transactions too, as the server's own number of rows does; they give no event.
 _COMPARES = ("capture_unordered:", "capture_rows.")
+# Tables that all feeds share, and what their rows are found by.
+_SHARED = {"consumers", "consumer_settings", "cursor_history", "dead_letters", "invocations", "lease_waiters"}
+_KEYS = {"feed_id", "number"}
 # What may stand before the settings: it reads nothing.
 _HARMLESS = {"DeclareVariableStatement", "PredicateSetStatement", "SetTransactionIsolationLevelStatement"}
 
@@ -141,6 +144,40 @@ def taken_by_key_rule(nodes: list[Any]) -> Wrong:
             )
 
 
+def shared_table_rule(nodes: list[Any]) -> Wrong:
+    """
+    What searches a table that all feeds share names the feed, the first column of its key, or a number.
+
+    Any other plan would scan, and lock, rows of other feeds.
+    """
+    for node in nodes:
+        if kind(node) not in ("QuerySpecification", "UpdateSpecification", "DeleteSpecification"):
+            continue
+        sources = [
+            getattr(node, "Target", None),
+            *(node.FromClause.TableReferences if node.FromClause else ()),
+        ]
+        within = [found for source in sources if source is not None for found in walk(source)]
+        tables = [one for one in within if kind(one) == "NamedTableReference"]
+        is_by_key = any(
+            kind(found) == "BooleanComparisonExpression"
+            and str(found.ComparisonType) == "Equals"
+            and any(_column(side) in _KEYS for side in (found.FirstExpression, found.SecondExpression))
+            for found in walk(node)
+        )
+        for table in tables:
+            name = parts(table.SchemaObject)
+            if len(name) > 1 and name[-1] in _SHARED and not is_by_key:
+                yield table.StartLine, f"`{name[-1]}` is searched without `feed_id`"
+
+
+def _column(expression: Any) -> str:
+    """Return the name of the column that an expression is; empty for others."""
+    if kind(expression) != "ColumnReferenceExpression" or expression.MultiPartIdentifier is None:
+        return ""
+    return str(list(expression.MultiPartIdentifier.Identifiers)[-1].Value).lower()
+
+
 def throw_rule(nodes: list[Any]) -> Wrong:
     """
     A throw has a literal number, which its message repeats for clients that are not told the number.
@@ -240,6 +277,7 @@ RULES: tuple[Callable[[list[Any]], Wrong], ...] = (
     dirty_read_rule,
     database_number_rule,
     taken_by_key_rule,
+    shared_table_rule,
     throw_rule,
     executed_literal_rule,
     create_or_alter_rule,

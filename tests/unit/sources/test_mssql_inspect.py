@@ -124,6 +124,11 @@ BROKEN: dict[str, tuple[FaultKind, Make, str]] = {
         lambda: locks(table(name=f"feed:{FEED}", lock_escalation=2)),
         f"table changefeed.feed:{FEED}: row locks may escalate",
     ),
+    "escalation of a table that feeds share": (
+        FaultKind.LOCK_ESCALATION,
+        lambda: locks(table(name="dead_letters", lock_escalation=0)),
+        "alter table [changefeed].[dead_letters] set (lock_escalation = disable)",
+    ),
     "cycling sequence": (
         FaultKind.SEQUENCE_CYCLES,
         lambda: sequences(sequence(is_cycling=1)),

@@ -15,6 +15,8 @@ from airflow_changefeed.sources.outbox import length_text
 Row = Mapping[str, Any]
 #: Of ``lock_escalation`` in ``sys.tables``.
 _DISABLE = 1
+#: Tables that all feeds share, in which each locks rows of its own only.
+_SHARED = ("consumers", "consumer_settings", "cursor_history", "dead_letters", "invocations", "lease_waiters")
 #: Of ``delayed_durability`` in ``sys.databases``; 1 is allowed.
 _FORCED = 2
 
@@ -84,28 +86,26 @@ def module_faults(schema: str, objects: Iterable[Row]) -> Iterator[Fault]:
 
 
 def lock_faults(
-    schema: str, feeds: Iterable[str], tables: Sequence[Row], indexes: Sequence[Row]
+    schema: str, feeds: Sequence[str], tables: Sequence[Row], indexes: Sequence[Row]
 ) -> Iterator[Fault]:
     """
-    Find table options that let a drain lock rows it does not take (ADR 0005, R2).
+    Find table options that let a statement lock rows it does not take (ADR 0005, R2).
 
     :param tables: ``name`` and ``lock_escalation`` (1 is disable).
     :param indexes: ``table_name``, ``name``, ``index_id`` (1 is the clustered one), ``allow_page_locks``,
         ``is_primary_key``.
     """
+    of_feeds = {f"{kind}:{feed}": "other shards" for feed in feeds for kind in ("outbox", "feed", "state")}
+    for name, others in {**of_feeds, **dict.fromkeys(_SHARED, "other feeds")}.items():
+        for row in tables:
+            if row["name"].casefold() == name.casefold() and row["lock_escalation"] != _DISABLE:
+                yield Fault(
+                    FaultKind.LOCK_ESCALATION,
+                    f"table {schema}.{name}",
+                    f"row locks may escalate to the whole table, and block {others} and polls for new events",
+                    f"alter table {quote(schema)}.{quote(name)} set (lock_escalation = disable)",
+                )
     for feed in feeds:
-        for kind in ("outbox", "feed", "state"):
-            name = f"{kind}:{feed}"
-            table = f"{quote(schema)}.{quote(name)}"
-            for row in tables:
-                if row["name"].casefold() == name.casefold() and row["lock_escalation"] != _DISABLE:
-                    yield Fault(
-                        FaultKind.LOCK_ESCALATION,
-                        f"table {schema}.{name}",
-                        "row locks may escalate to the whole table, and block other shards and polls for "
-                        "new events",
-                        f"alter table {table} set (lock_escalation = disable)",
-                    )
         yield from _index_faults(schema, f"outbox:{feed}", indexes)
 
 

@@ -29,7 +29,8 @@ begin
             insert into #after (place, shard_id, ulid)
             select convert(int, j.[key]), convert(<<shard_type>>, c.shard), c.ulid
             from openjson(@consumers) as j
-            inner join <<schema>>.[consumers] as c
+            -- By the key, row by row: a scan would wait for rows of consumers that were not asked for.
+            inner loop join <<schema>>.[consumers] as c with (forceseek)
                 on c.feed_id = <<feed_id>> and c.consumer = j.value collate database_default;
         create table #waiting (shard_id <<shard_type>> not null primary key);
         exec <<schema>>.[waiting:<<name>>];

@@ -1,8 +1,10 @@
--- One row per consumer, feed and shard, changed only by compare-and-set on resource_version.
+-- One row per consumer, feed and shard, changed only by compare-and-set on resource_version. Like all tables that feeds share, its clustered
+-- key begins with feed_id, by which every statement seeks, and its locks do not escalate: a feed locks no row of another.
 -- start_ulid (exclusive), ulid (inclusive) and ahead (JSON, ranges complete beyond a gap) are its frontier.
 -- shard: decimal digits, or a UUID in lower case. owner: who created it; others need the operators role to move it.
 -- lease_since: when the lease was acquired; not for exports.
 if object_id(N'<<schema_in_text>>.[consumers]') is null
+begin
     create table <<schema>>.[consumers] (
         feed_id int not null,
         consumer nvarchar(128) not null,
@@ -21,6 +23,8 @@ if object_id(N'<<schema_in_text>>.[consumers]') is null
         lease_since datetime2(3) null,
         constraint [pk:consumers] primary key (feed_id, consumer, shard)
     );
+    alter table <<schema>>.[consumers] set (lock_escalation = disable);
+end;
 -- The highest version of dropped consumers and their rows, so that a new consumer with the same name never reuses one.
 if object_id(N'<<schema_in_text>>.[dropped_consumers]') is null
     create table <<schema>>.[dropped_consumers] (

@@ -2,6 +2,7 @@
 -- before_ulid: null when the row was created. resource_version: of the row, after the change. why: the mover's comment; null for a
 -- program's regular moves.
 if object_id(N'<<schema_in_text>>.[cursor_history]') is null
+begin
     create table <<schema>>.[cursor_history] (
         number bigint not null identity(1, 1),
         feed_id int not null,
@@ -15,3 +16,5 @@ if object_id(N'<<schema_in_text>>.[cursor_history]') is null
         why nvarchar(2000) null,
         constraint [pk:cursor_history] primary key (feed_id, consumer, shard, number)
     );
+    alter table <<schema>>.[cursor_history] set (lock_escalation = disable);
+end;
