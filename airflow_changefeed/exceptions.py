@@ -61,7 +61,11 @@ The split into terminal and transient follows dlt's ``common/exceptions.py``.
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+# Spark adds its own state to what a query raises.
+_NAMED = re.compile(rf"{re.escape(__name__)}\.(\w+): (.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 
 
 class ChangefeedError(Exception):
@@ -302,11 +306,28 @@ class IncompleteReadError(TransientError):
     """A sealed range has a different number of rows than the plan counted."""
 
 
-def named_error(name: str, message: str) -> ChangefeedError | None:
+def changefeed_error(error: BaseException | str) -> ChangefeedError | None:
     """
-    Return an error that another process raised, by the name of its class; without its facts.
+    Find our error in what another process handed on: an exception of Spark, or a text.
 
-    :return: None where this package has no such error.
+    :return: the same class with the same message, without its facts; None if the error is not ours.
     """
-    kind = globals().get(name)
-    return kind(message) if isinstance(kind, type) and issubclass(kind, ChangefeedError) else None
+    if isinstance(error, ChangefeedError):
+        return error
+    for name, message in reversed(_NAMED.findall(str(error))):
+        kind = globals().get(name)
+        if isinstance(kind, type) and issubclass(kind, ChangefeedError):
+            return kind(message.strip())
+    return None
+
+
+def own_error(error: BaseException | str) -> ChangefeedError:
+    """Return our error in what another process handed on; any other (a bug, memory) counts as transient."""
+    text = error if isinstance(error, str) else f"{type(error).__name__}: {str(error) or repr(error)}"
+    return changefeed_error(error) or TransientError(text)
+
+
+def error_text(error: BaseException) -> str:
+    """Return a line from which :func:`changefeed_error` makes the error again, as a traceback ends."""
+    found = own_error(error)
+    return f"{__name__}.{type(found).__name__}: {' '.join(found.message.splitlines())}"

@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.documents import Document
 from airflow_changefeed.core.feed import Shard
@@ -17,57 +14,12 @@ from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.window import Window
-from airflow_changefeed.exceptions import ChangefeedError, TerminalError, TransientError, named_error
+from airflow_changefeed.exceptions import error_text, own_error
 from airflow_changefeed.output.store import ExportStore
 
 #: Beyond so many units or shards, folders are named instead of files: it goes through Airflow's database.
 MOST_NAMED = 100
 DONE, FAILED = "done", "failed"
-# What a Spark task says before the JSON of its error; Spark hands on no more than the text of a Python
-# exception.
-MARK = "changefeed-error:"
-_MARKED = re.compile(re.escape(MARK) + r"(\{.*\})")
-
-
-@dataclass(frozen=True)
-class ErrorFacts:
-    """
-    An error on its way from a task or job to the process that started it.
-
-    :param class_name: of a class in :mod:`airflow_changefeed.exceptions`, or of any other exception.
-    :param transient: whether a retry may help.
-    """
-
-    class_name: str
-    message: str
-    transient: bool
-
-    @classmethod
-    def of(cls, error: BaseException) -> ErrorFacts:
-        """
-        Describe an error; one that a Spark task raised is found in the text of Spark's.
-
-        An error that is not ours (a lost executor, a bug, memory) counts as transient.
-        """
-        if isinstance(error, ChangefeedError):
-            return cls(type(error).__name__, error.message, error.transient)
-        marked = _MARKED.search(str(error))
-        if marked:
-            try:
-                return decode(cls, json.loads(marked[1]), where="error")
-            except ValueError:
-                pass
-        return cls(type(error).__name__, str(error) or repr(error), True)
-
-    @property
-    def marked(self) -> str:
-        """One line that survives Spark."""
-        return MARK + json.dumps(encode(self))
-
-    def to_error(self) -> ChangefeedError:
-        """Return the same error again, or its nearest base where it is not one of ours."""
-        base = TransientError if self.transient else TerminalError
-        return named_error(self.class_name, self.message) or base(f"{self.class_name}: {self.message}")
 
 
 @dataclass(frozen=True)
@@ -79,6 +31,7 @@ class ExportResult(Document):
     :param units: how many export units are complete now.
     :param size: bytes of all files.
     :param seconds: how long the job took, its start of Spark left out.
+    :param error: of :func:`~airflow_changefeed.exceptions.error_text`.
     """
 
     KIND = "changefeed result"
@@ -89,7 +42,7 @@ class ExportResult(Document):
     rows: int = 0
     size: int = 0
     seconds: float = 0.0
-    error: ErrorFacts | None = field(default=None)
+    error: str | None = None
 
     @classmethod
     def of_manifests(
@@ -119,12 +72,12 @@ class ExportResult(Document):
     @classmethod
     def of_error(cls, error: BaseException) -> ExportResult:
         """Return the result of a failure."""
-        return cls(FAILED, error=ErrorFacts.of(error))
+        return cls(FAILED, error=error_text(error))
 
     def raise_error(self) -> None:
         """Raise the job's error as the class it had; return when it succeeded."""
         if self.error is not None:
-            raise self.error.to_error()
+            raise own_error(self.error)
 
 
 def write_result(store: ExportStore, attempt: int, result: ExportResult) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_changefeed.core.plan import Plan
+from airflow_changefeed.exceptions import own_error
 from airflow_changefeed.export.parts import gather, plan_parts, task_name, write_parts
 from airflow_changefeed.export.progress import ProgressWatch
-from airflow_changefeed.export.result import ErrorFacts, ExportResult, write_result
+from airflow_changefeed.export.result import ExportResult, write_result
 from airflow_changefeed.output.commit import begin, commit, end
 from airflow_changefeed.output.store import ExportStore, StagedFile
 from airflow_changefeed.sources.base import FeedReader
@@ -41,7 +42,7 @@ def run_attempt(store: ExportStore, plan: Plan, write: Callable[[], Written]) ->
         return result
     except Exception as error:
         write_result(store, plan.attempt, ExportResult.of_error(error))
-        raise ErrorFacts.of(error).to_error() from error
+        raise own_error(error) from error
     finally:
         end(store, plan, committed=committed)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_changefeed.core.documents import Document
-from airflow_changefeed.export.result import ErrorFacts
 from airflow_changefeed.folding.states import State
 
 
@@ -38,9 +37,13 @@ class FoldTask(Document):
 
 @dataclass(frozen=True)
 class FoldResult(Document):
-    """The result of a fold: the state that counts, or the error."""
+    """
+    The result of a fold: the state that counts, or the error.
+
+    :param error: of :func:`~airflow_changefeed.exceptions.error_text`.
+    """
 
     KIND = "changefeed fold result"
 
     state: State | None = None
-    error: ErrorFacts | None = None
+    error: str | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.codec import encode
-from airflow_changefeed.exceptions import InvalidWindowError, TransientError
+from airflow_changefeed.exceptions import InvalidWindowError, TransientError, own_error
 from airflow_changefeed.hooks.changefeed_arguments import check_arguments, check_name, parse_at
 from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_name, run_window
 from airflow_changefeed.hooks.changefeed_output import storage_options
@@ -136,7 +136,7 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
             raise failure or TransientError(f"the Spark job of task {self.task_id!r} ended without a result")
         found = FoldResult.from_json(result.read_text(encoding="utf-8"), where=str(result))
         if found.error is not None:
-            raise found.error.to_error() from failure
+            raise own_error(found.error) from failure
         if failure is not None or found.state is None:
             raise failure or TransientError(
                 f"the Spark job of task {self.task_id!r} left an empty result; retry"

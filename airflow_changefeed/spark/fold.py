@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.feed import Shard, parse_shard
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.export.result import ErrorFacts
+from airflow_changefeed.exceptions import error_text
 from airflow_changefeed.folding.inputs import NEW, OLD
 from airflow_changefeed.folding.plan import RESOLVE, FoldSource, find_fold
 from airflow_changefeed.output.store import ExportStore
@@ -253,6 +253,6 @@ def _failure(source: FoldSource, ulid: Column, why: str) -> Column:
     from pyspark.sql import functions
 
     error = source.refusal(f"event {_SOME_ULID} {why}")
-    before, _, behind = ErrorFacts.of(error).marked.partition(_SOME_ULID)
+    before, _, behind = error_text(error).partition(_SOME_ULID)
     text = functions.concat(functions.lit(before), ulid, functions.lit(behind))
     return functions.raise_error(text).cast("boolean")

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.times import format_time
+from airflow_changefeed.exceptions import error_text, own_error
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.progress import size_text
-from airflow_changefeed.export.result import ErrorFacts
 from airflow_changefeed.folding.plan import find_fold
 from airflow_changefeed.folding.states import State, StateStore
 from airflow_changefeed.folding.task import FoldResult, FoldTask
@@ -68,7 +68,7 @@ def run_fold(
         return output.commit(source.at, task.attempt)
     except Exception as error:
         output.discard(source.at, task.attempt)
-        raise ErrorFacts.of(error).to_error() from error
+        raise own_error(error) from error
     finally:
         for name, setting in before.items():
             if setting is None:
@@ -89,9 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         connection = JobConnection.from_json(secret, where=options.connection)
         state = run_fold(lambda: session(f"changefeed fold {task.feed} {task.run}"), task, connection)
     except Exception as error:
-        facts = ErrorFacts.of(error)
-        Path(options.result).write_text(FoldResult(error=facts).to_json(), encoding="utf-8")
-        say(f"changefeed error: {facts.class_name}: {facts.message}")
+        text = error_text(error)
+        Path(options.result).write_text(FoldResult(error=text).to_json(), encoding="utf-8")
+        say(text)
         return 1
     Path(options.result).write_text(FoldResult(state).to_json(), encoding="utf-8")
     say(f"changefeed done: {state.rows} rows, {size_text(state.bytes)}, in {state.path}")

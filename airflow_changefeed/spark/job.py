@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.plan import Plan
-from airflow_changefeed.exceptions import TerminalError
+from airflow_changefeed.exceptions import TerminalError, error_text
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.parts import gather
 from airflow_changefeed.export.progress import ProgressWatch, size_text
-from airflow_changefeed.export.result import ErrorFacts, ExportResult
+from airflow_changefeed.export.result import ExportResult
 from airflow_changefeed.export.run import Written, run_attempt
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.tasks import FACTS_SCHEMA, WriteParts, group
@@ -132,8 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         store = ExportStore(plan.path, plan.feed, connection.storage_options)
         result = run_plan(lambda: session(f"changefeed {plan.feed} {plan.run}"), store, plan, connection)
     except Exception as error:
-        facts = ErrorFacts.of(error)
-        say(f"changefeed error: {facts.class_name}: {facts.message}")
+        say(error_text(error))
         return 1
     say(
         f"changefeed done: {result.rows} rows, {size_text(result.size)}, in {result.units} units, "

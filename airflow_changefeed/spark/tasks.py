@@ -12,10 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_changefeed.core.plan import ExportOptions, Plan
-from airflow_changefeed.exceptions import ConnectionNotUsableError
+from airflow_changefeed.exceptions import ConnectionNotUsableError, error_text
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.parts import PlannedPart, plan_parts, task_name, write_parts
-from airflow_changefeed.export.result import ErrorFacts
 from airflow_changefeed.sources.arrow import byte_strings
 from airflow_changefeed.storage.files import open_files
 
@@ -75,7 +74,7 @@ class WriteParts:
                     yield _facts(list(self._run(number)))
                 except Exception as error:
                     # Spark hands on nothing of an exception but its text.
-                    raise RuntimeError(ErrorFacts.of(error).marked) from error
+                    raise RuntimeError(error_text(error)) from error
 
     def _run(self, number: int) -> Iterator[dict[str, Any]]:
         from airflow_changefeed.sources import open_source

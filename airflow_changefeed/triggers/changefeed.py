@@ -16,7 +16,8 @@ from airflow_changefeed.exceptions import (
     InvalidArgumentError,
     TerminalError,
     TransientError,
-    named_error,
+    error_text,
+    own_error,
 )
 from airflow_changefeed.triggers.changefeed_polls import WAITING, Found, Watcher, polls
 
@@ -202,9 +203,8 @@ def read_event(event: object) -> tuple[dict[str, Any], bool]:
             new_events or has_ended
         ):
             return new_events, has_ended
-        case {"status": "failed", "error": str(name), "message": str(message)}:
-            # One that is not ours: a retry may help, as it may when a sensor's own poll raises it.
-            raise named_error(name, message) or TransientError(f"{name}: {message}")
+        case {"status": "failed", "error": str(text)}:
+            raise own_error(text)
     raise InvalidArgumentError(
         f"{event!r} is not an event of ChangefeedTrigger: install the same version of airflow-changefeed on "
         "triggerer and workers, then clear the task",
@@ -213,4 +213,4 @@ def read_event(event: object) -> tuple[dict[str, Any], bool]:
 
 
 def _failed(error: Exception) -> dict[str, Any]:
-    return {"status": "failed", "error": type(error).__name__, "message": str(error)}
+    return {"status": "failed", "error": error_text(error)}

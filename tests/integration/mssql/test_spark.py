@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_changefeed.core.window import Window
-from airflow_changefeed.exceptions import ChangefeedError, NotSealedError
+from airflow_changefeed.exceptions import ChangefeedError, NotSealedError, changefeed_error
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.planner import ExportRequest, make_plan
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.spark.datasource import ChangefeedDataSource
-from airflow_changefeed.spark.errors import changefeed_error
 from airflow_changefeed.spark.job import run_plan
 from airflow_changefeed.spark.read import read_export
 from airflow_changefeed.verify.verify import verify_export

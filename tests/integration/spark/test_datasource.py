@@ -15,10 +15,10 @@ from airflow_changefeed.exceptions import (
     InvalidArgumentError,
     NotSealedError,
     PurgedError,
+    changefeed_error,
 )
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.datasource import ChangefeedDataSource
-from airflow_changefeed.spark.errors import changefeed_error
 from airflow_changefeed.spark.read import read_export
 from tests.examples import examples, run_example
 from tests.unit.export.flights import FEED, Flights, hours

@@ -14,9 +14,8 @@ import pytest
 
 from airflow_changefeed.core.capture import KeyChange, Operation
 from airflow_changefeed.core.window import Window
-from airflow_changefeed.exceptions import FoldError, NotExportedError
+from airflow_changefeed.exceptions import FoldError, NotExportedError, own_error
 from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.export.result import ErrorFacts
 from airflow_changefeed.folding.states import new_attempt
 from airflow_changefeed.folding.task import FoldTask
 from airflow_changefeed.spark.fold import fold
@@ -252,9 +251,9 @@ def test_a_change_of_a_row_that_was_never_added_fails_the_computation(
     orphan = Event(minute(5), "upd", shoe(7), shoe(7, "clog"))
     export.write([Event(minute(4), "add", None, shoe(1)), orphan])
     frame = fold(spark, export.store.path, CAPTURE)
-    with pytest.raises(Exception, match="changefeed-error") as failed:
+    with pytest.raises(Exception, match="FoldError") as failed:
         frame.collect()
-    error = ErrorFacts.of(failed.value).to_error()
+    error = own_error(failed.value)
     assert isinstance(error, FoldError)
     assert f"event {orphan.ulid} changes a row" in error.message
 
@@ -293,9 +292,9 @@ def test_a_null_key_is_refused_and_never_folded_into_one_row(
         ]
     )
     for at in (minute(2.5), START + HOUR):
-        with pytest.raises(Exception, match="changefeed-error") as failed:
+        with pytest.raises(Exception, match="FoldError") as failed:
             fold(spark, export.store.path, CAPTURE, at=at).collect()
-        error = ErrorFacts.of(failed.value).to_error()
+        error = own_error(failed.value)
         assert isinstance(error, FoldError)
         assert f"event {first.ulid} has null in a key column" in error.message
     assert state(spark, export, at=minute(2)) == [shoe(1)]
@@ -312,9 +311,9 @@ def test_a_key_that_moved_to_another_shard_is_refused(spark: SparkSession, expor
     first = Event(minute(1), "add", None, lower)
     export.write([first, Event(minute(5), "upd", upper, lower), Event(minute(7), "upd", upper, lower)])
     export.write([Event(minute(2), "add", None, upper), Event(minute(8), "upd", lower, upper)], shard=1)
-    with pytest.raises(Exception, match="changefeed-error") as failed:
+    with pytest.raises(Exception, match="FoldError") as failed:
         fold(spark, export.store.path, CAPTURE).collect()
-    assert "events are in several shards" in ErrorFacts.of(failed.value).to_error().message
+    assert "events are in several shards" in own_error(failed.value).message
 
 
 def test_what_a_second_column_holds_is_part_of_the_row_and_of_its_key(

@@ -150,4 +150,4 @@ def test_the_job_says_how_it_ended(
     assert isinstance(bad.error.to_error(), NotExportedError)
     shown = capsys.readouterr().out
     assert "changefeed done: 2 rows" in shown
-    assert "changefeed error: NotExportedError: feed" in shown
+    assert "exceptions.NotExportedError: feed" in shown

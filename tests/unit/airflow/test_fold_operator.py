@@ -12,9 +12,14 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_changefeed.core.codec import encode
-from airflow_changefeed.exceptions import InvalidArgumentError, NotExportedError, TransientError
+from airflow_changefeed.exceptions import (
+    InvalidArgumentError,
+    NotExportedError,
+    SourceUnavailableError,
+    TransientError,
+    error_text,
+)
 from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.export.result import ErrorFacts
 from airflow_changefeed.folding.states import State
 from airflow_changefeed.folding.task import FoldResult, FoldTask
 from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
@@ -56,7 +61,7 @@ class SubmitHook(ChangefeedSparkSubmitHook):
                 raise AirflowException("Cannot execute: spark-submit. Error code is: 137.") from None
             files["result"].write_text(self.says.to_json())
         except Exception as error:
-            files["result"].write_text(FoldResult(error=ErrorFacts.of(error)).to_json())
+            files["result"].write_text(FoldResult(error=error_text(error)).to_json())
             raise AirflowException("Cannot execute: spark-submit. Error code is: 1.") from error
         return None
 
@@ -152,7 +157,7 @@ def test_a_transient_error_is_tried_again(export: CapturedExport, monkeypatch: p
     """As the class that it had; so is a window that another run still exports."""
     with pytest.raises(NotExportedError, match=r"nothing is complete in shard 0 \[2013"):
         operator(export).execute(context(START + HOUR, START + 2 * HOUR))
-    says = FoldResult(error=ErrorFacts("SourceUnavailableError", "away", True))
+    says = FoldResult(error=error_text(SourceUnavailableError("away")))
     monkeypatch.setattr(SubmitHook, "says", says)
     with pytest.raises(TransientError, match="away"):
         operator(export).execute(context(START, START + HOUR))

@@ -27,7 +27,7 @@ from airflow.sdk.exceptions import (
 
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import LockTimeoutError
+from airflow_changefeed.exceptions import FeedNotFoundError, LockTimeoutError, error_text
 from airflow_changefeed.sensors.changefeed import ChangefeedSensor
 from airflow_changefeed.triggers.changefeed import MOST_FAILURES
 from tests.examples import examples, run_example
@@ -153,8 +153,8 @@ def test_bad_input_fails_before_deferring(database: str) -> None:
         deferrable(feed="nyc.Weather", soft_fail=True).execute(context())
 
 
-FAILED = {"status": "failed", "error": "FeedNotFoundError", "message": "no feed nyc.Flight"}
-LOCKED = {"status": "failed", "error": "LockTimeoutError", "message": "somebody holds it"}
+FAILED = {"status": "failed", "error": error_text(FeedNotFoundError("no feed nyc.Flight"))}
+LOCKED = {"status": "failed", "error": error_text(LockTimeoutError("somebody holds it"))}
 
 
 def test_a_terminal_error_of_the_trigger_fails_the_task_for_good(database: str) -> None:

@@ -21,11 +21,13 @@ from airflow_changefeed.exceptions import (
     OutputNotWritableError,
     TerminalError,
     TransientError,
+    error_text,
+    own_error,
 )
 from airflow_changefeed.export import parts
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.parts import write_part
-from airflow_changefeed.export.result import ErrorFacts, ExportResult, take_result, write_result
+from airflow_changefeed.export.result import ExportResult, take_result, write_result
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import LocalFiles, open_files
 from airflow_changefeed.verify.verify import read_facts
@@ -154,11 +156,11 @@ def test_a_folder_below_a_file_is_not_writable(tmp_path: Path) -> None:
 def test_an_error_comes_out_of_spark_as_it_went_in() -> None:
     """Class, message and kind survive the text of another exception; strangers become transient errors."""
     error = MissingEventError('event "x" {1}\nwas deleted', ulid="0")
-    text = f"Traceback ...\nRuntimeError: {ErrorFacts.of(error).marked}\n\tat org.apache.spark..."
-    again = ErrorFacts.of(RuntimeError(text)).to_error()
+    text = f"Traceback ...\nRuntimeError: {error_text(error)}\n\tat org.apache.spark..."
+    again = own_error(RuntimeError(text))
     assert type(again) is MissingEventError
-    assert again.message == error.message
-    stranger = ErrorFacts.of(MemoryError("no room")).to_error()
+    assert again.message == error.message.replace("\n", " ")
+    stranger = own_error(MemoryError("no room"))
     assert type(stranger) is TransientError
     assert stranger.message == "MemoryError: no room"
 

@@ -24,10 +24,10 @@ from airflow_changefeed.exceptions import (
     NotSealedError,
     PurgedError,
     ShardNotFoundError,
+    changefeed_error,
 )
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.datasource import ChangefeedDataSource
-from airflow_changefeed.spark.errors import changefeed_error
 from airflow_changefeed.spark.options import parse_options
 from tests.unit.export.flights import FEED, START, Flights, hours
 from tests.unit.spark.feeds import exported, load, make_flights, planned, rows, tables, ulids

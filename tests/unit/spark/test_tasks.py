@@ -200,6 +200,6 @@ def test_the_last_words_of_a_job_name_the_error(tmp_path: Path, capsys: pytest.C
     arguments = ["--plan", str(tmp_path / "plan.json"), "--connection", str(tmp_path / "connection.json")]
     assert main(arguments) == 1
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("changefeed error: TerminalError: ")
+    assert last.startswith("airflow_changefeed.exceptions.TerminalError: ")
     assert "is not a changefeed plan" in last
     assert not (tmp_path / "connection.json").exists(), "it holds secrets"
