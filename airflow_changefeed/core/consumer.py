@@ -117,6 +117,9 @@ class ConsumerSpec:
     :param keep_log: how long its attempts stay in the log of invocations.
     """
 
+    #: ``create_consumer:T`` stores what its caller wrote; a misspelt setting would do nothing.
+    REFUSES_UNKNOWN: ClassVar[bool] = True
+
     consumer: str
     feed: str
     max_attempts: int | None = 10
@@ -145,7 +148,11 @@ class ConsumerSpec:
 
     @classmethod
     def from_json(cls, consumer: str, feed: str, text: str) -> ConsumerSpec:
-        """Read what :meth:`to_json` wrote."""
+        """
+        Read what :meth:`to_json` or a caller of ``create_consumer:T`` wrote.
+
+        :raises InvalidArgumentError: a value is wrong, or a name is unknown.
+        """
         settings = json.loads(text)
         if isinstance(settings, dict):
             settings |= {"consumer": consumer, "feed": feed}
