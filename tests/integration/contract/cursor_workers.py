@@ -57,7 +57,11 @@ def move_once(job: MoverJob, source: FeedSource) -> None:
         try:
             moves = plan_moves(source, CONSUMER, job.feed, target)
             move_to(
-                *(source, variables, CONSUMER, job.feed, moves),
+                source,
+                variables,
+                CONSUMER,
+                job.feed,
+                moves,
                 versions={row.shard: row.resource_version},
                 by=f"mover {job.number}",
                 why="set: to the next event",

@@ -32,13 +32,11 @@ def places(bench: Bench) -> list[Ulid]:
     found = [Ulid.parse_text(ulid) for ulid in bench.fed()]
     bench.source.begin_consumer(EXPORT, bench.feed, {0: Ulid.MIN}, by="a run")
     move_to(
-        *(
-            bench.source,
-            Variables(),
-            EXPORT,
-            bench.feed,
-            plan_moves(bench.source, EXPORT, bench.feed, found[4]),
-        ),
+        bench.source,
+        Variables(),
+        EXPORT,
+        bench.feed,
+        plan_moves(bench.source, EXPORT, bench.feed, found[4]),
         by="a run",
     )
     return found

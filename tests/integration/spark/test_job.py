@@ -194,8 +194,13 @@ def test_a_killed_job_is_made_good_by_a_retry(
     JobConnection(flights.source.describe()).save(str(tmp_path / "connection.json"))
     job = subprocess.Popen(
         [
-            *(sys.executable, "-m", "airflow_changefeed.spark.job", "--plan", str(tmp_path / "plan.json")),
-            *("--connection", str(tmp_path / "connection.json")),
+            sys.executable,
+            "-m",
+            "airflow_changefeed.spark.job",
+            "--plan",
+            str(tmp_path / "plan.json"),
+            "--connection",
+            str(tmp_path / "connection.json"),
         ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -239,9 +244,17 @@ def test_the_job_runs_under_spark_submit_with_nothing_but_its_archive(
     done = subprocess.run(
         [
             str(Path(sys.executable).parent / "spark-submit"),
-            *("--master", "local[2]", "--conf", "spark.ui.enabled=false", "--py-files", package_archive()),
-            *(str(alone / "job.py"), "--plan", str(tmp_path / "plan.json")),
-            *("--connection", str(tmp_path / "connection.json")),
+            "--master",
+            "local[2]",
+            "--conf",
+            "spark.ui.enabled=false",
+            "--py-files",
+            package_archive(),
+            str(alone / "job.py"),
+            "--plan",
+            str(tmp_path / "plan.json"),
+            "--connection",
+            str(tmp_path / "connection.json"),
         ],
         cwd=alone,
         env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},

@@ -161,9 +161,20 @@ CALLS: dict[str, Callable[[MssqlFeedSource], Any]] = {
     "drop_feed": lambda source: source.drop_feed(FEED),
 }
 AGAIN = {
-    *("drain", "seal", "next_attempt", "cursors", "peek", "poll_many", "now"),
-    *("consumers", "leases", "dead_letters", "invocations"),
-    *("history", "feed", "overview"),
+    "drain",
+    "seal",
+    "next_attempt",
+    "cursors",
+    "peek",
+    "poll_many",
+    "now",
+    "consumers",
+    "leases",
+    "dead_letters",
+    "invocations",
+    "history",
+    "feed",
+    "overview",
 }
 
 

@@ -86,7 +86,10 @@ def test_the_windows_of_a_run_are_an_event_of_the_asset(database: str, path: str
     assert sent["dest_asset_key"]["uri"] == f"file://{path}/{FEED}"
     extra = sent["extra"]
     assert (extra["feed"], extra["window_start"], extra["window_end"], extra["rows"]) == (
-        *(FEED, "2013-01-01T00:00:00Z", "2013-01-01T03:00:00Z", 18),
+        FEED,
+        "2013-01-01T00:00:00Z",
+        "2013-01-01T03:00:00Z",
+        18,
     )
     assert [(each["window_start"], each["rows"]) for each in extra["windows"]] == [
         (f"2013-01-01T0{hour}:00:00Z", 6) for hour in range(3)

@@ -41,7 +41,8 @@ def test_show_says_where_a_consumer_stands(commands: Commands, exported: SqliteF
     before, text = exported.cursors(FEED, CONSUMER), Variable.get(KEY)
     first, second = commands.rows("cursor show", *OF)
     assert (first["shard"], first["cursor"], first["cursor_time"]) == (
-        *("0", end_of(2)),
+        "0",
+        end_of(2),
         "2013-01-01T02:59:59.999Z",
     )
     assert (first["resource_version"], first["behind"], first["variable"]) == (3, 9, "equal")

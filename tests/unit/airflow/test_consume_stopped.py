@@ -107,8 +107,16 @@ def test_a_command_that_was_to_reach_the_head_says_that_it_did_not(
     """Its status is not 0, so a script does not go on with half of the events; run again, it goes on."""
     (tmp_path / "stopping.py").write_text(HANDLER)
     command = [
-        *("-m", "airflow", "changefeed", "consume", "billing", "--conn-id", "changefeed_default"),
-        *("--handler", "stopping:handle", "--at-head"),
+        "-m",
+        "airflow",
+        "changefeed",
+        "consume",
+        "billing",
+        "--conn-id",
+        "changefeed_default",
+        "--handler",
+        "stopping:handle",
+        "--at-head",
     ]
     stopped = run(*command, cwd=tmp_path)
     assert stopped.returncode == 2, stopped.stdout[-3000:]

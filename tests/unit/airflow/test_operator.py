@@ -334,7 +334,8 @@ def test_a_job_that_was_killed_is_retried(database: str, path: str, monkeypatch:
         ({"env_vars": {"JAVA_HOME": "/none"}}, (START, START + HOUR), "SparkEnvironmentError.*Java"),
         (
             {"conn_id": "standalone", "env_vars": {"JAVA_HOME": "/none"}},
-            *((START, START + HOUR), "SparkEnvironmentError.*Java"),
+            (START, START + HOUR),
+            "SparkEnvironmentError.*Java",
         ),
     ],
     ids=lambda value: str(value)[:40],

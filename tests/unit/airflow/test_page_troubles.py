@@ -90,7 +90,8 @@ def test_dead_letters_are_told_until_they_are_resolved(source: SqliteFeedSource)
     (first, *_) = mailer[1]["first"]
     dead_letter = source.dead_letters(FEED)[0]
     assert (first["number"], first["event"]["ulid"], first["state"]) == (
-        *(dead_letter.number, str(dead_letter.ulid)),
+        dead_letter.number,
+        str(dead_letter.ulid),
         "parked",
     )
     assert "no such airport" in first["reason"]

@@ -128,7 +128,12 @@ def test_the_calendar_shows_the_time_that_the_consumer_has_come_to() -> None:
     assert (found["unit_seconds"], found["cell_seconds"], len(found["cells"])) == (3600, 3600, 7 * 24)
     known = states(found)
     assert [known[at(hour)] for hour in range(6)] == [
-        *("complete", "complete", "missing", "missing", "complete", "missing")
+        "complete",
+        "complete",
+        "missing",
+        "missing",
+        "complete",
+        "missing",
     ]
     assert known[at(-1)] == "before"
     assert found["missing"][0] == {"start": at(2), "end": at(4)}

@@ -76,7 +76,9 @@ def test_damage_fails_the_task_and_is_its_result(store: ExportStore) -> None:
     result = pushed["return_value"]
     assert (result["damage"], result["leftovers"]) == (2, 1)
     assert [fault["code"] for fault in result["faults"]] == [
-        *("file-missing", "manifest-truncated", "file-unreferenced")
+        "file-missing",
+        "manifest-truncated",
+        "file-unreferenced",
     ]
 
 
@@ -106,7 +108,8 @@ def test_given_windows_and_shards_count(store: ExportStore) -> None:
     """Before those of the run; as text, too, as templates give them."""
     result, _ = verify(
         store,
-        *(START + 7 * HOUR, START + 9 * HOUR),
+        START + 7 * HOUR,
+        START + 9 * HOUR,
         window_start="2013-01-01T00:00:00Z",
         window_end="2013-01-01T01:00:00Z",
         shards=["1"],
@@ -117,7 +120,11 @@ def test_given_windows_and_shards_count(store: ExportStore) -> None:
 def test_all_that_a_dag_may_know_late_is_templated() -> None:
     """Names, path, window and shards."""
     assert set(ChangefeedVerifyOperator.template_fields) == {
-        *("feed", "path", "window_start", "window_end", "shards")
+        "feed",
+        "path",
+        "window_start",
+        "window_end",
+        "shards",
     }
     task = ChangefeedVerifyOperator(
         task_id="verify", feed="{{ params.feed }}", path="{{ params.path }}", shards="{{ params.shards }}"

@@ -197,18 +197,16 @@ def test_the_envelope_has_what_comdb2_gives() -> None:
         typed_batch(only_id, ROW[:1], [Event("i", None, {"id": 1}), Event("t", tid=None)]), "envelope"
     )
     assert found.schema.names == [
-        *(
-            "changefeed_ulid",
-            "changefeed_time",
-            "id",
-            "name",
-            "type",
-            "old",
-            "new",
-            "tid",
-            "sequence",
-            "epoch",
-        )
+        "changefeed_ulid",
+        "changefeed_time",
+        "id",
+        "name",
+        "type",
+        "old",
+        "new",
+        "tid",
+        "sequence",
+        "epoch",
     ]
     assert found["id"].equals(found["changefeed_ulid"])
     assert found["type"].to_pylist() == ["add", "reset"]

@@ -21,7 +21,5 @@ def test_settings_survive_their_json() -> None:
 
 def test_an_unknown_setting_is_refused_by_its_name() -> None:
     """T-SQL stores what it is given."""
-    with pytest.raises(
-        InvalidArgumentError, match=r"'mail': max_attempt is unknown; .*max_attempts"
-    ):
+    with pytest.raises(InvalidArgumentError, match=r"'mail': max_attempt is unknown; .*max_attempts"):
         ConsumerSpec.from_json("mail", "shop.Order", '{"max_attempt": 3, "on_poison": "park"}')

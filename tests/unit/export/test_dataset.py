@@ -72,7 +72,14 @@ def test_a_dataset_has_all_rows_their_columns_and_their_shard(store: ExportStore
     table = read(store).to_table()
     assert table.num_rows == 36
     assert table.column_names == [
-        *("changefeed_ulid", "changefeed_time", "id", "origin", "tail", "delay", "raw", "changefeed_shard")
+        "changefeed_ulid",
+        "changefeed_time",
+        "id",
+        "origin",
+        "tail",
+        "delay",
+        "raw",
+        "changefeed_shard",
     ]
     assert table.schema.field("changefeed_time").type == pa.timestamp("ms", tz="UTC")
     assert sorted(table["changefeed_shard"].to_pylist()) == [1] * 30 + [2] * 6

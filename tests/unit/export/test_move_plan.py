@@ -44,8 +44,11 @@ def test_a_plan_says_what_comes_again(source: SqliteFeedSource, exported: list[C
     """Backwards: the events between the place and the cursor; nothing is changed."""
     (first, second) = plan(source, end_of(1))
     assert (first.shard, first.row, first.target, first.again, first.skipped) == (
-        *(0, exported[0], end_of(1)),
-        *(4, 0),
+        0,
+        exported[0],
+        end_of(1),
+        4,
+        0,
     )
     assert second.again == 4
     assert source.cursors(FEED, CONSUMER) == exported

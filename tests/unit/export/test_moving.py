@@ -218,8 +218,13 @@ def test_whoever_runs_is_named_and_can_be_stopped(
             move(source, variables, moves)
             with pytest.raises(LeaseLostError):
                 cursors.move(
-                    *(source, CONSUMER, FEED, source.cursors(FEED, CONSUMER), tokens),
-                    *(lambda row: row.frontier.complete(hour(2).range), "a batch"),
+                    source,
+                    CONSUMER,
+                    FEED,
+                    source.cursors(FEED, CONSUMER),
+                    tokens,
+                    lambda row: row.frontier.complete(hour(2).range),
+                    "a batch",
                 )
     assert places(source.cursors(FEED, CONSUMER)) == {0: end_of(1), 1: end_of(5)}
 
@@ -274,9 +279,7 @@ def park(source: SqliteFeedSource, shard: int, count: int) -> list[Ulid]:
             attempt = Attempt(ulid, ulid, 1, 1, source.now(), Outcome.FAILED, "no") if not place else None
             parked = Parked(ulid, 1, "no") if not place else None
             with session.transaction():
-                step = Consumption(
-                    *(shard, ulid, row.resource_version, row.fencing_token, 60), attempt, parked
-                )
+                step = Consumption(shard, ulid, row.resource_version, row.fencing_token, 60, attempt, parked)
                 row = session.consume(step)
     source.leave("billing", FEED, {shard: row.fencing_token}, holder="worker")
     return events

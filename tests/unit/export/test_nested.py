@@ -189,7 +189,10 @@ def test_files_with_structs_are_verified(tmp_path: Path) -> None:
     group = _written(tmp_path, table).metadata.row_group(0)
     found = {number: group.column(number) for number in range(group.num_columns)}
     assert {column.path_in_schema for column in found.values()} == {
-        *("changefeed_ulid", "s.a", "s.b", "s.inner.c")
+        "changefeed_ulid",
+        "s.a",
+        "s.b",
+        "s.inner.c",
     }
     dictionaries = [column.has_dictionary_page for column in found.values()]
     # Parquet has no dictionary of booleans.

@@ -221,7 +221,13 @@ def test_units_of_before_and_after_a_refresh_are_read_together(source: CaptureSo
     assert "column 'old' is" not in str(caught.value)
     dataset = export_dataset(store.path, FEED, unify_schemas=True)
     assert [field.name for field in dataset.schema.field("new").type] == [
-        *("id", "late", "text", "amount", "at", "at_100ns", "raw")
+        "id",
+        "late",
+        "text",
+        "amount",
+        "at",
+        "at_100ns",
+        "raw",
     ]
     found = dataset.to_table().sort_by("changefeed_ulid").to_pylist()
     assert len(found) == 120

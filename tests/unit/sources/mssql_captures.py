@@ -98,11 +98,16 @@ def capture_feed(
     :param own: further options of the capture: ``session``, ``sequence``.
     """
     header = (
-        *(Column("changefeed_statement", "bigint"), Column("changefeed_row", "int")),
-        *(Column("changefeed_image", "tinyint"), Column("changefeed_shard", "int")),
-        *(Column("changefeed_table", "smallint"), Column("changefeed_op", "char(1)")),
-        *(Column("changefeed_tid", "bigint"), Column("changefeed_at", "datetime2(3)")),
-        *(Column("changefeed_session", "nvarchar(max)"), Column("changefeed_trace", "nvarchar(512)")),
+        Column("changefeed_statement", "bigint"),
+        Column("changefeed_row", "int"),
+        Column("changefeed_image", "tinyint"),
+        Column("changefeed_shard", "int"),
+        Column("changefeed_table", "smallint"),
+        Column("changefeed_op", "char(1)"),
+        Column("changefeed_tid", "bigint"),
+        Column("changefeed_at", "datetime2(3)"),
+        Column("changefeed_session", "nvarchar(max)"),
+        Column("changefeed_trace", "nvarchar(512)"),
     )
     found = registry or Registry(
         [

@@ -36,8 +36,19 @@ def test_the_schema_says_what_is_captured() -> None:
     assert shape_of(pa.schema([("a", pa.int64())])) is None
     assert all(schema.field(side).type.field(number).nullable for side in ("old", "new") for number in (0, 1))
     assert schema.names == [
-        *("changefeed_ulid", "changefeed_time", "name", "type", "is_snapshot", "tid", "sequence", "epoch"),
-        *("captured_at", "session_variables", "trace_context", "old", "new"),
+        "changefeed_ulid",
+        "changefeed_time",
+        "name",
+        "type",
+        "is_snapshot",
+        "tid",
+        "sequence",
+        "epoch",
+        "captured_at",
+        "session_variables",
+        "trace_context",
+        "old",
+        "new",
     ]
     without = captured_schema(capture_shape(SHAPE.tables), ROW)
     assert set(schema.names) - set(without.names) == {"sequence"}

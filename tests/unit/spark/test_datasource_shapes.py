@@ -64,7 +64,10 @@ def test_structs_are_declared_field_by_field(source: CaptureSource) -> None:
     )
     assert columns["old"].dataType == columns["new"].dataType
     assert _columns(source, FEED, Shape.HASURA).fieldNames() == [
-        *("changefeed_ulid", "changefeed_time", "payload", "changefeed_shard")
+        "changefeed_ulid",
+        "changefeed_time",
+        "payload",
+        "changefeed_shard",
     ]
 
 
