@@ -65,7 +65,7 @@ class Intake:
         """
         begun = self._pace.clock()
         while True:
-            self._see_shards()
+            self._update_shards()
             if self.ask() or not self.holding.missing(self._known):
                 return
             left = _SLICE if timeout is None else timeout - (self._pace.clock() - begun)
@@ -94,7 +94,7 @@ class Intake:
         own = {shard: reader.after for shard, reader in self._readers.items()}
         return {**dict.fromkeys(self._known, Ulid.MAX), **own}
 
-    def _see_shards(self) -> None:
+    def _update_shards(self) -> None:
         if self._wanted.shards is None:
             self._known = self._source.poll(self._wanted.feed, self._wanted.consumer).shards
         else:
@@ -185,7 +185,7 @@ class Intake:
         :param may_drain: False if a drain would wait for our own transaction.
         :param events: consumed at a time; a multiple of that is read ahead, divided among the shards.
         """
-        return self._read_ahead() or (self._look(may_drain, events) and self._read_ahead()) or None
+        return self._read_ahead() or (self._poll(may_drain, events) and self._read_ahead()) or None
 
     def _read_ahead(self) -> FeedEvent | None:
         if self.dead_letters:
@@ -203,10 +203,10 @@ class Intake:
         begin = shards.index(self._turn) if self._turn in self._readers else 0
         return shards[begin:] + shards[:begin]
 
-    def _look(self, may_drain: bool, events: int) -> bool:
+    def _poll(self, may_drain: bool, events: int) -> bool:
         """Poll for new events in one statement and read them; returns whether there were any."""
         if not self.holding.rows and may_drain:
-            self._see_shards()
+            self._update_shards()
             self.ask()
         found = self._source.poll(self._wanted.feed, self._wanted.consumer)
         if self._wanted.shards is None and set(found.shards) - set(self._known) and may_drain:

@@ -114,7 +114,7 @@ class Poller:
 
     def _run(self) -> None:
         while (waiters := self._next()) is not None:
-            self._look(waiters)
+            self._poll(waiters)
 
     def _next(self) -> list[_Waiter] | None:
         """Wait for the next poll and return its waiters; None if nobody is watching."""
@@ -138,7 +138,7 @@ class Poller:
             return 0
         return self._next_poll - self._clock()
 
-    def _look(self, waiters: list[_Waiter]) -> None:
+    def _poll(self, waiters: list[_Waiter]) -> None:
         asks = list(dict.fromkeys((one.watch.feed, one.watch.consumer) for one in waiters))
         answers: dict[tuple[str, str | None], FeedStatus | Exception]
         try:
@@ -229,7 +229,7 @@ class _Waiter:
             with suppress(InvalidStateError):
                 self.future.set_exception(_own(found))
             return True
-        new_events = self._news(found)
+        new_events = self._new_events(found)
         if new_events:
             self.finish(new_events)
         return bool(new_events)
@@ -239,7 +239,7 @@ class _Waiter:
         with suppress(InvalidStateError):
             self.future.set_result(new_events)
 
-    def _news(self, found: FeedStatus) -> dict[Shard, NewEvents]:
+    def _new_events(self, found: FeedStatus) -> dict[Shard, NewEvents]:
         new_events = {}
         for shard in found.shards:
             if self.watch.shards is not None and shard not in self.watch.shards:

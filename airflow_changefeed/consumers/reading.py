@@ -72,18 +72,18 @@ class ShardReader:
         size = max(self._page_size, min(events, LARGEST_PAGE))
         upto = self.head
         if upto is None or upto <= self._after:
-            upto = self._look(size) if may_drain else self._fed()
+            upto = self._drain(size) if may_drain else self._head()
         if upto is not None and self.below is not None:
             upto = min(upto, self.below.previous())
         if upto is None or upto <= self._after:
             return False
         return self._read(UlidRange(self._after, upto), size)
 
-    def _look(self, size: int) -> Ulid | None:
+    def _drain(self, size: int) -> Ulid | None:
         """Return the last event of a page; there may be new events not ordered yet."""
         return self._source.read_feed(self._feed, self.shard, self._after, size).last
 
-    def _fed(self) -> Ulid | None:
+    def _head(self) -> Ulid | None:
         """Return the last ordered event."""
         heads = {status.shard: status.head for status in self._source.shards(self._feed)}
         return heads.get(self.shard)

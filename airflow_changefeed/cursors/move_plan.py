@@ -81,7 +81,7 @@ def plan_moves(
     :raises PurgedError: events after the position are purged; terminal.
     :raises InvalidArgumentError: all cursors are there already; terminal.
     """
-    seen = _see(source, consumer, feed, shards)
+    states = _shard_states(source, consumer, feed, shards)
     position = to
     if isinstance(to, datetime):
         if to.tzinfo is not None and to > (now := source.now()):
@@ -100,7 +100,7 @@ def plan_moves(
             return position if position is to else min(position, highest(status))
         return highest(status)
 
-    return _plan(source, consumer, feed, seen, target)
+    return _plan(source, consumer, feed, states, target)
 
 
 def plan_reset(
@@ -111,8 +111,8 @@ def plan_reset(
 
     :raises ChangefeedError: as :func:`plan_moves`.
     """
-    seen = _see(source, consumer, feed, shards)
-    return _plan(source, consumer, feed, seen, lambda row, _: row.frontier.start)
+    states = _shard_states(source, consumer, feed, shards)
+    return _plan(source, consumer, feed, states, lambda row, _: row.frontier.start)
 
 
 def plan_adoption(
@@ -141,8 +141,8 @@ def go_back(source: FeedSource, consumer: str, feed: str, number: int) -> list[P
     :raises InvalidArgumentError: the history has no such change, or it created the cursor; terminal.
     :raises ChangefeedError: as :func:`plan_moves`.
     """
-    seen = _see(source, consumer, feed, None)
-    kept = source.history(feed, consumer, limit=KEPT_CHANGES * len(seen))
+    states = _shard_states(source, consumer, feed, None)
+    kept = source.history(feed, consumer, limit=KEPT_CHANGES * len(states))
     change = next((one for one in kept if one.number == number), None)
     if change is None:
         raise InvalidArgumentError(
@@ -151,7 +151,7 @@ def go_back(source: FeedSource, consumer: str, feed: str, number: int) -> list[P
             number=number,
         )
     before = _before(change)
-    chosen = [one for one in seen if one[0].shard == change.shard]
+    chosen = [one for one in states if one[0].shard == change.shard]
     return _plan(source, consumer, feed, chosen, lambda *_: before)
 
 
@@ -204,10 +204,12 @@ def known_rows(source: FeedSource, consumer: str, feed: str) -> list[CursorRow]:
     )
 
 
-_Seen = tuple[CursorRow, ShardStatus | None]
+_ShardState = tuple[CursorRow, ShardStatus | None]
 
 
-def _see(source: FeedSource, consumer: str, feed: str, shards: Sequence[Shard] | None) -> list[_Seen]:
+def _shard_states(
+    source: FeedSource, consumer: str, feed: str, shards: Sequence[Shard] | None
+) -> list[_ShardState]:
     info = source.feed(feed)
     check_shards(info, shards)
     # The rows first: they are never beyond a high-water time that is read later.
@@ -221,18 +223,18 @@ def _see(source: FeedSource, consumer: str, feed: str, shards: Sequence[Shard] |
             feed=feed,
             shards=unknown,
         )
-    states = {status.shard: status for status in source.shards(feed)}
-    return [(row, states.get(row.shard)) for row in rows.values() if not shards or row.shard in shards]
+    statuses = {status.shard: status for status in source.shards(feed)}
+    return [(row, statuses.get(row.shard)) for row in rows.values() if not shards or row.shard in shards]
 
 
 def _plan(
     source: FeedSource,
     consumer: str,
     feed: str,
-    seen: Sequence[_Seen],
+    states: Sequence[_ShardState],
     target: Callable[[CursorRow, ShardStatus | None], Ulid],
 ) -> list[PlannedMove]:
-    wanted = [(row, status, target(row, status)) for row, status in seen]
+    wanted = [(row, status, target(row, status)) for row, status in states]
     _check_beyond(consumer, feed, wanted)
     _check_purged(consumer, feed, wanted)
     moves = [

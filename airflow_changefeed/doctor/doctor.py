@@ -134,8 +134,8 @@ def _examine_feed(
     if variables is not None:
         # Only exports publish their cursors to Variables.
         exports = [row for row in rows if row.consumer not in events]
-        look = partial(variable_faults, source, variables, feed, exports, consumer, tuple(events))
-        faults += _try(faults, f"Variables of feed {feed}", look) or []
+        check = partial(variable_faults, source, variables, feed, exports, consumer, tuple(events))
+        faults += _try(faults, f"Variables of feed {feed}", check) or []
     if open_store is not None:
         exporter = rows if consumer is not None else []
         export = partial(_output, source, open_store, feed, exporter, marks, {gap for gap, _ in holes})
@@ -171,10 +171,10 @@ def _unknown(source: FeedSource, feeds: Sequence[str], consumer: str) -> list[Fa
     return [Fault(FaultKind.CONSUMER_UNKNOWN, f"consumer {consumer}", what, remedy)]
 
 
-def _try(faults: list[Fault], what: str, look: Callable[[], Answer]) -> Answer | None:
+def _try(faults: list[Fault], what: str, check: Callable[[], Answer]) -> Answer | None:
     """Run a check; add a fault if it fails."""
     try:
-        return look()
+        return check()
     except ConnectionNotUsableError:
         raise
     except Exception as problem:

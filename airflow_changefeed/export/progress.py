@@ -55,11 +55,11 @@ class ProgressWatch:
     """
     The driver's side: says every few seconds how far the tasks are, while it is entered.
 
-    :param say: takes one line.
+    :param write: takes one line.
     """
 
     def __init__(
-        self, files: Files, plan: Plan, say: Callable[[str], None], seconds: float = SECONDS
+        self, files: Files, plan: Plan, write: Callable[[str], None], seconds: float = SECONDS
     ) -> None:
         self._files = files
         self._folder = Layout(files.root, plan.feed).writing(plan.attempt)
@@ -67,11 +67,11 @@ class ProgressWatch:
         for planned in plan.units:
             shard = shard_text(planned.unit.shard)
             self._planned[shard] = self._planned.get(shard, 0) + planned.rows
-        self._say = say
+        self._write = write
         self._seconds = seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="changefeed progress", daemon=True)
-        self._said = ""
+        self._last = ""
 
     def __enter__(self) -> ProgressWatch:
         self._thread.start()
@@ -80,22 +80,22 @@ class ProgressWatch:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        self.look()
+        self.report()
 
     def _run(self) -> None:
         while not self._stop.wait(self._seconds):
-            self.look()
+            self.report()
 
-    def look(self) -> None:
+    def report(self) -> None:
         """Say how far the tasks are, if that changed."""
         try:
             line = line_of(self._planned, read_progress(self._files, self._folder))
         except Exception as error:
             # Reporting must never end the work that it reports on.
             line = f"changefeed progress: not readable ({type(error).__name__}: {error})"
-        if line != self._said:
-            self._said = line
-            self._say(line)
+        if line != self._last:
+            self._last = line
+            self._write(line)
 
 
 def read_progress(files: Files, folder: str) -> dict[str, tuple[int, int]]:

@@ -130,5 +130,5 @@ def write(files: Files, layout: Layout, database: str, table_of: str = "") -> No
         text = _claim(layout, database, table_of).to_json()
         files.write(layout.claim, text.encode())
         # Of two that both found the path free, the last one to write has it. The other one sees so here, or
-        # at its commit if it looks too early.
+        # at its commit if it reads too early.
         _check_claim(files.read(layout.claim) or text.encode(), layout, database, table_of)

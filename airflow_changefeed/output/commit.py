@@ -2,8 +2,8 @@
 """
 The commit of an attempt: six steps, of which any may be the last one before a crash.
 
-1. look whether a newer attempt counts already, or a unit of another cut; 2. hide what older attempts have
-placed; 3. place our files; 4. write the manifest; then for all units of the plan together 5. look again;
+1. check whether a newer attempt counts already, or a unit of another cut; 2. hide what older attempts have
+placed; 3. place our files; 4. write the manifest; then for all units of the plan together 5. check again;
 6. remove what older attempts left. See docs/adr/0002-output-layout.md.
 """
 
@@ -113,7 +113,7 @@ def _withdraw_overlapping(store: ExportStore, units: Sequence[ExportUnit], attem
     """
     Take back what older attempts have placed, and not committed, of units that overlap ours by other names.
 
-    Units of ours are committed, so one that still runs is refused by its second look; one that was killed
+    Units of ours are committed, so one that still runs is refused by its second check; one that was killed
     leaves rows that plain readers would read beside ours for good.
     """
     own = set(units)
@@ -246,7 +246,7 @@ class _Commit:
         """
         Return the manifests that count; withdraw from the other units.
 
-        Two attempts that both passed the first look see each other here; of the same unit the newer one
+        Two attempts that both passed the first check see each other here; of the same unit the newer one
         stays.
         """
         attempts = self._store.attempts_of_all(manifest.unit for manifest in manifests)
@@ -307,9 +307,9 @@ class _Others:
         self._harmless: dict[Shard, set[str]] = {}
         for shard, wanted in _by_shard(planned.unit for planned in plan.units).items():
             self._harmless[shard] = {unit.name for unit in wanted}
-            self.found[shard] = self._look(shard, wanted)
+            self.found[shard] = self._find(shard, wanted)
 
-    def _look(self, shard: Shard, wanted: Sequence[ExportUnit]) -> dict[ExportUnit, int]:
+    def _find(self, shard: Shard, wanted: Sequence[ExportUnit]) -> dict[ExportUnit, int]:
         hull = UlidRange(wanted[0].range.after, max(unit.range.upto for unit in wanted))
         harmless = self._harmless[shard]
         others = self._store.overlapping(shard, hull, ignore=harmless)
@@ -319,7 +319,7 @@ class _Others:
 
     def check_again(self, units: Sequence[ExportUnit]) -> dict[Shard, dict[ExportUnit, int]]:
         """Return those that overlap units of ours now."""
-        return {shard: self._look(shard, wanted) for shard, wanted in _by_shard(units).items()}
+        return {shard: self._find(shard, wanted) for shard, wanted in _by_shard(units).items()}
 
 
 def _by_shard(units: Iterable[ExportUnit]) -> dict[Shard, list[ExportUnit]]:

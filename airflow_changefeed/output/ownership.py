@@ -80,7 +80,7 @@ def check_not_restored(source: FeedReader, store: ExportStore, seen: datetime | 
     }
     if not ends:
         return
-    # The units first, then the seal: a neighbour may have sealed and committed since the look that gave
+    # The units first, then the seal: a neighbour may have sealed and committed since the query that gave
     # ``seen``, and each unit that is listed was sealed for before it was committed.
     sealed = source.feed(store.feed).sealed_until
     beyond = [(end, unit) for unit, end in ends.items() if sealed is None or end > sealed]

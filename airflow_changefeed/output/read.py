@@ -210,7 +210,7 @@ def _unit(
     store: ExportStore, unit: ExportUnit, wanted: UlidRange | None = None
 ) -> tuple[Manifest, list[UnitFile]] | None:
     """
-    Find a unit's files; one that is replaced under our hands has a newer manifest: look again.
+    Find a unit's files; one that is replaced under our hands has a newer manifest, which is read instead.
 
     :param wanted: only files with ULIDs in it are looked for; None for all.
     """

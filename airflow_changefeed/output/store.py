@@ -228,7 +228,7 @@ class ExportStore:
             if not attempts:
                 return None
             manifest = self._read_manifest(unit, attempts[-1])
-            # One that vanished between the look and the read was replaced: look again.
+            # One that vanished between the listing and the read was replaced: list again.
             if manifest is not None:
                 return manifest
         raise ManifestError(f"the manifests of {unit} of feed {self.feed!r} keep disappearing", unit=unit)
@@ -353,7 +353,7 @@ class ExportStore:
             self.remove_manifest(unit, attempt)
         else:
             # Until the files are gone, plain readers see rows twice if a newer attempt has placed its own. A
-            # reader that has read our manifest already finds no file, and looks again.
+            # reader that has read our manifest already finds no file, and reads the manifest again.
             self.remove_manifest(unit, attempt)
             self.files.remove(self.layout.placed(unit, attempt))
         self.discard(unit, attempt)
@@ -432,7 +432,7 @@ class ExportStore:
 
     def _abort(self, is_dead: Callable[[str, int], bool]) -> None:
         # Uploads that stay cost money, not rows: a store that refuses to list or abort them fails no export.
-        # Who completes one all the same is ended by the second look.
+        # Who completes one all the same is ended by the second check.
         if not self._may_abort:
             return
         try:
@@ -451,7 +451,7 @@ class ExportStore:
         """
         Yield the uploads under way to places of this export, each with its unit's folder and attempt.
 
-        :raises OutputNotWritableError: the store does not let us look.
+        :raises OutputNotWritableError: the store does not let us list them.
         """
         for upload in self.files.uploads(self.layout.data):
             placed, _, _ = upload.path.rpartition("/")

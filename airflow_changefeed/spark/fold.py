@@ -86,7 +86,7 @@ def fold_source(spark: SparkSession, source: FoldSource) -> DataFrame:
         if source.unknown:
             raise source.refusal(source.unknown)
         return spark.createDataFrame([], ddl(source.kinds))
-    found = _look(CapturedEvents(spark, source))
+    found = _count_special(CapturedEvents(spark, source))
     resets = _last_resets(CapturedEvents(spark, source)) if found.resets or source.unknown else {}
     events = CapturedEvents(spark, source, resets)
     if found.lost_keys:
@@ -95,7 +95,7 @@ def fold_source(spark: SparkSession, source: FoldSource) -> DataFrame:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _SpecialEvents:
     """How many events need care: resets, updates without an old row, and those with a key of other bytes."""
 
     resets: int
@@ -117,7 +117,7 @@ def _has_moved(source: FoldSource) -> Column:
     return (functions.col("type") == "upd") & reduce(lambda one, other: one | other, differ)
 
 
-def _look(events: CapturedEvents) -> _Found:
+def _count_special(events: CapturedEvents) -> _SpecialEvents:
     """Count the events that need care, in as few columns as possible; most folds find none."""
     from pyspark.sql import functions
 
@@ -125,12 +125,12 @@ def _look(events: CapturedEvents) -> _Found:
     moving = _moving_keys(source)
     if not source.loses_keys and not moving:
         # Spark passes over files whose dictionary of types has no reset.
-        return _Found(events.read(["type"], [], []).where(kind == "reset").count(), 0, 0)
+        return _SpecialEvents(events.read(["type"], [], []).where(kind == "reset").count(), 0, 0)
     frame = events.read(["type"], moving or source.keys[:1], moving)
     lost = functions.count_if((kind == "upd") & functions.col(OLD).isNull())
     moved = functions.count_if(_has_moved(source)) if moving else functions.lit(0)
     (row,) = frame.agg(functions.count_if(kind == "reset"), lost, moved).collect()
-    return _Found(*row)
+    return _SpecialEvents(*row)
 
 
 def _last_resets(events: CapturedEvents) -> dict[Shard, str]:

@@ -239,7 +239,7 @@ class LocalFiles:
         for where, _, names in os.walk(folder):
             for name in names:
                 path = f"{where}/{name}"
-                # A file may vanish while we look: another attempt is being cleaned up.
+                # A file may vanish meanwhile: another attempt is being cleaned up.
                 with contextlib.suppress(FileNotFoundError):
                     found[os.path.relpath(path, folder)] = os.stat(path).st_size
         return found

@@ -153,7 +153,7 @@ class ChangefeedTrigger(BaseEventTrigger):
                 failures += 1
                 if self._is_final(poll_result, failures):
                     return _failed(poll_result)
-                self._tell(poll_result, failures)
+                self._log_failure(poll_result, failures)
             elif poll_result.is_ready:
                 return {
                     "status": "ready",
@@ -178,7 +178,7 @@ class ChangefeedTrigger(BaseEventTrigger):
         is_lasting = isinstance(error, TerminalError) and not isinstance(error, ConnectionNotUsableError)
         return is_lasting or (self.most_failures is not None and failures >= self.most_failures)
 
-    def _tell(self, error: Exception, failures: int) -> None:
+    def _log_failure(self, error: Exception, failures: int) -> None:
         self.log.warning(
             "Poll of feed %s failed, %s in a row (the limit is %s): %s: %s",
             self.feed,

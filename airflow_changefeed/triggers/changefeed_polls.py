@@ -23,7 +23,7 @@ MOST_POLLS = 8
 
 # Threads of our own: a database that hangs would keep those of asyncio's pool, in which Airflow writes the
 # logs of all other triggers, too. Made when the first poll needs them.
-_threads = ThreadPoolExecutor(MOST_POLLS, thread_name_prefix="changefeed-look")
+_threads = ThreadPoolExecutor(MOST_POLLS, thread_name_prefix="changefeed-poll")
 _IMPORTS = (
     "airflow_changefeed.cursors.new_events",
     "airflow_changefeed.hooks.changefeed",
@@ -114,7 +114,7 @@ class _Poller:
     async def poll(self, watchers: list[Watcher]) -> Found:
         # With the context, by which Airflow knows whose log a line belongs to.
         context: Callable[..., Found] = contextvars.copy_context().run
-        self._running = _threads.submit(context, self._look, watchers)
+        self._running = _threads.submit(context, self._poll, watchers)
         return await asyncio.wrap_future(self._running)
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class _Poller:
         if self._running is not None:
             self._running.add_done_callback(self._close_aside)
 
-    def _look(self, watchers: list[Watcher]) -> Found:
+    def _poll(self, watchers: list[Watcher]) -> Found:
         """
         Poll once, in a thread; there, unlike in the loop, Airflow's connections can be read safely.
 

@@ -185,7 +185,7 @@ def test_a_skip_is_a_problem_unless_it_is_on_the_list() -> None:
 
 
 def test_a_report_is_read_as_pytest_writes_it(tmp_path: Path) -> None:
-    """Passed, failed, broken, skipped and expectedly failing tests are told apart."""
+    """Passed, failed, broken, skipped and expectedly failing tests are distinguished."""
     report = tmp_path / "report.xml"
     report.write_text(
         '<testsuites><testsuite name="pytest">'

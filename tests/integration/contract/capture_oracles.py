@@ -3,7 +3,7 @@
 Judging a race of captures: pure functions over what was exported, and what its writers wrote down themselves.
 
 Each statement stamps the rows that it changes with a number of its own, and the transaction notes key and
-stamp in a journal that no trigger knows of: so each event can be told apart, and none can be missed. A ULID
+stamp in a journal that no trigger knows of: so no two events are the same, and none can be missed. A ULID
 is its 26 characters.
 """
 

@@ -124,7 +124,7 @@ class CaptureRace(Race):
                     if job.role == "writer":
                         self._owe(process, plan.transactions)
                 self._until(lambda: not any(self.owed.values()), dice)
-                self._look()
+                self._check()
                 if number in alters:
                     self._alter()
             self._until(lambda: not self.waiting, dice)
@@ -197,8 +197,8 @@ class CaptureRace(Race):
         self._forget(process)
         self.start(job.role, job.number, job.life + 1)
 
-    def _look(self) -> None:
-        """Seal while nobody writes, and look at the tables."""
+    def _check(self) -> None:
+        """Seal while nobody writes, and read the tables."""
         until = self.bench.after_now()
         patiently(self.bench.source.seal, CAPTURE, until)
         names = (*COLUMNS, *(f"extra{number + 1}" for number in range(self.extras)))

@@ -33,7 +33,7 @@ class Seen:
     info: CaptureInfo
 
 
-def _look(database: Database) -> Seen:
+def _inspect(database: Database) -> Seen:
     with database.source() as source, source.database.connect() as session:
         faults = source.inspect(NAME, Limits()).faults
         (info,) = load_captures(session, "changefeed")
@@ -48,7 +48,7 @@ def before(database: Database) -> Seen:
             f"create table {TABLE} (id int not null primary key, state nvarchar(10) null, gone int null)"
         )
         client.results(HOW)
-    return _look(database)
+    return _inspect(database)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def after(database: Database, before: Seen) -> Seen:
             f"alter table {TABLE} add more int null",
         ):
             client.results(sql)
-    return _look(database)
+    return _inspect(database)
 
 
 def test_a_healthy_capture_has_no_fault(before: Seen) -> None:

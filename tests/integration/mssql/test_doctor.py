@@ -190,7 +190,7 @@ def _login(patient: Patient, *roles: str) -> Iterator[Database]:
                 client.results(f"drop {kind} {user}")
 
 
-def _look(seen: Database, role: str = "operators") -> tuple[list[Fault], list[Fault]]:
+def _inspect(seen: Database, role: str = "operators") -> tuple[list[Fault], list[Fault]]:
     """Return what the login may not do, and what else there is."""
     with seen.source() as source:
         found = source.inspect(FEED, Limits(role=role)).faults
@@ -204,7 +204,7 @@ def test_a_right_that_its_role_has_lost_is_told(patient: Patient) -> None:
     with _login(patient, "readers") as seen:
         patient.client.results(f"revoke {right} from {role}")
         try:
-            (lost, table), _ = _look(seen, "readers")
+            (lost, table), _ = _inspect(seen, "readers")
         finally:
             patient.client.results(f"grant {right} to {role}")
     assert lost.what.endswith(f"lacks: execute changefeed.shards:{FEED}")
@@ -215,7 +215,7 @@ def test_a_right_that_its_role_has_lost_is_told(patient: Patient) -> None:
 def test_a_reader_who_should_seal_is_told_the_role(patient: Patient) -> None:
     """What it may not do, by object; the remedies are statements, and cure it."""
     with _login(patient, "readers") as seen:
-        (role, table), others = _look(seen)
+        (role, table), others = _inspect(seen)
         assert role.where == f"feed {FEED}"
         for procedure in ("drain_feed", "seal_feed", "purge_feed", "insert_history"):
             assert f"execute changefeed.{procedure}:{FEED}" in role.what
@@ -226,12 +226,12 @@ def test_a_reader_who_should_seal_is_told_the_role(patient: Patient) -> None:
         assert "grant view definition on schema::[changefeed]" in hidden.remedy
         patient.client.results(role.remedy)
         patient.client.results(table.remedy.partition(":")[0])
-        assert _look(seen)[0] == []
+        assert _inspect(seen)[0] == []
 
 
 def test_who_may_nothing_is_told_the_role(patient: Patient) -> None:
     """And that nothing else was looked at."""
     with _login(patient) as seen:
-        (fault,), _ = _look(seen)
+        (fault,), _ = _inspect(seen)
     assert "may not list the feeds" in fault.what
     assert f"alter role [changefeed.operators:{FEED}] add member" in fault.remedy

@@ -186,7 +186,7 @@ def test_a_bad_event_is_named(database: str, event: Any) -> None:
         resume(deferrable(), event)
 
 
-def test_a_silent_sensor_defers_over_a_failed_look(database: str) -> None:
+def test_a_silent_sensor_defers_over_a_failed_poll(database: str) -> None:
     """``silent_fail`` looks over errors in the triggerer, for ever, instead of keeping a worker."""
     with closing(locked(database)):
         value = deferred(deferrable(silent_fail=True, lock_timeout=0))

@@ -112,7 +112,7 @@ def test_the_serialized_arguments_hold_no_secret(database: str, monkeypatch: pyt
         ({"window_end": "tomorrow"}, "InvalidWindowError", "tomorrow"),
     ],
 )
-def test_what_can_never_succeed_ends_at_the_first_look(
+def test_what_can_never_succeed_ends_at_the_first_poll(
     database: str, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], error: str, message: str
 ) -> None:
     """A terminal error becomes the event, with its class and its words."""

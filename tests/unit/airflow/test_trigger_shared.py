@@ -54,7 +54,7 @@ def test_a_thousand_waiting_sensors_ask_once_an_interval(database: str) -> None:
     loop, asked, connect = VirtualLoop(), [], sqlite3.connect
 
     def counted(*args: Any, **options: Any) -> sqlite3.Connection:
-        if threading.current_thread().name.startswith("changefeed-look"):
+        if threading.current_thread().name.startswith("changefeed-poll"):
             asked.append(loop.time())
         return connect(*args, **options)
 

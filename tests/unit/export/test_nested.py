@@ -122,7 +122,7 @@ def _one(value: Any, kind: pa.DataType = ROW, name: str = "s") -> int:
 
 
 def test_different_structs_have_different_checksums() -> None:
-    """Null, all null, and values in another field, struct or column are told apart."""
+    """Null, all null, and values in another field, struct or column are distinguished."""
     full = {"a": 1, "b": "x", "inner": {"c": True}}
     values = [
         None,

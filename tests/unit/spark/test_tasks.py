@@ -111,8 +111,8 @@ def test_progress_adds_up_tasks_and_counts_twins_once(tmp_path: Path) -> None:
     for task, rows in (("00000-1", 30), ("00000-5", 40), ("00001-2", 50)):
         progress = TaskProgress(files, f"{watched._folder}/{task}/progress.json", seconds=0)
         progress.add("1", rows, rows * 1000)
-    watched.look()
-    watched.look()
+    watched.report()
+    watched.report()
     assert lines == ["changefeed progress: shard 1: 90 of 150 rows, 90 kB"]
     assert size_text(1_500_000) == "2 MB"
 

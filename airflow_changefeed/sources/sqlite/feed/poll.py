@@ -39,7 +39,7 @@ def poll(database: SqliteDatabase, wanted: Mapping[str, Sequence[str]]) -> dict[
     with database.connect() as connection:
         for feed, consumers in wanted.items():
             try:
-                tables, rows = _look(connection, database, feed, consumers)
+                tables, rows = _query(connection, database, feed, consumers)
                 found[feed] = FeedPoll(at, *_read(tables, rows))
             except Exception as error:
                 if isinstance(error, sqlite3.Error) and "no such" not in str(error):
@@ -48,7 +48,7 @@ def poll(database: SqliteDatabase, wanted: Mapping[str, Sequence[str]]) -> dict[
     return found
 
 
-def _look(
+def _query(
     connection: sqlite3.Connection, database: SqliteDatabase, feed: str, consumers: Sequence[str]
 ) -> tuple[FeedTables, list[Row]]:
     tables, definition = _LEARNED.get((database.path, feed), (_with_outbox(feed), None))
