@@ -191,7 +191,8 @@ class MssqlReader:
         """See the protocol."""
 
         def marks(session: Session, found: MssqlFeed) -> list[StaleMark]:
-            return [stale_mark(row) for row in session.records(found.call("list_stale_marks", {})[0])]
+            sql, values = found.call("list_stale_marks", {})
+            return [stale_mark(row) for row in session.records(sql, *values)]
 
         return self._ask(feed, marks)
 
