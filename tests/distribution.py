@@ -15,6 +15,12 @@ SPARK = (
     "tests/integration/mssql/test_canary.py",
     "tests/integration/mssql/test_spark.py",
 )
+#: Tests whose DAGs the process's Airflow runs, which costs more to start than most of them.
+DAG_RUNS = (
+    "tests/system/test_dags.py",
+    "tests/system/test_runs.py",
+    "tests/system/test_docs.py::test_the_tutorial_runs",
+)
 #: What takes longest, in the order in which it begins: no process waits for another at the end.
 LONGEST = (*SPARK, "tests/system/", "tests/integration/")
 
@@ -28,6 +34,8 @@ def group_of(test: str) -> str:
     file = test.partition("::")[0]
     if file.startswith(SPARK):
         return "spark"
+    if test.startswith(DAG_RUNS):
+        return "dag runs"
     # They empty one database.
     if file.startswith("tests/integration/contract/") and "mssql" in re.split(r"[\[\]-]", test):
         return "contract on mssql"

@@ -21,17 +21,21 @@ RACE = f"{CONTRACT}/test_races.py::test_no_promise_breaks_while_all_race_and_som
 LOST = f"{CONTRACT}/test_consumer_examples.py::test_whoever_lost_its_shard_writes_nothing"
 MOVES = f"{CONTRACT}/test_cursor_race.py::test_no_move_of_many_at_once_is_lost"
 SECOND = f"{CONTRACT}/test_people.py::test_of_two_moves_of_one_cursor_the_second_is_refused"
+LATE = "test_a_late_hint_lands_above_the_seal"
+FIRST = "test_a_shard_first_used_after_a_seal_starts_above_it"
+KILLED = "test_killed_anywhere_and_retried_gives_the_same"
+CRASHED = "test_a_retry_after_a_crash_anywhere_gives_the_same_result"
 #: Break, what is run, and a word of the complaint.
 EXPECTED = [
     ("no_lock_in_drain", RACE, "feed_is_complete|readers_skip_nothing|ulids_ascend|UNIQUE"),
     ("no_clock_raise_in_seal", RACE, "sealed_windows_stay"),
-    ("no_clock_raise_in_seal", f"{CONTRACT}/test_seal.py", "test_a_late_hint_lands_above_the_seal"),
-    ("no_floor_for_new_shards", f"{CONTRACT}/test_seal.py", "test_a_shard_first_used_after_a_seal"),
-    ("manifest_before_data", "tests/unit/export/test_commit.py", "test_killed_anywhere_and_retried"),
+    ("no_clock_raise_in_seal", f"{CONTRACT}/test_seal.py::{LATE}", LATE),
+    ("no_floor_for_new_shards", f"{CONTRACT}/test_seal.py::{FIRST}", FIRST),
+    ("manifest_before_data", f"tests/unit/export/test_commit.py::{KILLED}", KILLED),
     ("no_fence_in_consume", f"{LOST}[sqlite]", "DID NOT RAISE"),
     ("no_version_check_in_move", f"{MOVES}[sqlite-10]", "moves were lost"),
     ("work_before_consumption", f"{LOST}[sqlite]", r"assert \[\(.*== \[\]"),
-    ("cursor_before_manifest", "tests/unit/airflow/test_operator.py", "test_a_retry_after_a_crash_anywhere"),
+    ("cursor_before_manifest", f"tests/unit/airflow/test_operator.py::{CRASHED}", CRASHED),
 ]
 #: The same on a T-SQL server.
 EXPECTED_OF_MSSQL = [
@@ -48,6 +52,7 @@ def test_a_deliberate_break_makes_the_suite_fail(name: str, target: str, word: s
     """For the reason that it was made for."""
     options = [
         "-q",
+        "-x",
         "-k",
         "sqlite or killed or crash or mssql",
         f"--basetemp={tmp_path / 'inner'}",

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Run DAGs in a process and an Airflow home of their own; those of Airflow's DAG folder, else of ``dags/``.
+Run DAGs in processes and an Airflow home of their own; those of Airflow's DAG folder, else of ``dags/``.
 
 ``python -m tests.system.run_dags '[["changefeed_hourly", "2013-01-01T01:00:00+00:00", null]]'``: DAG, what
 its run is about, and run configuration of each. A logical date is run by ``dag.test()``; ``"partition:KEY"``
 is triggered as from the UI; ``"assets"`` is the run that Airflow's scheduler makes when assets have changed;
 ``"no date"`` has no logical date.
 The last line of the output is JSON: the states, the tasks' results, and the Variables by key.
+
+Without an argument it reads lines of JSON, each ``[environment, runs]``, until its input ends. Airflow is
+imported and its metadata database made only once then: each line is run in a fork of its own, on a copy of
+the empty database.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -23,25 +28,25 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
+#: Begins the line that says with which status the process of a line of the input has ended.
+ENDED = "run_dags: ended with "
 
 
-def main(runs: str) -> None:
-    """Make the metadata database, then run one after the other."""
+def run(runs: list[tuple[str, str, dict[str, Any] | None]]) -> None:
+    """Run one after the other, and print what became of them."""
     from airflow.dag_processing.dagbag import DagBag
     from airflow.models import Variable
     from airflow.models.xcom import XComModel
-    from airflow.utils.db import initdb
     from airflow.utils.session import create_session
 
-    initdb()
     bag = DagBag(Path(os.environ.get("AIRFLOW__CORE__DAGS_FOLDER", DAGS)))
     made = []
-    for name, about, conf in json.loads(runs):
+    for name, about, conf in runs:
         for task in bag.dags[name].tasks:
             # dag.test sleeps between tries; a mapped task has no attribute to set.
             getattr(task, "partial_kwargs", task.__dict__)["retries"] = 0
-        run = _run(bag.dags[name], about, conf)
-        made.append((name, run.run_id, str(run.state)))
+        done = _run(bag.dags[name], about, conf)
+        made.append((name, done.run_id, str(done.state)))
     with create_session() as session:
         variables = {variable.key: variable.val for variable in session.query(Variable)}
         results = [
@@ -54,6 +59,35 @@ def main(runs: str) -> None:
             for name, run_id, _ in made
         ]
     print(json.dumps({"states": [state for *_, state in made], "results": results, "variables": variables}))
+
+
+def serve() -> None:
+    """Run what each line of the input asks for, and say in a line how its process has ended."""
+    # What each run would import.
+    import airflow.api_fastapi.execution_api.routes
+    import airflow.dag_processing.dagbag
+    import airflow.sdk.execution_time.supervisor  # noqa: F401
+    import pandas  # noqa: F401
+    from airflow import settings
+
+    home = Path(os.environ["AIRFLOW_HOME"])
+    settings.dispose_orm()
+    shutil.copy(home / "airflow.db", home / "empty.db")
+    for line in sys.stdin:
+        environment, runs = json.loads(line)
+        shutil.copy(home / "empty.db", home / "airflow.db")
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            os.environ.clear()
+            os.environ.update(environment)
+            # Airflow reads it once.
+            settings.DAGS_FOLDER = os.environ["AIRFLOW__CORE__DAGS_FOLDER"]
+            settings.configure_orm()
+            run(runs)
+            sys.exit()
+        _, status = os.waitpid(child, 0)
+        print(f"{ENDED}{os.waitstatus_to_exitcode(status)}", flush=True)
 
 
 def _run(dag: DAG, about: str, conf: dict[str, Any] | None) -> DagRun:
@@ -134,5 +168,16 @@ def _run_tasks(dag: DAG, run_id: str) -> DagRun:
         return run
 
 
+def main() -> None:
+    """Make the metadata database, and run the DAGs of the command line or of the input."""
+    from airflow.utils.db import initdb
+
+    initdb()
+    if sys.argv[1:]:
+        run(json.loads(sys.argv[1]))
+    else:
+        serve()
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -4,20 +4,18 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.system.dag_runner import DagRunner, DagRuns
 from tests.system.demo.board import Board
 from tests.system.demo.captured import check, whole
 from tests.system.demo.embedded import EmbeddedEngine
@@ -57,6 +55,7 @@ def feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteFeedSource:
         tmp_path / "dags", PATH=str(tmp_path / "out"), FOLD_PATH=str(tmp_path / "folded"), UNIT=SECOND
     )
     monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(dags))
+    monkeypatch.setenv("AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION", "False")
     monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps({"conn_type": "sqlite", "host": path}))
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
     return source
@@ -99,37 +98,25 @@ def places(feed: SqliteFeedSource) -> set[Ulid]:
 
 
 def run(
-    home: Path, *runs: tuple[str, datetime | None, dict[str, str] | None], shown: str = "changefeed progress:"
-) -> dict[str, Any]:
+    runner: DagRunner,
+    *runs: tuple[str, datetime | None, dict[str, str] | None],
+    shown: str = "changefeed progress:",
+) -> DagRuns:
     """
-    Run DAGs in an Airflow home of their own; None lets assets ask for it. Return what became of them.
+    Run DAGs; None lets assets ask for it. Return what became of them.
 
     :param shown: what the tasks' logs show.
     """
-    arguments = [(name, date.isoformat() if date else "assets", conf) for name, date, conf in runs]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.system.run_dags", json.dumps(arguments)],
-        cwd=DAGS.parent,
-        env={
-            **os.environ,
-            "AIRFLOW_HOME": str(home),
-            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=270,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-5000:]
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    assert result["states"] == ["success"] * len(runs), done.stdout[-5000:]
-    assert shown in done.stdout
-    return result
+    done = runner.run(*((name, date.isoformat() if date else "assets", conf) for name, date, conf in runs))
+    assert done.states == ["success"] * len(runs), done.output[-5000:]
+    assert shown in done.output
+    return done
 
 
 @pytest.mark.spark
-def test_a_day_then_an_hour_then_a_chosen_window_are_exported(feed: SqliteFeedSource, tmp_path: Path) -> None:
+def test_a_day_then_an_hour_then_a_chosen_window_are_exported(
+    feed: SqliteFeedSource, runner: DagRunner, tmp_path: Path
+) -> None:
     """
     The daily DAG, by a real spark-submit, and the hourly one, without Spark, share output and cursor; a third
     one, which Airflow runs because windows are complete, reads the day's.
@@ -137,7 +124,7 @@ def test_a_day_then_an_hour_then_a_chosen_window_are_exported(feed: SqliteFeedSo
     hour = timedelta(hours=1)
     window = {"window_start": "2013-01-02T01:00:00Z", "window_end": "2013-01-02T03:00:00Z"}
     result = run(
-        tmp_path / "home",
+        runner,
         ("changefeed_quickstart", START + DAY, None),
         ("changefeed_follow", None, None),
         ("changefeed_hourly", START + DAY + hour, None),
@@ -145,17 +132,17 @@ def test_a_day_then_an_hour_then_a_chosen_window_are_exported(feed: SqliteFeedSo
     )
     assert exported(tmp_path / "out") == list(range(27 * 60))
     assert places(feed) == {Ulid.floor(START + DAY + 3 * hour).previous()}
-    (text,) = (value for key, value in result["variables"].items() if key.endswith(f":{CONSUMER}:{FEED}"))
+    (text,) = (value for key, value in result.variables.items() if key.endswith(f":{CONSUMER}:{FEED}"))
     variable = json.loads(text)
     assert {shard["ulid"] for shard in variable["shards"].values()} == {str(min(places(feed)))}
-    (followed,) = result["results"][1]
+    (followed,) = result.results[1]
     assert [read["rows"] for read in followed] == [read["expected"] for read in followed] == [60] * 24
     assert followed[-1]["window"] == "[2013-01-01T23:00:00Z, 2013-01-02T00:00:00Z)"
 
 
 @pytest.mark.spark
 def test_a_captured_table_is_exported_and_folded(
-    feed: SqliteFeedSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    feed: SqliteFeedSource, runner: DagRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
     Flights that are scheduled, depart, arrive, are cancelled and renumbered, in windows of a second.
@@ -172,7 +159,7 @@ def test_a_captured_table_is_exported_and_folded(
             # Airflow needs longer to start than this second lasts.
             window = whole(board.begun, source.now(), SECOND)
         conf = {"window_start": format_time(window.start), "window_end": format_time(window.end)}
-        run(tmp_path / "home", ("changefeed_capture", window.start, conf))
+        run(runner, ("changefeed_capture", window.start, conf))
         out = tmp_path / "out"
         result = check(out, tmp_path / "folded", window, board.made, engine.board_rows(), SECOND)
     assert min(result.exported[name] for name in ("add", "upd", "del")) > 0
@@ -181,20 +168,20 @@ def test_a_captured_table_is_exported_and_folded(
     assert result.is_good
 
 
-def test_events_are_consumed_window_by_window(feed: SqliteFeedSource, tmp_path: Path) -> None:
+def test_events_are_consumed_window_by_window(feed: SqliteFeedSource, runner: DagRunner) -> None:
     """Each event's work is done once, also where a window is run again; later events are left alone."""
     with closing(sqlite3.connect(feed.describe()["path"])) as connection:
         connection.execute('create table "nyc.Airport" (origin text primary key, flights integer)')
         window = {"window_start": "2013-01-01T01:00:00Z", "window_end": "2013-01-01T03:00:00Z"}
         result = run(
-            tmp_path / "home",
+            runner,
             ("changefeed_consume", START + timedelta(hours=1), None),
             ("changefeed_consume", START + timedelta(hours=9), window),
             ("changefeed_consume", START + timedelta(hours=10), window),
             shown="Consumed 60 events",
         )
         assert connection.execute('select * from "nyc.Airport"').fetchall() == [("JFK", 3 * 60)]
-    told = [[one["events"] for one in results if one] for results in result["results"]]
+    told = [[one["events"] for one in results if one] for results in result.results]
     assert told == [[60], [120], [0]]
     assert {row.consumer: len(feed.cursors(FEED, "airports")) for row in feed.cursors(FEED)} == {
         "airports": 3

@@ -4,10 +4,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import textwrap
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,14 +13,18 @@ from typing import Any
 import pytest
 
 from tests.examples import examples, run_example
+from tests.system.dag_runner import DagRunner
 from tests.system.walked import walk
-
-PROJECT = Path(__file__).resolve().parents[2]
 
 pytestmark = [pytest.mark.airflow]
 
 
-def test_the_tutorial_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tutorial_runs(
+    runner: DagRunner,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """From an empty folder to DuckDB's answer, through Airflow and Spark."""
     *before, dag, query = examples("tutorial/first-export.md", {"/tmp/shoes": tmp_path / "shoes"})
     names: dict[str, Any] = {}
@@ -31,30 +32,15 @@ def test_the_tutorial_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         run_example(code, names)
     keys = [event.key for event in names["page"]]
     assert keys == [(1000, 1), (1000, 2), (1000, 3), (1000, 4)]
-    home = tmp_path / "shoes-airflow"
-    (home / "dags").mkdir(parents=True)
-    (home / "dags" / "shoes.py").write_text(dag, encoding="utf-8")
-    environment = {
-        **os.environ,
-        "AIRFLOW_HOME": str(home),
-        "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
-        "AIRFLOW_CONN_CHANGEFEED_DEFAULT": json.dumps(
-            {"conn_type": "sqlite", "host": str(tmp_path / "shoes.db")}
-        ),
-        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[*]"}),
-    }
-    runs = json.dumps([["shoes", datetime(2026, 3, 2, tzinfo=timezone.utc).isoformat(), None]])
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.system.run_dags", runs],
-        cwd=PROJECT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert json.loads(done.stdout.splitlines()[-1])["states"] == ["success"]
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "shoes.py").write_text(dag, encoding="utf-8")
+    monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(tmp_path / "dags"))
+    feeds = {"conn_type": "sqlite", "host": str(tmp_path / "shoes.db")}
+    monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps(feeds))
+    spark = {"conn_type": "spark", "host": "local[*]"}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark))
+    done = runner.run(("shoes", datetime(2026, 3, 2, tzinfo=timezone.utc).isoformat(), None))
+    assert done.states == ["success"], done.output[-3000:]
     capsys.readouterr()
     run_example(query, names)
     shown = capsys.readouterr().out

@@ -4,14 +4,10 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,6 +17,7 @@ from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.verify.verify import verify
 from tests.examples import examples
+from tests.system.dag_runner import DagRunner, DagRuns
 from tests.system.example_dags import copy_dags
 
 FEEDS = ("nyc.Flight", "nyc.Weather")
@@ -57,23 +54,12 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteFeedSource:
     return source
 
 
-def run(tmp_path: Path, *runs: tuple[str, str]) -> dict[str, Any]:
-    """Run DAGs in an Airflow home of their own; return their states and results, and the Variables."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.system.run_dags", json.dumps([(*each, None) for each in runs])],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "AIRFLOW_HOME": str(tmp_path / "home")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=270,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-5000:]
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    assert result["states"] == ["success"] * len(runs), done.stdout[-5000:]
-    assert "without Spark" in done.stdout
-    return result
+def run(runner: DagRunner, *runs: tuple[str, str]) -> DagRuns:
+    """Run DAGs; return their states and results, and the Variables."""
+    done = runner.run(*((*each, None) for each in runs))
+    assert done.states == ["success"] * len(runs), done.output[-5000:]
+    assert "without Spark" in done.output
+    return done
 
 
 def cursors(source: SqliteFeedSource, feed: str) -> set[Ulid]:
@@ -81,10 +67,12 @@ def cursors(source: SqliteFeedSource, feed: str) -> set[Ulid]:
     return {row.ulid for row in source.cursors(feed, "warehouse")}
 
 
-def test_tasks_mapped_over_feeds_do_not_meet(source: SqliteFeedSource, tmp_path: Path) -> None:
+def test_tasks_mapped_over_feeds_do_not_meet(
+    source: SqliteFeedSource, runner: DagRunner, tmp_path: Path
+) -> None:
     """Each feed has its own output, cursor and Variable, without Java; a follower hears of both windows."""
-    result = run(tmp_path, ("mapped", (START + HOUR).isoformat()), ("follow", "assets"))
-    exports, waits = result["results"][0][:2], result["results"][0][2:]
+    result = run(runner, ("mapped", (START + HOUR).isoformat()), ("follow", "assets"))
+    exports, waits = result.results[0][:2], result.results[0][2:]
     assert [export["feed"] for export in exports] == list(FEEDS)
     assert [export["rows"] for export in exports] == [6, 6]
     assert [sorted(wait) for wait in waits] == [["0", "1"], ["0", "1"]]
@@ -92,19 +80,21 @@ def test_tasks_mapped_over_feeds_do_not_meet(source: SqliteFeedSource, tmp_path:
     for feed in FEEDS:
         assert verify(ExportStore(str(tmp_path / "out"), feed)) == []
         assert cursors(source, feed) == {end}
-        variable = json.loads(result["variables"][variable_key(source.identity().id, "warehouse", feed)])
+        variable = json.loads(result.variables[variable_key(source.identity().id, "warehouse", feed)])
         assert {shard["ulid"] for shard in variable["shards"].values()} == {str(end)}
-    (heard,) = result["results"][1]
+    (heard,) = result.results[1]
     assert sorted(
         (told["feed"], told["window_start"], told["window_end"], told["rows"]) for told in heard
     ) == [(feed, "2013-03-30T00:00:00Z", "2013-03-30T01:00:00Z", 6) for feed in FEEDS]
     assert all(Path(manifest).exists() for told in heard for manifest in told["manifests"])
 
 
-def test_a_partitioned_run_exports_its_partition(source: SqliteFeedSource, tmp_path: Path) -> None:
+def test_a_partitioned_run_exports_its_partition(
+    source: SqliteFeedSource, runner: DagRunner, tmp_path: Path
+) -> None:
     """The day of Copenhagen in which clocks go forward has 23 hours, and the next one begins at its end."""
-    result = run(tmp_path, ("partitioned", "partition:2013-03-31"), ("partitioned", "partition:2013-04-01"))
-    first, second = (results[0] for results in result["results"])
+    result = run(runner, ("partitioned", "partition:2013-03-31"), ("partitioned", "partition:2013-04-01"))
+    first, second = (results[0] for results in result.results)
     assert (len(first["windows"]), first["rows"]) == (23, 23 * 6)
     assert first["windows"][0] == "2013-03-30T23:00:00Z/2013-03-31T00:00:00Z"
     assert first["windows"][-1].endswith("/2013-03-31T22:00:00Z")
@@ -113,7 +103,7 @@ def test_a_partitioned_run_exports_its_partition(source: SqliteFeedSource, tmp_p
 
 
 def test_the_documented_dags_run(
-    source: SqliteFeedSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: SqliteFeedSource, runner: DagRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each DAG of the pages on scheduling and following exports, as it is written there."""
     (tmp_path / "dags").mkdir()
@@ -124,14 +114,14 @@ def test_the_documented_dags_run(
     monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(tmp_path / "dags"))
     hours = [(START + number * HOUR).isoformat() for number in (1, 2)]
     result = run(
-        tmp_path,
+        runner,
         ("small", hours[0]),
         ("reader", "assets"),
         ("many", hours[1]),
         ("days", "partition:2013-03-31"),
         ("batches", "no date"),
     )
-    small, reader, many, days, batches = result["results"]
+    small, reader, many, days, batches = result.results
     assert [export["rows"] for export in small] == [6]
     assert reader == [{"[2013-03-30T00:00:00Z, 2013-03-30T01:00:00Z)": [6, 2]}]
     assert [export["rows"] for export in many[:2]] == [6, 6]
