@@ -22,6 +22,7 @@ from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.names import quote
 from airflow_changefeed.sql.mssql import install_script
 from tests.benchmarks.orders import HOURS, KINDS, SHARD, START, kinds, month
+from tests.integration.babelfish import rewriting
 from tests.integration.contract.engines import MSSQL_VARIABLE
 
 COLUMNS = {
@@ -111,9 +112,10 @@ def _make_database() -> None:
         session.execute(f"if db_id(N'{name}') is null create database {name}")
     with closing(MssqlFeedSource(**description)) as source, source.database.connect() as session:
         if session.rows("select schema_id(N'shop')") == [(None,)]:
-            for batch in install_script(description["schema"], sequence_cache=cache):
+            with rewriting():
+                batches = install_script(description["schema"], sequence_cache=cache)
+            for batch in (*batches, "create schema shop"):
                 session.execute(batch)
-            session.execute("create schema shop")
 
 
 def _is_loaded(source: MssqlFeedSource, rows: int) -> bool:

@@ -30,6 +30,7 @@ from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.names import quote, split_name
 from airflow_changefeed.sql.mssql import install_script
+from tests.integration.babelfish import is_babelfish, rewriting
 from tests.integration.contract.engines import MSSQL_VARIABLE, Key, Table, Unseen
 from tests.integration.contract.mssql_changer import MssqlChanger, in_parts, unseen_of_mssql
 from tests.integration.mssql.line import line_to
@@ -366,15 +367,14 @@ def _prepare(uri: str) -> MssqlEngine:
             cache_size = int(connection.extra_dejson.get("sequence_cache", 1000))
             for batch in install_script(source.database.schema, sequence_cache=cache_size):
                 session.execute(batch)
-        is_babelfish = _is_babelfish(source)
         unstorable = "".join(filter(lambda character: not _can_store(source, character), _DOUBTFUL))
         return MssqlEngine(
             description,
             unstorable,
             measures_work=_logical_reads(source) > 0,
             guards_schema=_has_schema_triggers(source),
-            unescapable=_LETTERS if is_babelfish else "",
-            keeps_triggers=not is_babelfish,
+            unescapable=_LETTERS if is_babelfish(uri) else "",
+            keeps_triggers=not is_babelfish(uri),
         )
 
 
@@ -385,11 +385,6 @@ def _has_schema_triggers(source: MssqlFeedSource) -> bool:
         session.execute("drop trigger changefeed_probe on database")
         return True
     return False
-
-
-def _is_babelfish(source: MssqlFeedSource) -> bool:
-    with source.database.connect() as session:
-        return session.rows("select cast(serverproperty('Babelfish') as int)") == [(1,)]
 
 
 def _can_store(source: MssqlFeedSource, character: str) -> bool:
@@ -407,6 +402,7 @@ def make_engine(folder: Path) -> Iterator[MssqlEngine]:
     connection = Connection.from_uri(uri, conn_id="mssql_under_test")
     # The driver tries a port that nobody listens at until its time is over.
     socket.create_connection((connection.host, connection.port or 1433), timeout=10).close()
-    engine = _prepare(uri)
-    _empty(engine._source())
-    yield engine
+    with rewriting():
+        engine = _prepare(uri)
+        _empty(engine._source())
+        yield engine

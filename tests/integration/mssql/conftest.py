@@ -15,11 +15,19 @@ from contextlib import closing
 import pytest
 
 from airflow_changefeed.sources.mssql import MssqlFeedSource
+from tests.integration.babelfish import rewriting
 from tests.integration.contract.engines import MSSQL_VARIABLE
 from tests.integration.mssql.line import Line, line_to
 from tests.integration.mssql.server import Client, Database, new_database
 
 collect_ignore_glob = [] if os.environ.get(MSSQL_VARIABLE) else ["test_*.py"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def rewritten() -> Iterator[None]:
+    """Install what the server executes."""
+    with rewriting():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.sources.mssql.connection.errors import thrown
 from airflow_changefeed.sql import fill
 from airflow_changefeed.sql.mssql import install_script
+from tests.integration.babelfish import is_babelfish
 from tests.integration.contract.engines import MSSQL_VARIABLE
 
 HERE = Path(__file__).parent
@@ -61,7 +62,7 @@ class Client:
     @property
     def is_babelfish(self) -> bool:
         """Say whether the server is Babelfish, for what is its fault alone."""
-        return bool(self.value("select cast(serverproperty('Babelfish') as int)") == 1)
+        return is_babelfish(os.environ[MSSQL_VARIABLE])
 
     def script(self, text: str) -> None:
         """Run batches with ``go`` between them."""

@@ -16,6 +16,7 @@ from airflow_changefeed.exceptions import (
     InvalidArgumentError,
 )
 from airflow_changefeed.sources.mssql import MssqlFeedSource
+from airflow_changefeed.sql import load_sql
 from airflow_changefeed.sql.mssql import install_script
 from tests.integration.mssql.server import Client, Database, Rows
 
@@ -214,31 +215,34 @@ def test_names_that_read_the_same_collide(tables: Database) -> None:
         assert _everything(client) == before
 
 
-#: What a server must know, and what one says that does not.
-_PROBE = "from openjson(N''[\"a\"]'') as j"
-#: Fails when it is run: not every server can go on after a name that it does not find.
-_FAILS = "from (select convert(nvarchar(9), 1 / 0) as value) as j"
-_LEVEL = "d.compatibility_level from sys.databases as d where d.name = db_name()"
+_CHECK = "mssql/install/check_server.batch.sql"
+#: What a server is asked: its edition, its version, and the level of the database.
+_ASKED = (
+    "serverproperty('EngineEdition')",
+    "serverproperty('ProductMajorVersion')",
+    "@level = d.compatibility_level",
+)
 
 
 @pytest.mark.parametrize(
-    ("level", "words"),
+    ("edition", "version", "level", "words"),
     [
-        ("110", ("compatibility level 110", "needs 130", "set compatibility_level = 130")),
-        ("130", ("too old", "SQL Server 2017")),
-        ("null", ("too old", "SQL Server 2017")),
+        ("5", "12", "110", ("compatibility level 110", "needs 130", "set compatibility_level = 130")),
+        ("3", "16", "120", ("compatibility level 120", "needs 130", "set compatibility_level = 130")),
+        ("3", "13", "130", ("too old", "SQL Server 2017")),
+        ("2", "null", "null", ("too old", "SQL Server 2017")),
     ],
 )
 def test_what_cannot_run_it_is_refused_before_anything_is_made(
-    empty_database: Database, level: str, words: tuple[str, ...]
+    empty_database: Database, edition: str, version: str, level: str, words: tuple[str, ...]
 ) -> None:
     """A script that goes on after an error makes nothing, either; the reason is named with its number."""
-    batches = install_script("of_old", sequence_cache=1)
-    refused = batches[1].replace(_PROBE, _FAILS)
-    refused = refused.replace(_LEVEL, level)
-    assert (_PROBE in batches[1], _LEVEL in batches[1]) == (True, True)
+    settings, refused = install_script("of_old", sequence_cache=1)[0], load_sql(_CHECK)
+    for asked, answer in zip(_ASKED, (edition, version, f"@level = {level}"), strict=True):
+        assert asked in refused
+        refused = refused.replace(asked, answer)
     with empty_database.client() as client:
-        client.results(batches[0])
+        client.results(settings)
         client.fails(77118, refused, *words)
     with empty_database.client() as client:
         assert client.value("select schema_id('of_old')") is None

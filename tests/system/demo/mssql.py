@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.sources.mssql.names import quote
 from airflow_changefeed.sql.mssql import install_script
+from tests.integration.babelfish import rewriting
 from tests.system.demo.engine import BoardWriter, Change, DemoError, Event, Writer
 from tests.system.demo.flights import BOARD_COLUMNS, FEED, HOUR_FORMAT, KEY
 from tests.system.demo.mssql_database import own_database
@@ -148,7 +149,7 @@ class MssqlEngine:
     def made(self) -> Iterator[None]:
         """The database is made anew if an earlier demo made it, and changefeed is installed in it."""
         with own_database(self._source, self.description["database"], self.place):
-            with closing(self._source()) as source, source.database.connect() as session:
+            with rewriting(), closing(self._source()) as source, source.database.connect() as session:
                 for batch in (
                     "create schema [nyc]",
                     _creation(_TABLE, "pk_Flight", tuple(_TYPES)),

@@ -116,7 +116,7 @@ def test_a_script_that_is_refused_executes_nothing_more() -> None:
     """
     first, _, check, *_, last, after = script().split("\ngo\n")
     code = [line.strip() for line in check.splitlines() if line.strip() and not line.startswith("--")]
-    assert code[-3:] == ["raiserror(N'%s', 16, 1, @message);", "set noexec on;", "end catch;"]
+    assert code[-3:] == ["raiserror(N'%s', 16, 1, @message);", "set noexec on;", "end;"]
     assert first.endswith("\nset noexec off;")
     assert (last.strip(), after.strip()) == ("set noexec off;", "")
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,9 +43,9 @@ def load_drift(session: Session, schema: str, registry: Registry) -> list[TableD
     present = _columns(session, columns_sql(schema, "readable_capture_tables", "capture_id", "table_no"), 2)
     stored = _columns(session, columns_sql(schema, "feeds", "feed_id"), 1)
     ((sees_all,),) = session.rows(_SEES_ALL)
-    names = {
-        (row["capture_id"], row["table_no"]): _full(row)
-        for row in session.records(_NAMES.format(schema=quote(schema)))
+    renamed = {
+        (row["capture_id"], row["table_no"]): row["name"]
+        for row in session.records(_RENAMED.format(schema=quote(schema)))
     }
     found = []
     for capture in registry.captures:
@@ -55,10 +55,8 @@ def load_drift(session: Session, schema: str, registry: Registry) -> list[TableD
             columns, shown = present.get(number, []), table_name(table)
             if columns:
                 words = list(column_drift(table, registry.columns_of(table), columns, events))
-                now = names.get(number)
-                # Babelfish folds the case of names.
-                if now is not None and now.casefold() != shown.casefold():
-                    words.insert(0, f"the table is now named {now}")
+                if number in renamed:
+                    words.insert(0, f"the table is now named {renamed[number]}")
                 found.append(TableDrift(capture["name"], shown, tuple(words)))
             else:
                 gone = ("the table is missing",) if sees_all else ()
@@ -97,7 +95,7 @@ def column_drift(
 
 
 class _Named:
-    """Rows by name; also in another case if unambiguous, because Babelfish folds names."""
+    """Rows by name; also in another case if unambiguous, because a database may ignore case."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._exact = {row["name"]: row for row in rows}
@@ -122,11 +120,6 @@ def _key(rows: Sequence[Row], place: str) -> list[str]:
     ]
 
 
-def _full(row: Mapping[str, Any]) -> str | None:
-    """Return the current name of a table; None if it cannot be seen."""
-    return None if row["table_name"] is None else f"{row['table_schema']}.{row['table_name']}"
-
-
 def _columns(session: Session, sql: str, keys: int) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
     found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in session.records(f"{sql} order by c.column_id"):
@@ -138,7 +131,10 @@ _SEES_ALL = (
     "select case when has_perms_by_name(db_name(), N'DATABASE', N'VIEW DEFINITION') = 1 "
     "or has_perms_by_name(db_name(), N'DATABASE', N'CONTROL') = 1 then 1 else 0 end"
 )
-_NAMES = (
-    "select t.capture_id, t.table_no, object_schema_name(t.object_id) as table_schema, "
-    "object_name(t.object_id) as table_name from {schema}.[readable_capture_tables] t"
+#: Compared by the server, which knows whether case makes another name.
+_RENAMED = (
+    "select t.capture_id, t.table_no, "
+    "concat(object_schema_name(t.object_id), N'.', object_name(t.object_id)) as name "
+    "from {schema}.[readable_capture_tables] t "
+    "where object_schema_name(t.object_id) <> t.table_schema or object_name(t.object_id) <> t.table_name"
 )

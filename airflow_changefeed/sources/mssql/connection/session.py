@@ -73,7 +73,7 @@ class Session:
 
         :param first: SQL sent before it, in the same batch.
         """
-        # A literal, because Babelfish accepts no variable here.
+        # A literal: T-SQL documents no variable here.
         self.execute(f"{first}set lock_timeout {milliseconds}")
         self.lock_timeout_ms = milliseconds
 

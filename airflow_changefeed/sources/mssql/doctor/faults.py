@@ -27,7 +27,7 @@ def missing_objects(
     """
     Find objects missing from the catalog.
 
-    :param there: names of the schema's objects; Babelfish folds their case.
+    :param there: names of the schema's objects; a database may ignore case.
     """
     known = {name.casefold() for name in there}
     faults = []

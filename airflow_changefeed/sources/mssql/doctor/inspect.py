@@ -36,7 +36,8 @@ from airflow_changefeed.sources.mssql.install.versions import registered
 from airflow_changefeed.sources.mssql.names import as_time, quote, split_name
 from airflow_changefeed.sources.outbox import old_outbox
 
-#: Engine editions of SQL Server on premises, and its first supported major version: a lower one is Babelfish.
+#: Engine editions of SQL Server on premises, and its first supported major version: a server with a lower one
+#: imitates it, and reports less.
 _BOXED, _FIRST_MAJOR = (1, 2, 3, 4), 14
 _VIEW_STATE = (
     "Grant the login VIEW SERVER STATE (SQL Server 2019 and before), VIEW SERVER PERFORMANCE STATE (2022 and "

@@ -144,33 +144,16 @@ def _columns(session: Session, schema: str, feed: str | None) -> dict[int, list[
 
 def columns_sql(schema: str, registered: str, *also: str) -> str:
     """
-    Return a query for the columns of tables; alias types are resolved to their base types.
-
-    Names come from the information schema, because Babelfish has lower-case names in ``sys.columns``.
+    Return a query for the columns of tables.
 
     :param registered: table, ``x`` in the query, whose column ``object_id`` selects the tables.
     :param also: further columns of it in the result.
     """
     return (
-        f"select {', '.join(f'x.{name}' for name in also)}, coalesce(s.COLUMN_NAME, c.name) as name, "
-        # Some system types share another type's id, for example hierarchyid and geography.
-        "case when t.is_user_defined = 1 and t.is_assembly_type = 0 then coalesce(b.name, t.name) "
-        "else t.name end as type, c.max_length, c.precision, c.scale, c.collation_name as collation, "
-        "k.key_ordinal, c.encryption_type, c.is_masked, "
-        # Per table since 2022, per database before, where the first is null.
-        "case when c.is_masked = 1 then coalesce(has_perms_by_name("
-        "quotename(object_schema_name(c.object_id)) + N'.' + quotename(object_name(c.object_id)), "
-        "'OBJECT', 'UNMASK'), "
-        "has_perms_by_name(db_name(), 'DATABASE', 'UNMASK')) end as may_unmask "
+        f"select {', '.join(f'x.{name}' for name in also)}, c.name, c.type, c.max_length, c.precision, "
+        "c.scale, c.collation, c.key_ordinal, c.encryption_type, c.is_masked, c.may_unmask "
         f"from {quote(schema)}.{quote(registered)} x "
-        "join sys.columns c on c.object_id = x.object_id "
-        "join sys.types t on t.user_type_id = c.user_type_id "
-        "left join sys.types b on b.user_type_id = c.system_type_id "
-        "left join INFORMATION_SCHEMA.COLUMNS s on s.TABLE_SCHEMA = object_schema_name(c.object_id) "
-        "and s.TABLE_NAME = object_name(c.object_id) and s.COLUMN_NAME = c.name "
-        "left join sys.indexes i on i.object_id = c.object_id and i.is_primary_key = 1 "
-        "left join sys.index_columns k on k.object_id = i.object_id and k.index_id = i.index_id "
-        "and k.column_id = c.column_id and k.key_ordinal > 0"
+        f"join {quote(schema)}.[table_columns] c on c.object_id = x.object_id"
     )
 
 

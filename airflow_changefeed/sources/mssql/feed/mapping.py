@@ -173,7 +173,7 @@ def parts(found: Declared) -> tuple[Part, ...]:
 
 
 def _widened(found: Declared) -> Part:
-    """Let the server decode its code pages, with cast: Babelfish takes ten times as long for convert."""
+    """Let the server decode its code pages."""
     if found.length is None or found.length > _MAX_WIDE_CHARACTERS:
         return _text("cast({c} as nvarchar(max))")
     # Never to nchar: in a multi-byte code page a char has fewer characters than bytes, and nchar would add

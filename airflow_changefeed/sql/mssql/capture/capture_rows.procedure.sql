@@ -8,7 +8,7 @@
 -- waits at most two seconds, locked the session's lock_timeout.
 -- errors: 1222 locked, counted: an open transaction has changed the table; transient
 -- permission: internal
-create procedure <<schema>>.[capture_rows.<<table_no>>:<<name>>] (
+create or alter procedure <<schema>>.[capture_rows.<<table_no>>:<<name>>] (
     @how varchar(10),
     @rows bigint output,
     @gained bigint = null output

@@ -1,7 +1,7 @@
 -- Records the current rows of a captured table, in the caller's transaction, which has locked the table against writers.
 -- @is_reset: 1 first records a reset, which discards all rows recorded so far, in every shard.
 -- permission: internal
-create procedure <<schema>>.[capture_snapshot.<<table_no>>:<<name>>] (@is_reset bit)
+create or alter procedure <<schema>>.[capture_snapshot.<<table_no>>:<<name>>] (@is_reset bit)
 as
 begin
     set xact_abort, nocount on;

@@ -1,7 +1,7 @@
 -- Calls the procedures of one table of a capture; by name, to keep the ownership chain.
 -- @what: snapshot records its rows after a reset; otherwise @how of capture_rows.N:T. @rows, @gained: its output.
 -- permission: internal
-create procedure <<schema>>.[capture_table:<<name>>] (
+create or alter procedure <<schema>>.[capture_table:<<name>>] (
     @table_no smallint,
     @what varchar(10),
     @rows bigint = null output,

@@ -3,6 +3,5 @@
 create function <<schema>>.[below_ulid](@time datetime2(3)) returns binary(16)
 as
 begin
-    return convert(binary(16),
-        convert(binary(6), datediff_big(millisecond, '1970-01-01', @time) - 1) + 0xffffffffffffffffffff);
+    return convert(binary(6), datediff_big(millisecond, '1970-01-01', @time) - 1) + 0xffffffffffffffffffff;
 end

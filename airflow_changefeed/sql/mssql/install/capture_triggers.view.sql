@@ -8,7 +8,7 @@ from <<schema>>.[capture_tables] as t
 inner join <<schema>>.[captures] as c on c.capture_id = t.capture_id
 inner join sys.triggers as r
     on r.parent_id = t.object_id
-    and r.name collate Latin1_General_CI_AS in (
+    and r.name collate database_default in (
         concat(N'capture_insert.', t.table_no, N':', c.name),
         concat(N'capture_update.', t.table_no, N':', c.name),
         concat(N'capture_delete.', t.table_no, N':', c.name));

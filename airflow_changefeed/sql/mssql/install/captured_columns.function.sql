@@ -6,9 +6,8 @@ create function <<schema>>.[captured_columns](@object_id int) returns table
 as
 return
 select
-    convert(int, c.column_id) as place,
-    -- As declared: Babelfish folds the names in the catalog.
-    convert(nvarchar(128), isnull(s.COLUMN_NAME, c.name)) as name,
+    c.column_id as place,
+    c.name,
     convert(nvarchar(300), concat(
         case
             when b.name = N'timestamp' then N'binary(8)'
@@ -52,8 +51,6 @@ select
 from sys.columns as c
 inner join sys.types as t on t.user_type_id = c.user_type_id
 left join sys.types as b on b.user_type_id = c.system_type_id
-left join INFORMATION_SCHEMA.COLUMNS as s
-    on s.TABLE_SCHEMA = object_schema_name(c.object_id) and s.TABLE_NAME = object_name(c.object_id) and s.COLUMN_NAME = c.name
 left join sys.indexes as i on i.object_id = c.object_id and i.is_primary_key = 1
 left join sys.index_columns as k on k.object_id = i.object_id and k.index_id = i.index_id and k.column_id = c.column_id and k.key_ordinal > 0
 where c.object_id = @object_id;

@@ -19,7 +19,7 @@ begin
             N' shards; drop it first (drop_feed), which discards its order');
         throw 77111, @message, 1;
     end;
-    set @feed = object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'feed:', @name))));
+    set @feed = object_id(concat(N'<<schema_in_text>>.', quotename(concat(N'feed:', @name))));
     -- The table of a capture belongs to changefeed.
     if @kind = 'outbox' and @feed is not null and not exists (select 1 from <<schema>>.[captures] as c where c.name = @name) and (
         exists (

@@ -11,11 +11,7 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     declare @name nvarchar(300) = concat(object_schema_name(@object_id), N'.', object_name(@object_id));
-    declare @message nvarchar(2048), @found nvarchar(1000), @length int;
-    -- As declared: Babelfish folds the result of object_name.
-    select @name = concat(i.TABLE_SCHEMA, N'.', i.TABLE_NAME) from INFORMATION_SCHEMA.TABLES as i
-    where i.TABLE_SCHEMA = object_schema_name(@object_id) and i.TABLE_NAME = object_name(@object_id);
-    set @length = len(@name + N'.') - 1;
+    declare @message nvarchar(2048), @found nvarchar(1000), @length int = len(@name + N'.') - 1;
     -- The longest derived name is that of a constraint, def:outbox.order_sequence:T.
     if @length > 102
     begin
@@ -37,14 +33,14 @@ begin
         set @message = concat(N'changefeed 77110: table "', @name, N'" has no primary key to identify its events; add one');
         throw 77110, @message, 1;
     end;
-    select @found = string_agg(k.name, N', ') from <<schema>>.[key_columns](@object_id) as k
+    select @found = string_agg(convert(nvarchar(max), k.name), N', ') from <<schema>>.[key_columns](@object_id) as k
     where @kind = 'outbox' and k.name collate Latin1_General_CI_AS in (N'ulid', N'shard_id', N'time_hint', N'order_sequence');
     if @found is not null
     begin
         set @message = concat(N'changefeed 77114: table "', @name, N'": key column ', @found, N' has a name reserved by the feed; rename it');
         throw 77114, @message, 1;
     end;
-    select @found = string_agg(convert(nvarchar(128), c.name), N', ') from sys.columns as c
+    select @found = string_agg(convert(nvarchar(max), c.name), N', ') from sys.columns as c
     where c.object_id = @object_id and c.name collate Latin1_General_CI_AS like N'changefeed[_]%'
         and not exists (select 1 from <<schema>>.[captures] as k where k.name = @name);
     if @found is not null

@@ -14,8 +14,8 @@ begin
             union all
             select 0, @object_id where not exists (select 1 from <<schema>>.[captures] as c where c.name = @name)
         ) as t
-        where isnull(has_perms_by_name(concat(<<schema>>.[quoted](object_schema_name(t.object_id)), N'.', <<schema>>.[quoted](object_name(t.object_id))), 'OBJECT', 'SELECT'), 0) = 0
-            and isnull(has_perms_by_name(concat(<<schema>>.[quoted](object_schema_name(t.object_id)), N'.', <<schema>>.[quoted](object_name(t.object_id))), 'OBJECT', 'VIEW DEFINITION'), 0) = 0)
+        where isnull(has_perms_by_name(concat(quotename(object_schema_name(t.object_id)), N'.', quotename(object_name(t.object_id))), 'OBJECT', 'SELECT'), 0) = 0
+            and isnull(has_perms_by_name(concat(quotename(object_schema_name(t.object_id)), N'.', quotename(object_name(t.object_id))), 'OBJECT', 'VIEW DEFINITION'), 0) = 0)
         return null;
     select @text = string_agg(convert(nvarchar(max), concat(
         t.table_no, N'/', c.name, N'/', c.system_type_id, N'/', c.user_type_id, N'/', c.max_length, N'/', c.precision, N'/', c.scale, N'/', c.is_nullable, N'/',

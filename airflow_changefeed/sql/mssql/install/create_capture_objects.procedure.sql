@@ -35,10 +35,10 @@ begin
     inner join <<schema>>.[capture_tables] as t on t.capture_id = c.capture_id
     where c.capture_id = @capture_id and t.table_no = @table_no;
     insert into @keys (place, name, definition)
-    select k.place, <<schema>>.[quoted](k.name), k.definition from <<schema>>.[key_columns](@object_id) as k;
+    select k.place, quotename(k.name), k.definition from <<schema>>.[key_columns](@object_id) as k;
     select @first = k.name from @keys as k where k.place = 1;
     insert into @columns (place, name, stored, bytes, on_insert, on_update, on_delete, is_paired, is_added, is_deleted)
-    select c.place, <<schema>>.[quoted](c.name), <<schema>>.[quoted](c.stored_name), s.bytes, c.on_insert, c.on_update, c.on_delete,
+    select c.place, quotename(c.name), quotename(c.stored_name), s.bytes, c.on_insert, c.on_update, c.on_delete,
         c.on_update,
         case when @has_insert = 1 then c.on_insert when @has_update = 1 then c.on_update else c.on_delete end,
         case when @has_delete = 1 then c.on_delete else c.on_update end
@@ -51,7 +51,7 @@ begin
     -- The server also could not sort them (error 8618), which would make the writers' first update fail.
     if @has_update = 1 and @key_change = 'delete_insert' and (
         select sum(2 * k.max_length) + count(*) / 4 from sys.columns as k
-        inner join @columns as c on c.name = <<schema>>.[quoted](k.name)
+        inner join @columns as c on c.name = quotename(k.name)
         where k.object_id = @object_id and c.is_paired = 1
             and type_name(k.system_type_id) not in (N'varchar', N'nvarchar', N'varbinary', N'xml', N'sql_variant')) > 7700
     begin
@@ -79,10 +79,10 @@ begin
         ('name_shown', replace(replace(@name, nchar(10), N' '), nchar(13), N' ')),
         ('table_no', convert(nvarchar(10), @table_no)),
         ('object_id', convert(nvarchar(20), @object_id)),
-        ('table', concat(<<schema>>.[quoted](@table_schema), N'.', <<schema>>.[quoted](@table_name))),
-        ('trigger_schema', <<schema>>.[quoted](@table_schema)),
-        ('events', concat(<<schema>>.[quoted](object_schema_name(@feed_object)), N'.', <<schema>>.[quoted](object_name(@feed_object)))),
-        ('outbox', concat(N'<<schema_in_text>>.[outbox:', replace(@name, N']', N']]'), N']')),
+        ('table', concat(quotename(@table_schema), N'.', quotename(@table_name))),
+        ('trigger_schema', quotename(@table_schema)),
+        ('events', concat(quotename(object_schema_name(@feed_object)), N'.', quotename(object_name(@feed_object)))),
+        ('outbox', concat(N'<<schema_in_text>>.', quotename(concat(N'outbox:', @name)))),
         ('sequence', @sequence),
         ('shard_type', @shard_type),
         ('shard', @shard),
@@ -100,9 +100,9 @@ begin
     union all
     select 'calls', string_agg(convert(nvarchar(max), concat(
         N'    if @table_no = ', t.table_no, N' and @what <> ''snapshot''', nchar(10),
-        N'        exec <<schema_in_text>>.[capture_rows.', t.table_no, N':', replace(@name, N']', N']]'), N'] @how = @what, @rows = @rows output, @gained = @gained output;', nchar(10),
+        N'        exec <<schema_in_text>>.', quotename(concat(N'capture_rows.', t.table_no, N':', @name)), N' @how = @what, @rows = @rows output, @gained = @gained output;', nchar(10),
         N'    if @table_no = ', t.table_no, N' and @what = ''snapshot''', nchar(10),
-        N'        exec <<schema_in_text>>.[capture_snapshot.', t.table_no, N':', replace(@name, N']', N']]'), N'] @is_reset = 1;')), nchar(10)) within group (order by t.table_no)
+        N'        exec <<schema_in_text>>.', quotename(concat(N'capture_snapshot.', t.table_no, N':', @name)), N' @is_reset = 1;')), nchar(10)) within group (order by t.table_no)
     from <<schema>>.[capture_tables] as t where t.capture_id = @capture_id
     union all
     select 'row_order', concat(N'a.changefeed_shard', string_agg(convert(nvarchar(max), concat(N', i.', k.name)), N'') within group (order by k.place)) from @keys as k
@@ -161,13 +161,13 @@ begin
     while @place is not null
     begin
         select @object = t.object, @type = t.type, @body = t.body from <<schema>>.[capture_templates]() as t where t.place = @place;
-        set @full = concat(case @type when 'trigger' then <<schema>>.[quoted](@table_schema) else N'<<schema_in_text>>' end,
-            N'.[', @object, case @object when 'capture_table' then N'' else concat(N'.', @table_no) end, N':', replace(@name, N']', N']]'), N']');
+        set @full = concat(case @type when 'trigger' then quotename(@table_schema) else N'<<schema_in_text>>' end,
+            N'.', quotename(concat(@object, case when @object <> 'capture_table' then concat(N'.', @table_no) end, N':', @name)));
         if @type = 'fragment' and (@has_update = 1 or @object <> 'update_pairs')
         begin
             -- A part of what follows.
-            exec <<schema>>.[fill_template] @body = @body;
-            insert into #tokens (token, value) select @object, k.value from #tokens as k where k.token = '';
+            exec <<schema>>.[fill_template] @body = @body output;
+            insert into #tokens (token, value) values (@object, @body);
         end
         else if (@type = 'procedure')
             or (@object = 'capture_insert' and @has_insert = 1)
@@ -177,14 +177,14 @@ begin
                 -- Rowversion columns, for which the server generates a value in each table.
                 select 1 from <<schema>>.[key_columns](@object_id) as k where k.type_name = N'timestamp'))
         begin
-            if @type <> 'table' and object_id(@full) is not null
+            -- Dropped first, so that a disabled trigger is enabled again.
+            if @type = 'trigger' and object_id(@full) is not null
             begin
-                set @sql = concat(N'drop ', @type, N' ', @full);
+                set @sql = concat(N'drop trigger ', @full);
                 exec sys.sp_executesql @sql;
             end;
-            exec <<schema>>.[fill_template] @body = @body;
-            select @sql = k.value from #tokens as k where k.token = '';
-            exec sys.sp_executesql @sql;
+            exec <<schema>>.[fill_template] @body = @body output;
+            exec sys.sp_executesql @body;
             if @type = 'table'
                 update <<schema>>.[capture_tables]
                 set guard_name = concat(N'guard.', @table_no, N':', @name)
@@ -192,26 +192,20 @@ begin
             -- Changes by other triggers would be recorded before their cause. Only one trigger can be first; it may be another capture's if
             -- the table has only captures' triggers (check_captured).
             set @operation = upper(substring(@object, 9, 10));
-            if @type = 'trigger' and object_id(N'sys.sp_settriggerorder') is not null and not exists (
+            if @type = 'trigger' and not exists (
                 select 1 from sys.trigger_events as e
                 inner join sys.triggers as t on t.object_id = e.object_id
                 where t.parent_id = @object_id and e.is_first = 1 and e.type_desc = @operation)
-            begin
-                exec sys.sp_executesql N'exec sp_settriggerorder @triggername = @trigger, @order = ''First'', @stmttype = @operation;',
-                    N'@trigger nvarchar(517), @operation nvarchar(10)', @trigger = @full, @operation = @operation;
-            end;
+                exec sys.sp_settriggerorder @triggername = @full, @order = 'First', @stmttype = @operation;
         end;
         set @last = @place;
         set @place = null;
         select top (1) @place = t.place from <<schema>>.[capture_templates]() as t where t.place > @last order by t.place;
     end;
     -- Triggers and row counts in the catalog are visible only with a right on the table; sealing needs them.
-    if object_id(N'sys.sp_settriggerorder') is not null
-    begin
-        set @sql = concat(N'grant view definition on ', <<schema>>.[quoted](@table_schema), N'.', <<schema>>.[quoted](@table_name),
-            N' to ', <<schema>>.[quoted](concat(N'<<schema_text>>.operators:', @name)));
-        exec sys.sp_executesql @sql;
-    end;
+    set @sql = concat(N'grant view definition on ', quotename(@table_schema), N'.', quotename(@table_name),
+        N' to ', quotename(concat(N'<<schema_text>>.operators:', @name)));
+    exec sys.sp_executesql @sql;
     update <<schema>>.[captures] set version = <<schema>>.[version]() where capture_id = @capture_id;
     update <<schema>>.[capture_tables]
     set trigger_count = convert(int, @has_insert) + convert(int, @has_update) + convert(int, @has_delete),

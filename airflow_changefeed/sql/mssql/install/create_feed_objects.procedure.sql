@@ -15,7 +15,7 @@ begin
         declare @name nvarchar(128), @object_id int, @kind varchar(10), @shard_type varchar(16), @sequence nvarchar(300);
         declare @ulid_column nvarchar(128), @shard_column nvarchar(128);
         declare @table_schema nvarchar(128), @table_name nvarchar(128);
-        declare @place int, @object varchar(40), @type varchar(10), @body nvarchar(max), @sql nvarchar(max), @at int, @is_capture bit = 0, @knows nchar(1) = N'1';
+        declare @place int, @object varchar(40), @type varchar(10), @body nvarchar(max), @at int, @is_capture bit = 0, @knows nchar(1) = N'1';
         declare @full nvarchar(300), @message nvarchar(2048), @breath nvarchar(5) = N',' + nchar(10) + N'    ';
 
         select
@@ -38,7 +38,7 @@ begin
         select k.place, k.name from @keys as k where @kind = 'outbox' or k.name collate Latin1_General_CI_AS not in (N'ulid', N'shard_id');
 
         -- An outbox created by mssql-changefeed v2 does not record transactions: each row counts as its own.
-        set @full = concat(N'<<schema_in_text>>.[outbox:', replace(@name, N']', N']]'), N']');
+        set @full = concat(N'<<schema_in_text>>.', quotename(concat(N'outbox:', @name)));
         if object_id(@full) is not null and not exists (
             select 1 from sys.columns as c where c.object_id = object_id(@full) and c.name = N'changefeed_tid') set @knows = N'0';
         insert into #tokens (token, value)
@@ -56,15 +56,15 @@ begin
             ('name', replace(@name, N']', N']]')),
             ('name_text', replace(@name, N'''', N'''''')),
             ('name_in_text', replace(replace(@name, N']', N']]'), N'''', N'''''')),
-            ('table', concat(N'[', replace(@table_schema, N']', N']]'), N'].[', replace(@table_name, N']', N']]'), N']')),
+            ('table', concat(quotename(@table_schema), N'.', quotename(@table_name))),
             ('shard_type', @shard_type),
             ('shard_default', case when @shard_type = 'uniqueidentifier' then N''
-                else concat(N'constraint [def:outbox.shard_id:', replace(@name, N']', N']]'), N'] default 0') end),
+                else concat(N'constraint ', quotename(concat(N'def:outbox.shard_id:', @name)), N' default 0') end),
             ('shard_parameter_default', case when @shard_type = 'uniqueidentifier' then N'' else N'= 0' end),
             ('lock_principal', case when exists (select 1 from <<schema>>.[feeds] as f where f.feed_id = @feed_id and f.is_of_v2 = 1)
                 then N'public' else N'<<schema_text_in_text>>.users' end),
             ('check_capture', case when @is_capture = 0 then N'' else concat(
-                N'exec <<schema_in_text>>.[check_capture:', replace(@name, N']', N']]'), N'];') end),
+                N'exec <<schema_in_text>>.', quotename(concat(N'check_capture:', @name)), N';') end),
             ('knows_transactions', @knows),
             ('transaction', case @knows when N'1' then N'o.changefeed_tid' else N'o.order_sequence' end),
             ('events', case @is_capture when 1 then N'o.changefeed_rows' else N'1' end),
@@ -72,46 +72,46 @@ begin
             ('shard_expression', case
                 when @shard_column is null then concat(N'convert(', @shard_type, N', ',
                     case when @shard_type = 'uniqueidentifier' then N'''00000000-0000-0000-0000-000000000000''' else N'0' end, N')')
-                else N't.' + <<schema>>.[quoted](@shard_column) end),
+                else N't.' + quotename(@shard_column) end),
             ('ulid_expression', case
                 when @ulid_column is null
                     then N'convert(binary(16), convert(int, ''changefeed 77122: name the ULID column of the table with @ulid_column of setup_feed''))'
-                else N't.' + <<schema>>.[quoted](@ulid_column) end);
+                else N't.' + quotename(@ulid_column) end);
         -- Serialized writers may have no key, or only ULID and shard.
         insert into #tokens (token, value)
         select n.token, isnull(n.value, N'')
         from (
             select 'key_definitions', string_agg(k.definition, @breath) within group (order by k.place) from @keys as k
             union all
-            select 'keys', string_agg(convert(nvarchar(max), <<schema>>.[quoted](k.name)), N', ') within group (order by k.place) from @keys as k
+            select 'keys', string_agg(convert(nvarchar(max), quotename(k.name)), N', ') within group (order by k.place) from @keys as k
             union all
-            select 'outbox_keys', string_agg(convert(nvarchar(max), N'o.' + <<schema>>.[quoted](k.name)), N', ') within group (order by k.place) from @keys as k
+            select 'outbox_keys', string_agg(convert(nvarchar(max), N'o.' + quotename(k.name)), N', ') within group (order by k.place) from @keys as k
             union all
-            select 'page_keys', string_agg(convert(nvarchar(max), N'p.' + <<schema>>.[quoted](k.name)), N', ') within group (order by k.place) from @keys as k
+            select 'page_keys', string_agg(convert(nvarchar(max), N'p.' + quotename(k.name)), N', ') within group (order by k.place) from @keys as k
             union all
-            select 'numbered_keys', string_agg(convert(nvarchar(max), N'n.' + <<schema>>.[quoted](k.name)), N', ') within group (order by k.place) from @keys as k
+            select 'numbered_keys', string_agg(convert(nvarchar(max), N'n.' + quotename(k.name)), N', ') within group (order by k.place) from @keys as k
             union all
-            select 'history_keys', string_agg(convert(nvarchar(max), N'h.' + <<schema>>.[quoted](k.name)), N', ') within group (order by k.place) from @keys as k
+            select 'history_keys', string_agg(convert(nvarchar(max), N'h.' + quotename(k.name)), N', ') within group (order by k.place) from @keys as k
             union all
-            select 'history_is_feed', string_agg(convert(nvarchar(max), concat(N'f.', <<schema>>.[quoted](k.name), N' = h.', <<schema>>.[quoted](k.name))), N' and ') within group (order by k.place) from @keys as k
+            select 'history_is_feed', string_agg(convert(nvarchar(max), concat(N'f.', quotename(k.name), N' = h.', quotename(k.name))), N' and ') within group (order by k.place) from @keys as k
             union all
-            select 'history_is_outbox', string_agg(convert(nvarchar(max), concat(N'o.', <<schema>>.[quoted](k.name), N' = h.', <<schema>>.[quoted](k.name))), N' and ') within group (order by k.place) from @keys as k
+            select 'history_is_outbox', string_agg(convert(nvarchar(max), concat(N'o.', quotename(k.name), N' = h.', quotename(k.name))), N' and ') within group (order by k.place) from @keys as k
             union all
-            select 'history_is_table', string_agg(convert(nvarchar(max), concat(N't.', <<schema>>.[quoted](k.name), N' = h.', <<schema>>.[quoted](k.name))), N' and ') within group (order by k.place) from @keys as k
+            select 'history_is_table', string_agg(convert(nvarchar(max), concat(N't.', quotename(k.name), N' = h.', quotename(k.name))), N' and ') within group (order by k.place) from @keys as k
             union all
             select 'key_names_in_text', replace(string_agg(convert(nvarchar(max), k.name), N', ') within group (order by k.place), N'''', N'''''') from @keys as k
             union all
-            select 'history_columns_in_text', replace(string_agg(convert(nvarchar(max), concat(N', h.', <<schema>>.[quoted](k.name))), N'') within group (order by k.place), N'''', N'''''') from @keys as k
+            select 'history_columns_in_text', replace(string_agg(convert(nvarchar(max), concat(N', h.', quotename(k.name))), N'') within group (order by k.place), N'''', N'''''') from @keys as k
             union all
             select 'read_names_in_text', replace(string_agg(convert(nvarchar(max), concat(N', ', k.name)), N'') within group (order by k.place), N'''', N'''''') from @read_keys as k
             union all
-            select 'read_columns_in_text', replace(string_agg(convert(nvarchar(max), concat(N', r.', <<schema>>.[quoted](k.name))), N'') within group (order by k.place), N'''', N'''''') from @read_keys as k
+            select 'read_columns_in_text', replace(string_agg(convert(nvarchar(max), concat(N', r.', quotename(k.name))), N'') within group (order by k.place), N'''', N'''''') from @read_keys as k
             union all
-            select 'keys_after_comma', string_agg(convert(nvarchar(max), concat(N', ', <<schema>>.[quoted](k.name))), N'') within group (order by k.place) from @read_keys as k
+            select 'keys_after_comma', string_agg(convert(nvarchar(max), concat(N', ', quotename(k.name))), N'') within group (order by k.place) from @read_keys as k
             union all
-            select 'feed_keys_after_comma', string_agg(convert(nvarchar(max), concat(N', f.', <<schema>>.[quoted](k.name))), N'') within group (order by k.place) from @read_keys as k
+            select 'feed_keys_after_comma', string_agg(convert(nvarchar(max), concat(N', f.', quotename(k.name))), N'') within group (order by k.place) from @read_keys as k
             union all
-            select 'view_keys', string_agg(convert(nvarchar(max), concat(@breath, N't.', <<schema>>.[quoted](k.name))), N'') within group (order by k.place) from @read_keys as k
+            select 'view_keys', string_agg(convert(nvarchar(max), concat(@breath, N't.', quotename(k.name))), N'') within group (order by k.place) from @read_keys as k
         ) as n (token, value);
 
         select top (1) @place = t.place from <<schema>>.[feed_templates](@kind, @is_capture) as t order by t.place;
@@ -129,14 +129,14 @@ begin
             if <<schema>>.[version]() <> '<<version>>'
                 throw 77101, N'changefeed 77101: another version of changefeed is being installed in this database; retry when that has finished', 1;
             select @object = t.object, @type = t.type, @body = t.body from <<schema>>.[templates]() as t where t.place = @place;
-            set @full = concat(N'<<schema_in_text>>.[', @object, N':', replace(@name, N']', N']]'), N']');
-            if not (@type = 'table' and object_id(@full) is not null) and not (@type = 'type' and type_id(replace(@full, N'.[read:', N'.[type:read:')) is not null)
+            set @full = concat(N'<<schema_in_text>>.', quotename(concat(case @type when 'type' then 'type:' end, @object, N':', @name)));
+            if not (@type = 'table' and object_id(@full) is not null) and not (@type = 'type' and type_id(@full) is not null)
             begin
-                exec <<schema>>.[fill_template] @body = @body;
-                select @sql = k.value from #tokens as k where k.token = '';
-                if @type in ('procedure', 'function', 'view') and object_id(@full) is not null
-                    set @sql = stuff(@sql, charindex(nchar(10) + N'create ', @sql) + 1, 6, N'create or alter');
-                exec sys.sp_executesql @sql;
+                exec <<schema>>.[fill_template] @body = @body output;
+                -- Procedures, functions and views of an existing feed are replaced.
+                if @type in ('procedure', 'function', 'view')
+                    set @body = stuff(@body, charindex(nchar(10) + N'create ', @body) + 1, 6, N'create or alter');
+                exec sys.sp_executesql @body;
             end;
             commit;
             set @at = @place;

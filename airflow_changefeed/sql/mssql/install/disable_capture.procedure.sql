@@ -30,14 +30,14 @@ begin
         set is_changing = 1, disabled_at = case when is_enabled = 1 then <<schema>>.[now]() else disabled_at end, is_enabled = 0
         where capture_id = @id;
         insert into @drops (sql)
-        select concat(N'drop trigger ', <<schema>>.[quoted](t.table_schema), N'.', <<schema>>.[quoted](r.name))
+        select concat(N'drop trigger ', quotename(t.table_schema), N'.', quotename(r.name))
         from <<schema>>.[capture_tables] as t
         inner join <<schema>>.[capture_triggers] as r on r.capture_id = t.capture_id and r.table_no = t.table_no
         where t.capture_id = @id
         union all
-        select concat(N'drop table <<schema_in_text>>.', <<schema>>.[quoted](t.guard_name))
+        select concat(N'drop table <<schema_in_text>>.', quotename(t.guard_name))
         from <<schema>>.[capture_tables] as t
-        where t.capture_id = @id and t.guard_name is not null and object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](t.guard_name))) is not null;
+        where t.capture_id = @id and t.guard_name is not null and object_id(concat(N'<<schema_in_text>>.', quotename(t.guard_name))) is not null;
         select top (1) @place = d.place, @sql = d.sql from @drops as d order by d.place;
         while @place is not null
         begin

@@ -46,51 +46,51 @@ begin
         -- Callers are dropped before what they call: the reverse order of creation.
         insert into @drops (sql)
         select concat(N'drop ', case t.type when 'table' then N'table' when 'view' then N'view' when 'procedure' then N'procedure' else N'function' end,
-            N' if exists <<schema_in_text>>.', <<schema>>.[quoted](concat(t.object, N':', @name)))
+            N' if exists <<schema_in_text>>.', quotename(concat(t.object, N':', @name)))
         from <<schema>>.[templates]() as t
         where t.type in ('table', 'view', 'procedure', 'function')
-            and object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(t.object, N':', @name)))) is not null
+            and object_id(concat(N'<<schema_in_text>>.', quotename(concat(t.object, N':', @name)))) is not null
             and (t.kind is null or t.kind = (select f.kind from <<schema>>.[feeds] as f where f.feed_id = @feed_id) or t.kind = 'capture')
         order by t.place desc;
         insert into @drops (sql)
-        select concat(N'drop type <<schema_in_text>>.', <<schema>>.[quoted](concat(N'type:read:', @name)))
-        where type_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'type:read:', @name)))) is not null;
+        select concat(N'drop type <<schema_in_text>>.', quotename(concat(N'type:read:', @name)))
+        where type_id(concat(N'<<schema_in_text>>.', quotename(concat(N'type:read:', @name)))) is not null;
         insert into @drops (sql) select concat(N'drop sequence ', @sequence) where @sequence is not null;
         -- For a capture: the objects of each table, and the recorded events.
         insert into @drops (sql)
-        select concat(N'drop procedure <<schema_in_text>>.', <<schema>>.[quoted](concat(k.object, N'.', t.table_no, N':', @name)))
+        select concat(N'drop procedure <<schema_in_text>>.', quotename(concat(k.object, N'.', t.table_no, N':', @name)))
         from <<schema>>.[capture_tables] as t
         inner join <<schema>>.[captures] as c on c.capture_id = t.capture_id
         cross join (select x.object from <<schema>>.[capture_templates]() as x where x.type = 'procedure' and x.object <> 'capture_table') as k
-        where c.name = @name and object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(k.object, N'.', t.table_no, N':', @name)))) is not null;
+        where c.name = @name and object_id(concat(N'<<schema_in_text>>.', quotename(concat(k.object, N'.', t.table_no, N':', @name)))) is not null;
         insert into @drops (sql)
-        select concat(N'drop procedure <<schema_in_text>>.', <<schema>>.[quoted](concat(N'capture_table:', @name)))
-        where object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'capture_table:', @name)))) is not null;
+        select concat(N'drop procedure <<schema_in_text>>.', quotename(concat(N'capture_table:', @name)))
+        where object_id(concat(N'<<schema_in_text>>.', quotename(concat(N'capture_table:', @name)))) is not null;
         insert into @drops (sql)
-        select concat(N'drop table ', <<schema>>.[quoted](object_schema_name(f.object_id)), N'.', <<schema>>.[quoted](object_name(f.object_id)))
+        select concat(N'drop table ', quotename(object_schema_name(f.object_id)), N'.', quotename(object_name(f.object_id)))
         from <<schema>>.[feeds] as f
         where f.feed_id = @feed_id and object_name(f.object_id) is not null and exists (select 1 from <<schema>>.[captures] as c where c.name = @name);
         insert into @drops (sql)
-        select concat(N'revoke select on <<schema_in_text>>.', r.object, N' from ', <<schema>>.[quoted](p.name))
+        select concat(N'revoke select on <<schema_in_text>>.', r.object, N' from ', quotename(p.name))
         from sys.database_principals as p
         cross join (values (N'[readable_captures]'), (N'[readable_capture_tables]'), (N'[readable_capture_columns]'), (N'[readable_capture_gaps]')) as r (object)
         where p.name = N'<<schema_text>>.readers:' + @name and exists (select 1 from <<schema>>.[captures] as c where c.name = @name);
         -- A role must be empty before it is dropped, and hold no rights on remaining objects.
         insert into @drops (sql)
-        select concat(N'revoke select on <<schema_in_text>>.[feeds] from ', <<schema>>.[quoted](p.name))
+        select concat(N'revoke select on <<schema_in_text>>.[feeds] from ', quotename(p.name))
         from sys.database_principals as p where p.name = N'<<schema_text>>.readers:' + @name;
         insert into @drops (sql)
-        select concat(N'revoke update on <<schema_in_text>>.[sequence] from ', <<schema>>.[quoted](p.name))
+        select concat(N'revoke update on <<schema_in_text>>.[sequence] from ', quotename(p.name))
         from sys.database_principals as p where p.name = N'<<schema_text>>.writers:' + @name;
         insert into @drops (sql)
-        select concat(N'alter role ', <<schema>>.[quoted](r.name), N' drop member ', <<schema>>.[quoted](m.name))
+        select concat(N'alter role ', quotename(r.name), N' drop member ', quotename(m.name))
         from sys.database_role_members as x
         inner join sys.database_principals as r on r.principal_id = x.role_principal_id
         inner join sys.database_principals as m on m.principal_id = x.member_principal_id
         where r.name in (N'<<schema_text>>.readers:' + @name, N'<<schema_text>>.writers:' + @name,
             N'<<schema_text>>.operators:' + @name, N'<<role_prefix_text>>role:' + @name);
         insert into @drops (sql)
-        select concat(N'drop ', case p.type when 'R' then N'role ' else N'user ' end, <<schema>>.[quoted](p.name))
+        select concat(N'drop ', case p.type when 'R' then N'role ' else N'user ' end, quotename(p.name))
         from sys.database_principals as p
         where p.name in (N'<<schema_text>>.readers:' + @name, N'<<schema_text>>.writers:' + @name,
             N'<<schema_text>>.operators:' + @name, N'<<role_prefix_text>>role:' + @name,

@@ -47,9 +47,6 @@ begin
             throw 71000, @message, 0;
         end;
         select @table_schema = object_schema_name(@object_id), @table_name = object_name(@object_id);
-        -- As declared: Babelfish folds the result of object_name.
-        select @table_schema = i.TABLE_SCHEMA, @table_name = i.TABLE_NAME from INFORMATION_SCHEMA.TABLES as i
-        where i.TABLE_SCHEMA = object_schema_name(@object_id) and i.TABLE_NAME = object_name(@object_id);
         set @capture = isnull(@capture, concat(@table_schema, N'.', @table_name, N'_changes'));
         set @insert_columns = case when @insert_columns is null then N'[]' when @insert_columns = N'none' then null else @insert_columns end;
         set @update_columns = case when @update_columns is null then N'[]' when @update_columns = N'none' then null else @update_columns end;
@@ -62,7 +59,7 @@ begin
         end;
         set @event_schema = left(@capture, charindex(N'.', @capture) - 1);
         set @event_name = substring(@capture, charindex(N'.', @capture) + 1, 128);
-        set @events = concat(<<schema>>.[quoted](@event_schema), N'.', <<schema>>.[quoted](@event_name));
+        set @events = concat(quotename(@event_schema), N'.', quotename(@event_name));
         if isnull(@key_change, '') not in ('new_only', 'delete_insert')
             throw 55000, N'changefeed 55000: @key_change must be new_only or delete_insert', 1;
         if isjson(isnull(@insert_columns, N'[]')) = 0 or isjson(isnull(@update_columns, N'[]')) = 0 or isjson(isnull(@delete_columns, N'[]')) = 0
@@ -154,7 +151,7 @@ begin
     changefeed_at datetime2(3) not null,
     changefeed_session nvarchar(max) null,
     changefeed_trace nvarchar(512) null,
-    constraint ', <<schema>>.[quoted](concat(N'pk:', @capture)), N' primary key (changefeed_statement, changefeed_row, changefeed_image)
+    constraint ', quotename(concat(N'pk:', @capture)), N' primary key (changefeed_statement, changefeed_row, changefeed_image)
 )');
             exec sys.sp_executesql @sql;
             exec <<schema>>.[set_up]
@@ -177,11 +174,11 @@ begin
             exec <<schema>>.[set_capture_columns] @capture_id = @capture_id, @table_no = @no;
             exec <<schema>>.[create_capture_objects] @capture_id = @capture_id, @table_no = @no;
             -- Creating the triggers has locked the table until the end of this transaction.
-            set @sql = concat(N'exec <<schema_in_text>>.[capture_rows.', @no, N':', replace(@capture, N']', N']]'), N'] @how = ''counted'', @rows = @rows output');
+            set @sql = concat(N'exec <<schema_in_text>>.', quotename(concat(N'capture_rows.', @no, N':', @capture)), N' @how = ''counted'', @rows = @rows output');
             exec sys.sp_executesql @sql, N'@rows bigint output', @rows = @rows output;
             if @snapshot = 1
             begin
-                set @sql = concat(N'exec <<schema_in_text>>.[capture_snapshot.', @no, N':', replace(@capture, N']', N']]'), N'] @is_reset = 0');
+                set @sql = concat(N'exec <<schema_in_text>>.', quotename(concat(N'capture_snapshot.', @no, N':', @capture)), N' @is_reset = 0');
                 exec sys.sp_executesql @sql;
             end;
             update <<schema>>.[capture_tables]
@@ -203,7 +200,7 @@ begin
             where f.name = @capture;
             if @snapshot = 1
             begin
-                set @sql = concat(N'exec <<schema_in_text>>.[capture_snapshot.', @no, N':', replace(@capture, N']', N']]'), N'] @is_reset = 1');
+                set @sql = concat(N'exec <<schema_in_text>>.', quotename(concat(N'capture_snapshot.', @no, N':', @capture)), N' @is_reset = 1');
                 exec sys.sp_executesql @sql;
             end;
         end;

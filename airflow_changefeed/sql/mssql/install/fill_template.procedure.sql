@@ -1,7 +1,7 @@
 -- Fills the tokens of a template from the caller's #tokens (token, value). One pass: a value that looks like a token is not replaced again.
--- @body: the template. The result is stored in #tokens, under the token ''; Babelfish truncates long output parameters.
+-- @body: the template, then the filled one.
 -- permission: internal
-create procedure <<schema>>.[fill_template] (@body nvarchar(max))
+create procedure <<schema>>.[fill_template] (@body nvarchar(max) output)
 as
 begin
     set xact_abort, nocount on;
@@ -16,6 +16,5 @@ begin
         set @body = substring(@body, @end + 2, 2147483647);
         set @at = charindex(N'<' + N'<', @body);
     end;
-    delete from #tokens where token = '';
-    insert into #tokens (token, value) values ('', @sql + @body);
+    set @body = @sql + @body;
 end

@@ -12,7 +12,7 @@ begin
     set @feed_id = null;
     select
         @feed_id = f.feed_id, @name = f.name, @problem = f.upgrade_problem,
-        @is_readable = has_perms_by_name(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'read_feed:', f.name))), N'OBJECT', N'EXECUTE')
+        @is_readable = has_perms_by_name(concat(N'<<schema_in_text>>.', quotename(concat(N'read_feed:', f.name))), N'OBJECT', N'EXECUTE')
     from <<schema>>.[feeds] as f where f.name = @feed;
     if @feed_id is null or isnull(@is_readable, 0) = 0
     begin

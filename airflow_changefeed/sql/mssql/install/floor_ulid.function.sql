@@ -2,6 +2,5 @@
 create function <<schema>>.[floor_ulid](@time datetime2(3)) returns binary(16)
 as
 begin
-    return convert(binary(16),
-        convert(binary(6), datediff_big(millisecond, '1970-01-01', @time)) + 0x00000000000000000000);
+    return convert(binary(6), datediff_big(millisecond, '1970-01-01', @time)) + 0x00000000000000000000;
 end

@@ -12,6 +12,7 @@ grant execute on <<schema>>.[log_attempt] to [<<schema_name>>.users];
 grant execute on <<schema>>.[purge_invocations] to [<<schema_name>>.users];
 grant execute on <<schema>>.[resolve_dead_letter] to [<<schema_name>>.users];
 grant execute on <<schema>>.[park_again] to [<<schema_name>>.users];
+grant select on <<schema>>.[table_columns] to public;
 grant execute on <<schema>>.[now] to public;
 grant execute on <<schema>>.[version] to public;
 grant execute on <<schema>>.[dead_letter_feed] to public;

@@ -10,7 +10,7 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     declare @sql nvarchar(max) = N'-- Refuses changes that would make writers of captured tables fail, or bypass their captures. Created by changefeed.
-create trigger [<<schema_name_in_text>>_captures] on database with execute as ''<<schema_text_in_text>>.guard''
+create or alter trigger [<<schema_name_in_text>>_captures] on database with execute as ''<<schema_text_in_text>>.guard''
 for alter_table, drop_table, rename, alter_schema, alter_trigger, drop_trigger
 as
 begin
@@ -18,10 +18,8 @@ begin
     exec <<schema_in_text>>.[check_captured_tables];
 end';
     if database_principal_id(N'<<schema_text>>.guard') is null
-        exec sys.sp_executesql N'create user [<<schema_name_in_text>>.guard] without login;';
-    exec sys.sp_executesql N'grant view definition to [<<schema_name_in_text>>.guard];';
-    exec sys.sp_executesql N'grant execute on <<schema_in_text>>.[check_captured_tables] to [<<schema_name_in_text>>.guard];';
-    if exists (select 1 from sys.triggers as t where t.parent_class = 0 and t.name = N'<<schema_text>>_captures')
-        set @sql = stuff(@sql, charindex(nchar(10) + N'create ', @sql) + 1, 6, N'alter');
+        create user [<<schema_name>>.guard] without login;
+    grant view definition to [<<schema_name>>.guard];
+    grant execute on <<schema>>.[check_captured_tables] to [<<schema_name>>.guard];
     exec sys.sp_executesql @sql;
 end

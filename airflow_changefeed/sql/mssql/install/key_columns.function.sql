@@ -5,13 +5,13 @@ as
 return
 select
     convert(int, k.key_ordinal) as place,
-    convert(nvarchar(128), c.name) as name,
-    convert(nvarchar(128), b.name) as type_name,
+    c.name,
+    b.name as type_name,
     convert(nvarchar(max), concat(
-        <<schema>>.[quoted](c.name), N' ',
+        quotename(c.name), N' ',
         case
             when b.name = N'timestamp' then N'binary(8)'
-            when t.is_assembly_type = 1 and t.schema_id <> 4 then concat(<<schema>>.[quoted](schema_name(t.schema_id)), N'.', <<schema>>.[quoted](t.name))
+            when t.is_assembly_type = 1 and t.schema_id <> 4 then concat(quotename(schema_name(t.schema_id)), N'.', quotename(t.name))
             when t.is_assembly_type = 1 then t.name
             when b.name in (N'char', N'varchar', N'binary', N'varbinary') then concat(b.name, N'(', c.max_length, N')')
             when b.name in (N'nchar', N'nvarchar') then concat(b.name, N'(', c.max_length / 2, N')')

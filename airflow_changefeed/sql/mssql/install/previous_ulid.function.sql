@@ -2,10 +2,10 @@
 create function <<schema>>.[previous_ulid](@ulid binary(16)) returns binary(16)
 as
 begin
-    declare @high binary(8) = convert(binary(8), substring(@ulid, 1, 8)), @low binary(8) = convert(binary(8), substring(@ulid, 9, 8));
+    declare @high binary(8) = substring(@ulid, 1, 8), @low binary(8) = substring(@ulid, 9, 8);
     if @ulid = 0x00000000000000000000000000000000 return @ulid;
     -- T-SQL integers are signed and do not wrap.
-    if @low = 0x0000000000000000 return convert(binary(16), convert(binary(8), convert(bigint, @high) - 1) + 0xffffffffffffffff);
-    if @low = 0x8000000000000000 return convert(binary(16), @high + 0x7fffffffffffffff);
-    return convert(binary(16), @high + convert(binary(8), convert(bigint, @low) - 1));
+    if @low = 0x0000000000000000 return convert(binary(8), convert(bigint, @high) - 1) + 0xffffffffffffffff;
+    if @low = 0x8000000000000000 return @high + 0x7fffffffffffffff;
+    return @high + convert(binary(8), convert(bigint, @low) - 1);
 end

@@ -22,7 +22,7 @@ begin
         @object_id = t.object_id, @insert = t.insert_columns, @update = t.update_columns, @delete = t.delete_columns,
         @table = concat(t.table_schema, N'.', t.table_name)
     from <<schema>>.[capture_tables] as t where t.capture_id = @capture_id and t.table_no = @table_no;
-    select @events = concat(<<schema>>.[quoted](object_schema_name(f.object_id)), N'.', <<schema>>.[quoted](object_name(f.object_id)))
+    select @events = concat(quotename(object_schema_name(f.object_id)), N'.', quotename(object_name(f.object_id)))
     from <<schema>>.[feeds] as f
     inner join <<schema>>.[captures] as c on c.name = f.name
     where c.capture_id = @capture_id;
@@ -56,7 +56,7 @@ begin
     where w.is_done = 0 order by w.place;
     while @place is not null
     begin
-        set @sql = concat(N'alter table ', @events, case when @present is null then N' add ' else N' alter column ' end, <<schema>>.[quoted](@stored), N' ', @definition, N' null');
+        set @sql = concat(N'alter table ', @events, case when @present is null then N' add ' else N' alter column ' end, quotename(@stored), N' ', @definition, N' null');
         begin try
             exec sys.sp_executesql @sql;
         end try

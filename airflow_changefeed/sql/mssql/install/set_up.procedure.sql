@@ -38,9 +38,6 @@ begin
             throw 77116, N'changefeed 77116: @time_tolerance_ms must be 0 to 3153600000000 milliseconds (100 years)', 1;
         exec <<schema>>.[check_table] @object_id = @object_id, @kind = @kind;
         set @name = concat(object_schema_name(@object_id), N'.', object_name(@object_id));
-        -- As declared: Babelfish folds the result of object_name.
-        select @name = concat(i.TABLE_SCHEMA, N'.', i.TABLE_NAME) from INFORMATION_SCHEMA.TABLES as i
-        where i.TABLE_SCHEMA = object_schema_name(@object_id) and i.TABLE_NAME = object_name(@object_id);
 
         -- Recorded even if this call is refused.
         if @@trancount = 0 exec <<schema>>.[note_schemas] @name = @name;
@@ -49,7 +46,7 @@ begin
         begin transaction;
         exec <<schema>>.[lock_setup];
         select @feed_id = f.feed_id, @type = f.shard_key_type, @is_known = 1 from <<schema>>.[feeds] as f where f.name = @name;
-        set @state = object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'state:', @name))));
+        set @state = object_id(concat(N'<<schema_in_text>>.', quotename(concat(N'state:', @name))));
         if @feed_id is null and @state is null and @must_exist = 1
         begin
             set @message = concat(N'changefeed 77106: feed "', @name, N'" not found in this database; create it with setup_feed');
@@ -70,10 +67,10 @@ begin
                 select @type = t.name
                 from sys.columns as c inner join sys.types as t on t.user_type_id = c.user_type_id
                 where c.object_id = @state and c.name = N'shard_id';
-                if object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'sequence:', @name)))) is not null
-                    set @sequence = concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'sequence:', @name)));
-                if (object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'outbox:', @name)))) is null and @kind = 'outbox')
-                    or (object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'outbox:', @name)))) is not null and @kind = 'serialized')
+                if object_id(concat(N'<<schema_in_text>>.', quotename(concat(N'sequence:', @name)))) is not null
+                    set @sequence = concat(N'<<schema_in_text>>.', quotename(concat(N'sequence:', @name)));
+                if (object_id(concat(N'<<schema_in_text>>.', quotename(concat(N'outbox:', @name)))) is null and @kind = 'outbox')
+                    or (object_id(concat(N'<<schema_in_text>>.', quotename(concat(N'outbox:', @name)))) is not null and @kind = 'serialized')
                 begin
                     set @message = concat(N'changefeed 77111: feed "', @name, N'" already exists in the other mode; drop it first, which discards its order');
                     throw 77111, @message, 1;

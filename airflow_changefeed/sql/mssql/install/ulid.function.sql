@@ -14,7 +14,7 @@ begin
     declare @shard nvarchar(36) = convert(nvarchar(36), session_context(N'changefeed.locked_shard'));
     declare @high binary(8) = convert(binary(8), session_context(N'changefeed.ulid_high'));
     declare @low bigint = convert(bigint, session_context(N'changefeed.ulid_low'));
-    declare @ulid binary(16) = convert(binary(16), @high + convert(binary(8), @low));
+    declare @ulid binary(16) = @high + convert(binary(8), @low);
     -- Without a shard, the lock was taken by mssql-changefeed v2 during the upgrade.
     if isnull(convert(bigint, session_context(N'changefeed.transaction_id')), 0) <> current_transaction_id()
         or (@shard is not null and not exists (
@@ -26,5 +26,5 @@ begin
         return convert(binary(16), convert(int, 'changefeed: number is not of this lock: 10^11 at most, and drawn after it'));
     if (@n >= 1000000000000000 and isnull(@start, 0) = 0) or (@n < 1000000000000000 and isnull(@start, 0) <> 0)
         return convert(binary(16), convert(int, 'changefeed: lock_feed:T goes with sequence numbers, lock:T with an index'));
-    return convert(binary(16), @high + convert(binary(8), @low + @offset));
+    return @high + convert(binary(8), @low + @offset);
 end

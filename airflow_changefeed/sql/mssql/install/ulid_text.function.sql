@@ -6,7 +6,7 @@ begin
     -- 130 bits are encoded, of which the first two are 0.
     while @place <= 16
     begin
-        set @rest = @rest * 256 + convert(int, convert(binary(1), substring(@ulid, @place, 1)));
+        set @rest = @rest * 256 + convert(int, substring(@ulid, @place, 1));
         set @bits = @bits + 8;
         while @bits >= 5
         begin

@@ -19,7 +19,7 @@ begin
         t.object_id,
         concat(s.name, N'.', t.name),
         case when f.kind is not null then f.kind
-            when object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'outbox:', s.name, N'.', t.name)))) is not null then 'outbox'
+            when object_id(N'<<schema_in_text>>.' + quotename(concat(N'outbox:', s.name, N'.', t.name))) is not null then 'outbox'
             else 'serialized' end,
         f.ulid_column,
         f.shard_column,
@@ -28,12 +28,13 @@ begin
     inner join sys.schemas as s on s.schema_id = t.schema_id
     left join <<schema>>.[feeds] as f on f.name = concat(s.name, N'.', t.name) collate database_default
     where (f.object_id = t.object_id or f.object_id is null or object_schema_name(f.object_id) is null)
-        and object_id(concat(N'<<schema_in_text>>.', <<schema>>.[quoted](concat(N'state:', s.name, N'.', t.name)))) is not null;
+        -- Null for a name beyond 128 characters, which no feed has.
+        and object_id(N'<<schema_in_text>>.' + quotename(concat(N'state:', s.name, N'.', t.name))) is not null;
     select top (1) @object_id = f.object_id from @found as f where f.is_done = 0 order by f.object_id;
     while @object_id is not null
     begin
         select
-            @table = concat(<<schema>>.[quoted](object_schema_name(f.object_id)), N'.', <<schema>>.[quoted](object_name(f.object_id))),
+            @table = concat(quotename(object_schema_name(f.object_id)), N'.', quotename(object_name(f.object_id))),
             @outbox = case when f.kind = 'outbox' then 1 else 0 end,
             @serialized = case when f.kind = 'outbox' then 0 else 1 end,
             @ulid_column = f.ulid_column,

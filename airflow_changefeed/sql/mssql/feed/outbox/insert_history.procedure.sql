@@ -21,7 +21,7 @@ begin
         declare @message nvarchar(2048), @problems nvarchar(1500) = N'', @rows bigint, @found bigint;
         declare @floor datetime2(3), @latest datetime2(3), @earliest datetime2(3), @purged binary(16), @number bigint;
         declare @random binary(10) = crypt_gen_random(10);
-        declare @random_low bigint = 1 + (convert(bigint, convert(binary(8), substring(@random, 3, 8))) & 4611686018427387903);
+        declare @random_low bigint = 1 + (convert(bigint, substring(@random, 3, 8)) & 4611686018427387903);
         declare @first binary(16), @last binary(16);
         declare @given table (ulid binary(16) not null primary key);
         if @@trancount > 0
@@ -74,14 +74,14 @@ begin
         output inserted.ulid into @given (ulid)
         select
             @shard_id,
-            convert(binary(16), convert(binary(8), case
+            case
                 when l.ulid is null
-                    then convert(binary(8), convert(binary(6), datediff_big(millisecond, '1970-01-01', n.changefeed_time)) + substring(@random, 1, 2))
-                else convert(binary(8), substring(l.ulid, 1, 8))
-            end) + convert(binary(8), case
+                    then convert(binary(6), datediff_big(millisecond, '1970-01-01', n.changefeed_time)) + substring(@random, 1, 2)
+                else substring(l.ulid, 1, 8)
+            end + convert(binary(8), case
                 when l.ulid is null then @random_low + n.changefeed_number - 1
-                else convert(bigint, convert(binary(8), substring(l.ulid, 9, 8))) + n.changefeed_number
-            end)),
+                else convert(bigint, substring(l.ulid, 9, 8)) + n.changefeed_number
+            end),
             <<numbered_keys>>
         from (
             select
@@ -107,8 +107,7 @@ begin
         values (
             <<feed_id>>,
             <<schema>>.[shard_text](@shard_id),
-            convert(binary(16), convert(binary(8), substring(@first, 1, 8))
-                + convert(binary(8), convert(bigint, convert(binary(8), substring(@first, 9, 8))) - 1)),
+            substring(@first, 1, 8) + convert(binary(8), convert(bigint, substring(@first, 9, 8)) - 1),
             @last,
             <<schema>>.[now](),
             @reason

@@ -60,14 +60,11 @@ begin
         insert into <<schema>>.[feed:<<name>>] (shard_id, ulid, <<keys>>)
         select
             @shard_id,
-            convert(binary(16), convert(binary(8), case
+            case
                 when p.changefeed_time > @previous_time
-                    then convert(binary(8), convert(binary(6), datediff_big(millisecond, '1970-01-01', p.changefeed_time)) + substring(@next_high, 7, 2))
+                    then convert(binary(6), datediff_big(millisecond, '1970-01-01', p.changefeed_time)) + substring(@next_high, 7, 2)
                 else @previous_high
-            end) + convert(binary(8), case
-                when p.changefeed_time > @previous_time then @next_low + p.changefeed_place - 1
-                else @previous_low + p.changefeed_place - 1
-            end)),
+            end + convert(binary(8), case when p.changefeed_time > @previous_time then @next_low else @previous_low end + p.changefeed_place - 1),
             <<page_keys>>
         from (
             select

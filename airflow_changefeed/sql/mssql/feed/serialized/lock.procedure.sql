@@ -30,7 +30,7 @@ begin
             @count = 100000000000,
             @next_ulid_high = @ulid_high output,
             @next_ulid_low = @ulid_low output;
-        set @ulid = convert(binary(16), @ulid_high + convert(binary(8), @ulid_low));
+        set @ulid = @ulid_high + convert(binary(8), @ulid_low);
         if @session_context = 1
         begin
             -- The reservation, as a row: a rollback to a savepoint undoes both, and the functions then fail (R13).

@@ -9,7 +9,7 @@ begin
     declare @shard nvarchar(36) = convert(nvarchar(36), session_context(N'changefeed.locked_shard/<<name_text>>'));
     declare @high binary(8) = convert(binary(8), session_context(N'changefeed.ulid_high/<<name_text>>'));
     declare @low bigint = convert(bigint, session_context(N'changefeed.ulid_low/<<name_text>>'));
-    declare @ulid binary(16) = convert(binary(16), @high + convert(binary(8), @low));
+    declare @ulid binary(16) = @high + convert(binary(8), @low);
     -- Without a shard, the lock was taken by mssql-changefeed v2 during the upgrade.
     if isnull(convert(bigint, session_context(N'changefeed.transaction_id/<<name_text>>')), 0) <> current_transaction_id()
         or (@shard is not null and not exists (
@@ -21,5 +21,5 @@ begin
         return convert(binary(16), convert(int, 'error: changefeed.ulid takes 0 to 10^11 - 1'));
     if isnull(convert(bigint, session_context(N'changefeed.sequence_start/<<name_text>>')), 0) <> 0
         return convert(binary(16), convert(int, 'error: after lock_feed:T use changefeed.ulid(next value for changefeed.sequence)'));
-    return convert(binary(16), @high + convert(binary(8), @low + @i));
+    return @high + convert(binary(8), @low + @i);
 end

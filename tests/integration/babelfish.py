@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Our T-SQL as Babelfish executes it: the product is written for SQL Server, and only the tests know Babelfish.
+
+Each :class:`Form` replaces words in the files of the installation while they are loaded. Nothing else needs
+it: a database that is installed in this way takes the same statements as one on SQL Server.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+
+import mssql_python
+from airflow.sdk import Connection
+
+from airflow_changefeed.hooks.changefeed_connection import describe_mssql
+from airflow_changefeed.sources.mssql import MssqlFeedSource
+from airflow_changefeed.sql import mssql
+from tests.integration.contract.engines import MSSQL_VARIABLE
+
+
+@dataclass(frozen=True)
+class Form:
+    """
+    Words of our T-SQL that Babelfish does not execute, or not as SQL Server does.
+
+    :param files: beginning of the names of the files that have them.
+    """
+
+    why: str
+    files: str
+    plain: str
+    rewritten: str
+
+
+_INSTALL = "mssql/install/"
+FORMS = (
+    Form(
+        "it is edition 2 with version 12, and may have any compatibility level",
+        "mssql/install/check_server",
+        "serverproperty('EngineEdition')",
+        "5",
+    ),
+    Form("likewise", "mssql/install/check_server", "@level = d.compatibility_level", "@level = 130"),
+    Form(
+        "object_name gives names in lower case",
+        _INSTALL,
+        "object_name(",
+        "<<schema>>.[declared_name](",
+    ),
+    Form(
+        "sys.columns has names in lower case", _INSTALL, "sys.columns as", "<<schema>>.[declared_columns] as"
+    ),
+    Form("quotename doubles every kind of quote", _INSTALL, "quotename(", "<<schema>>.[quoted]("),
+    Form(
+        "no output parameter is nvarchar(max)",
+        "mssql/install/fill_template",
+        "(@body nvarchar(max) output)",
+        "(@body nvarchar(max))",
+    ),
+    Form(
+        "likewise: the filled template goes by way of #tokens",
+        "mssql/install/fill_template",
+        "set @body = @sql + @body;",
+        "delete from #tokens where token = ''; insert into #tokens (token, value) values ('', @sql + @body);",
+    ),
+    Form(
+        "likewise",
+        _INSTALL,
+        "exec <<schema>>.[fill_template] @body = @body output;",
+        "exec <<schema>>.[fill_template] @body = @body; select @body = value from #tokens where token = '';",
+    ),
+    Form(
+        "triggers have no order",
+        "mssql/install/create_capture_objects",
+        "exec sys.sp_settriggerorder @triggername = @full, @order = 'First', @stmttype = @operation;",
+        "set @last = @place;",
+    ),
+    Form(
+        "there is no right to view a definition",
+        "mssql/install/create_capture_objects",
+        "grant view definition on ",
+        "declare @none int; -- ",
+    ),
+    Form(
+        "users have logins; the guard is never created, as its trigger is refused first",
+        "mssql/install/guard_schema",
+        "create user [<<schema_name>>.guard] without login;",
+        "throw 77140, N'changefeed 77140: no triggers on DDL', 1;",
+    ),
+    Form("likewise", "mssql/install/guard_schema", "grant view definition to [<<schema_name>>.guard];", ""),
+)
+
+#: What the forms above use. PostgreSQL's catalog has the names as declared, as an option of each column.
+_OBJECTS = """
+create or alter function <<schema>>.[quoted](@name nvarchar(128)) returns nvarchar(258)
+as
+begin
+    return N'[' + replace(@name, N']', N']]') + N']';
+end
+go
+create or alter function <<schema>>.[declared_name](@object_id int) returns nvarchar(128)
+as
+begin
+    return isnull((
+        select i.TABLE_NAME from INFORMATION_SCHEMA.TABLES as i
+        where i.TABLE_SCHEMA = object_schema_name(@object_id) and i.TABLE_NAME = object_name(@object_id)
+    ), object_name(@object_id));
+end
+go
+create or alter view <<schema>>.[declared_columns]
+as
+select
+    c.object_id,
+    isnull(
+        convert(nvarchar(128), substring(pg_catalog.array_to_string(a.attoptions, ''), 19, 128))
+            collate database_default,
+        c.name
+    ) as name,
+    c.column_id, c.system_type_id, c.user_type_id, c.max_length, c.precision, c.scale, c.collation_name,
+    c.is_nullable, c.encryption_type, c.is_masked, c.is_filestream, c.is_column_set
+from sys.columns as c
+left join pg_catalog.pg_attribute as a on a.attrelid = c.object_id and a.attnum = c.column_id;
+go
+grant select on <<schema>>.[declared_columns] to public;
+"""
+
+
+def rewrite(name: str, text: str) -> str:
+    """
+    Return what Babelfish executes instead of a file.
+
+    :param name: of the file.
+    """
+    for form in FORMS:
+        if name.startswith(form.files):
+            text = text.replace(form.plain, form.rewritten)
+    if name == "mssql/install/schema.batch.sql":
+        made = (f"exec (N'{one.strip().replace(chr(39), chr(39) * 2)}');" for one in _OBJECTS.split("\ngo\n"))
+        text += "\n".join(made).replace("<<schema>>", "<<schema_in_text>>")
+    return text
+
+
+@cache
+def is_babelfish(uri: str) -> bool:
+    """
+    Ask a server.
+
+    :param uri: of an Airflow connection.
+    """
+    connection = Connection.from_uri(uri, conn_id="mssql_under_test")
+    keywords = MssqlFeedSource(**describe_mssql(connection)).database.server.keywords()
+    mssql_python.pooling(enabled=False)
+    with mssql_python.connect(autocommit=True, **keywords) as asked, asked.cursor() as cursor:
+        return bool(cursor.execute("select cast(serverproperty('Babelfish') as int)").fetchval() == 1)
+
+
+@contextmanager
+def rewriting() -> Iterator[None]:
+    """Load the installation's files as the server under test executes them; unchanged for SQL Server."""
+    whole = mssql.load_sql
+    if is_babelfish(os.environ[MSSQL_VARIABLE]):
+        mssql.load_sql = lambda name: rewrite(name, whole(name))  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        mssql.load_sql = whole
