@@ -15,7 +15,8 @@ from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.core.window import Window
-from airflow_changefeed.output.store import ExportStore, span
+from airflow_changefeed.output.manifests import span
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import LocalFiles
 
 START = datetime(2013, 1, 1, tzinfo=timezone.utc)

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A feed's committed units on a file system, found by the names of their manifests.
+
+A reader gets the whole of a unit, also while it is being replaced (docs/adr/0002-output-layout.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from airflow_changefeed.core.feed import Shard, parse_shard
+from airflow_changefeed.core.manifest import FileFacts, Manifest
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError
+from airflow_changefeed.output import claims
+from airflow_changefeed.output.layout import Layout, ManifestName, parse_unit
+from airflow_changefeed.storage.files import Files, open_files
+
+Tokens = list[int]
+Manifests = list[Manifest]
+_TRIES = 20
+
+
+class ManifestStore:
+    """
+    The manifests of one feed's export below a path, and the files that they name.
+
+    :param path: root of the output, local or an fsspec URL; other feeds may share it.
+    :param storage_options: for fsspec; may hold secrets.
+    :param files: the file system, already opened; for tests.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        feed: str,
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        files: Files | None = None,
+    ) -> None:
+        self.path = path
+        self.feed = feed
+        self.files = files or open_files(path, storage_options)
+        self.layout = Layout(self.files.root, feed)
+
+    # ---- units
+
+    def database(self) -> str:
+        """Return the identity of the database whose export it is; empty where nothing says so."""
+        return claims.owner(self.files, self.layout)
+
+    def shards(self) -> list[Shard]:
+        """Return the shards that have manifests."""
+        found = []
+        for name in self.files.names(self.layout.manifests):
+            if name.startswith("shard="):
+                with contextlib.suppress(InvalidArgumentError):
+                    found.append(parse_shard(name.removeprefix("shard=")))
+        return found
+
+    def units(
+        self, shard: Shard, start: datetime | None = None, end: datetime | None = None
+    ) -> dict[ExportUnit, int]:
+        """
+        Return a shard's committed units and their highest tokens, by names alone, in order of time.
+
+        :param start: inclusive; only units that reach beyond it. None begins with the first unit.
+        :param end: exclusive; only units that begin before it. None ends with the last unit.
+        """
+        if start is None and end is None:
+            folder = self.layout.shard_manifests(shard)
+            found: dict[ExportUnit, int] = {}
+            for date in self.files.names(folder):
+                self._collect(shard, date, found)
+            return _in_order(found)
+        wanted = span(start, end)
+        return self.overlapping(shard, wanted) if wanted is not None else {}
+
+    def newest(self, shard: Shard) -> list[ExportUnit]:
+        """Return a shard's committed units of the last date that has any, however many dates there are."""
+        return next(self.backwards(shard), [])
+
+    def backwards(self, shard: Shard) -> Iterator[list[ExportUnit]]:
+        """Yield a shard's committed units, newest date first; lists a date when it is asked for."""
+        for date in reversed(self.files.names(self.layout.shard_manifests(shard))):
+            found: dict[ExportUnit, int] = {}
+            if self._collect(shard, date, found):
+                yield list(_in_order(found))
+
+    def overlapping(
+        self, shard: Shard, wanted: UlidRange, *, ignore: Container[str] = ()
+    ) -> dict[ExportUnit, int]:
+        """
+        Return a shard's committed units that overlap a range, as :meth:`units`, but list few folders.
+
+        Units do not overlap each other, so one that reaches in from outside (a window is filed under its
+        start, a batch under its end) lies in the nearest folder with units before the range or behind it.
+
+        :param ignore: names of units that are left out unread.
+        """
+        first, last = f"date={_date(wanted.after.next())}", f"date={_date(wanted.upto)}"
+        dates = self.files.names(self.layout.shard_manifests(shard))
+        begin, end = bisect_left(dates, first), bisect_right(dates, last)
+        found: dict[ExportUnit, int] = {}
+        for date in dates[begin:end]:
+            self._collect(shard, date, found, ignore)
+        for outside in (range(begin - 1, -1, -1), range(end, len(dates))):
+            for number in outside:
+                if self._collect(shard, dates[number], found, ignore):
+                    break
+        return _in_order({unit: token for unit, token in found.items() if unit.range.overlaps(wanted)})
+
+    def _collect(
+        self, shard: Shard, date: str, found: dict[ExportUnit, int], ignore: Container[str] = ()
+    ) -> bool:
+        """Add the units of one folder to those found, and return whether it holds any."""
+        there = False
+        for name in self.files.names(f"{self.layout.shard_manifests(shard)}/{date}"):
+            if name.rsplit(".", 2)[0] in ignore:
+                there = True
+                continue
+            parsed = ManifestName.parse(name)
+            unit = parse_unit(shard, parsed.unit) if parsed else None
+            if unit is not None and parsed is not None and date == f"date={unit.date}":
+                found[unit] = max(parsed.attempt, found.get(unit, 0))
+                there = True
+        return there
+
+    def highest_attempt(self, units: Iterable[ExportUnit]) -> int:
+        """
+        Return the highest token that any attempt has left in the output, or among the units' manifests; else
+        0.
+        """
+        attempts = [int(name) for name in self.files.names(self.layout.attempts) if name.isdigit()]
+        folders: dict[str, set[str]] = {}
+        for unit in units:
+            folders.setdefault(self.layout.unit_manifests(unit), set()).add(unit.name)
+        for folder, names in folders.items():
+            parsed = [ManifestName.parse(name) for name in self.files.names(folder)]
+            attempts += [name.attempt for name in parsed if name and name.unit in names]
+        return max(attempts, default=0)
+
+    # ---- manifests
+
+    def attempts_of(self, unit: ExportUnit) -> Tokens:
+        """Return the tokens of a unit's manifests, ascending."""
+        return self.attempts_of_all([unit])[unit]
+
+    def attempts_of_all(self, units: Iterable[ExportUnit]) -> dict[ExportUnit, Tokens]:
+        """Return the tokens of each unit's manifests, ascending; lists each folder once."""
+        found: dict[ExportUnit, Tokens] = {}
+        for folder, own in by_folder(units, self.layout.unit_manifests).items():
+            found |= {unit: [] for unit in own.values()}
+            for name in self.files.names(folder):
+                parsed = ManifestName.parse(name)
+                if parsed and parsed.unit in own:
+                    found[own[parsed.unit]].append(parsed.attempt)
+        return {unit: sorted(tokens) for unit, tokens in found.items()}
+
+    def read(self, unit: ExportUnit) -> Manifest | None:
+        """
+        Return a unit's manifest: that of the highest token; None when the unit is not complete.
+
+        :raises ManifestError: it is damaged, or of another unit.
+        """
+        for _ in range(_TRIES):
+            attempts = self.attempts_of(unit)
+            if not attempts:
+                return None
+            manifest = self._read_manifest(unit, attempts[-1])
+            # One that vanished between the listing and the read was replaced: list again.
+            if manifest is not None:
+                return manifest
+        raise ManifestError(f"the manifests of {unit} of feed {self.feed!r} keep disappearing", unit=unit)
+
+    def _read_manifest(self, unit: ExportUnit, attempt: int) -> Manifest | None:
+        where = self.layout.manifest(unit, attempt)
+        content = self.files.read(where)
+        if content is None:
+            return None
+        manifest = Manifest.from_json(content.decode(errors="replace"), where=where)
+        if (manifest.feed, manifest.unit, manifest.attempt) != (self.feed, unit, attempt):
+            raise ManifestError(
+                f"{where} is about feed {manifest.feed!r}, {manifest.unit}, attempt {manifest.attempt}: it "
+                "was moved here from elsewhere; remove it and export the unit again",
+                where=where,
+            )
+        return manifest
+
+    def list(
+        self, shard: Shard | None = None, start: datetime | None = None, end: datetime | None = None
+    ) -> Manifests:
+        """
+        Return the manifests of complete units, the one of the highest token for each.
+
+        :param shard: None for all shards.
+        :param start: inclusive; only units that reach beyond it. None begins with the first unit.
+        :param end: exclusive; only units that begin before it. None ends with the last unit.
+        """
+        manifests = []
+        for each in self.shards() if shard is None else [shard]:
+            for unit in self.units(each, start, end):
+                manifest = self.read(unit)
+                if manifest is not None:
+                    manifests.append(manifest)
+        return manifests
+
+    def find_file(self, manifest: Manifest, file: FileFacts) -> str:
+        """
+        Return where a manifest's file is: in place, or beside while its unit is being replaced.
+
+        :raises ManifestError: in neither; the manifest may have been replaced just now.
+        """
+        for _ in range(2):
+            for folder in (
+                self.layout.placed(manifest.unit, manifest.attempt),
+                self.layout.unplaced(manifest.unit, manifest.attempt),
+            ):
+                if self.files.exists(f"{folder}/{file.name}"):
+                    return f"{folder}/{file.name}"
+        raise ManifestError(
+            f"file {file.name} of {manifest.unit} of feed {self.feed!r}, attempt {manifest.attempt}, is "
+            f"gone from {self.layout.placed(manifest.unit, manifest.attempt)}; export the unit again",
+            unit=manifest.unit,
+            file=file.name,
+        )
+
+
+def by_folder(
+    units: Iterable[ExportUnit], folder: Callable[[ExportUnit], str]
+) -> dict[str, dict[str, ExportUnit]]:
+    """Return units by folder, then by name: neighbours share one, which is listed once."""
+    found: dict[str, dict[str, ExportUnit]] = {}
+    for unit in units:
+        found.setdefault(folder(unit), {})[unit.name] = unit
+    return found
+
+
+def span(start: datetime | None, end: datetime | None) -> UlidRange | None:
+    """
+    Return the ULIDs of an interval of feed time; None when there are none.
+
+    :param start: inclusive; None for the beginning.
+    :param end: exclusive; None for the end.
+    """
+    after = Ulid.floor(start).previous() if start is not None else Ulid.MIN
+    upto = Ulid.floor(end).previous() if end is not None else Ulid.MAX
+    return UlidRange(after, upto) if after < upto else None
+
+
+def _date(ulid: Ulid) -> str:
+    """Return the UTC date of a ULID; ``~``, which sorts last, where the calendar ends before it."""
+    return ulid.time.date().isoformat() if ulid != Ulid.MAX else "~"
+
+
+def _in_order(units: Mapping[ExportUnit, int]) -> dict[ExportUnit, int]:
+    return dict(sorted(units.items(), key=lambda item: item[0].range))
