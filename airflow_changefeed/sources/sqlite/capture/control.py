@@ -17,7 +17,7 @@ from airflow_changefeed.core.capture import (
     RepairWay,
     UnexportableValue,
 )
-from airflow_changefeed.core.feed import Column, FeedKind
+from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
 from airflow_changefeed.sources.sqlite.capture.drift import drift_of, renamed_capture
@@ -29,8 +29,8 @@ from airflow_changefeed.sources.sqlite.capture.gaps import (
     gaps,
     take_baseline,
 )
-from airflow_changefeed.sources.sqlite.capture.plan import declared, difference, nullable_keys, plan_capture
-from airflow_changefeed.sources.sqlite.capture.record import record_rows
+from airflow_changefeed.sources.sqlite.capture.plan import difference, nullable_keys, plan_capture
+from airflow_changefeed.sources.sqlite.capture.record import image_columns, make_events, record_rows
 from airflow_changefeed.sources.sqlite.capture.registry import (
     REGISTRY,
     StoredCapture,
@@ -39,10 +39,9 @@ from airflow_changefeed.sources.sqlite.capture.registry import (
     store_capture,
 )
 from airflow_changefeed.sources.sqlite.capture.repair import Replacement, find_unexportable, repair, repairs
-from airflow_changefeed.sources.sqlite.capture.triggers import drop_triggers, make_triggers
+from airflow_changefeed.sources.sqlite.capture.triggers import drop_triggers, with_triggers
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, present, quote
-from airflow_changefeed.sources.sqlite.feed.types import Storage, has_text_affinity, storage_of
 from airflow_changefeed.sources.sqlite.install.identity import make_identity
 from airflow_changefeed.sources.sqlite.install.setup import INSTALL, create, install, register
 from airflow_changefeed.sources.sqlite.install.versions import (
@@ -53,7 +52,6 @@ from airflow_changefeed.sources.sqlite.install.versions import (
     check_feed,
     note_changes,
 )
-from airflow_changefeed.sql import fill, load_sql
 
 CAPTURE_INSTALL = (
     "capture.table",
@@ -106,11 +104,11 @@ class SqliteCapture:
         _refuse(spec.name, problems)
         now_ms = self.database.now_ms()
         capture = StoredCapture(spec, tuple(plan.fields.values()), tuple(plan.tables), now_ms)
-        _make_events(connection, capture)
+        make_events(connection, capture)
         store_capture(connection, capture)
         tables = register(connection, spec.name, FeedKind.OUTBOX, spec.shard_key_type, _TOLERANCE_MS)
         create(connection, tables, list(tables.info.key_columns))
-        capture = _with_triggers(connection, capture, _whole(connection, capture, snapshot=snapshot))
+        capture = with_triggers(connection, capture, _whole(connection, capture, snapshot=snapshot))
         store_capture(connection, capture)
         if snapshot:
             numbers = range(len(capture.tables))
@@ -125,7 +123,7 @@ class SqliteCapture:
         _check_columns(connection, capture)
         since_ms = capture.disabled_at_ms or capture.enabled_at_ms
         since = from_milliseconds(since_ms)
-        capture = _with_triggers(connection, replace(capture, disabled_at_ms=None), None)
+        capture = with_triggers(connection, replace(capture, disabled_at_ms=None), None)
         store_capture(connection, capture)
         tables, numbers = replace(tables, capture=capture), range(len(capture.tables))
         reason = f"changes were not recorded while the capture was disabled, since {since:%Y-%m-%d %H:%M:%S}Z"
@@ -159,7 +157,7 @@ class SqliteCapture:
             _refuse(name, plan.problems)
             known = {one.name.casefold() for one in before.fields}
             added = [one for folded, one in plan.fields.items() if folded not in known]
-            for definition in _image_columns(added):
+            for definition in image_columns(added):
                 connection.execute(f"alter table {quote(name)} add column {definition}")
             renewed = tuple(
                 replace(table, is_whole=one.is_whole)
@@ -167,7 +165,7 @@ class SqliteCapture:
             )
             capture = replace(before, fields=tuple(plan.fields.values()), tables=renewed)
             if capture.is_enabled:
-                capture = _with_triggers(connection, capture, None)
+                capture = with_triggers(connection, capture, None)
             store_capture(connection, capture)
             # Even if nothing changed: what was read before may mean something else now (Hasura's reload).
             bump_version(connection, name)
@@ -231,7 +229,7 @@ class SqliteCapture:
         numbers = [
             number for number, table in enumerate(capture.tables) if table.name in affected or not affected
         ]
-        capture = _with_triggers(connection, capture, None)
+        capture = with_triggers(connection, capture, None)
         store_capture(connection, capture)
         if resync:
             tables = replace(tables, capture=capture)
@@ -350,55 +348,6 @@ def _name_problems(connection: sqlite3.Connection, name: str) -> list[str]:
         "select type from sqlite_master where name = ? collate nocase", (name,)
     ).fetchone()
     return [f"a {taken[0]} {name!r} already exists; choose another name"] if taken else []
-
-
-def _make_events(connection: sqlite3.Connection, capture: StoredCapture) -> None:
-    shard_type = "text" if capture.spec.shard_key_type == "uniqueidentifier" else "integer"
-    columns = "".join(f",\n    {definition}" for definition in _image_columns(capture.fields))
-    tokens = {"events": quote(capture.name), "shard_type": shard_type, "columns": columns}
-    connection.execute(fill(load_sql("sqlite/capture/event.table.sql"), tokens))
-
-
-def _image_columns(fields: Sequence[Column]) -> list[str]:
-    """
-    Return the definitions of the columns for the new and old values of fields.
-
-    One declared ``any`` gets no type: only a strict table would keep its values unchanged. Nor does one that
-    we treat as text, such as a date: a repaired '2024' would become a number again.
-    """
-
-    def type_of(one: Column) -> str:
-        is_kept = storage_of(one) is Storage.TEXT and not has_text_affinity(one)
-        return "" if is_kept or one.type.lower() == "any" else declared(one)
-
-    return [
-        f"{quote(f'{image}_{one.name}')} {type_of(one)}".rstrip()
-        for image in ("new", "old")
-        for one in fields
-    ]
-
-
-def _with_triggers(
-    connection: sqlite3.Connection, capture: StoredCapture, whole: Sequence[bool] | None
-) -> StoredCapture:
-    """
-    Create all triggers of a capture.
-
-    :param whole: for each table whether its events cover all rows; None leaves that unchanged.
-    """
-    tables = []
-    for number, table in enumerate(capture.tables):
-        try:
-            triggers = make_triggers(connection, capture, number)
-        except sqlite3.OperationalError as error:
-            raise FeedSetupError(
-                f"capture {capture.name!r}: the triggers of table {table.name!r} cannot be created, or "
-                f"conflict with the table's other triggers: {error}",
-                capture=capture.name,
-            ) from error
-        is_whole = table.is_whole if whole is None else whole[number]
-        tables.append(replace(table, triggers=triggers, is_whole=is_whole))
-    return replace(capture, tables=tuple(tables))
 
 
 def _whole(connection: sqlite3.Connection, capture: StoredCapture, *, snapshot: bool) -> list[bool]:

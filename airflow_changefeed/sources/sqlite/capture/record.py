@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recording the current rows of captured tables, as events of one transaction."""
+"""The table of a capture's events, and recording the current rows of captured tables into it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,44 @@ import sqlite3
 from collections.abc import Sequence
 
 from airflow_changefeed.core.capture import Operation
+from airflow_changefeed.core.feed import Column
 from airflow_changefeed.exceptions import FeedSetupError
-from airflow_changefeed.sources.sqlite.capture.plan import shard_sql
+from airflow_changefeed.sources.sqlite.capture.plan import declared, shard_sql
+from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture
 from airflow_changefeed.sources.sqlite.capture.transaction import event_numbers, next_number, number_range
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, quote
-from airflow_changefeed.sources.sqlite.feed.types import shard_check
+from airflow_changefeed.sources.sqlite.feed.types import Storage, has_text_affinity, shard_check, storage_of
+from airflow_changefeed.sql import fill, load_sql
 
 #: Of an event, as readers know them.
 _SNAPSHOT, _RESET = "r", "t"
+
+
+def make_events(connection: sqlite3.Connection, capture: StoredCapture) -> None:
+    """Create the table of a capture's events."""
+    shard_type = "text" if capture.spec.shard_key_type == "uniqueidentifier" else "integer"
+    columns = "".join(f",\n    {definition}" for definition in image_columns(capture.fields))
+    tokens = {"events": quote(capture.name), "shard_type": shard_type, "columns": columns}
+    connection.execute(fill(load_sql("sqlite/capture/event.table.sql"), tokens))
+
+
+def image_columns(fields: Sequence[Column]) -> list[str]:
+    """
+    Return the definitions of the columns for the new and old values of fields.
+
+    One declared ``any`` gets no type: only a strict table would keep its values unchanged. Nor does one that
+    we treat as text, such as a date: a repaired '2024' would become a number again.
+    """
+
+    def type_of(one: Column) -> str:
+        is_kept = storage_of(one) is Storage.TEXT and not has_text_affinity(one)
+        return "" if is_kept or one.type.lower() == "any" else declared(one)
+
+    return [
+        f"{quote(f'{image}_{one.name}')} {type_of(one)}".rstrip()
+        for image in ("new", "old")
+        for one in fields
+    ]
 
 
 def record_rows(

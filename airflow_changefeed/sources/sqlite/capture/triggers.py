@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_changefeed.core.capture import KeyChange, Operation
 from airflow_changefeed.core.feed import Column
+from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.sqlite.capture.plan import shard_sql
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable
 from airflow_changefeed.sources.sqlite.feed.names import any_of, columns_of, literal, quote
@@ -34,7 +35,30 @@ def trigger_name(capture: str, number: int, kind: str) -> str:
     return f"changefeed.capture:{capture}:{number}:{kind}"
 
 
-def make_triggers(connection: sqlite3.Connection, capture: StoredCapture, number: int) -> dict[str, str]:
+def with_triggers(
+    connection: sqlite3.Connection, capture: StoredCapture, whole: Sequence[bool] | None
+) -> StoredCapture:
+    """
+    Create all triggers of a capture.
+
+    :param whole: for each table whether its events cover all rows; None leaves that unchanged.
+    """
+    tables = []
+    for number, table in enumerate(capture.tables):
+        try:
+            triggers = _make_triggers(connection, capture, number)
+        except sqlite3.OperationalError as error:
+            raise FeedSetupError(
+                f"capture {capture.name!r}: the triggers of table {table.name!r} cannot be created, or "
+                f"conflict with the table's other triggers: {error}",
+                capture=capture.name,
+            ) from error
+        is_whole = table.is_whole if whole is None else whole[number]
+        tables.append(replace(table, triggers=triggers, is_whole=is_whole))
+    return replace(capture, tables=tuple(tables))
+
+
+def _make_triggers(connection: sqlite3.Connection, capture: StoredCapture, number: int) -> dict[str, str]:
     """
     Create the triggers of a table as its newest, so that they fire first; drops existing ones.
 
