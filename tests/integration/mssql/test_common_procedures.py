@@ -20,7 +20,10 @@ COMMON = sorted(right.object for right in granted("install/grants.batch"))
 CHAINED = (
     "execute on changefeed.find_feed",
     "execute on changefeed.quoted",
+    "select on changefeed.readable_feeds",
+    "select on changefeed.feeds",
     "select on changefeed.consumers",
+    "select on changefeed.consumer_settings",
 )
 
 
@@ -55,6 +58,15 @@ def _call(procedure: str, feed: str) -> str:
 def test_a_reader_works_on_its_own_feed(reader: Client) -> None:
     """The name counts as the database compares names, as for the feed's own procedures."""
     assert reader.results(f"exec changefeed.list_cursors @feed = N'{OURS}'") == [[]]
+
+
+def test_a_look_at_all_feeds_shows_those_that_the_caller_may_read(client: Client, reader: Client) -> None:
+    """In one statement, however many feeds there are."""
+    for feed in (OURS, OTHER):
+        client.results(f"exec changefeed.[create_consumer:{feed}] N'mailer'")
+    every = "exec changefeed.list_consumers"
+    assert [row[0] for row in client.rows(every)] == [OTHER, OURS]
+    assert [row[0] for row in reader.rows(every)] == [OURS]
 
 
 @pytest.mark.parametrize("procedure", COMMON)

@@ -28,7 +28,7 @@ def _calls() -> Iterator[tuple[str, set[str]]]:
             behind = CALLERS.get(_name(node.func)) if isinstance(node, ast.Call) else None
             for place, given in enumerate(node.args if behind else ()):
                 text = given.values[0] if isinstance(given, ast.JoinedStr) else given
-                if isinstance(text, ast.Constant):
+                if isinstance(text, ast.Constant) and isinstance(text.value, str):
                     yield text.value.rstrip(":"), _keys(node.args[place + behind], function)
 
 

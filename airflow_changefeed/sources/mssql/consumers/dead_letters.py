@@ -24,7 +24,7 @@ from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.calls import Record, ask_feeds, call_results
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
 from airflow_changefeed.sources.mssql.feed.control import without_zone
-from airflow_changefeed.sources.mssql.names import as_time, quote
+from airflow_changefeed.sources.mssql.names import as_time
 
 
 class MssqlDeadLetters:
@@ -53,21 +53,16 @@ class MssqlDeadLetters:
         return self._resolve("park_again", number, arguments)
 
     def _resolve(self, procedure: str, number: int, arguments: Record) -> DeadLetter:
-        with self.database.connect(dead_letter=number) as session:
-            found = load_feed(session, self.database.schema, self._feed_of(session, number))
-            ((row,),) = call_results(session, found, procedure, {"number": number, **arguments})
-        return _dead_letter(row)
-
-    def _feed_of(self, session: Session, number: int) -> str:
-        """Return the feed of a dead letter."""
-        function = f"{quote(self.database.schema)}.[dead_letter_feed]"
-        ((feed,),) = session.rows(f"declare @number bigint = ?; select {function}(@number)", number)
-        if feed is None:
+        (present,) = ask_feeds(self.database, None, "list_dead_letters", {"number": number, "is_open": 0})
+        if not present:
             raise DeadLetterError(
                 f"dead letter {number} not found; list them with airflow changefeed dead-letters list",
                 number=number,
             )
-        return str(feed)
+        with self.database.connect(dead_letter=number) as session:
+            found = load_feed(session, self.database.schema, present[0]["feed"])
+            ((row,),) = call_results(session, found, procedure, {"number": number, **arguments})
+        return _dead_letter(row)
 
     def invocations(
         self, feed: str, consumer: str, *, shard: Shard | None = None, limit: int = 100

@@ -10,7 +10,8 @@ from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed, load_feeds
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
-from airflow_changefeed.sources.mssql.names import literal
+from airflow_changefeed.sources.mssql.names import literal, quote
+from airflow_changefeed.sources.mssql.procedures import call
 
 Record = dict[str, Any]
 #: A result: names of its columns, and rows.
@@ -39,27 +40,31 @@ def ask_feeds(
     results: int = 1,
 ) -> list[list[Record]]:
     """
-    Call the procedure of one feed, or of all feeds; one request per feed.
+    Call a common procedure for one feed, or for all feeds in one request.
 
-    :param feed: None for all that the login may call.
-    :param arguments: the same for all.
+    :param feed: None for all that the login may read; none where changefeed is not installed.
     :param results: that the procedure has.
-    :return: for each result the rows of all feeds.
+    :return: the rows of each result.
     """
+    schema = database.schema
 
     def question(session: Session) -> list[list[Record]]:
         if feed is not None:
-            return call_results(session, load_feed(session, database.schema, feed), procedure, arguments)
-        found: list[list[Record]] = [[] for _ in range(results)]
-        for one in load_feeds(session, database.schema) or []:
-            sql, values = one.call(procedure, arguments)
-            may = f"has_perms_by_name({literal(one.object('read_feed'))}, 'OBJECT', 'EXECUTE') = 1"
-            # The declarations first, as a batch has them once.
-            declared, _, call = sql.rpartition("exec ")
-            answer = records(session.execute(f"{declared}if {may} exec {call}", *values))
-            for place, rows in enumerate(answer):
-                found[place] += rows
-        return found
+            return call_results(session, load_feed(session, schema, feed), procedure, arguments)
+        if procedure not in ("list_consumers", "list_dead_letters"):
+            # One request per feed.
+            found: list[list[Record]] = [[] for _ in range(results)]
+            for one in load_feeds(session, schema) or []:
+                may = f"has_perms_by_name({literal(one.object('read_feed'))}, 'OBJECT', 'EXECUTE')"
+                if session.rows(f"select {may}") == [(1,)]:
+                    for place, rows in enumerate(call_results(session, one, procedure, arguments)):
+                        found[place] += rows
+            return found
+        sql, values = call(schema, procedure, arguments)
+        # The declarations first, as a batch has them once.
+        declared, _, called = sql.rpartition("exec ")
+        is_there = f"object_id({literal(f'{quote(schema)}.{quote(procedure)}')}) is not null"
+        return records(session.execute(f"{declared}if {is_there} exec {called}", *values)) or [[]] * results
 
     return database.ask(question, **({} if feed is None else {"feed": feed}))
 

@@ -1,5 +1,4 @@
--- Finds the feed that a procedure common to all feeds is about. The caller needs the right to execute the feed's read_feed:T, so each
--- feed's own grants and denies decide.
+-- Finds the feed that a procedure common to all feeds is about, among those that the caller may read.
 -- @feed: its name; returned as the feed was set up.
 -- errors: 77106 no such feed, or the caller may not read it; the same text, so that nobody learns of another feed. 77117 its upgrade failed
 -- permission: internal
@@ -8,13 +7,10 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    declare @message nvarchar(2048), @name nvarchar(128), @problem nvarchar(2000), @is_readable int;
+    declare @message nvarchar(2048), @name nvarchar(128), @problem nvarchar(2000);
     set @feed_id = null;
-    select
-        @feed_id = f.feed_id, @name = f.name, @problem = f.upgrade_problem,
-        @is_readable = has_perms_by_name(concat(N'<<schema_in_text>>.', quotename(concat(N'read_feed:', f.name))), N'OBJECT', N'EXECUTE')
-    from <<schema>>.[feeds] as f where f.name = @feed;
-    if @feed_id is null or isnull(@is_readable, 0) = 0
+    select @feed_id = f.feed_id, @name = f.name, @problem = f.upgrade_problem from <<schema>>.[readable_feeds] as f where f.name = @feed;
+    if @feed_id is null
     begin
         set @message = concat(N'changefeed 77106: feed "', @feed,
             N'" not found in this database, or you may not read it; correct the name, or ask a DBA to make you a member of the role <<schema_text>>.readers:', @feed);

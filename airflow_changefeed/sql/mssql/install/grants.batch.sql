@@ -15,5 +15,4 @@ grant execute on <<schema>>.[park_again] to [<<schema_name>>.users];
 grant select on <<schema>>.[table_columns] to public;
 grant execute on <<schema>>.[now] to public;
 grant execute on <<schema>>.[version] to public;
-grant execute on <<schema>>.[dead_letter_feed] to public;
 grant execute on <<schema>>.[note_schemas] to public;

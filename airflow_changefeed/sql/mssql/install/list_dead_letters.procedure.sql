@@ -1,10 +1,10 @@
--- The events that the feed's consumers parked, by number.
--- @consumer: null for all. @is_open: 1 for those still to be consumed, 0 for all. @number: null for all.
+-- The events that consumers of a feed parked, by number.
+-- @feed: null for all that the caller may read. @consumer: null for all. @is_open: 1 for those still to be consumed, 0 for all. @number: null for all.
 -- result: number, feed, consumer, shard, ulid, state, attempts, reason, parked_at, parked_by, resolved_at, resolved_by, note.
 -- errors: as find_feed
 -- permission: readers of the feed
 create procedure <<schema>>.[list_dead_letters] (
-    @feed nvarchar(128),
+    @feed nvarchar(128) = null,
     @consumer nvarchar(128) = null,
     @is_open bit = 1,
     @number bigint = null
@@ -15,12 +15,20 @@ begin
     set transaction isolation level read committed;
     begin try
         declare @feed_id int;
-        exec <<schema>>.[find_feed] @feed = @feed output, @feed_id = @feed_id output;
+        declare @feeds table (feed_id int not null primary key, name nvarchar(128) not null);
+        if @feed is null
+            insert into @feeds (feed_id, name) select f.feed_id, f.name from <<schema>>.[readable_feeds] as f;
+        else
+        begin
+            exec <<schema>>.[find_feed] @feed = @feed output, @feed_id = @feed_id output;
+            insert into @feeds (feed_id, name) values (@feed_id, @feed);
+        end;
         select
-            d.number, @feed as feed, d.consumer, d.shard, d.ulid, d.state, d.attempts, d.reason, d.parked_at, d.parked_by, d.resolved_at,
+            d.number, f.name as feed, d.consumer, d.shard, d.ulid, d.state, d.attempts, d.reason, d.parked_at, d.parked_by, d.resolved_at,
             d.resolved_by, d.note
-        from <<schema>>.[dead_letters] as d
-        where d.feed_id = @feed_id and (@consumer is null or d.consumer = @consumer) and (@number is null or d.number = @number)
+        from @feeds as f
+        inner loop join <<schema>>.[dead_letters] as d with (forceseek) on d.feed_id = f.feed_id
+        where (@consumer is null or d.consumer = @consumer) and (@number is null or d.number = @number)
             and (@is_open = 0 or d.state in ('parked', 'retry'))
         order by d.number;
     end try
