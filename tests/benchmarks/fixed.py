@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What costs the same however few rows there are: a job, an empty window, a look, a DAG file."""
+"""What costs the same however few rows there are: a job, an empty window, a poll, a DAG file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ with DAG("full", schedule=None):
 
 def run(folder: Path) -> Chapter:
     """Measure each in processes of its own, in turn; medians count."""
-    jobs, (short, long) = _jobs(folder), _looks(folder)
+    jobs, (short, long) = _jobs(folder), _polls(folder)
     empty, full = _parses(folder)
     return Chapter(
         "Fixed costs",
@@ -48,7 +48,7 @@ def run(folder: Path) -> Chapter:
                 "export of one row, time of the script's", jobs["one"].seconds / jobs["script"].seconds, 1.3
             ),
             Target("empty window in the task, s", jobs["empty"].seconds, 2),
-            Target("look at 2,000,000 rows, time of one at 2,000", long.seconds / short.seconds, 1.25),
+            Target("poll of 2,000,000 rows, time of one at 2,000", long.seconds / short.seconds, 1.25),
             Target("DAG file with the package, s beyond an empty one", full.seconds - empty.seconds, 0.3),
         ],
     )
@@ -90,7 +90,7 @@ def _environment(home: Path, database: Path) -> dict[str, str]:
     ).environment()
 
 
-def _looks(folder: Path) -> list[Figure]:
+def _polls(folder: Path) -> list[Figure]:
     feeds: list[tuple[FeedSource, str, int]] = []
     for rows in FEEDS:
         database = folder / f"{rows}.db"

@@ -54,8 +54,8 @@ def run(folder: Path) -> Chapter:
     exports = _exports(folder)
     with closing(MssqlFeedSource(**described())) as source:
         split = Figure(f"split a range into {_parts(LARGE)}", LARGE, _split(source))
-        looks = poll_figures([(source, feed_name(rows), rows) for rows in (SMALL, LARGE)])
-    return Chapter(TITLE, [*loads, *exports.values(), split, *looks], _targets(exports, split, looks))
+        polls = poll_figures([(source, feed_name(rows), rows) for rows in (SMALL, LARGE)])
+    return Chapter(TITLE, [*loads, *exports.values(), split, *polls], _targets(exports, split, polls))
 
 
 def _exports(folder: Path) -> dict[tuple[str, int], Figure]:
@@ -109,7 +109,7 @@ def _split(source: MssqlFeedSource) -> float:
 
 
 def _messages() -> int:
-    """Return how many messages go to the server for one look."""
+    """Return how many messages go to the server for one poll."""
     from airflow_changefeed.cursors.new_events import poll
 
     description = described()
@@ -122,7 +122,7 @@ def _messages() -> int:
             return line.requests()
 
 
-def _targets(exports: dict[tuple[str, int], Figure], split: Figure, looks: list[Figure]) -> list[Target]:
+def _targets(exports: dict[tuple[str, int], Figure], split: Figure, polls: list[Figure]) -> list[Target]:
     floor, jdbc, ours = (exports[way, LARGE] for way in ("floor", "jdbc", "export"))
     loop, small = exports["pymssql", SMALL], exports["export", SMALL]
     return [
@@ -137,8 +137,8 @@ def _targets(exports: dict[tuple[str, int], Figure], split: Figure, looks: list[
         ),
         Target("export, memory of that at a tenth of the rows", ours.memory / small.memory, 1.2),
         Target(f"split {LARGE:,} rows, s", split.seconds, 1),
-        Target("look, messages to the server", _messages(), 1),
+        Target("poll, messages to the server", _messages(), 1),
         Target(
-            f"look at {LARGE:,} rows, time of one at {SMALL:,}", looks[1].seconds / looks[0].seconds, 1.25
+            f"poll of {LARGE:,} rows, time of one at {SMALL:,}", polls[1].seconds / polls[0].seconds, 1.25
         ),
     ]

@@ -16,7 +16,7 @@ LOOKS = 500
 
 def poll_figures(feeds: Sequence[tuple[FeedSource, str, int]]) -> list[Figure]:
     """
-    Return the median time of a look at each feed.
+    Return the median time of a poll of each feed.
 
     :param feeds: source, feed, and how many rows it has.
     """
@@ -27,6 +27,6 @@ def poll_figures(feeds: Sequence[tuple[FeedSource, str, int]]) -> list[Figure]:
             poll(source, feed, "reader")
             own.append(time.perf_counter() - started)
     return [
-        Figure(f"look at a feed of {rows:,} rows", 0, median(own))
+        Figure(f"poll of a feed of {rows:,} rows", 0, median(own))
         for own, (_, _, rows) in zip(taken, feeds, strict=True)
     ]

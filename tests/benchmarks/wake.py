@@ -34,15 +34,15 @@ def run(folder: Path) -> Chapter:
                 Watch(f"wake.Feed{number}", consumer) for consumer in _consumers() for number in range(FEEDS)
             ]
             together = _median(partial(poll_many, source, watches))
-            alone = _median(partial(_look_alone, source, watches[:FEEDS]))
+            alone = _median(partial(_poll_alone, source, watches[:FEEDS]))
             asked = engine.asked(partial(poll_many, watches=watches))
         figures += [
-            Figure(f"{name}: one look for {WATCHERS:,} watchers of {FEEDS} feeds", 0, together),
-            Figure(f"{name}: a look for each of {FEEDS} watchers, one of each feed", 0, alone),
+            Figure(f"{name}: one poll for {WATCHERS:,} watchers of {FEEDS} feeds", 0, together),
+            Figure(f"{name}: a poll for each of {FEEDS} watchers, one of each feed", 0, alone),
         ]
         # The embedded source runs a statement for each feed, on one connection.
         limit = FEEDS if name == "sqlite" else 1
-        targets.append(Target(f"statements of a look for all on {name}", asked, limit))
+        targets.append(Target(f"statements of a poll for all on {name}", asked, limit))
     return Chapter("Waking a thousand", figures, targets)
 
 
@@ -50,7 +50,7 @@ def _consumers() -> list[str]:
     return [f"consumer {number}" for number in range(WATCHERS // FEEDS)]
 
 
-def _look_alone(source: FeedSource, watches: Sequence[Watch]) -> None:
+def _poll_alone(source: FeedSource, watches: Sequence[Watch]) -> None:
     for watch in watches:
         poll(source, watch.feed, watch.consumer)
 

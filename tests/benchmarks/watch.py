@@ -24,7 +24,7 @@ import psutil
 
 PROJECT = Path(__file__).resolve().parents[2]
 _MARK = "measured "
-# Each look costs some 20 ms of a processor, which the child would miss.
+# Each measurement costs some 20 ms of a processor, which the child would miss.
 _PAUSE = 0.25
 
 
@@ -76,7 +76,7 @@ class _Tree:
                 self._cpu[process.pid] = times.user + times.system
         return sum(self._cpu.values())
 
-    def look(self) -> None:
+    def measure(self) -> None:
         """Take part in the highest memory, in MB."""
         total = sum(_proportional(process.pid) for process in self._processes())
         self.highest = max(self.highest, total / 1e6)
@@ -150,7 +150,7 @@ def _follow(child: subprocess.Popen[str], tree: _Tree) -> dict[str, Reading]:
         else:
             stop.set()
             sampler.join()
-            tree.look()
+            tree.measure()
             readings[mark["end"]] = Reading(
                 mark["seconds"], tree.cpu() - before, tree.highest, mark["result"]
             )
@@ -161,4 +161,4 @@ def _follow(child: subprocess.Popen[str], tree: _Tree) -> dict[str, Reading]:
 
 def _sample(tree: _Tree, stop: threading.Event) -> None:
     while not stop.wait(_PAUSE):
-        tree.look()
+        tree.measure()

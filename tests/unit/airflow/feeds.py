@@ -15,9 +15,9 @@ from airflow_changefeed.sources.sqlite import SqliteFeedSource
 
 class ScriptedSource(SqliteFeedSource):
     """
-    A SQLite file whose looks are played after a script.
+    A SQLite file whose polls are played after a script.
 
-    :cvar script: what happens before each of the next looks; afterwards nothing does.
+    :cvar script: what happens before each of the next polls; afterwards nothing does.
     :cvar opened: how often a source was opened.
     :cvar closed: set when one was closed.
     """

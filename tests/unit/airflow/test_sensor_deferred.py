@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The deferrable sensor: a first look in the task, the rest in the triggerer, the same result."""
+"""The deferrable sensor: a first poll in the task, the rest in the triggerer, the same result."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def resume(task: ChangefeedSensor, event: Any) -> Any:
 
 
 def test_news_that_is_there_needs_no_trigger(database: str) -> None:
-    """The task looks before it defers."""
+    """The task polls before it defers."""
     assert deferrable().execute(context()) == poke(sensor())[1]
 
 
@@ -187,7 +187,7 @@ def test_a_bad_event_is_named(database: str, event: Any) -> None:
 
 
 def test_a_silent_sensor_defers_over_a_failed_poll(database: str) -> None:
-    """``silent_fail`` looks over errors in the triggerer, for ever, instead of keeping a worker."""
+    """``silent_fail`` ignores errors in the triggerer, forever, instead of keeping a worker."""
     with closing(locked(database)):
         value = deferred(deferrable(silent_fail=True, lock_timeout=0))
         with pytest.raises(LockTimeoutError):
@@ -207,7 +207,7 @@ def test_the_timeout_of_the_sensor_counts(database: str) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"soft_fail": True}], ids=str)
 def test_what_is_there_at_the_timeout_is_not_lost(database: str, options: dict[str, Any]) -> None:
-    """A last look, as in poke mode: the triggerer may have been down until then."""
+    """A last poll, as in poke mode: the triggerer may have been down until then."""
     task = deferrable(**options)
     assert task.resume_execution(TRIGGER_FAIL_REPR, TIMED_OUT, context()) == poke(sensor())[1]
 
@@ -222,7 +222,7 @@ def test_a_last_look_that_fails_leaves_the_timeout(database: str) -> None:
 
 
 def test_a_trigger_that_broke_is_left_to_the_retries(database: str) -> None:
-    """It could not be loaded, for example; that is not a timeout, so nothing is looked at again."""
+    """It could not be loaded, for example; that is not a timeout, so nothing is polled again."""
     broken = {"error": TriggerFailureReason.TRIGGER_FAILURE, "traceback": ["ImportError"]}
     with pytest.raises(TaskDeferralError):
         deferrable().resume_execution(TRIGGER_FAIL_REPR, broken, context())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trigger: it looks as the sensor does, without ever holding up the loop that it shares."""
+"""The trigger: it polls as the sensor does, without ever holding up the loop that it shares."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_news_that_is_there_fires_at_once_with_what_a_poke_gives(database: str) 
 
 
 def test_news_that_comes_is_waited_for(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks until there is something, with one source, which it closes at the end."""
+    """It polls until there is something, with one source, which it closes at the end."""
     consume_all(database)
     scripted = play(monkeypatch, int, int, lambda: insert(database, range(100, 101), START))
     new_events, has_ended = read_event(fire(window_end=format_time(FAR)))
@@ -163,8 +163,8 @@ def test_a_connection_that_is_missing_for_a_moment_is_asked_for_again(
     """The task had it; in the triggerer, an API that does not answer looks like a missing connection."""
 
     class Patient(ChangefeedTrigger):
-        def pause(self, looks: int) -> float:
-            if looks == MOST_FAILURES - 2:
+        def pause(self, polls: int) -> float:
+            if polls == MOST_FAILURES - 2:
                 connection = {"conn_type": "sqlite", "host": database}
                 monkeypatch.setenv("AIRFLOW_CONN_ELSEWHERE", json.dumps(connection))
             return 0
@@ -194,7 +194,7 @@ def test_a_lock_is_waited_for_no_longer_than_the_lock_timeout(database: str) -> 
 
 
 def test_looks_that_hang_hold_up_nobody_else(database: str) -> None:
-    """Neither the loop nor asyncio's threads, and a trigger is cancelled without waiting for its look."""
+    """Neither the loop nor asyncio's threads, and a trigger is cancelled without waiting for its poll."""
 
     async def hang() -> list[Any]:
         with closing(locked(database)):
@@ -216,14 +216,14 @@ def test_looks_that_hang_hold_up_nobody_else(database: str) -> None:
 
 
 def test_a_cancelled_trigger_closes_its_source(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether it looks or waits at that moment."""
+    """Whether it polls or waits at that moment."""
     consume_all(database)
-    looked = threading.Event()
-    scripted = play(monkeypatch, int, looked.set)
+    polled = threading.Event()
+    scripted = play(monkeypatch, int, polled.set)
 
     async def cancel() -> None:
         waiting = asyncio.create_task(event_of(trigger()))
-        await asyncio.to_thread(looked.wait, 60)
+        await asyncio.to_thread(polled.wait, 60)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -234,12 +234,12 @@ def test_a_cancelled_trigger_closes_its_source(database: str, monkeypatch: pytes
 
 def test_pauses_are_even_or_double_up_to_their_limit() -> None:
     """As a sensor's ``exponential_backoff`` and ``max_wait`` say; never too long for a float."""
-    assert [trigger(poke_interval=30).pause(looks) for looks in (0, 1, 9)] == [30, 30, 30]
+    assert [trigger(poke_interval=30).pause(polls) for polls in (0, 1, 9)] == [30, 30, 30]
     doubling = trigger(poke_interval=30, exponential_backoff=True)
-    assert [doubling.pause(looks) for looks in (0, 1, 2)] == [30, 60, 120]
+    assert [doubling.pause(polls) for polls in (0, 1, 2)] == [30, 60, 120]
     assert doubling.pause(10_000) > timedelta(days=365).total_seconds()
     limited = trigger(poke_interval=30, exponential_backoff=True, max_wait=100)
-    assert [limited.pause(looks) for looks in (0, 1, 2, 10_000)] == [30, 60, 100, 100]
+    assert [limited.pause(polls) for polls in (0, 1, 2, 10_000)] == [30, 60, 100, 100]
     assert trigger(poke_interval=0, exponential_backoff=True).pause(3) == 8
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triggers that share their looks, in Airflow's own runner of triggers."""
+"""Triggers that share their polls, in Airflow's own runner of triggers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.airflow.test_sensor import FAR, consume_all, poke, sensor
 from tests.unit.airflow.test_trigger import LOST, event_of, trigger
 from tests.unit.airflow.virtual import Triggerer, VirtualLoop, run
 
-#: Seconds between looks, of the loop's own time.
+#: Seconds between polls, of the loop's own time.
 INTERVAL = 60.0
 
 
@@ -205,8 +205,8 @@ def test_the_last_to_leave_closes_the_source(database: str, monkeypatch: pytest.
 def test_growing_pauses_let_shared_looks_pass(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """``exponential_backoff`` and ``max_wait`` mean the same as for a trigger that is alone."""
     consume_all(database)
-    loop, looked = VirtualLoop(), []
-    play(monkeypatch, *[lambda: looked.append(loop.time())] * 100)
+    loop, polled = VirtualLoop(), []
+    play(monkeypatch, *[lambda: polled.append(loop.time())] * 100)
 
     async def wait() -> None:
         triggerer = Triggerer()
@@ -215,11 +215,11 @@ def test_growing_pauses_let_shared_looks_pass(database: str, monkeypatch: pytest
         await triggerer.stop(number)
 
     run(wait(), loop)
-    assert [round((later - one) / 60) for one, later in pairwise(looked)] == [1, 2, 3, 3, 3]
+    assert [round((later - one) / 60) for one, later in pairwise(polled)] == [1, 2, 3, 3, 3]
 
 
 def test_what_is_shared_is_told_apart_without_secrets(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the connection's name and by how one looks; feeds, consumers and windows may differ."""
+    """By the connection's name and by how one polls; feeds, consumers and windows may differ."""
     secret = {"conn_type": "sqlite", "host": database, "login": "reader", "password": "hunter2"}
     monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps(secret))
     key = trigger().shared_stream_key()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The poller: many who wait, one look an interval."""
+"""The poller: many who wait, one poll an interval."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def source(path: str, clock: Clock) -> WatchedSource:
 
 @pytest.fixture
 def poller(source: WatchedSource, clock: Clock) -> Poller:
-    """Give a poller that looks every ten seconds of the clock."""
+    """Give a poller that polls every ten seconds of the clock."""
     return Poller(source, 10, clock=clock, pause=clock.pause)
 
 
@@ -268,7 +268,7 @@ def test_a_missing_feed_ends_its_own_waits_alone(
         with pytest.raises(FeedNotFoundError):
             gone.wait({})
         waiting = threads.submit(watch.wait, {})
-        # Its first look is for all who wait then.
+        # Its first poll is for all who wait then.
         until(lambda: not watch.is_new)
         lost = [threads.submit(gone.wait, {}) for _ in range(2)]
         until(lambda: len(poller._waiting) == 3 and not watch.is_new)
@@ -287,7 +287,7 @@ def test_a_missing_feed_ends_its_own_waits_alone(
 def test_a_look_that_fails_is_told_to_all_who_wait(
     poller: Poller, source: WatchedSource, clock: Clock, path: str
 ) -> None:
-    """Whoever waits again is looked for again, at the next look."""
+    """Who waits again is polled for again, at the next poll."""
     source.error = SourceUnavailableError("the connection broke")
     with poller.watch(FEEDS[0], "reader") as watch:
         with pytest.raises(SourceUnavailableError, match="the connection broke"):

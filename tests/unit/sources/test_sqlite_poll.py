@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One look at a feed in SQLite: how it is put, and what it believes of the looks before it."""
+"""One poll at a feed in SQLite: how it is put, and what it believes of the polls before it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TABLES = {
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """Give a file that no look has seen yet."""
+    """Give a file that no poll has seen yet."""
     return str(tmp_path / "feeds.db")
 
 
@@ -78,7 +78,7 @@ def test_the_first_look_is_one_statement(connection: sqlite3.Connection, path: s
 
 
 def test_a_column_that_comes_later_counts(connection: sqlite3.Connection, path: str) -> None:
-    """What a look has learned of serialized writers' columns holds while the table is the same."""
+    """What a poll has learned of serialized writers' columns holds while the table is the same."""
     source = set_up(connection, path, "no shards")
     connection.execute("begin immediate")
     connection.execute("insert into t (ULID, id) values (?, 1)", (lock(connection, "t").ulid(0).bytes,))
@@ -93,7 +93,7 @@ def test_a_column_that_comes_later_counts(connection: sqlite3.Connection, path: 
 def test_a_feed_that_has_lost_its_table_says_so(
     connection: sqlite3.Connection, path: str, name: str, has_looked: bool
 ) -> None:
-    """Also where only the feed's own tables are looked at, and after a look that found all well."""
+    """Also where only the feed's own tables are polled, and after a poll that found all well."""
     source = set_up(connection, path, name)
     if has_looked:
         source.poll("t", "reader")
@@ -106,7 +106,7 @@ def test_a_feed_that_has_lost_its_table_says_so(
 
 @pytest.mark.parametrize("table", ["k", "known", "waiting", "e"])
 def test_a_table_may_have_any_name(connection: sqlite3.Connection, path: str, table: str) -> None:
-    """None of a look's own names stands before it."""
+    """None of a poll's own names stands before it."""
     connection.execute(
         f"create table {table} (shard integer not null, ulid blob not null, id integer primary key)"
     )
