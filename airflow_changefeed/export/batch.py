@@ -17,7 +17,7 @@ from airflow_changefeed.output.ownership import check_output
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
 
-#: Batches of other runs that are passed over in search of those of earlier tries.
+#: Batches of other runs that are skipped in search of those of earlier tries.
 _MOST_BETWEEN = 100
 
 
@@ -37,7 +37,7 @@ def batch_leases(
     :raises LeaseHeldError: another batch of the consumer runs, or one died less than a lease ago; transient.
     """
     request.check()
-    # A refused batch must not leave a consumer that has acknowledged nothing, which would hold back purging.
+    # A refused batch must not leave a consumer that has acknowledged nothing: it would block purges.
     check_output(source, store)
     known = [status.shard for status in source.shards(request.feed)]
     # A shard that does not exist is refused by the plan, by name.

@@ -29,7 +29,7 @@ _WHY = "batches were removed from the output"
 
 
 def removal_command(feed: str, path: str) -> str:
-    """Return the command that does it, as people paste it."""
+    """Return the command that removes them, ready to paste."""
     return (
         f"airflow changefeed output remove-batches {shlex.join(('--feed', feed, '--path', path))} {CONN_ID}"
     )

@@ -158,7 +158,7 @@ class CompletedExport:
 
 
 def _unit_name(manifest: str) -> str:
-    """Return the name of the unit that the path of a manifest names; nothing for the path of a folder."""
+    """Return the name of the unit that the path of a manifest names; empty for the path of a folder."""
     parsed = ManifestName.parse(manifest.rpartition("/")[2])
     return parsed.unit if parsed else ""
 

@@ -36,10 +36,10 @@ from airflow_changefeed.verify.checksum import checksum
 
 #: Bytes of Arrow buffers that become one row group; the writer holds about as much again.
 ROW_GROUP_BYTES = 64 * 1024 * 1024
-#: Part of the first rows by which it is decided whether a column's values repeat.
+#: The first rows, one in this many, decide whether a column's values repeat.
 _SAMPLE_PART = 8
 
-#: A file's facts, and what completes its upload; nothing where it is not uploaded.
+#: A file's facts, and what completes its upload; empty if it is not uploaded.
 WrittenFile = tuple[FileFacts, Mapping[str, Any]]
 
 
@@ -75,7 +75,7 @@ def plan_parts(plan: Plan) -> list[PlannedPart]:
 
 
 def task_name(number: int, task_attempt: int) -> str:
-    """Return the name of a task's own folder; its twins and retries have others."""
+    """Return the name of a task attempt's folder; duplicates and retries have others."""
     return f"{number:05d}-{task_attempt}"
 
 
@@ -106,7 +106,7 @@ def write_parts(
         shard = parse_shard(part["shard"])
         folder = f"{home}/{part['folder']}"
         if files.has_uploads:
-            # Uploads are unseen until they are completed, so they go where the files stay.
+            # Uploads are invisible until they are completed, so they go to their final place.
             unit = parse_unit(shard, part["folder"].rpartition("/")[2])
             if unit is None:
                 raise InvalidArgumentError(f"{part['folder']} is not the name of a unit")
@@ -162,9 +162,9 @@ def write_part(
         for batch in stream:
             check_schema(batch.schema, schema, feed)
             last = check_order(batch, last, range_, feed, shard)
-            # JSON takes more room: what becomes JSON at once stays below what Arrow's texts hold.
+            # JSON needs more space: what becomes JSON at once must fit into Arrow's texts.
             pieces = iter([batch]) if options.shape is Shape.TYPED else _bounded(batch)
-            # Else it would be held while the source reads the next one; as is each name below.
+            # Otherwise it would be held while the source reads the next one; so would each name below.
             del batch
             for piece in pieces:
                 rows, offset = shaped_batch(piece, options.shape, feed=feed), 0
@@ -192,7 +192,7 @@ def write_part(
             file.abandon(error)
         raise
     finally:
-        # A generator that is left behind would keep its connection until it is collected.
+        # An abandoned generator would keep its connection until it is collected.
         close = getattr(stream, "close", None)
         if close is not None:
             close()
@@ -240,11 +240,11 @@ class PartFile:
 
     @property
     def upload(self) -> Mapping[str, Any]:
-        """What completes its upload once it is finished; nothing where it is not uploaded."""
+        """What completes its upload once it is finished; empty if it is not uploaded."""
         return getattr(self._sink, "receipt", {})
 
     def finish(self) -> FileFacts:
-        """Close the file and say what is in it."""
+        """Close the file and return its facts."""
         self._parquet.close()
         size = self.size
         self._opened.__exit__(None, None, None)
@@ -296,7 +296,7 @@ def _repeating(batch: pa.RecordBatch) -> list[str]:
 
 def gather(facts: Iterable[dict[str, Any]], feed: str, tasks: int) -> tuple[list[StagedFile], pa.Schema]:
     """
-    Sort out what tasks yielded.
+    Separate files and schemas of what tasks yielded.
 
     :param tasks: how many there were.
     :return: the files, and their columns.

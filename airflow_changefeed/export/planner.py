@@ -40,8 +40,7 @@ from airflow_changefeed.sources.base import FeedReader, FeedSource
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Rows of one part, where the options do not say into how many parts a unit is split: a few seconds of a
-#: task.
+#: Rows of one part, unless the options set the number of parts: a few seconds of a task.
 PART_ROWS = 500_000
 #: Units below this are not split, whatever the options say: starting a part costs more than its rows.
 LEAST_PART_ROWS = 20_000
@@ -127,15 +126,15 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
     database = check_output(source, store)
     made_at = source.now()
     ordered = sorted(request.windows) if request.windows is not None else None
-    # Before the seal, which changes the database; the seal may bring new shards, but none that was named.
+    # Before the seal, which changes the database. The seal may add shards, but none that was named.
     if request.shards is not None:
         known = [status.shard for status in source.shards(request.feed)]
         check_known_shards(request.feed, request.shards, known, "export")
     check_not_restored(source, store, info.sealed_until)
     seals = source.seal(request.feed, ordered[-1].end if ordered is not None else made_at)
     shards = list(request.shards) if request.shards is not None else sorted(seals, key=shard_text)
-    # Marks first: history that comes in from here on makes a unit stale, or its count wrong, but never goes
-    # unseen.
+    # Marks first: history that is inserted from here on makes a unit stale, or its count wrong, but is
+    # always noticed.
     stale = _stale(source, request.feed)
     if ordered is not None:
         units = [ExportUnit.of_window(shard, window) for shard in shards for window in ordered]
@@ -148,7 +147,7 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
     ]
     if info.kind is FeedKind.SERIALIZED and request.options.on_missing == "fail":
         _check_none_lost(store, planned)
-    # The output first: what cannot be written must not leave a consumer that holds back purging.
+    # The output first: a failed write must not leave a consumer that blocks purges.
     store.claim(database)
     if starts:
         source.begin_consumer(request.consumer, request.feed, starts, by=request.run)

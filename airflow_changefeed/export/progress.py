@@ -46,7 +46,7 @@ class TaskProgress:
             self.write()
 
     def write(self) -> None:
-        """Leave the file."""
+        """Write the file."""
         self._files.write(self._path, json.dumps(self._done).encode())
         self._next = time.monotonic() + self._seconds
 
@@ -87,7 +87,7 @@ class ProgressWatch:
             self.report()
 
     def report(self) -> None:
-        """Say how far the tasks are, if that changed."""
+        """Write the progress of the tasks, if it changed."""
         try:
             line = line_of(self._planned, read_progress(self._files, self._folder))
         except Exception as error:

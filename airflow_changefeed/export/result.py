@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of an export: a document beside its attempt, then the task's result and its log."""
+"""The result of an export: a document beside its attempt, then the task's result and its log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import error_text, own_error
 from airflow_changefeed.output.store import ExportStore
 
-#: Beyond so many units or shards, folders are named instead of files: it goes through Airflow's database.
+#: With more units or shards than this, folders are named instead of files: results are in Airflow's
+#: database.
 MOST_NAMED = 100
 DONE, FAILED = "done", "failed"
 
@@ -59,7 +60,7 @@ class ExportResult(Document):
         )
 
     def after(self, store: ExportStore, earlier: Sequence[Manifest]) -> ExportResult:
-        """Return the result with what earlier tries have committed, which comes before it."""
+        """Return the result together with what earlier tries have committed, in that order."""
         before = ExportResult.of_manifests(store, earlier)
         return replace(
             self,
@@ -75,13 +76,13 @@ class ExportResult(Document):
         return cls(FAILED, error=error_text(error))
 
     def raise_error(self) -> None:
-        """Raise the job's error as the class it had; return when it succeeded."""
+        """Raise the job's error with its class; return if it succeeded."""
         if self.error is not None:
             raise own_error(self.error)
 
 
 def write_result(store: ExportStore, attempt: int, result: ExportResult) -> None:
-    """Leave a result for the operator."""
+    """Write the result for the operator."""
     store.files.write(store.layout.result(attempt), result.to_json().encode())
 
 
@@ -97,9 +98,9 @@ def take_result(store: ExportStore, attempt: int) -> ExportResult | None:
         return None
     result = ExportResult.from_json(content.decode(errors="replace"), where=where)
     if result.error is not None:
-        # In an outage the job could not take back what it had placed, and who planned it knows that no more.
+        # In an outage the job could not withdraw what it had placed.
         store.withdraw_uncommitted(store.begun_units(attempt) or (), attempt)
-    # Tasks of a job that failed may have gone on writing until its processes ended.
+    # Tasks of a failed job may have written on until its processes ended.
     store.files.remove(store.layout.writing(attempt))
     store.files.remove_file(where)
     store.files.remove_file(store.layout.driver(attempt))
@@ -137,12 +138,12 @@ def summary(
 
 
 def named(manifests: Sequence[str], store: ExportStore) -> list[str]:
-    """Return paths of manifests, or that of their folder when they are too many."""
+    """Return the paths of manifests, or their folder if there are too many."""
     return list(manifests) if len(manifests) <= MOST_NAMED else [store.layout.manifests]
 
 
 def waiting(rows: Sequence[CursorRow]) -> Iterator[str]:
-    """Say of each gap in a frontier which cursor waits for it."""
+    """Yield a line for each gap in a frontier: which cursor waits for it."""
     for row in rows:
         for gap in row.frontier.missing():
             yield (

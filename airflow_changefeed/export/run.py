@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frame of an attempt at a plan: begin, write, commit, end, result; and the way that needs no Spark."""
+"""Runs an attempt at a plan: begin, write, commit, end, result; also without Spark."""
 
 from __future__ import annotations
 

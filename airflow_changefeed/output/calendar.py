@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a time is exported, cell by cell: read from names in the output, without opening a file."""
+"""Which windows are exported, as a calendar of cells, from names in the output; opens no file."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def make_calendar(
 
 
 def _missed(wanted: UlidRange, units: Units, begins: Mapping[Shard, Ulid]) -> Iterator[Gap]:
-    """Return what the shards whose beginning is known lack since then."""
+    """Return what is missing of the shards whose beginning is known."""
     for shard, begin in begins.items():
         if shard in units and begin < wanted.upto:
             since = UlidRange(max(begin, wanted.after), wanted.upto)
@@ -140,7 +140,7 @@ def _cell(
         state = CellState.BEFORE
     elif missing:
         state = CellState.MISSING
-        # What is exported is shown also where nobody would miss it.
+        # Exported windows are shown even if they were not required.
         if begin is None or end <= begin:
             state = CellState.BEFORE
         elif end > now:
@@ -155,7 +155,7 @@ class _Grid:
     count: int
 
     def touched(self, range_: UlidRange) -> range:
-        """Return the numbers of the pieces that a range lies in, wholly or in part."""
+        """Return the numbers of the pieces that a range touches."""
         if range_.is_empty:
             return range(0)
         first = (range_.after.next().ms - self.start) // self.step
@@ -195,7 +195,7 @@ def missing_ranges(cells: Iterable[Cell]) -> list[Window]:
 
 
 def length_of_units(units: Iterable[ExportUnit]) -> timedelta | None:
-    """Return how long the shortest window among units is; None where there is none."""
+    """Return how long the shortest window among units is; None if there are none."""
     return min((unit.window.length for unit in units if unit.window is not None), default=None)
 
 

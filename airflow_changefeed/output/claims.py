@@ -87,7 +87,7 @@ def check_same(where: str, theirs: str, ours: str, feed: str) -> None:
 
 
 def owner(files: Files, layout: Layout) -> str:
-    """Return the identity of the database whose output it is; empty where the claim does not say."""
+    """Return the identity of the database whose output it is; empty if the claim does not name it."""
     content = files.read(layout.claim)
     return _load(content, layout).database if content is not None else ""
 
@@ -129,6 +129,6 @@ def write(files: Files, layout: Layout, database: str, table_of: str = "") -> No
     if content is None or (database and not _load(content, layout).database):
         text = _claim(layout, database, table_of).to_json()
         files.write(layout.claim, text.encode())
-        # Of two that both found the path free, the last one to write has it. The other one sees so here, or
-        # at its commit if it reads too early.
+        # If two found the path free, the last one to write owns it. The other one notices here, or at its
+        # commit if it reads too early.
         _check_claim(files.read(layout.claim) or text.encode(), layout, database, table_of)

@@ -60,8 +60,8 @@ def end(store: ExportStore, plan: Plan, *, committed: bool) -> None:
     layout = store.layout
     store.files.remove(layout.writing(plan.attempt))
     if not committed:
-        # Also files that have appeared and have no manifest: a batch that is planned again ends later, has
-        # another name, and its plain readers would read them beside its own.
+        # Also files that are visible without a manifest: a batch that is planned again ends later and has
+        # another name, and plain readers would read both.
         store.withdraw_uncommitted([each.unit for each in plan.units if each.rows], plan.attempt)
     else:
         _remove_dead(store, plan)
@@ -81,13 +81,13 @@ def _prune(store: ExportStore, plan: Plan, attempt: int) -> None:
 
 
 def _remove_dead(store: ExportStore, plan: Plan) -> None:
-    """Remove the folders of older attempts that died before their own :func:`end`, as far as our units go."""
+    """Remove our units' folders of older attempts that died before their :func:`end`."""
     ours = [planned.unit for planned in plan.units]
     for attempt, theirs in _begun(store, plan.attempt):
         if theirs is None:
             if store.files.size(store.layout.driver(attempt)) is None:
-                # Over long ago; a kill may have come between the last file and its folder, and nobody waits
-                # for the result of an attempt that was removed as dead.
+                # It ended long ago. A kill may have come between the last file and its folder; nobody reads
+                # the result of an attempt that was removed as dead.
                 store.files.remove_file(store.layout.result(attempt))
                 _prune(store, plan, attempt)
             continue
@@ -104,7 +104,7 @@ def _remove_dead(store: ExportStore, plan: Plan) -> None:
 
 
 def _begun(store: ExportStore, below: int) -> Iterator[tuple[int, Sequence[ExportUnit] | None]]:
-    """Yield attempts with lower tokens that have a folder, and their units; None for those that are over."""
+    """Yield attempts with lower tokens that have a folder, and their units; None for ended ones."""
     for attempt in store.older_attempts(below):
         yield attempt, store.begun_units(attempt)
 
@@ -179,7 +179,7 @@ def _check_counts(plan: Plan, files: Mapping[int, Sequence[StagedFile]]) -> None
 
 
 class _Commit:
-    """A commit that is under way."""
+    """A running commit."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class _Commit:
         self._superseded: list[str] = []
 
     def run(self) -> list[Manifest]:
-        """Commit all units; those that newer attempts have do not keep the others back."""
+        """Commit all units; units of newer attempts do not stop the others."""
         numbers = range(len(self._plan.units))
         if self._store.files.moves_folders:
             found = [self._commit_unit(number) for number in numbers]
@@ -217,14 +217,14 @@ class _Commit:
         return manifests
 
     def _commit_unit(self, number: int) -> Manifest | None:
-        """Take steps 1 to 4; None for a unit that a newer attempt has, or another unit overlaps."""
+        """Run steps 1 to 4; None for a unit that a newer attempt has, or that another unit overlaps."""
         store, attempt, planned = self._store, self._plan.attempt, self._plan.units[number]
         unit = planned.unit
         try:
             attempts = store.attempts_of(unit)
             self._check(unit, attempts, self._others.found)
-            # After a crash behind the manifest the unit is complete; the files it names are no longer where
-            # tasks put them.
+            # After a crash that follows the manifest the unit is complete; its files have left the places
+            # where tasks wrote them.
             manifest = store.read(unit) if attempt in attempts else None
             if manifest is not None:
                 return manifest
@@ -267,7 +267,7 @@ class _Commit:
         attempts: Sequence[int],
         others: Mapping[Shard, Mapping[ExportUnit, int]],
     ) -> None:
-        """Refuse a unit of which a newer attempt's manifest is there, or that another unit overlaps."""
+        """Refuse a unit that has a newer attempt's manifest, or that another unit overlaps."""
         mine = f"attempt {self._plan.attempt} at {unit} of feed {self._plan.feed!r} does not count"
         why = ""
         if attempts and attempts[-1] > self._plan.attempt:
@@ -282,7 +282,7 @@ class _Commit:
             raise SupersededError(why, unit=unit, attempt=self._plan.attempt)
 
     def _withdraw(self, unit: ExportUnit, why: str) -> None:
-        """Take back all we have of a unit, and what we have hidden of attempts that were removed since."""
+        """Withdraw all our files of a unit, and those we have hidden of attempts that were removed since."""
         self._store.withdraw(unit, self._plan.attempt)
         if hidden := self._hidden.get(unit):
             attempts = self._store.attempts_of(unit)

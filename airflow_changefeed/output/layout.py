@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where everything of an export lies: pure strings (docs/adr/0002-output-layout.md)."""
+"""The paths of an export, as strings, without I/O (docs/adr/0002-output-layout.md)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def unit_key(unit: ExportUnit) -> str:
 
 
 def parse_unit(shard: Shard, name: str) -> ExportUnit | None:
-    """Read a unit's name back; None for a name that is not a unit's."""
+    """Parse a unit's name; None if it is not one."""
     try:
         first, _, second = name.partition("_")
         if len(first) == 26 and len(second) == 26:
@@ -58,7 +58,7 @@ def parse_unit(shard: Shard, name: str) -> ExportUnit | None:
 
 
 def parse_unit_key(key: str) -> ExportUnit | None:
-    """Read back what :func:`unit_key` wrote; None for the key of something else."""
+    """Parse what :func:`unit_key` wrote; None if it is not one."""
     shard, _, name = key.removeprefix("shard=").partition("/")
     try:
         return parse_unit(parse_shard(shard), name)
@@ -68,14 +68,14 @@ def parse_unit_key(key: str) -> ExportUnit | None:
 
 @dataclass(frozen=True)
 class ManifestName:
-    """What the name of a manifest says: which unit, and whose attempt."""
+    """The name of a manifest: its unit and its attempt."""
 
     unit: str
     attempt: int
 
     @classmethod
     def parse(cls, name: str) -> ManifestName | None:
-        """Read the name of a manifest; None for the name of something else."""
+        """Parse the name of a manifest; None if it is not one."""
         match = _MANIFEST.fullmatch(name)
         return cls(match[1], int(match[2])) if match else None
 
@@ -84,7 +84,7 @@ class ManifestName:
 
 
 def placed_attempt(name: str) -> int | None:
-    """Return the attempt token in the name of a placed folder; None for the name of something else."""
+    """Return the attempt token in the name of a placed folder; None if it is not one."""
     match = _PLACED.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -158,11 +158,11 @@ class Layout:
         return f"{self.attempt(attempt)}/{unit_key(unit)}"
 
     def unplaced(self, unit: ExportUnit, attempt: int) -> str:
-        """Folder of an attempt's files that are not placed yet, or not any more."""
+        """Folder of an attempt's files that are not placed yet, or no longer."""
         return f"{self.unplaced_unit(unit, attempt)}/changefeed_attempt={attempt}"
 
     def writing(self, attempt: int) -> str:
-        """Folder in which each task has one of its own, so that twins and leftovers of tasks never meet."""
+        """Folder in which each task attempt has its own, so that duplicates and leftovers never mix."""
         return f"{self.attempt(attempt)}/writing"
 
     def driver(self, attempt: int) -> str:

@@ -52,7 +52,7 @@ class ManifestStore:
     # ---- units
 
     def database(self) -> str:
-        """Return the identity of the database whose export it is; empty where nothing says so."""
+        """Return the identity of the database whose export it is; empty if it is not known."""
         return claims.owner(self.files, self.layout)
 
     def shards(self) -> list[Shard]:
@@ -119,7 +119,7 @@ class ManifestStore:
     def _collect(
         self, shard: Shard, date: str, found: dict[ExportUnit, int], ignore: Container[str] = ()
     ) -> bool:
-        """Add the units of one folder to those found, and return whether it holds any."""
+        """Add the units of one folder to those found; return whether it holds any."""
         there = False
         for name in self.files.names(f"{self.layout.shard_manifests(shard)}/{date}"):
             if name.rsplit(".", 2)[0] in ignore:
@@ -255,7 +255,7 @@ def span(start: datetime | None, end: datetime | None) -> UlidRange | None:
 
 
 def _date(ulid: Ulid) -> str:
-    """Return the UTC date of a ULID; ``~``, which sorts last, where the calendar ends before it."""
+    """Return the UTC date of a ULID; ``~``, which sorts last, if it is beyond the calendar."""
     return ulid.time.date().isoformat() if ulid != Ulid.MAX else "~"
 
 

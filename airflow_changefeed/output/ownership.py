@@ -35,7 +35,7 @@ def check_output(source: FeedReader, store: ExportStore) -> str:
 
 def _check_events(source: FeedReader, store: ExportStore, database: str) -> None:
     if source.feed(store.feed).kind is FeedKind.SERIALIZED:
-        # Their writers may delete events, and so all that could be found again.
+        # Their writers may delete events, so nothing might be found again.
         return
     newest = next((manifest for shard in store.shards() if (manifest := _newest(store, shard))), None)
     if newest is None:
@@ -86,7 +86,7 @@ def check_not_restored(source: FeedReader, store: ExportStore, seen: datetime | 
     beyond = [(end, unit) for unit, end in ends.items() if sealed is None or end > sealed]
     if not beyond:
         return
-    # The furthest, as a seal until then is one for all.
+    # The latest: a seal until then covers all.
     end, unit = max(beyond, key=lambda one: one[0])
     now = f"until {format_time(sealed)} only" if sealed else "nowhere"
     raise SealLostError(
@@ -102,7 +102,7 @@ def check_not_restored(source: FeedReader, store: ExportStore, seen: datetime | 
 
 
 def _sealed_for(store: ExportStore, unit: ExportUnit) -> datetime | None:
-    """Return until when the feed was sealed at least when a unit was exported."""
+    """Return the time until which the feed was sealed, at least, when a unit was exported."""
     if unit.window is not None:
         return unit.window.end
     manifest = store.read(unit)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading an export back by its manifests: complete units only, also while one of them is being replaced."""
+"""Reads an export by its manifests: complete units only, even while one of them is being replaced."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Selection:
 
     @property
     def has_integer_shards(self) -> bool:
-        """Whether shards are whole numbers, not UUIDs; an output without any unit says so, too."""
+        """Whether shards are whole numbers, not UUIDs; also true for an output without any unit."""
         return all(isinstance(shard, int) for shard in self.shards)
 
 
@@ -162,7 +162,7 @@ def _check_complete(store: ExportStore, gaps: Sequence[Gap], incomplete: str) ->
 
 
 def check_once(store: ExportStore, units: Mapping[Shard, Sequence[ExportUnit]]) -> None:
-    """Refuse units that overlap: two attempts of different cut may have left both (ADR 0002)."""
+    """Refuse units that overlap: two attempts with different boundaries may have left both (ADR 0002)."""
     for own in units.values():
         for unit, before in find_overlaps(own):
             raise ManifestError(
@@ -196,7 +196,7 @@ def units_and_files(
     end: datetime | None = None,
     shards: Sequence[Shard] | None = None,
 ) -> list[tuple[Manifest, list[UnitFile]]]:
-    """Return what :func:`unit_files` does, by units, those without rows among them."""
+    """Return what :func:`unit_files` does, by unit, including units without rows."""
     found = []
     for shard in store.shards() if shards is None else shards:
         for unit in store.units(shard, start, end):

@@ -74,14 +74,14 @@ class ExportStore(ManifestStore):
         self.files.check_writable()
 
     def claim(self, database: str) -> None:
-        """Check the output and write down that it is this feed's; harmless to repeat."""
+        """Check the output and record that it belongs to this feed; safe to repeat."""
         self.check(database)
         claims.write(self.files, self.layout, database)
 
     # ---- manifests
 
     def write(self, manifest: Manifest) -> str:
-        """Write a manifest, all of it or nothing, and return its path."""
+        """Write a manifest atomically, and return its path."""
         where = self.layout.manifest(manifest.unit, manifest.attempt)
         self.files.write(where, manifest.to_json().encode())
         return where
@@ -99,7 +99,7 @@ class ExportStore(ManifestStore):
 
     def retire(self, unit: ExportUnit, attempt: int) -> None:
         """Hide an attempt's placed files: back to its own folder, where manifest readers find them."""
-        # By its exact token: a zombie must not retire what a newer attempt has placed meanwhile.
+        # By its exact token: an outlived job must not retire what a newer attempt has placed meanwhile.
         self.files.move(self.layout.placed(unit, attempt), self.layout.unplaced(unit, attempt))
 
     def place(self, unit: ExportUnit, attempt: int, staged: Sequence[StagedFile]) -> None:
@@ -118,7 +118,7 @@ class ExportStore(ManifestStore):
             )
 
     def _complete(self, unit: ExportUnit, attempt: int, staged: Sequence[StagedFile]) -> set[str]:
-        """Let uploaded files appear; return the names of those that somebody took away."""
+        """Complete uploads, so that their files appear; return the names of those that were removed."""
         placed = self.layout.placed(unit, attempt)
         return {
             file.facts.name
@@ -127,7 +127,7 @@ class ExportStore(ManifestStore):
         }
 
     def _move_in(self, unit: ExportUnit, attempt: int, staged: Sequence[StagedFile]) -> set[str]:
-        """Move files to their place; return the names of those that are not there, or not whole."""
+        """Move files to their place; return the names of those that are missing or not whole."""
         home, placed = self.layout.attempt(attempt), self.layout.placed(unit, attempt)
         target = self.layout.unplaced(unit, attempt) if self.files.moves_folders else placed
         for file in staged:
@@ -161,7 +161,7 @@ class ExportStore(ManifestStore):
         )
 
     def withdraw(self, unit: ExportUnit, attempt: int) -> None:
-        """Take back all that an attempt has of a unit."""
+        """Withdraw all files that an attempt has of a unit."""
         if self.files.moves_folders:
             # The manifest last, so that none ever names files that are gone.
             self.retire(unit, attempt)
@@ -175,7 +175,7 @@ class ExportStore(ManifestStore):
         self.files.prune(self.layout.unit(unit), self.layout.data)
 
     def withdraw_uncommitted(self, units: Sequence[ExportUnit], attempt: int) -> None:
-        """Take back what an attempt, which is over or will be refused, has of units it has not committed."""
+        """Withdraw the uncommitted units of an attempt that has ended or will be refused."""
         tokens, placed = self.attempts_of_all(units), self._placed_attempts_of_all(units)
         for unit in units:
             if attempt in tokens[unit]:
@@ -193,7 +193,7 @@ class ExportStore(ManifestStore):
 
     def clean(self, units: Sequence[ExportUnit], attempt: int) -> None:
         """Remove what attempts with lower tokens have left of units."""
-        # What they could still place goes first: after that no lower token can place any more.
+        # First what they could still place: after that no lower token can place anything.
         self.abort_uploads(units, attempt)
         shards = by_folder(units, lambda unit: unit_key(unit).partition("/")[0])
         for other in self.older_attempts(attempt):
@@ -210,7 +210,7 @@ class ExportStore(ManifestStore):
                         self.files.remove(self.layout.placed(unit, other))
         for folder, own in by_folder(units, self.layout.unit_manifests).items():
             for name in self.files.names(folder):
-                # Also those that a kill left half written, under a temporary name; our own is written.
+                # Also those that a killed job left half written, under a temporary name; ours is complete.
                 whole = unfinished(name)
                 parsed = ManifestName.parse(whole or name)
                 if parsed and parsed.unit in own and parsed.attempt < attempt + (whole is not None):
@@ -246,8 +246,8 @@ class ExportStore(ManifestStore):
         self._abort(lambda _, other: other == attempt)
 
     def _abort(self, is_dead: Callable[[str, int], bool]) -> None:
-        # Uploads that stay cost money, not rows: a store that refuses to list or abort them fails no export.
-        # Who completes one all the same is ended by the second check.
+        # Remaining uploads cost money, not rows, so a store that refuses to list or abort them fails no
+        # export. The second check stops an attempt that still completes one.
         if not self._may_abort:
             return
         try:
@@ -278,7 +278,7 @@ class ExportStore(ManifestStore):
     # ---- attempts
 
     def begun_units(self, attempt: int) -> Sequence[ExportUnit] | None:
-        """Return the units that an attempt has begun; None when it is over, or unknown."""
+        """Return the units that an attempt has begun; None if it has ended, or is unknown."""
         content = self.files.read(self.layout.driver(attempt))
         try:
             keys = json.loads(content or b"")["units"]

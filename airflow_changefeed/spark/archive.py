@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package as a Python archive for ``--py-files``, so that executors need nothing of it installed."""
+"""The package as a Python archive for ``--py-files``, so that executors need no installation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PACKAGES = ("airflow_changefeed", "ulid")
 _MODULES = ("typing_extensions",)
 _DISTRIBUTION = "python-ulid"
 _SUFFIXES = (".py", ".sql", ".json", ".typed")
-# The oldest time that a zip file can say: the same content gives the same bytes.
+# The oldest time that a zip file can hold: the same content gives the same bytes.
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -77,5 +77,5 @@ def _write(path: Path, content: dict[str, bytes]) -> None:
     with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in content.items():
             archive.writestr(zipfile.ZipInfo(name, _TIME), data, zipfile.ZIP_DEFLATED)
-    # Two processes may make it at once: the same bytes, so whichever comes last.
+    # Two processes may write it at once: both write the same bytes.
     os.replace(temporary, path)

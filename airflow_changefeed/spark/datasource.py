@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-# What PySpark calls types that SQL calls otherwise.
+# PySpark's names of types that have other names in SQL.
 _TYPE_NAMES = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
 
 
@@ -99,7 +99,7 @@ class ChangefeedDataSource(DataSource):
         options = parse_options(self.options)
         with closing(open_source(options.connection)) as source:
             _check_columns(schema, _columns(source, options.feed, options.shape), options.feed)
-            # Spark asks for no schema where the user gives one.
+            # Spark does not ask for a schema if the user gives one.
             ranges = resolve(source, options) if self._ranges is None else self._ranges
         return self._make_reader(options, ranges, schema)
 
@@ -110,7 +110,7 @@ class ChangefeedDataSource(DataSource):
 
 
 class _FilteringDataSource(ChangefeedDataSource):
-    """The same for sessions that hand filters on; Spark refuses such readers in those that do not."""
+    """The same for sessions that pass filters on; Spark refuses such readers in other sessions."""
 
     def _make_reader(
         self, options: ReadOptions, ranges: tuple[ShardRange, ...], schema: StructType
@@ -140,7 +140,7 @@ class ChangefeedReader(DataSourceReader):
         options = self.options
         with closing(open_source(options.connection)) as source:
             plan = plan_partitions(source, options.feed, self.ranges, options.partitions)
-        # Spark makes a partition of its own where there is none.
+        # Without a partition Spark makes its own.
         return [FeedPartition(pieces) for pieces in plan or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -160,7 +160,7 @@ class ChangefeedReader(DataSourceReader):
 
 class _FilteringReader(ChangefeedReader):
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-        """Narrow the ranges by filters, and leave all of them to Spark as well."""
+        """Narrow the ranges by filters; Spark applies all of them again."""
         self.ranges = narrow(self.ranges, filters)
         return filters
 
@@ -190,7 +190,7 @@ def read_pieces(
                 rows += batch.num_rows
                 yield _converted(batch, piece, columns, options)
         finally:
-            # A generator that is left behind would keep its connection until it is collected.
+            # An abandoned generator would keep its connection until it is collected.
             getattr(stream, "close", lambda: None)()
         if rows != piece.rows:
             raise IncompleteReadError(

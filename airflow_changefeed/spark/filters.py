@@ -32,7 +32,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def narrow(ranges: Sequence[ShardRange], filters: Sequence[Filter]) -> tuple[ShardRange, ...]:
-    """Return what is left of ranges: all that the filters let through, and as little else as is simple."""
+    """Narrow ranges to what filters let through; may keep more, where that is simpler."""
     low, high = 0, _LAST
     for one in filters:
         first, last = _interval(one)
@@ -66,7 +66,7 @@ def _interval(filter_: Filter) -> tuple[int, int]:
 
 
 def _values(filter_: Filter) -> list[Any]:
-    """Return what a column is compared with; nothing for a filter of another kind."""
+    """Return what a column is compared with; empty for a filter of another kind."""
     if isinstance(filter_, In):
         return [value for value in filter_.value if value is not None]
     comparisons = (EqualTo, EqualNullSafe, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
@@ -74,7 +74,7 @@ def _values(filter_: Filter) -> list[Any]:
 
 
 def _ends(filter_: Any, value: Any) -> tuple[int, int] | None:
-    """Return the first ULID that is not below a value, and the first beyond it; None where none says."""
+    """Return the first ULID that is not below a value, and the first beyond it; None if it has no bound."""
     if filter_.attribute == (ULID_COLUMN,) and isinstance(value, str):
         try:
             number = int(Ulid.parse_text(value))

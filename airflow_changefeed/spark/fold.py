@@ -27,11 +27,11 @@ from airflow_changefeed.spark.read import check_times, ddl
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# What databases compare by rules of their own: case, accents, blanks and zeros at the end.
+# Types that databases compare by their own rules: case, accents, trailing blanks and zeros.
 _LOOSE = ("string", "large_string", "binary", "large_binary")
-#: Stands for a ULID in the message of an error that Spark puts together.
+#: Placeholder of a ULID in an error that Spark formats.
 _SOME_ULID = "<<ulid>>"
-# What is found only while the rows are read: why an event leaves the state unknown, and the remedy.
+# Found only while the rows are read: why an event leaves the state unknown, and the remedy.
 _BROKEN_CHAIN = (
     "changes a row that no earlier event has inserted, so events are missing. Export the capture from its "
     "beginning on"
@@ -104,7 +104,7 @@ class _SpecialEvents:
 
 
 def _moving_keys(source: FoldSource) -> list[str]:
-    """Return the key columns whose values a database may take for equal although they differ."""
+    """Return the key columns whose different values a database may treat as equal."""
     return [key for key in source.keys if str(source.kinds[key]) in _LOOSE]
 
 
@@ -220,12 +220,12 @@ def _changes(events: CapturedEvents, *, has_moved: bool) -> DataFrame:
 
 
 def _numbered(columns: Sequence[Column]) -> list[Column]:
-    """Name columns so that none of the table's own is in the way."""
+    """Number columns, so that none collides with the table's own."""
     return [column.alias(f"key{number}") for number, column in enumerate(columns)]
 
 
 def _state(source: FoldSource, changes: DataFrame) -> DataFrame:
-    """Return the row behind each key's last change; the computation fails where that is not known."""
+    """Return the row after each key's last change; the computation fails if it is not known."""
     from pyspark.sql import functions
 
     keys = [f"key{number}" for number in range(len(source.keys))]
@@ -249,7 +249,7 @@ def _state(source: FoldSource, changes: DataFrame) -> DataFrame:
 
 
 def _failure(source: FoldSource, ulid: Column, why: str) -> Column:
-    """Return what fails the computation, with an error of ours in Spark's text."""
+    """Return a column that fails the computation with our error in Spark's text."""
     from pyspark.sql import functions
 
     error = source.refusal(f"event {_SOME_ULID} {why}")

@@ -44,7 +44,7 @@ class CapturedEvents:
 
         :param own: of the event itself.
         :param old: columns of the table, of the row before the change.
-        :param new: likewise, of the row behind it.
+        :param new: likewise, of the row after it.
         :param by_shard: whether to add each event's shard, as text.
         """
         frames = []
@@ -83,7 +83,7 @@ class CapturedEvents:
         for image, names in zip((OLD, NEW), images, strict=True):
             there = {field: group.fields[field] for field in map(self._field, names) if field in group.fields}
             if names and not there:
-                # Whether there is a row must be seen all the same.
+                # One field is still needed, to see whether there is a row.
                 there = dict([next(iter(group.fields.items()))])
             columns += [f"{image} struct<{ddl(there, ': ')}>"] if there else []
         frame = self.spark.read.schema(", ".join(columns)).parquet(*spark_paths(self.source.store, files))

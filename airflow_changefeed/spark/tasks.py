@@ -21,7 +21,7 @@ from airflow_changefeed.storage.files import open_files
 #: Columns of what tasks yield: one JSON document for each file, and one for the schema that was written.
 FACTS_SCHEMA = "facts string"
 _TASKS_PER_CORE = 3
-# A part costs about as much as so many rows besides its own.
+# A part costs as much as this many rows, besides its own.
 _PART_COST_ROWS = 500
 
 
