@@ -14,8 +14,9 @@ UV_VERSION := $(shell sed -n 's/^uv==\([^ ;]*\).*/\1/p' constraints.txt)
 UV := $(BIN)/uv
 # Where `make ui` listens, on 127.0.0.1
 PORT ?= 8080
-# Processes that share the tests; 0 runs them in this one, for --pdb and the like
-WORKERS ?= 2
+# Processes that share the tests, one more than cores because they also wait for servers and clocks; 0 runs the
+# tests in this one, for --pdb and the like
+WORKERS ?= 3
 # More options for pytest, for example: make test PYTEST_ARGS="tests/unit -k ulid"
 PYTEST_ARGS ?=
 
