@@ -198,8 +198,8 @@ def test_other_errors_stay_what_they_are() -> None:
             "every role changefeed.readers:",
         ),
         (
-            "The EXECUTE permission was denied on the object 'list_cursors', database 'd', schema 'changefeed'.",
-            "every role changefeed.readers:",
+            "The EXECUTE permission was denied on the object 'list_cursors', database 'd', schema 'x'.",
+            "every role x.readers:",
         ),
         (
             "The UPDATE permission was denied on the object 'sequence', database 'd', schema 'changefeed'.",
