@@ -17,7 +17,15 @@ from airflow_changefeed.sql.mssql import FEED
 MODULES = [ast.parse(file.read_text("utf-8")) for file in Path(mssql.__file__).parent.rglob("*.py")]
 FUNCTIONS = [node for module in MODULES for node in ast.walk(module) if isinstance(node, ast.FunctionDef)]
 #: What calls a procedure, and how far behind its name the arguments are.
-CALLERS = {"call": 1, "_call": 1, "call_results": 1, "ask_feeds": 1, "_change": 3, "_resolve": 2}
+CALLERS = {
+    "call": 1,
+    "_call": 1,
+    "call_results": 1,
+    "ask_feeds": 1,
+    "call_for_all": 1,
+    "_change": 3,
+    "_resolve": 2,
+}
 
 
 def _calls() -> Iterator[tuple[str, set[str]]]:

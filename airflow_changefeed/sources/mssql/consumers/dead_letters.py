@@ -21,7 +21,7 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import DeadLetterError
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
-from airflow_changefeed.sources.mssql.feed.calls import Record, ask_feeds, call_results
+from airflow_changefeed.sources.mssql.feed.calls import Record, ask_feeds, call_for_all, call_results
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
 from airflow_changefeed.sources.mssql.feed.control import without_zone
 from airflow_changefeed.sources.mssql.names import as_time
@@ -53,14 +53,16 @@ class MssqlDeadLetters:
         return self._resolve("park_again", number, arguments)
 
     def _resolve(self, procedure: str, number: int, arguments: Record) -> DeadLetter:
-        (present,) = ask_feeds(self.database, None, "list_dead_letters", {"number": number, "is_open": 0})
-        if not present:
-            raise DeadLetterError(
-                f"dead letter {number} not found; list them with airflow changefeed dead-letters list",
-                number=number,
-            )
+        schema = self.database.schema
         with self.database.connect(dead_letter=number) as session:
-            found = load_feed(session, self.database.schema, present[0]["feed"])
+            results = call_for_all(session, schema, "list_dead_letters", {"number": number, "is_open": 0})
+            present = next((row for rows in results for row in rows), None)
+            if present is None:
+                raise DeadLetterError(
+                    f"dead letter {number} not found; list them with airflow changefeed dead-letters list",
+                    number=number,
+                )
+            found = load_feed(session, schema, present["feed"])
             ((row,),) = call_results(session, found, procedure, {"number": number, **arguments})
         return _dead_letter(row)
 

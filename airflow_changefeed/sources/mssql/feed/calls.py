@@ -31,6 +31,21 @@ def call_results(
     return records(session.execute(sql, *values))
 
 
+def call_for_all(
+    session: Session, schema: str, procedure: str, arguments: Mapping[str, Any]
+) -> list[list[Record]]:
+    """
+    Call a common procedure for all feeds that the login may read.
+
+    :return: the rows of each result; no result where changefeed is not installed.
+    """
+    sql, values = call(schema, procedure, arguments)
+    # The declarations first, as a batch has them once.
+    declared, _, called = sql.rpartition("exec ")
+    is_there = f"object_id({literal(f'{quote(schema)}.{quote(procedure)}')}) is not null"
+    return records(session.execute(f"{declared}if {is_there} exec {called}", *values))
+
+
 def ask_feeds(
     database: MssqlDatabase,
     feed: str | None,
@@ -60,11 +75,7 @@ def ask_feeds(
                     for place, rows in enumerate(call_results(session, one, procedure, arguments)):
                         found[place] += rows
             return found
-        sql, values = call(schema, procedure, arguments)
-        # The declarations first, as a batch has them once.
-        declared, _, called = sql.rpartition("exec ")
-        is_there = f"object_id({literal(f'{quote(schema)}.{quote(procedure)}')}) is not null"
-        return records(session.execute(f"{declared}if {is_there} exec {called}", *values)) or [[]] * results
+        return call_for_all(session, schema, procedure, arguments) or [[]] * results
 
     return database.ask(question, **({} if feed is None else {"feed": feed}))
 
