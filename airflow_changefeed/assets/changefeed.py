@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An export as an Airflow asset: its complete windows are events of it."""
+"""An export as an Airflow asset: its complete windows are the asset's events."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def changefeed_asset(feed: str, path: str) -> Asset:
     """
     missing = [name for name, value in (("feed", feed), ("path", path)) if not (value and value.strip())]
     InvalidArgumentError.collect("changefeed_asset", [f"{name} is missing" for name in missing])
-    # Airflow cuts a URI off behind these, which are letters of a path here, and with MySQL takes ASCII alone.
+    # Airflow truncates a URI at these, which can be part of a path here; with MySQL it accepts only ASCII.
     root = _NO_PATH.sub(lambda match: quote(match[0]), _root(path))
     return Asset(uri=Layout(root, feed).data)
 
 
 def _root(path: str) -> str:
-    """Write a path as a URI: local ones have many spellings, of which Airflow knows only one as the same."""
+    """Write a path as a URI: local paths have many spellings, and Airflow compares them as texts."""
     if "://" in path and urlsplit(path).scheme != "file":
         return path.rstrip("/")
     local = path.removeprefix("file://") if path.startswith("file://") else path
@@ -49,7 +49,7 @@ def _root(path: str) -> str:
 
 
 def export_alias() -> AssetAlias:
-    """Return the alias that an export has as an outlet: its asset may be known only when it runs."""
+    """Return the alias of an export, for outlets: its asset may be known only when it runs."""
     return AssetAlias(ALIAS)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way from Airflow's connections and Variables to feeds."""
+"""From Airflow's connections and Variables to feeds."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ class ChangefeedHook(BaseHook):
         return open_source(self.describe())
 
     def get_conn(self) -> FeedSource:
-        """Return the source, under the name that every hook has."""
+        """Return the source; every hook has this method."""
         return self.source()
 
     def variables(self) -> AirflowVariables:
-        """Return Airflow's Variables, as :mod:`airflow_changefeed.cursors.cursors` wants them."""
+        """Return Airflow's Variables, as :mod:`airflow_changefeed.cursors.cursors` uses them."""
         return AirflowVariables()
 
     def adopt(self, consumer: str, feed: str, *, by: str = "adopt") -> list[CursorRow]:
@@ -106,7 +106,7 @@ class ChangefeedHook(BaseHook):
         return recovery.publish(self.source(), self.variables(), consumer, feed)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Say whether the connection can be used, and which feeds it holds."""
+        """Return whether the connection can be used, and its feeds."""
         try:
             feeds = self.source().feeds()
         except ChangefeedError as error:
@@ -198,7 +198,7 @@ class AirflowVariables:
 
     def delete(self, key: str) -> None:
         """
-        Remove a Variable; harmless where there is none.
+        Remove a Variable; harmless if it does not exist.
 
         :raises SourceUnavailableError: Airflow did not answer; transient.
         """

@@ -38,7 +38,7 @@ def check_arguments(task: Any, *checks: tuple[Any, ...], problems: Sequence[str]
         make again and again.
     """
     found = list(problems)
-    # What Airflow does not render stays as it is: a template there is as wrong as any other text.
+    # Airflow does not render these: a template there is as wrong as any other text.
     rendered = [getattr(task, name, None) for name in task.template_fields]
     for check, *values in checks:
         if any(is_template(value) and any(value is one for one in rendered) for value in values):
@@ -64,18 +64,18 @@ def is_template(value: object) -> bool:
 
 
 def check_name(name: str, value: object) -> None:
-    """Refuse a name that is missing."""
+    """Refuse a missing name."""
     if not (isinstance(value, str) and value.strip()):
         raise InvalidArgumentError(f"{name} is missing")
 
 
 def check_consumer_name(consumer: object) -> None:
-    """Refuse what cannot be a consumer's name."""
+    """Refuse an invalid name of a consumer."""
     check_consumer(str(consumer or ""))
 
 
 def check_window(window_start: object, window_end: object) -> None:
-    """Refuse a window that cannot be; none is fine."""
+    """Refuse an invalid window; None is valid."""
     run_window({}, window_start, window_end)
 
 

@@ -91,7 +91,7 @@ def describe_mssql(connection: Connection) -> dict[str, Any]:
 
 
 def _refuse(connection: Connection, missing: list[str], problems: list[str]) -> None:
-    """Raise one error for all that is wrong with a connection, if anything is."""
+    """Raise one error with everything that is wrong with a connection."""
     subject, facts = f"connection {connection.conn_id!r}", {"conn_id": connection.conn_id}
     if missing:
         more = f". And {'; '.join(problems)}" if problems else ""

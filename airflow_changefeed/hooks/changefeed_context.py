@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task's context says: the window of its run, and who it is; and how our errors reach Airflow."""
+"""From a task's context: its run's window and its name; and how our errors reach Airflow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_changefeed.hooks.changefeed_partition import partition_window
 if TYPE_CHECKING:
     from airflow.sdk import Param
 
-#: What a template gives that has nothing to say.
+#: What an empty template renders to.
 NOTHING = (None, "", "None", "null")
 _INTERVAL = "data interval"
 
@@ -33,7 +33,7 @@ def airflow_errors() -> Iterator[None]:
     try:
         yield
     except TerminalError as error:
-        # The message says what a person needs; with its cause a log would have it again and again.
+        # The message is complete; its cause would repeat it in the log.
         raise AirflowFailException(f"{type(error).__name__}: {error}") from None
 
 

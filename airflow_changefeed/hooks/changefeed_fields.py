@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a serialized DAG holds of our tasks, besides what Airflow serializes of every task."""
+"""The fields of our tasks in a serialized DAG, besides those of every task."""
 
 from __future__ import annotations
 

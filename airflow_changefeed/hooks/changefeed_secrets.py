@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is secret in the extra of a connection, and how Airflow learns of it."""
+"""The secrets in the extra of a connection, and how Airflow masks them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _SECRET_NAME = re.compile(
 )
 # Masked, they would be missing everywhere.
 _NO_SECRETS = ("true", "false")
-# As Airflow: shorter ones stand in every other word.
+# As Airflow does: shorter ones are part of many words.
 _LEAST_SECRET = 5
 _PRIVATE = 0o077
 
 
 class _Cleaning(logging.Filter):
-    """Takes secrets out of what is logged."""
+    """Removes secrets from log lines."""
 
     def __init__(self) -> None:
         super().__init__()
         self.secrets: set[str] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let all pass, without secrets."""
+        """Pass every line, without secrets."""
         try:
             said = record.getMessage()
         except (TypeError, ValueError):
@@ -60,7 +60,7 @@ def hide_secrets(extra: Mapping[str, Any]) -> None:
     from airflow.sdk.log import mask_secret
 
     for secret in _secrets(extra, is_secret=False):
-        # A URL writes it in its own way.
+        # A URL quotes it.
         for text in sorted({secret, quote(secret), quote(secret, safe=""), quote_plus(secret)}):
             mask_secret(text)
             if len(text) >= _LEAST_SECRET:

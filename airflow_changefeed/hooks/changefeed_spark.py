@@ -47,7 +47,7 @@ class ChangefeedSparkSubmitHook(SparkSubmitHook):
 
     @classmethod
     def of(cls, hook: SparkSubmitHook) -> ChangefeedSparkSubmitHook:
-        """Return a hook with another one's state: only the provider's operator knows what it is made of."""
+        """Return a hook with another one's state, which only the provider's operator knows."""
         ours = cls.__new__(cls)
         ours.__dict__.update(hook.__dict__)
         return ours
@@ -239,7 +239,7 @@ def _version(name: str) -> str | None:
 
 
 def java_version(text: str) -> int:
-    """Read the major version from ``java -version``, 8 for "1.8.0"; 0 when it is not there."""
+    """Read the major version from ``java -version``, 8 for "1.8.0"; 0 if it is missing."""
     match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
     if not match:
         return 0

@@ -70,13 +70,13 @@ class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
         self.conf.setdefault("spark.ui.showConsoleProgress", "false")
         if self._get_hook().is_local:
             self.env_vars = local_environment(self.env_vars)
-            # A page that nobody looks at, on a port of all addresses.
+            # A web page that nobody needs, on a port of all addresses.
             self.conf.setdefault("spark.ui.enabled", "false")
-        # Also for a local job: spark-submit's Python need not see what this one was given to see.
+        # Also for a local job: spark-submit's Python may have another path than this one.
         self.py_files = ",".join(filter(None, [self.py_files, package_archive()]))
         # DAG-wide defaults for other Spark tasks may name a class; ours is a Python job.
         self._java_class = None
-        # The provider makes it when it has added what is its own, as OpenLineage's properties.
+        # The provider creates it after it has added its own, for example OpenLineage's properties.
         self._hook = None
 
     def _check_spark(self) -> None:
@@ -114,7 +114,7 @@ def job_folder() -> Iterator[Path]:
 
 
 def sweep_folders() -> None:
-    """Remove the folders of this user's tasks that are dead."""
+    """Remove the folders of this user's dead tasks."""
     with suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
             match = _FOLDER.fullmatch(entry.name)

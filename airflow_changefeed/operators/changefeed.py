@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verify what an export says of itself."""
+"""Verify an export against its manifests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_changefeed.core.feed import Shard
 
-#: So many faults go through Airflow's database and into the error; the log names all.
+#: Maximum number of faults in the result and the error; the log names all.
 MOST_NAMED = 100
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a handler for each event of a feed, as a consumer that only one process is at a time."""
+"""Run a handler for each event of a feed, as a consumer of which one process runs at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from airflow_changefeed.sources.base import FeedSource
 
-#: Until when a task consumes.
+#: The end up to which a task consumes.
 UNTIL = ("head", "window_end")
 
 
@@ -126,7 +126,7 @@ class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
             source.close()
 
     def _end(self, context: Context) -> datetime | None:
-        """Return the end of the run's window; None where it consumes to the head."""
+        """Return the end of the run's window; None if it consumes to the head."""
         if self.until == "head":
             return None
         window = run_window(context, None, None)
@@ -186,7 +186,7 @@ class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
     def _check_complete(
         self, source: FeedSource, shards: Sequence[Shard] | None, below: Ulid, end: datetime
     ) -> None:
-        """Fail unless every event below the window's end is consumed: others hold shards, or parked some."""
+        """Fail if an event below the window's end is not consumed: its shard is held, or it was parked."""
         dead_letters = [
             dead_letter
             for dead_letter in source.dead_letters(self.feed, self.consumer)
@@ -219,7 +219,7 @@ class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
 
 
 def _below(source: FeedSource, feed: str, end: datetime | None) -> Ulid:
-    """Return where to stop, exclusive: a window's end, which is sealed, or behind what is committed."""
+    """Return where to stop, exclusive: a window's end, which is sealed, or after what is committed."""
     if end is not None:
         source.seal(feed, end)
         return Ulid.floor(end)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_changefeed.folding.states import State
 
-#: Name of the Spark job, where neither the task nor ``default_args`` gives one.
+#: Name of the Spark job, unless the task or ``default_args`` sets one.
 JOB_NAME = "changefeed-fold"
 
 
@@ -122,7 +122,7 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
         return window.end
 
     def _run(self, context: Context, result: Path) -> State:
-        """Run the job, and return what it says of itself: spark-submit only knows that it failed."""
+        """Run the job, and return its result: spark-submit only knows that it failed."""
         from airflow.sdk.exceptions import AirflowException
 
         from airflow_changefeed.folding.task import FoldResult

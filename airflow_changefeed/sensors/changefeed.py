@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wait until a feed has new events, or until a window is over."""
+"""Wait until a feed has new events, or until a window has ended."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
         )
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Poll once; when deferrable and there is nothing yet, leave the waiting to the triggerer."""
+        """Poll once; if deferrable and there is nothing yet, let the triggerer wait."""
         from airflow_changefeed.cursors.new_events import poll
 
         try:
@@ -114,7 +114,7 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
         except TransientError as error:
             if not (self.deferrable and self.silent_fail):
                 raise
-            # The triggerer goes on after errors, too; here the task would keep a worker.
+            # The triggerer continues after errors too; here the task would occupy a worker.
             self.log.error("Sensor poke failed: %s: %s", type(error).__name__, error)
             answer = PokeReturnValue(is_done=False)
         if self.deferrable and not answer:
@@ -126,7 +126,7 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
         return answer
 
     def execute_complete(self, context: Context, event: object = None) -> dict[str, Any]:
-        """Turn the trigger's event into the result of the task, or into the error that the trigger met."""
+        """Turn the trigger's event into the result of the task, or into the trigger's error."""
         from airflow_changefeed.triggers.changefeed import read_event
 
         try:

@@ -28,10 +28,10 @@ from airflow_changefeed.spark.watch import watch
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What the session must have set so that all types of a table are read and written as they are.
+#: Settings of the session so that all types of a table are read and written unchanged.
 SETTINGS = {
     "spark.sql.timeType.enabled": "true",
-    # Spark's own default is one that few readers know, and that cannot hold all times.
+    # Few readers know Spark's default, and it cannot hold all times.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = job_arguments("fold_job.py", "Fold a capture's export on Spark.", own).parse_args(arguments)
     watch(options.watch_pid, say)
     try:
-        # Both before either is looked into: the connection goes in any case.
+        # Both before either is parsed: the connection's file is removed in any case.
         content, secret = read_handed(options.fold), read_handed(options.connection, remove=True)
         task = FoldTask.from_json(content, where=options.fold)
         connection = JobConnection.from_json(secret, where=options.connection)

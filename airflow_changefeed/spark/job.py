@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = job_arguments("job.py", "Run a changefeed export plan on Spark.", own).parse_args(arguments)
     watch(options.watch_pid, say)
     try:
-        # Both before either is looked into: the connection goes in any case.
+        # Both before either is parsed: the connection's file is removed in any case.
         content, secret = read_handed(options.plan), read_handed(options.connection, remove=True)
         plan = Plan.from_json(content, where=options.plan)
         connection = JobConnection.from_json(secret, where=options.connection)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of ``spark.read.format("changefeed")``: all that is wrong is named at once, before any I/O."""
+"""The options of ``spark.read.format("changefeed")``: all problems are reported at once, before any I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.mssql.connection.options import DRIVER_OPTIONS, read_options
 
-#: Options of a connection, by its type: those that it needs, and those that it may have.
+#: Options of a connection, by its type: required ones, and optional ones.
 REQUIRED = {"sqlite": ("path",), "mssql": ("host", "database", "user", "password")}
 OPTIONAL = {
     "sqlite": (),
@@ -84,14 +84,14 @@ class ReadOptions:
 
 
 class _Reader:
-    """Reads options one by one, and keeps what is wrong with them."""
+    """Reads options one by one, and collects their problems."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = {name.lower(): str(value) for name, value in options.items()}
         self.problems: list[str] = []
 
     def take(self, name: str, read: Callable[[str], _Value], default: _Default) -> _Value | _Default:
-        """Read an option that may be left out."""
+        """Read an optional option."""
         if name not in self.options:
             return default
         try:
@@ -103,7 +103,7 @@ class _Reader:
         return default
 
     def needs(self, name: str, what: str) -> str:
-        """Read an option that must be there."""
+        """Read a required option."""
         if not self.options.get(name, "").strip():
             self.problems.append(f"{name} is missing: give {what}")
         return self.options.get(name, "").strip()
@@ -176,7 +176,7 @@ def _connection(reader: _Reader) -> dict[str, Any]:
 
 
 def _check_names(reader: _Reader, kind: str | None) -> None:
-    """Refuse unknown names, and those of another type; their values stay unsaid, as one may be a secret."""
+    """Refuse unknown names, and those of another type; shows no values, because one may be a secret."""
     of_type = {name: each for each in REQUIRED for name in (*REQUIRED[each], *OPTIONAL[each])}
     known = ["type", *READING, *of_type]
     for name in reader.options:
@@ -189,7 +189,7 @@ def _check_names(reader: _Reader, kind: str | None) -> None:
 
 
 def _range(reader: _Reader) -> tuple[Ulid, Ulid | None]:
-    """Return both ends as ULIDs; a time is the ULID before the first one that it can have."""
+    """Return both ends as ULIDs; a time becomes the ULID before its first one."""
     for time, ulid, does in (("start", "after", "begins"), ("end", "upto", "ends")):
         if time in reader.options and ulid in reader.options:
             reader.problems.append(f"{time} and {ulid} both say where the range {does}: give one of them")

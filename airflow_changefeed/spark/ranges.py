@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ranges of a feed are read: those that are sealed or there; and how they are cut into partitions."""
+"""The ranges of a feed to read, sealed or present, and how they are cut into partitions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_changefeed.exceptions import NotSealedError
 from airflow_changefeed.sources.base import FeedReader, FeedSource
 from airflow_changefeed.spark.options import ReadOptions
 
-#: Rows of one partition, where the options do not say how many there may be: a few seconds of a task.
+#: Rows of one partition, unless the options set their number: a few seconds of a task.
 PARTITION_ROWS = 500_000
 _MOST_PARTS = 10_000
 _RANDOM_BITS = 80
@@ -21,7 +21,7 @@ _RANDOM_BITS = 80
 
 @dataclass(frozen=True)
 class ShardRange:
-    """What is read of a shard."""
+    """The range to read of a shard."""
 
     shard: Shard
     range: UlidRange
@@ -54,7 +54,7 @@ def resolve(source: FeedSource, options: ReadOptions) -> tuple[ShardRange, ...]:
     """
     check_shards(source.feed(options.feed), options.shards)
     if options.seal:
-        # Before the seal, which changes the database; it may bring new shards, but none that was named.
+        # Before the seal, which changes the database. The seal may add shards, but none that was named.
         _chosen(source.shards(options.feed), options)
         ends = source.now() if options.upto is None else from_milliseconds(options.upto.ms + 1)
         source.seal(options.feed, ends)
@@ -79,19 +79,19 @@ def _chosen(statuses: Sequence[ShardStatus], options: ReadOptions) -> list[Shard
 
 
 def _sealed(status: ShardStatus) -> Ulid:
-    """Return the last ULID that is sealed."""
+    """Return the last sealed ULID."""
     return Ulid.MIN if status.sealed_until is None else Ulid.floor(status.sealed_until).previous()
 
 
 def _last(status: ShardStatus) -> Ulid:
-    """Return the last ULID that there is or was: those that are purged must be missed, not left out."""
+    """Return the last ULID, purged or not: purged events must be reported as missing, not skipped."""
     return max(status.head or Ulid.MIN, status.purged_upto)
 
 
 def _check_sealed(statuses: Sequence[ShardStatus], options: ReadOptions) -> None:
     sealed = min((_sealed(status) for status in statuses), default=None)
     if sealed is None:
-        # Only a shard shows until when its feed is sealed; before the first event there is none.
+        # Only a shard shows until when its feed is sealed; before the first event there is no shard.
         if options.upto is None or options.seal:
             return
         state = "has no events yet, so it is not known until when it is sealed"
@@ -112,7 +112,7 @@ def _check_sealed(statuses: Sequence[ShardStatus], options: ReadOptions) -> None
 
 
 def _place(ulid: Ulid) -> str:
-    """Write an end of a range as the time that it stands for, or as the ULID it is."""
+    """Write an end of a range as a time if it is one, otherwise as a ULID."""
     milliseconds, rest = divmod(int(ulid) + 1, 1 << _RANDOM_BITS)
     return str(ulid) if rest else format_time(from_milliseconds(milliseconds))
 
@@ -144,7 +144,7 @@ def plan_partitions(
     groups: dict[int, list[Piece]] = {}
     before = 0
     for piece in pieces:
-        # By where its middle lies among all events, so that there are never more groups than were aimed at.
+        # By the place of its middle among all events, so that there are never too many groups.
         middle = before + piece.rows / 2
         groups.setdefault(min(int(middle * aimed / total), aimed - 1), []).append(piece)
         before += piece.rows

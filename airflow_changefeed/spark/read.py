@@ -39,7 +39,7 @@ _SPARK_TYPES = {
     "date32[day]": "date",
     "time64[us]": "time(6)",
 }
-#: Setting without which Spark refuses files with a column of time, whatever is selected of them.
+#: Without this setting Spark refuses files with a column of time, even if it is not selected.
 _TIME_TYPE = "spark.sql.timeType.enabled"
 _GLOB = re.compile(r"([\\{}\[\]*?])")
 
@@ -91,7 +91,7 @@ def read_export(
 
 
 def union(frames: Sequence[DataFrame]) -> DataFrame:
-    """Put frames together in pairs, as a plan that is as deep as there are shards overflows Spark's stack."""
+    """Unite frames in pairs: a plan as deep as the number of shards overflows Spark's stack."""
     while len(frames) > 1:
         pairs = [frames[at : at + 2] for at in range(0, len(frames), 2)]
         frames = [reduce(lambda one, other: one.unionByName(other), pair) for pair in pairs]
@@ -116,7 +116,7 @@ def _frame(
 
 
 def spark_paths(store: ExportStore, files: Iterable[UnitFile]) -> list[str]:
-    """Return files as Spark names them, which takes what it is given for patterns."""
+    """Return paths for Spark, which treats them as patterns."""
     return [_GLOB.sub(r"\\\1", store.files.url(file.path)) for file in files]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends the job when the process that started it is gone: such a job does no harm, but costs."""
+"""Ends the job when the process that started it has ended: such a job is harmless, but costs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable, Sequence
 
 _SECONDS = 1.0
-#: What a shell says of a process that SIGTERM ended.
+#: A shell's exit status for a process that SIGTERM ended.
 EXIT_STATUS = 143
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of this machine exists; one that is dead but not yet waited for does not count."""
+    """Whether a process of this machine exists; a zombie process does not count."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -24,7 +24,7 @@ def is_alive(pid: int) -> bool:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:
-        # No /proc here: the signal's answer must do.
+        # Without /proc the signal's answer decides.
         return True
 
 

@@ -15,7 +15,7 @@ from airflow_changefeed.storage.objects import COPY_SECONDS, OpenUpload, Receipt
 
 
 class AzureObjects:
-    """Azure's blobs, through adlfs and the client of Azure that it holds."""
+    """Azure's blobs, through adlfs and its Azure client."""
 
     has_uploads = True
 
@@ -50,7 +50,7 @@ class AzureObjects:
         return [name for name in self._wait(work) if name]
 
     def _list(self, folder: str) -> dict[str, int | None]:
-        """Return the bytes of all blobs below a folder; None for what only stands for a folder."""
+        """Return the bytes of all blobs below a folder; None for a placeholder of a folder."""
 
         async def work() -> dict[str, int | None]:
             container, prefix = self._container(folder)
@@ -95,7 +95,7 @@ class AzureObjects:
             self._wait(self._blob(path).delete_blob)
 
     def copy(self, source: str, target: str) -> None:
-        """Copy a file: Azure only begins it, and says later how it ended. adlfs does not wait for that."""
+        """Copy a file. Azure only begins the copy and reports its end later; adlfs does not wait for it."""
         from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
         url = self._blob(source).url
@@ -104,7 +104,7 @@ class AzureObjects:
         except ResourceNotFoundError:
             raise FileNotFoundError(source) from None
         except HttpResponseError as problem:
-            # Another exporter copies the same file to the same place at this moment.
+            # Another exporter is copying the same file to the same place.
             if _code(problem) != "PendingCopyOperation":
                 raise
         until = time.monotonic() + COPY_SECONDS
@@ -126,7 +126,7 @@ class AzureObjects:
         return properties.copy.status if properties is not None else None
 
     def drop(self, folder: str) -> None:
-        """Remove the folders in an empty folder, the deepest first, and itself."""
+        """Remove an empty folder and the folders in it, deepest first."""
         folders = sorted((name for name, size in self._list(folder).items() if size is None), reverse=True)
         for name in folders:
             self.prune(f"{folder}/{name}")
@@ -134,7 +134,7 @@ class AzureObjects:
             self.prune(folder)
 
     def prune(self, folder: str) -> bool:
-        """Remove an empty folder of an account that has such (a hierarchical namespace)."""
+        """Remove an empty folder, if the account has folders (a hierarchical namespace)."""
         from azure.core.exceptions import HttpResponseError
 
         try:
@@ -145,7 +145,7 @@ class AzureObjects:
         return True
 
     def open(self, path: str) -> Upload:
-        """Begin to stage blocks; those of a task's twin have other ids, and all ids one length."""
+        """Begin to stage blocks. A duplicate task uses other ids; all ids have one length."""
         blocks: list[str] = []
 
         def send(part: bytes) -> None:
@@ -153,11 +153,11 @@ class AzureObjects:
             self._wait(lambda: self._blob(path).stage_block(block, part, length=len(part)))
             blocks.append(block)
 
-        # Azure removes blocks by itself that were not committed for a week.
+        # Azure removes uncommitted blocks after a week.
         return Upload(send, lambda: {"blocks": list(blocks)}, lambda: None)
 
     def complete(self, path: str, receipt: Receipt) -> None:
-        """Commit the list of blocks; done again it changes nothing."""
+        """Commit the list of blocks; safe to repeat."""
         from azure.core.exceptions import HttpResponseError
         from azure.storage.blob import BlobBlock
 
@@ -170,7 +170,7 @@ class AzureObjects:
             raise
 
     def uploads(self, folder: str) -> list[OpenUpload]:
-        """Return nothing: Azure removes blocks by itself that were not committed for a week."""
+        """Return nothing: Azure removes uncommitted blocks after a week."""
         return []
 
     def abort(self, path: str, upload_id: str) -> None:
@@ -178,7 +178,7 @@ class AzureObjects:
 
 
 def _code(problem: Exception) -> str:
-    """Return Azure's own name of an error."""
+    """Return Azure's code of an error."""
     code = getattr(problem, "error_code", None)
     return str(getattr(code, "value", code))
 

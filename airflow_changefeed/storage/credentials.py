@@ -25,7 +25,7 @@ _STS_KEYS = {
 def made(storage_options: Mapping[str, Any]) -> dict[str, Any]:
     """Return storage options with the credentials that they describe."""
     return {
-        # Made once in each process: fsspec shares a file system among those who give it the same objects.
+        # Created once per process: fsspec shares a file system if it gets the same objects.
         name: _made(json.dumps(value, sort_keys=True), os.getpid())
         if isinstance(value, Mapping) and value.get("make") in _MAKERS
         else value
@@ -102,7 +102,7 @@ def azure_client_secret(**arguments: Any) -> Any:
 
     class Shared(ClientSecretCredential):
         async def close(self) -> None:
-            """Stay open: each file system closes it at its end, but others still use it."""
+            """Stay open: each file system closes it at its end, while others still use it."""
 
     return Shared(**arguments)
 

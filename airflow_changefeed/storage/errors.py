@@ -17,19 +17,19 @@ _LEAST_SECRET = 4
 _USERINFO = re.compile(r"://[^/@:\[]*:(?:[^/]*@|(?!\d*(?:[/:]|$)))")
 _LOGIN = re.compile(r"://[^/\s@]*@")
 _QUERY = re.compile(r"(://[^\s?'\"]+)\?[^\s'\"]+")
-# Also what aiohttp calls a bad message (its own 400): an answer that was cut off.
+# Also aiohttp's bad message (its own 400): an answer that was cut off.
 _UNREACHED = re.compile(r"Timeout|Connect|Unreachable|ServerDisconnected|Payload|BadHttpMessage")
 _BUSY = re.compile(r"SlowDown|ServiceUnavailable|InternalError|Throttl|reduce your request rate")
 # gcsfs says no more of a 403 than its name.
 _REFUSED = re.compile(r"Credential|Authentication|Unauthorized|AccessDenied|^OSError: Forbidden")
-# What botocore refuses to send, in the names of its own errors, which have no status.
+# botocore's errors, without a status, for requests that it refuses to send.
 _UNSENT = re.compile(
     r"Validation|^NoRegion|^Unknown|^Invalid|^Unsupported|^Config|^ProfileNotFound|^MissingDependency"
 )
 _REFUSED_STATUS = range(400, 500)
-# Request timeout, conflict (somebody else is at it), too early, too many requests.
+# Request timeout, conflict (another request is running), too early, too many requests.
 _LATER_STATUS = {408, 409, 425, 429}
-# Mistakes of ours or in the options; what has a number is judged by that first.
+# Mistakes of ours or in the options; an error with a number is classified by the number first.
 _MISTAKES = (
     TypeError,
     ValueError,
@@ -95,13 +95,13 @@ def secrets_of(value: object) -> Iterator[str]:
 
 
 def _forms(secret: str) -> set[str]:
-    """Return how a secret may be written: as it is, in a URL, in JSON, or in Python's own text."""
+    """Return the forms of a secret: as it is, in a URL, in JSON, and in Python's repr."""
     in_url = {quote(secret), quote(secret, safe=""), quote_plus(secret)}
     return {secret, *in_url, json.dumps(secret)[1:-1], repr(secret)[1:-1]}
 
 
 def _harmless(text: str, secrets: Sequence[str]) -> str:
-    """Return an error's text without secrets: those of the options, and what signs or names one in a URL."""
+    """Return an error's text without secrets: those of the options, and signatures and users in URLs."""
     for secret in sorted({form for each in secrets for form in _forms(each)}, key=len, reverse=True):
         text = text.replace(secret, "***")
     return _QUERY.sub(r"\1?***", _LOGIN.sub("://***@", text))
@@ -117,7 +117,7 @@ def is_transient(problem: BaseException) -> bool:
     chain = list(_chain(problem))
     if any(_REFUSED.search(f"{type(each).__name__}: {each}") or _is_unsent(each) for each in chain):
         return False
-    # What the store has answered, before what a library makes of no answer: aiohttp calls that a 400.
+    # The store's answer counts before a library's own status: aiohttp calls a missing answer a 400.
     if (answered := _judged(_answered(each) for each in chain)) is not None:
         return answered
     if any(_UNREACHED.search(kind.__name__) for each in chain for kind in type(each).__mro__):
@@ -131,7 +131,7 @@ def is_transient(problem: BaseException) -> bool:
 
 
 def _chain(problem: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what led to it."""
+    """Yield an error and its causes."""
     seen: set[int] = set()
     each: BaseException | None = problem
     while each is not None and id(each) not in seen:
@@ -141,7 +141,7 @@ def _chain(problem: BaseException) -> Iterator[BaseException]:
 
 
 def _is_unsent(problem: BaseException) -> bool:
-    """Whether botocore found a mistake in what it was asked to send."""
+    """Whether botocore found a mistake in the request."""
     kind = type(problem)
     return bool(_UNSENT.search(kind.__name__)) and any(
         each.__name__ == "BotoCoreError" for each in kind.__mro__
@@ -149,7 +149,7 @@ def _is_unsent(problem: BaseException) -> bool:
 
 
 def _judged(statuses: Iterable[int | None]) -> bool | None:
-    """Whether statuses of HTTP may pass; None without any."""
+    """Whether HTTP statuses are transient; None without any."""
     known = [status for status in statuses if status is not None]
     if not known:
         return None

@@ -47,7 +47,7 @@ class Files(Protocol):
     root: str
     #: Whether a folder with all its files moves at once.
     moves_folders: bool
-    #: Whether files are sent to their place unseen, and appear when they are completed.
+    #: Whether files are uploaded to their place, and become visible when they are completed.
     has_uploads: bool
 
     def url(self, path: str) -> str:
@@ -159,7 +159,7 @@ def _known(path: str) -> str:
 
 
 def unfinished(name: str) -> str | None:
-    """Return the name under which a temporary file was to appear; None for the name of something else."""
+    """Return the final name of a temporary file; None if it is not one."""
     match = _TEMPORARY.fullmatch(name)
     return match[1] if match else None
 
@@ -197,11 +197,11 @@ def _deepest(path: str) -> str:
 
 
 def _make_folder(path: str) -> None:
-    """Make a folder with its parents; not found where somebody prunes it at this moment."""
+    """Make a folder with its parents; FileNotFoundError if somebody prunes it at the same time."""
     try:
         os.makedirs(path, exist_ok=True)
     except FileExistsError:
-        # What makedirs found there may be gone by the time that it looks whether it is a folder.
+        # What makedirs found may be gone before it checks whether it is a folder.
         if not stat.S_ISDIR(os.stat(path).st_mode):
             raise
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
@@ -269,7 +269,7 @@ class LocalFiles:
                 try:
                     with self._create(temporary) as file:
                         file.write(content)
-                    # Not found: a newer attempt took it for a leftover; let it find the whole file.
+                    # Not found: a newer attempt removed it as a leftover; let it find the whole file.
                     with contextlib.suppress(FileNotFoundError):
                         os.replace(temporary, path)
                         return
@@ -338,7 +338,7 @@ class LocalFiles:
             self.remove_file(path)
             return
         with writing(path):
-            # Gone for its owner, who may still write to it, at once; then piece by piece.
+            # First out of reach of its owner, who may still write to it; then piece by piece.
             condemned = f"{self._trash}/{uuid.uuid4().hex}"
             if self.move(path, condemned):
                 shutil.rmtree(condemned, ignore_errors=True)
@@ -381,7 +381,7 @@ class LocalFiles:
                 path=self.root,
             )
         if there != self.root:
-            # Some say that they can be written and take nothing, such as /proc, or where disks are mounted.
+            # Some folders claim to be writable but are not, such as /proc and mount points.
             probe = f"{there}/.changefeed-{uuid.uuid4().hex[:8]}"
             try:
                 os.mkdir(probe)

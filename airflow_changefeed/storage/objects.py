@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 #: What completes an upload, as JSON values; it holds no secret.
 Receipt = Mapping[str, Any]
-#: S3 takes 10,000 parts, all of one size in some stores that speak its protocol: files of up to 160 GB.
+#: S3 accepts 10,000 parts, and some compatible stores require one size: files of up to 160 GB.
 PART_BYTES = 16 * 1024 * 1024
 #: Seconds that a copy within a store may take.
 COPY_SECONDS = 600.0
@@ -34,7 +34,7 @@ class OpenUpload(NamedTuple):
 class Objects(Protocol):
     """An object store."""
 
-    #: Whether files can be sent to their place unseen, and appear at the commit.
+    #: Whether files can be uploaded to their place, and become visible at the commit.
     has_uploads: bool
 
     def names(self, folder: str) -> list[str]:
@@ -59,22 +59,22 @@ class Objects(Protocol):
         """Copy a file; returns when the copy is complete."""
 
     def drop(self, folder: str) -> None:
-        """Remove what is left of a folder once its files are gone, where the store has folders."""
+        """Remove an emptied folder, if the store has folders."""
 
     def prune(self, folder: str) -> bool:
-        """Remove an empty folder, where the store has such; whether its parent may be empty now."""
+        """Remove an empty folder, if the store has folders; return whether its parent may be empty now."""
 
     def open(self, path: str) -> Any:
-        """Open a new file for writing: an :class:`Upload` that nobody sees, or one that is seen at once."""
+        """Open a new file for writing: an invisible :class:`Upload`, or a file that is visible at once."""
 
     def complete(self, path: str, receipt: Receipt) -> None:
-        """Let an uploaded file appear; ``FileNotFoundError`` when the upload was completed or aborted."""
+        """Make an uploaded file visible; ``FileNotFoundError`` if the upload was completed or aborted."""
 
     def uploads(self, folder: str) -> list[OpenUpload]:
         """Return the uploads below a folder that were neither completed nor aborted."""
 
     def abort(self, path: str, upload_id: str) -> None:
-        """Remove what an upload has sent; harmless when it is over."""
+        """Remove what an upload has sent; harmless if it has ended."""
 
 
 class Upload:
@@ -96,7 +96,7 @@ class Upload:
         self.closed = False
 
     def write(self, content: Any) -> int:
-        """Take bytes, and send what makes up whole parts."""
+        """Take bytes, and send whole parts."""
         given = memoryview(content).cast("B")
         self._waiting += given
         while len(self._waiting) >= PART_BYTES:
@@ -117,7 +117,7 @@ class Upload:
         """Nothing to do: parts have one size."""
 
     def close(self) -> None:
-        """Send the rest; a file has one part at least."""
+        """Send the rest; a file has at least one part."""
         if not self.closed:
             self.closed = True
             if self._waiting or not self._sent:
@@ -125,7 +125,7 @@ class Upload:
                 self._waiting.clear()
 
     def abandon(self) -> None:
-        """Give the file up."""
+        """Abandon the file."""
         self.closed = True
         self._abandon()
 

@@ -89,12 +89,12 @@ class RemoteFiles:
         return answering(path, self._secrets)
 
     def _writing(self, path: str) -> contextlib.AbstractContextManager[None]:
-        """The same, where a missing file is one nobody expects: the bucket."""
+        """The same, where only the bucket can be missing."""
         return answering(path, self._secrets, ours=(ChangefeedError,))
 
     @contextmanager
     def _sending(self, path: str) -> Iterator[None]:
-        """The same, where what is missing is the upload that was begun."""
+        """The same, where only the upload can be missing."""
         try:
             with self._answering(path):
                 yield
@@ -147,14 +147,14 @@ class RemoteFiles:
 
     @contextmanager
     def writer(self, path: str) -> Iterator[Any]:
-        """Open a new file for writing bytes; with uploads, one that nobody sees before it is completed."""
+        """Open a new file for writing bytes; with uploads it is invisible until it is completed."""
         with self._writing(path):
             file: Any = self.objects.open(path)
         sending = self._sending if self.has_uploads else self._writing
         try:
             yield _Sink(file, lambda: sending(path))
         except BaseException:
-            # The source's error, or our own; it says more than what the close may add.
+            # The source's error, or our own; it says more than an error of the close.
             with contextlib.suppress(Exception):
                 getattr(file, "abandon", file.close)()
             raise

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Export a feed to Parquet through Spark, or here when it is small: seal, plan, write, manifest, cursor."""
+"""Export a feed to Parquet through Spark, or here if it is small: seal, plan, write, manifest, cursor."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.output.store import ExportStore
     from airflow_changefeed.sources.base import FeedSource
 
-#: Name of the Spark job, where neither the task nor ``default_args`` gives one.
+#: Name of the Spark job, unless the task or ``default_args`` sets one.
 JOB_NAME = "changefeed-export"
 
 
@@ -186,7 +186,7 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         from airflow_changefeed.output.store import ExportStore
 
         self._check()
-        # All that can be wrong with the surroundings comes first: a refused run has changed nothing.
+        # Everything that can be wrong outside comes first: a refused run has changed nothing.
         hook = ChangefeedHook(self.changefeed_conn_id, lock_timeout=self.lock_timeout)
         source, variables = hook.source(), hook.variables()
         windows = self._windows(context, source)
@@ -236,7 +236,7 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
                 "a CronDataIntervalTimetable. To export everything after the cursor, give the task "
                 "mode='batch', with a path and a consumer of its own"
             )
-        # Before the cut: centuries by hours would not fit into memory.
+        # Before cutting into units: centuries of hours would not fit into memory.
         check_ended(window, source.now())
         return window.cut(parse_unit(self.unit))
 
@@ -248,7 +248,7 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         store: ExportStore,
         connection: JobConnection,
     ) -> ExportResult:
-        """Write and commit a plan here or on Spark, and return what the attempt says of itself."""
+        """Write and commit a plan here or on Spark, and return the attempt's result."""
         from airflow.sdk.exceptions import AirflowException
 
         from airflow_changefeed.export.planner import check_shape
@@ -264,7 +264,7 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
             plan.attempt,
         )
         if plan.is_empty:
-            # Also an empty unit says what columns the feed has.
+            # An empty unit also has the feed's columns.
             schema = check_shape(source, plan.feed, plan.options.shape)
             return ExportResult.of_manifests(store, commit_empty(store, plan, schema))
         failure: Exception | None = None
@@ -287,7 +287,7 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
                     super().execute(context)
         except (AirflowException, ChangefeedError) as error:
             failure = error
-        # From the attempt itself: spark-submit only knows that it failed.
+        # From the attempt: spark-submit only knows that it failed.
         result = take_result(store, plan.attempt)
         if result is None:
             raise failure or TransientError(

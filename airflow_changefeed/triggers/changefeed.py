@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wait for new events of a feed in the triggerer, so that a waiting sensor takes no worker."""
+"""Wait for new events of a feed in the triggerer, so that a waiting sensor occupies no worker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from airflow_changefeed.triggers.changefeed_polls import WAITING, Found, Watcher
 
 #: Polls that may fail in a row before the task is failed, for Airflow to retry it.
 MOST_FAILURES = 10
-#: Doublings of a pause, beyond which no timeout of a sensor reaches.
+#: Maximum doublings of a pause; no sensor's timeout is longer.
 _MOST_DOUBLINGS = 30
 
 
@@ -96,13 +96,13 @@ class ChangefeedTrigger(BaseEventTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Poll until there is something, or until polling has become pointless: alone, as ``dags test``."""
+        """Poll alone, as ``dags test`` does, until there is something or polling is pointless."""
         key = object()
         async with aclosing(self._polls(key)) as stream:
             yield await self._event(key, stream)
 
     def shared_stream_key(self) -> Hashable:
-        """Return the key of triggers that share polls: the connection's name, never what is in it."""
+        """Return the key of triggers that share polls: the connection's name, never its content."""
         return ("airflow_changefeed", self.changefeed_conn_id, self.lock_timeout, self.pause(0))
 
     @classmethod
@@ -117,7 +117,7 @@ class ChangefeedTrigger(BaseEventTrigger):
                 yield found
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Found]) -> AsyncIterator[TriggerEvent]:
-        """Wait among those who share for what concerns this one."""
+        """Wait for this trigger's event among those of the shared stream."""
         yield await self._event(self.shared_stream_key(), shared_stream)
 
     def pause(self, polls: int) -> float:
@@ -173,8 +173,8 @@ class ChangefeedTrigger(BaseEventTrigger):
         return max(int(pause / interval) - 1, 0) if interval else 0
 
     def _is_final(self, error: Exception, failures: int) -> bool:
-        # A connection that was there for the task's own poll, and is missing now, may be one that Airflow's
-        # API did not give at that moment: in the triggerer, both look the same.
+        # A connection that existed for the task's own poll, and is missing now, may be one that Airflow's API
+        # did not return at that moment: in the triggerer, both look the same.
         is_lasting = isinstance(error, TerminalError) and not isinstance(error, ConnectionNotUsableError)
         return is_lasting or (self.most_failures is not None and failures >= self.most_failures)
 

@@ -87,7 +87,7 @@ async def polls(
     :param interval: seconds between polls.
     """
     poller = _Poller(conn_id, lock_timeout)
-    # Shielded, as others wait for it, too.
+    # Shielded, because others wait for it too.
     await asyncio.shield(asyncio.wrap_future(_imported()))
     try:
         while True:
@@ -112,7 +112,7 @@ class _Poller:
         self._running: Future[Found] | None = None
 
     async def poll(self, watchers: list[Watcher]) -> Found:
-        # With the context, by which Airflow knows whose log a line belongs to.
+        # With the context, from which Airflow knows whose log a line belongs to.
         context: Callable[..., Found] = contextvars.copy_context().run
         self._running = _threads.submit(context, self._poll, watchers)
         return await asyncio.wrap_future(self._running)
@@ -148,13 +148,13 @@ class _Poller:
             source.close()
 
     def _close_aside(self, _: Future[Any]) -> None:
-        # An interpreter that is about to end takes no more work, and closes everything itself.
+        # An interpreter that is ending accepts no more work, and closes everything itself.
         with suppress(RuntimeError):
             _threads.submit(self._close)
 
 
 def _read(watchers: list[Watcher]) -> tuple[dict[Watcher, Watch], Found]:
-    """Return what the watchers wait for, and errors of those of whom that cannot be read."""
+    """Return what the watchers wait for, and the errors of those where it cannot be read."""
     from airflow_changefeed.core.feed import parse_shard
     from airflow_changefeed.core.times import parse_time
     from airflow_changefeed.cursors.new_events import Watch

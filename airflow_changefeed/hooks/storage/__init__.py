@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Airflow's connections of object stores mean, as fsspec's storage options."""
+"""From Airflow's connections of object stores to fsspec's storage options."""

@@ -58,7 +58,7 @@ def azure_options(connection: Connection, path: str) -> dict[str, Any]:
     :param path: the output; its URL may name the account.
     :raises ConnectionNotUsableError: a field is not known, or no account is named; terminal.
     """
-    # As WasbHook does: else a task's log gets twenty lines for each request.
+    # As WasbHook does: otherwise a task's log gets twenty lines for each request.
     logging.getLogger("azure.core.pipeline.policies.http_logging_policy").setLevel(logging.WARNING)
     extra = read_extra(connection, _KNOWN)
     options = {name: extra[name] for name in _ADLFS if name in extra}
@@ -150,11 +150,11 @@ def _plain_http(
 
 
 def _identity(extra: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of the machine's own identity, or of nobody's."""
+    """Return the options of the machine's own identity, or of anonymous access."""
     if "anon" in extra:
         return {"anon": extra["anon"]}
     found = {name: extra[name] for name in _IDENTITY if name in extra}
     if "workload_identity_tenant_id" in found:
         found["additionally_allowed_tenants"] = [found["workload_identity_tenant_id"]]
-    # Not left out: adlfs would otherwise look at AZURE_STORAGE_ANON.
+    # Always set: adlfs would otherwise use AZURE_STORAGE_ANON.
     return {"anon": False, **found}
