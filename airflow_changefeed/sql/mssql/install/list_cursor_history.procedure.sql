@@ -26,7 +26,7 @@ begin
         select top (@limit)
             h.number, h.consumer, h.shard, h.before_ulid, h.after_ulid, h.resource_version, h.moved_at, h.moved_by, h.why
         from <<schema>>.[cursor_history] as h
-        where h.feed_id = @feed_id and h.consumer = @consumer and (@shard is null or h.shard = @shard)
+        where h.feed_id = @feed_id and h.consumer = @consumer and (@shard is null or h.shard = lower(@shard))
         order by h.number desc;
     end try
     begin catch

@@ -24,7 +24,7 @@ begin
         select top (@limit)
             i.number, i.consumer, i.shard, i.first_ulid, i.last_ulid, i.events, i.attempt, i.started_at, i.ended_at, i.outcome, i.error, i.holder, i.fencing_token
         from <<schema>>.[invocations] as i
-        where i.feed_id = @feed_id and i.consumer = @consumer and (@shard is null or i.shard = @shard)
+        where i.feed_id = @feed_id and i.consumer = @consumer and (@shard is null or i.shard = lower(@shard))
         order by i.number desc;
     end try
     begin catch
