@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.core.consumer import Grant, Renewal
+from airflow_changefeed.core.consumer import Grant
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
@@ -98,7 +98,7 @@ class Holding:
         """Request shards; those granted are held from now on."""
         wanted = self.wanted
         at_most = None if wanted.at_most is None else wanted.at_most - len(self.rows)
-        grant = self._source.request_leases(
+        grant = self._source.acquire_leases(
             wanted.consumer,
             wanted.feed,
             shards,
@@ -111,14 +111,19 @@ class Holding:
         self.rows |= grant.rows
         return grant
 
-    def renew(self) -> tuple[Renewal, set[Shard]]:
+    def renew(self) -> tuple[Grant, set[Shard]]:
         """Renew all leases; also returns the shards that were lost."""
         wanted = self.wanted
         self._renewed_at = self._clock()
-        renewal = self._source.renew_leases(
-            wanted.consumer, wanted.feed, self.tokens(), holder=self.holder, seconds=wanted.seconds
+        renewal = self._source.acquire_leases(
+            wanted.consumer,
+            wanted.feed,
+            (),
+            holder=self.holder,
+            seconds=wanted.seconds,
+            tokens=self._tokens(),
         )
-        return renewal, self.forget(set(self.rows) - renewal.held)
+        return renewal, self.forget(set(self.rows) - set(renewal.rows))
 
     def may_ask_again(self) -> bool:
         """
@@ -135,7 +140,7 @@ class Holding:
         self._keep_until = self._clock() + _PATIENCE * self.wanted.seconds
         return True
 
-    def to_share(self, renewal: Renewal, busy: Collection[Shard]) -> list[Shard]:
+    def to_share(self, renewal: Grant, busy: Collection[Shard]) -> list[Shard]:
         """
         Return the half of the shards to release to consumers that hold none.
 
@@ -159,8 +164,8 @@ class Holding:
         self.rows.clear()
 
     def _leave(self, shards: list[Shard]) -> None:
-        tokens = {shard: token for shard, token in self.tokens().items() if shard in shards}
-        self._source.leave(self.wanted.consumer, self.wanted.feed, tokens, holder=self.holder)
+        tokens = {shard: token for shard, token in self._tokens().items() if shard in shards}
+        self._source.release_leases(self.wanted.consumer, self.wanted.feed, tokens, holder=self.holder)
 
     def forget(self, shards: Iterable[Shard]) -> set[Shard]:
         """Stop holding shards; the database already knows, or the leases will expire."""
@@ -169,8 +174,7 @@ class Holding:
             del self.rows[shard]
         return gone
 
-    def tokens(self) -> dict[Shard, int]:
-        """Return the fencing tokens."""
+    def _tokens(self) -> dict[Shard, int]:
         return {shard: row.fencing_token for shard, row in self.rows.items()}
 
     def moved(self, row: CursorRow, token: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
@@ -178,44 +178,31 @@ class ConsumerInfo:
 @dataclass(frozen=True)
 class Grant:
     """
-    The leases that a process got of those it asked for.
+    The leases that a process has after it acquired or extended some.
 
-    :param rows: of the shards it may consume now, with their tokens and cursors; empty when others hold all
-        of them: then the process is recorded as waiting.
-    :param free_at: when the first of the others' leases expires, by the database's clock; None if there
-        are no others.
-    :param free_in: the same in seconds, from the request on; infinity if there are no others.
-    """
-
-    rows: Mapping[Shard, CursorRow]
-    free_at: datetime | None = None
-    free_in: float = math.inf
-
-    @classmethod
-    def of(cls, rows: Mapping[Shard, CursorRow], held_until: Iterable[datetime], now: datetime) -> Grant:
-        """
-        Return a grant.
-
-        :param held_until: when the others' leases expire.
-        :param now: the database's clock.
-        """
-        free_at = min(held_until, default=None)
-        return cls(rows, free_at) if free_at is None else cls(rows, free_at, (free_at - now).total_seconds())
-
-
-@dataclass(frozen=True)
-class Renewal:
-    """
-    What a process learned when it prolonged its leases.
-
-    :param held: the shards whose newest grant is still its own.
+    :param rows: of the shards that it holds by this call, with their fencing tokens and cursors.
+    :param asked_at: when it asked, by the database's clock.
+    :param free_at: when the first of the others' leases on the requested shards expires; None if there are
+        no others.
     :param waiting: number of other processes that wait and hold no shard.
     :param has_retries: whether a person wants dead letters to be tried again.
     """
 
-    held: frozenset[Shard]
+    rows: Mapping[Shard, CursorRow]
+    asked_at: datetime
+    free_at: datetime | None = None
     waiting: int = 0
     has_retries: bool = False
+
+    @property
+    def tokens(self) -> dict[Shard, int]:
+        """The fencing token of each shard."""
+        return {shard: row.fencing_token for shard, row in self.rows.items()}
+
+    @property
+    def free_in(self) -> float:
+        """Seconds from the request on until the first of the others' leases expires; infinity if none."""
+        return math.inf if self.free_at is None else (self.free_at - self.asked_at).total_seconds()
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Protocol
 
@@ -112,10 +112,14 @@ def advance(
         return row.frontier.complete(*ranges.get(row.shard, ()))
 
     def attempt() -> list[CursorRow]:
-        with _tokens(source, consumer, feed, list(ranges), by, leases) as tokens:
+        with (
+            leased(source, consumer, feed, list(ranges), by)
+            if leases is None
+            else nullcontext(leases) as held
+        ):
             # Under the lease, so that an edit between the check and the move must come within milliseconds.
             rows, _ = compare(source, variables, consumer, feed)
-            return move(source, consumer, feed, rows, tokens, change, by)
+            return move(source, consumer, feed, rows, held.tokens, change, by)
 
     rows = retrying(attempt, timeout) if ranges else source.cursors(feed, consumer)
     return publish_rows(source, variables, consumer, feed, rows)
@@ -268,18 +272,6 @@ def _both(shard: Shard, cursor: Cursor, row: CursorRow | None, why: str) -> str:
 
 def _of_row(row: CursorRow) -> str:
     return f"{row.ulid} (resource version {row.resource_version})"
-
-
-@contextmanager
-def _tokens(
-    source: FeedSource, consumer: str, feed: str, shards: Sequence[Shard], by: str, held: HeldLeases | None
-) -> Iterator[Mapping[Shard, int]]:
-    if held is not None:
-        with held.tokens() as tokens:
-            yield tokens
-    else:
-        with leased(source, consumer, feed, shards, by) as leases, leases.tokens() as tokens:
-            yield tokens
 
 
 def move(

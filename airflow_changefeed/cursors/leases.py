@@ -12,11 +12,12 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+from airflow_changefeed.core.consumer import Grant
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.exceptions import ChangefeedError
-from airflow_changefeed.sources.base_cursors import CursorStore
+from airflow_changefeed.sources.base_leases import LeaseStore
 
 #: Length of a lease in seconds; a move is one transaction and needs far less.
 LEASE_SECONDS = 30.0
@@ -29,25 +30,31 @@ class HeldLeases:
 
     A process that loses them, for example because it slept longer than its lease, cannot commit a move: the
     database refuses its fencing token. Nothing has to be detected here.
+
+    :param tokens: the fencing token of each shard; a renewal keeps it.
     """
 
     def __init__(
-        self, source: CursorStore, consumer: str, feed: str, shards: Sequence[Shard], by: str
+        self, source: LeaseStore, consumer: str, feed: str, shards: Sequence[Shard], by: str
     ) -> None:
         self._source = source
         self._consumer = consumer
         self._feed = feed
-        self._shards = list(shards)
-        # Unique to this call: a holder can take its own lease again, but two processes must not share one.
+        # Unique to this call: a holder can acquire its own lease again, but two processes must not share one.
         self._holder = f"{by[:100]}#{uuid.uuid4().hex}"
-        self._lock = threading.Lock()
         self._is_over = threading.Event()
-        self._tokens = self._take()
+        self.tokens: Mapping[Shard, int] = self._acquire(shards).tokens
         self._thread = threading.Thread(target=self._renew, name="changefeed-lease", daemon=True)
 
-    def _take(self) -> dict[Shard, int]:
-        return self._source.take_lease(
-            self._consumer, self._feed, self._shards, holder=self._holder, seconds=LEASE_SECONDS
+    def _acquire(self, shards: Sequence[Shard], tokens: Mapping[Shard, int] | None = None) -> Grant:
+        return self._source.acquire_leases(
+            self._consumer,
+            self._feed,
+            shards,
+            holder=self._holder,
+            seconds=LEASE_SECONDS,
+            tokens=tokens,
+            all_or_none=True,
         )
 
     def start(self) -> None:
@@ -56,32 +63,21 @@ class HeldLeases:
 
     def _renew(self) -> None:
         while not self._is_over.wait(LEASE_SECONDS / _RENEWALS_PER_LEASE):
-            with self._lock:
-                if self._is_over.is_set():
-                    return
-                try:
-                    self._tokens = self._take()
-                except ChangefeedError:
-                    # Temporarily busy, or lost: the next renewal or the move will show it.
-                    continue
-
-    @contextmanager
-    def tokens(self) -> Iterator[Mapping[Shard, int]]:
-        """Yield the newest tokens, which stay the newest during the block."""
-        with self._lock:
-            yield self._tokens
+            # Temporarily busy: the next renewal or the move will show it.
+            with suppress(ChangefeedError):
+                self._acquire((), self.tokens)
 
     def release(self) -> None:
         """Release the leases."""
         self._is_over.set()
         if self._thread.is_alive():
             self._thread.join()
-        self._source.release_lease(self._consumer, self._feed, self._tokens)
+        self._source.release_leases(self._consumer, self._feed, self.tokens, holder=self._holder)
 
 
 @contextmanager
 def leased(
-    source: CursorStore, consumer: str, feed: str, shards: Sequence[Shard], by: str, *, renewed: bool = False
+    source: LeaseStore, consumer: str, feed: str, shards: Sequence[Shard], by: str, *, renewed: bool = False
 ) -> Iterator[HeldLeases]:
     """
     Hold the leases of shards for a block.

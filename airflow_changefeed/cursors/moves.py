@@ -82,7 +82,7 @@ def move_to(
     is_export = not is_of_events(source, consumer, feed)
 
     def attempt() -> list[CursorRow]:
-        with leased(source, consumer, feed, list(targets), by) as leases, leases.tokens() as tokens:
+        with leased(source, consumer, feed, list(targets), by) as leases:
             # Under the lease, so that an edit between the check and the move must come within milliseconds.
             rows = (
                 compare(source, variables, consumer, feed)[0] if is_export else source.cursors(feed, consumer)
@@ -98,7 +98,7 @@ def move_to(
                             shard=row.shard,
                             frontier=frontier,
                             expected_version=expected[row.shard],
-                            fencing_token=tokens[row.shard],
+                            fencing_token=leases.tokens[row.shard],
                             ack=ack,
                             is_rewind=True,
                         )

@@ -102,13 +102,13 @@ def adopt(
         return row.frontier.moved_to(wanted[row.shard].ulid)
 
     def attempt() -> list[CursorRow]:
-        with leased(source, consumer, feed, list(wanted), by) as leases, leases.tokens() as tokens:
+        with leased(source, consumer, feed, list(wanted), by) as leases:
             rows = source.cursors(feed, consumer)
             for row in rows:
                 seen = (versions or {}).get(row.shard, row.resource_version)
                 if row.shard in wanted and seen != row.resource_version:
                     raise stale_cursor(row, seen)
-            return move(source, consumer, feed, rows, tokens, change, by, "adopt", is_rewind=True)
+            return move(source, consumer, feed, rows, leases.tokens, change, by, "adopt", is_rewind=True)
 
     errors = (LeaseHeldError, LeaseLostError, *((StaleVersionError,) if versions is None else ()))
     rows = publish_rows(
@@ -173,9 +173,9 @@ def rebuild(
 
     def attempt() -> list[CursorRow]:
         shards = sorted(lost, key=shard_text)
-        with leased(source, consumer, feed, shards, by) as leases, leases.tokens() as tokens:
+        with leased(source, consumer, feed, shards, by) as leases:
             rows = source.cursors(feed, consumer)
-            return move(source, consumer, feed, rows, tokens, change, by, "rebuild")
+            return move(source, consumer, feed, rows, leases.tokens, change, by, "rebuild")
 
     rows = retrying(attempt, timeout) if lost else rows
     return publish_rows(source, variables, consumer, feed, rows, is_decided=True)

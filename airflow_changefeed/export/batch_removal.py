@@ -110,22 +110,21 @@ def _remove(
     shards = sorted(known & set(taken), key=shard_text)
     with leased(source, consumer, store.feed, shards, by, renewed=True) as leases:
         rows, _ = compare(source, variables, consumer, store.feed)
-        with leases.tokens() as tokens:
-            moves = [
-                CursorMove(
-                    shard=row.shard,
-                    frontier=frontier,
-                    expected_version=row.resource_version,
-                    fencing_token=tokens[row.shard],
-                    ack=min(row.ack, frontier.upto),
-                    is_rewind=True,
-                )
-                for row in rows
-                if row.shard in tokens
-                and (frontier := row.frontier.without(*taken[row.shard])) != row.frontier
-            ]
-            if moves:
-                rows = source.move_cursors(consumer, store.feed, moves, by=by, why=_WHY)
+        moves = [
+            CursorMove(
+                shard=row.shard,
+                frontier=frontier,
+                expected_version=row.resource_version,
+                fencing_token=leases.tokens[row.shard],
+                ack=min(row.ack, frontier.upto),
+                is_rewind=True,
+            )
+            for row in rows
+            if row.shard in leases.tokens
+            and (frontier := row.frontier.without(*taken[row.shard])) != row.frontier
+        ]
+        if moves:
+            rows = source.move_cursors(consumer, store.feed, moves, by=by, why=_WHY)
         for batch in batches:
             for token in store.attempts_of(batch.unit):
                 store.withdraw(batch.unit, token)

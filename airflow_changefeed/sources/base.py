@@ -2,7 +2,7 @@
 """
 The protocols between feeds and their users.
 
-A source implements all three; a user depends only on what it needs. The contract suite in
+A source implements all of them; a user depends only on what it needs. The contract suite in
 ``tests/integration/contract`` tests these promises and runs unchanged against every source.
 """
 
@@ -29,6 +29,7 @@ from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.sources.base_capture import CaptureControl
 from airflow_changefeed.sources.base_consumers import ConsumerStore
 from airflow_changefeed.sources.base_cursors import CursorStore
+from airflow_changefeed.sources.base_leases import LeaseStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -398,7 +399,9 @@ class Inspectable(Protocol):
 
 
 @runtime_checkable
-class FeedSource(FeedReader, FeedControl, CaptureControl, CursorStore, ConsumerStore, Inspectable, Protocol):
+class FeedSource(
+    FeedReader, FeedControl, CaptureControl, CursorStore, LeaseStore, ConsumerStore, Inspectable, Protocol
+):
     """A database that holds feeds."""
 
     def describe(self) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol of consumers: leases of shards, and the step that commits atomically with the work."""
+"""The protocol of consumers: the step that commits atomically with the work, and dead letters."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ from airflow_changefeed.core.consumer import (
     Consumption,
     DeadLetter,
     DeadLetterState,
-    Grant,
     Invocation,
-    LeaseInfo,
     Parked,
-    Renewal,
 )
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard
@@ -76,7 +73,7 @@ class ConsumerSession(Protocol):
 
 
 class ConsumerStore(Protocol):
-    """Consumers, their leases and dead letters. A shard of a consumer has at most one holder at a time."""
+    """Consumers, their sessions and dead letters."""
 
     def create_consumer(
         self, spec: ConsumerSpec, *, begin: Ulid, starts: Mapping[Shard, Ulid], by: str
@@ -109,39 +106,6 @@ class ConsumerStore(Protocol):
 
         :raises ConsumerNotFoundError: the consumer does not exist; names the existing ones; terminal.
         """
-
-    def request_leases(
-        self,
-        consumer: str,
-        feed: str,
-        shards: Sequence[Shard],
-        *,
-        holder: str,
-        seconds: float,
-        at_most: int | None = None,
-    ) -> Grant:
-        """
-        Acquire the leases that are free, released, expired, or already the holder's own.
-
-        A shard without a row begins where the consumer's later shards do, or at its end if its high-water
-        time is lower. A holder without any lease is registered as waiting for ``seconds`` after each request;
-        one with a lease no longer waits.
-
-        :param holder: a name unique among processes.
-        :param seconds: until they expire, by the database's clock.
-        :param at_most: maximum number; None for all.
-        """
-
-    def renew_leases(
-        self, consumer: str, feed: str, tokens: Mapping[Shard, int], *, holder: str, seconds: float
-    ) -> Renewal:
-        """Renew leases whose token is still the newest, even if expired and not yet taken."""
-
-    def leave(self, consumer: str, feed: str, tokens: Mapping[Shard, int], *, holder: str) -> None:
-        """Release leases that are still the newest, and stop waiting."""
-
-    def leases(self, feed: str | None = None) -> list[LeaseInfo]:
-        """Return the shards of all consumers, including exports, with holders and waiters."""
 
     def open_session(self, consumer: str, feed: str) -> ConsumerSession:
         """Open a connection for a consumer's work."""

@@ -52,20 +52,6 @@ class CursorStore(Protocol):
         :return: all rows of the consumer and feed.
         """
 
-    def take_lease(
-        self, consumer: str, feed: str, shards: Sequence[Shard], *, holder: str, seconds: float
-    ) -> dict[Shard, int]:
-        """
-        Acquire the lease of all shards or of none.
-
-        :param seconds: until it expires, by the database's clock.
-        :return: a fencing token for each shard, higher than all earlier ones.
-        :raises LeaseHeldError: another holder's lease has not expired; transient.
-        """
-
-    def release_lease(self, consumer: str, feed: str, tokens: Mapping[Shard, int]) -> None:
-        """Release leases; a token that is no longer the newest is ignored."""
-
     def move_cursors(
         self, consumer: str, feed: str, moves: Sequence[CursorMove], *, by: str, why: str | None = None
     ) -> list[CursorRow]:
@@ -93,16 +79,6 @@ class CursorStore(Protocol):
         its history has only manual changes.
 
         :param shard: None for all.
-        """
-
-    def revoke_lease(self, consumer: str, feed: str, shard: Shard, *, fencing_token: int) -> None:
-        """
-        Revoke a lease; its holder can no longer commit.
-
-        :param fencing_token: of the lease to revoke.
-        :raises StaleVersionError: the lease is not the newest, or was released; nothing was changed;
-            terminal.
-        :raises ShardNotFoundError: the consumer has no cursor for that shard; terminal.
         """
 
     def drop_consumer(self, consumer: str, feed: str, *, resource_version: int | None = None) -> None:

@@ -182,7 +182,9 @@ def test_a_cursor_is_moved_by_keys_alone(person: Open, world: World) -> None:
 
 def test_a_page_that_does_not_know_of_a_release_is_told_and_not_failed(person: Open, place: Place) -> None:
     """Seed 004, first story: what somebody wants to take away is gone already."""
-    token = place.source.take_lease(CONSUMER, place.feed, [1], holder="run 7", seconds=3600)[1]
+    token = place.source.acquire_leases(
+        CONSUMER, place.feed, [1], holder="run 7", seconds=3600, all_or_none=True
+    ).tokens[1]
     ann, ben = person("ann"), person("ben")
     opened(ann, place.feed)
     opened(ben, place.feed)
@@ -293,7 +295,9 @@ def _again(browser: Browser) -> dict[str, str]:
 
 def test_who_may_only_look_has_no_buttons_and_is_refused_by_the_server(person: Open, world: World) -> None:
     """Neither a cursor nor a lease nor a backfill."""
-    world.source.take_lease(CONSUMER, FEED, [1], holder="flights_hourly/run 8", seconds=3600)
+    world.source.acquire_leases(
+        CONSUMER, FEED, [1], holder="flights_hourly/run 8", seconds=3600, all_or_none=True
+    )
     before = world.source.cursors(FEED)
     vera = person("vera")
     opened(vera)

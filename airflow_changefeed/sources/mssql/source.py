@@ -16,8 +16,8 @@ from airflow_changefeed.sources.mssql.connection.options import (
     read_options,
 )
 from airflow_changefeed.sources.mssql.connection.pool import MAX_LOCK_TIMEOUT, MssqlDatabase
-from airflow_changefeed.sources.mssql.consumers.control import MssqlConsumers
 from airflow_changefeed.sources.mssql.consumers.dead_letters import MssqlDeadLetters
+from airflow_changefeed.sources.mssql.consumers.leases import MssqlLeases
 from airflow_changefeed.sources.mssql.doctor.inspect import MssqlInspect
 from airflow_changefeed.sources.mssql.feed.control import MssqlControl
 from airflow_changefeed.sources.mssql.feed.history import MssqlHistory
@@ -37,7 +37,7 @@ class MssqlFeedSource(
     MssqlHistory,
     MssqlSetup,
     MssqlCaptures,
-    MssqlConsumers,
+    MssqlLeases,
     MssqlDeadLetters,
     MssqlInspect,
 ):

@@ -64,7 +64,7 @@ class Stand:
         self, holder: str = FIRST, *shards: Shard, seconds: float = 60, at_most: int | None = None
     ) -> Grant:
         """Ask for leases; of both shards, if none are named."""
-        found: Grant = self.source.request_leases(
+        found: Grant = self.source.acquire_leases(
             ME, self.feed, shards or (0, 1), holder=holder, seconds=seconds, at_most=at_most
         )
         return found

@@ -81,7 +81,7 @@ def test_nothing_is_written_under_a_lease_that_is_lost(stand: Stand, flaw: str) 
     elif flaw == "made up":
         step = replace(step, fencing_token=row.fencing_token + 1)
     elif flaw == "given back":
-        stand.source.leave(ME, stand.feed, {0: row.fencing_token}, holder=FIRST)
+        stand.source.release_leases(ME, stand.feed, {0: row.fencing_token}, holder=FIRST)
     else:
         step = replace(step, expected_version=row.resource_version + 1)
     before = stand.row()

@@ -74,8 +74,10 @@ def test_a_holder_whose_lease_was_taken_away_writes_nothing(stand: Stand) -> Non
         assert stand.done() == set()
         with pytest.raises(StaleVersionError):
             source.revoke_lease(ME, stand.feed, 0, fencing_token=row.fencing_token)
-        renewed = source.renew_leases(ME, stand.feed, {0: row.fencing_token}, holder=FIRST, seconds=60)
-        assert renewed.held == frozenset()
+        renewed = source.acquire_leases(
+            ME, stand.feed, (), tokens={0: row.fencing_token}, holder=FIRST, seconds=60
+        )
+        assert not renewed.rows
         new = stand.request(SECOND, 0).rows[0]
         assert new.fencing_token > row.fencing_token
         with pytest.raises(StaleVersionError, match=SECOND):

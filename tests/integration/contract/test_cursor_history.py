@@ -46,14 +46,16 @@ def _move(bench: Bench, upto: Ulid, *, shard: Shard = 0, version: int | None = N
     """Move a cursor as a person does: take the lease, move, give it back."""
     source, row = bench.source, _row(bench, shard)
     words = {name: more.pop(name) for name in ("by", "why") if name in more}
-    tokens = source.take_lease(ME, bench.feed, [shard], holder="person", seconds=60)
+    tokens = source.acquire_leases(
+        ME, bench.feed, [shard], holder="person", seconds=60, all_or_none=True
+    ).tokens
     options = {"ack": upto, "is_rewind": True, **more}
     expected = row.resource_version if version is None else version
     move = CursorMove(shard, row.frontier.moved_to(upto), expected, tokens[shard], **options)
     try:
         source.move_cursors(ME, bench.feed, [move], **{"by": "person", **words})
     finally:
-        source.release_lease(ME, bench.feed, tokens)
+        source.release_leases(ME, bench.feed, tokens, holder="person")
 
 
 def _purged(bench: Bench) -> Ulid:
@@ -165,7 +167,9 @@ def test_an_earlier_beginning_is_a_change_and_the_same_one_is_none(ready: Bench)
 def test_of_each_shard_the_newest_changes_are_kept(ready: Bench) -> None:
     """And long words are cut."""
     source = ready.source
-    (token,) = source.take_lease(ME, ready.feed, [0], holder="me", seconds=600).values()
+    (token,) = source.acquire_leases(
+        ME, ready.feed, [0], holder="me", seconds=600, all_or_none=True
+    ).tokens.values()
     row = _row(ready)
     for number in range(KEPT_CHANGES + 3):
         move = CursorMove(0, row.frontier.moved_to(_hour(1 + number % 2)), row.resource_version, token)

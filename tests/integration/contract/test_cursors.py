@@ -48,7 +48,9 @@ def _rows(bench: Bench, consumer: str = ME) -> dict[Shard, CursorRow]:
 
 
 def _lease(bench: Bench, *shards: Shard, holder: str = "me", seconds: float = 60) -> dict[Shard, int]:
-    return bench.source.take_lease(ME, bench.feed, shards or (0,), holder=holder, seconds=seconds)
+    return bench.source.acquire_leases(
+        ME, bench.feed, shards or (0,), holder=holder, seconds=seconds, all_or_none=True
+    ).tokens
 
 
 def _move(row: CursorRow, upto: Ulid, token: int, ack: Ulid | None = None) -> CursorMove:
@@ -125,7 +127,7 @@ def test_consumers_know_nothing_of_each_other(ready: Bench) -> None:
     """Neither of cursors nor of leases."""
     ready.source.begin_consumer("other", ready.feed, {0: Ulid.MIN}, by="test")
     _lease(ready)
-    ready.source.take_lease("other", ready.feed, [0], holder="them", seconds=60)
+    ready.source.acquire_leases("other", ready.feed, [0], holder="them", seconds=60, all_or_none=True)
     assert len(ready.source.cursors(ready.feed)) == 3
     assert len(ready.source.cursors(ready.feed, "other")) == 1
     ready.source.drop_consumer("other", ready.feed)
@@ -149,7 +151,7 @@ def test_a_lease_is_exclusive(ready: Bench) -> None:
     assert (row.lease_holder, row.fencing_token) == ("me", tokens[0])
     assert row.lease_expires is not None
     assert row.lease_expires > ready.source.now()
-    ready.source.release_lease(ME, ready.feed, tokens)
+    ready.source.release_leases(ME, ready.feed, tokens, holder="me")
     assert _lease(ready, holder="them")[0] > tokens[0]
 
 
@@ -184,7 +186,7 @@ def test_tokens_only_grow(ready: Bench) -> None:
     for holder in ("a", "a", "b", "a"):
         tokens = _lease(ready, holder=holder)
         drawn.append(tokens[0])
-        ready.source.release_lease(ME, ready.feed, tokens)
+        ready.source.release_leases(ME, ready.feed, tokens, holder=holder)
     assert drawn == sorted(set(drawn))
 
 
@@ -204,10 +206,10 @@ def test_giving_back_an_old_lease_leaves_the_new_one(ready: Bench) -> None:
     old = _lease(ready, seconds=0.05)
     _wait_until(ready, _rows(ready)[0])
     new = _lease(ready, holder="them")
-    ready.source.release_lease(ME, ready.feed, old)
+    ready.source.release_leases(ME, ready.feed, old, holder="me")
     assert _rows(ready)[0].lease_holder == "them"
-    ready.source.release_lease(ME, ready.feed, new)
-    ready.source.release_lease(ME, ready.feed, new)
+    ready.source.release_leases(ME, ready.feed, new, holder="them")
+    ready.source.release_leases(ME, ready.feed, new, holder="them")
     assert _rows(ready)[0].lease_holder is None
 
 
@@ -255,7 +257,7 @@ def test_a_move_without_a_lease_is_refused(ready: Bench) -> None:
         with pytest.raises(LeaseLostError):
             ready.source.move_cursors(ME, ready.feed, [_move(row, _hour(1), token)], by="thief")
     tokens = _lease(ready)
-    ready.source.release_lease(ME, ready.feed, tokens)
+    ready.source.release_leases(ME, ready.feed, tokens, holder="me")
     with pytest.raises(LeaseLostError):
         ready.source.move_cursors(ME, ready.feed, [_move(row, _hour(1), tokens[0])], by="late")
     assert _rows(ready)[0] == row or _rows(ready)[0].ulid == row.ulid
@@ -328,14 +330,16 @@ def test_parallel_movers_lose_no_window(either: Bench) -> None:
         for hour in range(mover, movers * hours, movers):
             while True:
                 try:
-                    token = mine.take_lease(ME, either.feed, [0], holder=f"mover {mover}", seconds=60)[0]
+                    token = mine.acquire_leases(
+                        ME, either.feed, [0], holder=f"mover {mover}", seconds=60, all_or_none=True
+                    ).tokens[0]
                 except LeaseHeldError:
                     continue
                 (row,) = mine.cursors(either.feed, ME)
                 frontier = row.frontier.complete(UlidRange(_hour(hour), _hour(hour + 1)))
                 move = CursorMove(0, frontier, row.resource_version, token)
                 mine.move_cursors(ME, either.feed, [move], by=f"mover {mover}")
-                mine.release_lease(ME, either.feed, {0: token})
+                mine.release_leases(ME, either.feed, {0: token}, holder=f"mover {mover}")
                 tokens.append(token)
                 break
         return tokens

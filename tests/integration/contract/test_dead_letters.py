@@ -75,10 +75,14 @@ def test_a_letter_is_tried_again(stand: Stand) -> None:
     tokens = {0: row.fencing_token}
     with stand.session() as session:
         row, dead_letter = _park(stand, session, row, 0)
-        assert not stand.source.renew_leases(ME, stand.feed, tokens, holder=FIRST, seconds=60).has_retries
+        assert not stand.source.acquire_leases(
+            ME, stand.feed, (), tokens=tokens, holder=FIRST, seconds=60
+        ).has_retries
         retried = stand.source.resolve_dead_letter(dead_letter.number, DeadLetterState.RETRY, by="a person")
         assert retried == replace(dead_letter, state=DeadLetterState.RETRY)
-        assert stand.source.renew_leases(ME, stand.feed, tokens, holder=FIRST, seconds=60).has_retries
+        assert stand.source.acquire_leases(
+            ME, stand.feed, (), tokens=tokens, holder=FIRST, seconds=60
+        ).has_retries
         again = stand.source.park_again(dead_letter.number, Parked(dead_letter.ulid, 4, "still bad"))
         assert again == replace(dead_letter, attempts=4, reason="still bad")
         # The log, by which tries are counted, was purged meanwhile.

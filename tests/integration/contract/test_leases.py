@@ -59,7 +59,7 @@ def test_consumers_of_events_and_of_exports_do_not_mix(stand: Stand) -> None:
         source.create_consumer(ConsumerSpec("export", stand.feed), begin=Ulid.MIN, starts={}, by="test")
     assert [info.spec.consumer for info in source.consumers(stand.feed)] == [ME]
     with pytest.raises(ConsumerNotFoundError, match=ME):
-        source.request_leases("export", stand.feed, [0], holder=FIRST, seconds=60)
+        source.acquire_leases("export", stand.feed, [0], holder=FIRST, seconds=60)
     before = source.cursors(stand.feed)
     with pytest.raises(ConsumerSetupError, match="is not an export"):
         source.begin_consumer(ME, stand.feed, {0: Ulid.MIN}, by="test")
@@ -68,11 +68,11 @@ def test_consumers_of_events_and_of_exports_do_not_mix(stand: Stand) -> None:
 
 _NAMED: dict[str, Callable[[Any, str, str], object]] = {
     "consumer": lambda source, consumer, feed: source.consumer(consumer, feed),
-    "request": lambda source, consumer, feed: source.request_leases(
+    "request": lambda source, consumer, feed: source.acquire_leases(
         consumer, feed, [0], holder=FIRST, seconds=60
     ),
-    "renew": lambda source, consumer, feed: source.renew_leases(
-        consumer, feed, {0: 1}, holder=FIRST, seconds=60
+    "renew": lambda source, consumer, feed: source.acquire_leases(
+        consumer, feed, (), tokens={0: 1}, holder=FIRST, seconds=60
     ),
     "session": lambda source, consumer, feed: source.open_session(consumer, feed),
 }
@@ -122,14 +122,14 @@ def test_a_lease_is_exclusive(stand: Stand) -> None:
     assert zero.since <= stand.source.now()
     assert [waiter.name for waiter in zero.waiters] == [SECOND]
     tokens = {shard: row.fencing_token for shard, row in first.rows.items()}
-    renewal = stand.source.renew_leases(ME, stand.feed, tokens, holder=FIRST, seconds=60)
-    assert (renewal.held, renewal.waiting) == ({0, 1}, 1)
-    stand.source.leave(ME, stand.feed, {1: tokens[1]}, holder=FIRST)
+    renewal = stand.source.acquire_leases(ME, stand.feed, (), tokens=tokens, holder=FIRST, seconds=60)
+    assert (renewal.rows.keys(), renewal.waiting) == ({0, 1}, 1)
+    stand.source.release_leases(ME, stand.feed, {1: tokens[1]}, holder=FIRST)
     given = stand.request(SECOND)
     assert set(given.rows) == {1}
     assert given.rows[1].fencing_token > tokens[1]
-    renewal = stand.source.renew_leases(ME, stand.feed, tokens, holder=FIRST, seconds=60)
-    assert (renewal.held, renewal.waiting) == ({0}, 0)
+    renewal = stand.source.acquire_leases(ME, stand.feed, (), tokens=tokens, holder=FIRST, seconds=60)
+    assert (renewal.rows.keys(), renewal.waiting) == ({0}, 0)
     assert {lease.holder: lease.waiters for lease in stand.source.leases()} == {FIRST: (), SECOND: ()}
 
 
@@ -146,12 +146,12 @@ def test_who_leaves_waits_no_longer_and_frees_what_is_his(stand: Stand) -> None:
     """An old token frees nothing, nor does somebody else's."""
     tokens = {shard: row.fencing_token for shard, row in stand.request(FIRST).rows.items()}
     stand.request(SECOND)
-    stand.source.leave(ME, stand.feed, {0: tokens[0] - 1}, holder=FIRST)
-    stand.source.leave(ME, stand.feed, tokens, holder=SECOND)
+    stand.source.release_leases(ME, stand.feed, {0: tokens[0] - 1}, holder=FIRST)
+    stand.source.release_leases(ME, stand.feed, tokens, holder=SECOND)
     assert {lease.holder for lease in stand.source.leases()} == {FIRST}
     assert {lease.waiters for lease in stand.source.leases()} == {()}
     for _ in range(2):
-        stand.source.leave(ME, stand.feed, tokens, holder=FIRST)
+        stand.source.release_leases(ME, stand.feed, tokens, holder=FIRST)
     assert {(lease.holder, lease.since, lease.expires) for lease in stand.source.leases()} == {
         (None, None, None)
     }
@@ -163,12 +163,12 @@ def test_a_lease_runs_out_when_somebody_asks(stand: Stand) -> None:
     tokens = {0: stand.request(FIRST, 0, seconds=0.05).rows[0].fencing_token}
     expire(stand)
     assert stand.source.leases()[0].holder == FIRST
-    renewal = stand.source.renew_leases(ME, stand.feed, tokens, holder=FIRST, seconds=0.05)
-    assert renewal.held == {0}
+    renewal = stand.source.acquire_leases(ME, stand.feed, (), tokens=tokens, holder=FIRST, seconds=0.05)
+    assert renewal.rows.keys() == {0}
     expire(stand)
     assert stand.request(SECOND, 0).rows[0].fencing_token > tokens[0]
-    renewal = stand.source.renew_leases(ME, stand.feed, tokens, holder=FIRST, seconds=60)
-    assert not renewal.held
+    renewal = stand.source.acquire_leases(ME, stand.feed, (), tokens=tokens, holder=FIRST, seconds=60)
+    assert not renewal.rows
     assert stand.row().lease_holder == SECOND
 
 
@@ -183,7 +183,7 @@ def test_who_waits_is_forgotten_when_he_asks_no_more(stand: Stand) -> None:
     stand.request("fourth", 1, seconds=0.1)
     expire(stand, 1)
     assert stand.source.leases()[0].waiters == (waiter,)
-    renewal = stand.source.renew_leases(ME, stand.feed, tokens, holder=FIRST, seconds=60)
+    renewal = stand.source.acquire_leases(ME, stand.feed, (), tokens=tokens, holder=FIRST, seconds=60)
     assert renewal.waiting == 1
 
 
@@ -192,7 +192,7 @@ def test_tokens_only_grow(stand: Stand) -> None:
     drawn = []
     for holder in (FIRST, SECOND, FIRST):
         drawn.append(stand.request(holder, 0).rows[0].fencing_token)
-        stand.source.leave(ME, stand.feed, {0: drawn[-1]}, holder=holder)
+        stand.source.release_leases(ME, stand.feed, {0: drawn[-1]}, holder=holder)
     stand.source.drop_consumer(ME, stand.feed)
     stand.source.create_consumer(stand.spec, begin=Ulid.MIN, starts={0: Ulid.MIN}, by="again")
     drawn.append(stand.request(FIRST, 0).rows[0].fencing_token)
@@ -206,7 +206,7 @@ def test_a_shard_that_comes_later_begins_where_the_consumer_does(stand: Stand) -
     stand.source.create_consumer(spec, begin=begin, starts={0: Ulid.MIN}, by="test")
     stand.bench.write(1, shard=7)
     stand.bench.events(7)
-    grant = stand.source.request_leases("later", stand.feed, [7, 0], holder=FIRST, seconds=60)
+    grant = stand.source.acquire_leases("later", stand.feed, [7, 0], holder=FIRST, seconds=60)
     assert {shard: row.ulid for shard, row in grant.rows.items()} == {0: Ulid.MIN, 7: begin}
     assert {row.shard: row.ack for row in stand.source.cursors(stand.feed, "later")} == {
         0: Ulid.MIN,
@@ -221,7 +221,7 @@ def test_a_shard_whose_clock_is_behind_begins_at_its_end(stand: Stand) -> None:
     stand.source.create_consumer(spec, begin=begin, starts={0: Ulid.MIN}, by="test")
     stand.bench.write(1, shard=7, hint=begin.time - timedelta(hours=5))
     (old,) = stand.bench.events(7)
-    grant = stand.source.request_leases("later", stand.feed, [7, 8], holder=FIRST, seconds=60)
+    grant = stand.source.acquire_leases("later", stand.feed, [7, 8], holder=FIRST, seconds=60)
     assert grant.rows[7].ulid == old.ulid
     # One that never had an event, in a feed that was never sealed.
     assert grant.rows[8].ulid == Ulid.MIN
@@ -241,7 +241,7 @@ def test_each_shard_is_granted_to_one_of_many(bench: Bench) -> None:
     def ask(number: int) -> dict[Any, int]:
         mine = bench.engine.source()
         start.wait(timeout=60)
-        grant = mine.request_leases(ME, bench.feed, shards, holder=f"asker {number}", seconds=60, at_most=2)
+        grant = mine.acquire_leases(ME, bench.feed, shards, holder=f"asker {number}", seconds=60, at_most=2)
         return {shard: row.fencing_token for shard, row in grant.rows.items()}
 
     with ThreadPoolExecutor(askers) as pool:
@@ -258,11 +258,30 @@ def test_each_shard_is_granted_to_one_of_many(bench: Bench) -> None:
 def test_an_exports_lease_is_listed_too(stand: Stand) -> None:
     """Since when it is held is not known."""
     stand.source.begin_consumer("export", stand.feed, {0: Ulid.MIN}, by="test")
-    token = stand.source.take_lease("export", stand.feed, [0], holder="a task", seconds=60)[0]
+    token = stand.source.acquire_leases(
+        "export", stand.feed, [0], holder="a task", seconds=60, all_or_none=True
+    ).tokens[0]
     found = {lease.consumer: lease for lease in stand.source.leases(stand.feed)}["export"]
     assert (found.token, found.holder, found.since) == (token, "a task", None)
     with pytest.raises(FeedNotFoundError):
         stand.source.leases("no.feed")
+
+
+def test_extending_keeps_a_token_and_takes_nothing(stand: Stand) -> None:
+    """A lease that was revoked is not taken again; who acquires it, even its own, gets a new token."""
+    source, export = stand.source, ("export", stand.feed)
+    source.begin_consumer(*export, {0: Ulid.MIN, 1: Ulid.MIN}, by="test")
+    mine = {"holder": "a task", "seconds": 60, "all_or_none": True}
+    first = source.acquire_leases(*export, [0, 1], **mine)
+    extended = source.acquire_leases(*export, (), tokens=first.tokens, **mine)
+    assert extended.tokens == first.tokens
+    assert extended.rows[1].lease_expires >= first.rows[1].lease_expires
+    source.revoke_lease(*export, 0, fencing_token=first.tokens[0])
+    assert set(source.acquire_leases(*export, (), tokens=first.tokens, **mine).rows) == {1}
+    assert source.cursors(stand.feed, "export")[0].lease_holder is None
+    again = source.acquire_leases(*export, [0, 1], **mine)
+    assert all(again.tokens[shard] > first.tokens[shard] for shard in (0, 1))
+    assert not source.acquire_leases(*export, (), tokens=first.tokens, **mine).rows
 
 
 def test_purging_leaves_what_a_consumer_needs(bench: Bench) -> None:
@@ -294,4 +313,6 @@ def test_purging_leaves_what_a_consumer_needs(bench: Bench) -> None:
         bench.source.drop_consumer(ME, bench.feed)
     assert {purged.rows for purged in bench.source.purge(bench.feed, now)} == {2, 1}
     with pytest.raises((ConsumerNotFoundError, ShardNotFoundError)):
-        bench.source.renew_leases(ME, bench.feed, {1: row.fencing_token}, holder=FIRST, seconds=60)
+        bench.source.acquire_leases(
+            ME, bench.feed, (), tokens={1: row.fencing_token}, holder=FIRST, seconds=60
+        )

@@ -128,7 +128,7 @@ def test_a_command_does_not_drop_what_another_changed(bench: Bench, commands: Co
 def test_a_command_takes_a_lease_away(bench: Bench, places: list[Ulid], commands: Commands) -> None:
     """The one that was seen, and no later one; then the cursor can be moved."""
     moves = plan_moves(bench.source, NAME, bench.feed, places[0])
-    row = bench.source.request_leases(NAME, bench.feed, [0], holder="worker", seconds=600).rows[0]
+    row = bench.source.acquire_leases(NAME, bench.feed, [0], holder="worker", seconds=600).rows[0]
     with pytest.raises(LeaseHeldError, match="held by 'worker'") as refused:
         move_to(bench.source, Variables(), NAME, bench.feed, moves, by="anna", timeout=0.1)
     of = (NAME, "--feed", bench.feed, "--shard", "0", "--fencing-token")

@@ -21,11 +21,13 @@ def _fill(bench: Bench, hours: int = 4, shard: int = 0) -> list[Ulid]:
 def _ack(bench: Bench, consumer: str, ack: Ulid) -> None:
     source = bench.source
     (row,) = source.cursors(bench.feed, consumer)
-    (token,) = source.take_lease(consumer, bench.feed, [row.shard], holder="test", seconds=60).values()
+    (token,) = source.acquire_leases(
+        consumer, bench.feed, [row.shard], holder="test", seconds=60, all_or_none=True
+    ).tokens.values()
     frontier = row.frontier.complete(UlidRange(row.frontier.start, ack))
     move = CursorMove(row.shard, frontier, row.resource_version, token, ack)
     source.move_cursors(consumer, bench.feed, [move], by="test")
-    source.release_lease(consumer, bench.feed, {row.shard: token})
+    source.release_leases(consumer, bench.feed, {row.shard: token}, holder="test")
 
 
 def test_events_below_a_time_are_removed(bench: Bench) -> None:

@@ -155,7 +155,11 @@ def test_shards_may_be_uuids(engine: Engine, kind: FeedKind) -> None:
     assert {status.shard for status in bench.source.shards(bench.feed)} == {one, two}
     assert len(bench.fed(one)) == 2
     bench.source.begin_consumer("export", bench.feed, {one: Ulid.MIN}, by="test")
-    assert set(bench.source.take_lease("export", bench.feed, [one], holder="me", seconds=60)) == {one}
+    assert set(
+        bench.source.acquire_leases(
+            "export", bench.feed, [one], holder="me", seconds=60, all_or_none=True
+        ).tokens
+    ) == {one}
     assert {purged.shard for purged in bench.source.purge(bench.feed, PAST)} == {one, two}
 
 

@@ -89,7 +89,9 @@ def _empty(patient: Patient) -> None:
 def _lease(consumer: str, seconds: float) -> Callable[[Patient], None]:
     def take(patient: Patient) -> None:
         with patient.database.source() as source:
-            source.take_lease(consumer, FEED, [0], holder="dag/run/task/1", seconds=seconds)
+            source.acquire_leases(
+                consumer, FEED, [0], holder="dag/run/task/1", seconds=seconds, all_or_none=True
+            )
 
     return take
 
@@ -97,7 +99,7 @@ def _lease(consumer: str, seconds: float) -> Callable[[Patient], None]:
 def _release(patient: Patient) -> None:
     with patient.database.source() as source:
         tokens = {row.shard: row.fencing_token for row in source.cursors(FEED, CONSUMER)}
-        source.release_lease(CONSUMER, FEED, tokens)
+        source.release_leases(CONSUMER, FEED, tokens, holder="dag/run/task/1")
 
 
 def _sql(text: str) -> Callable[[Patient], None]:

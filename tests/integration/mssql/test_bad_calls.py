@@ -171,7 +171,9 @@ SOURCE_CALLS: dict[str, tuple[Callable[[MssqlFeedSource], object], type[Exceptio
         "database's clock",
     ),
     "unknown shard": (
-        lambda source: source.take_lease("export", FEED, [9], holder="test", seconds=60),
+        lambda source: (
+            source.acquire_leases("export", FEED, [9], holder="test", seconds=60, all_or_none=True).tokens
+        ),
         ShardNotFoundError,
         "shard 9",
     ),

@@ -68,7 +68,7 @@ def _row(source: MssqlFeedSource) -> CursorRow:
 
 
 def _lease(source: MssqlFeedSource, seconds: float = 60) -> CursorRow:
-    return source.request_leases(ME, FEED, [0], holder=FIRST, seconds=seconds).rows[0]
+    return source.acquire_leases(ME, FEED, [0], holder=FIRST, seconds=seconds).rows[0]
 
 
 def _step(row: CursorRow, upto: Ulid) -> Consumption:
@@ -261,7 +261,9 @@ def test_a_consumer_in_tsql(client: Client, feed: Database) -> None:
     with feed.source() as source:
         assert _row(source).ulid == _upto(source, 3)
         old = _row(source).fencing_token
-        assert source.take_lease(ME, FEED, [0], holder="job 7", seconds=60)[0] > old
+        assert (
+            source.acquire_leases(ME, FEED, [0], holder="job 7", seconds=60, all_or_none=True).tokens[0] > old
+        )
     client.fails(
         77133,
         f"begin transaction; {INSERT.format(9)} exec changefeed.[consume_events:{FEED}] N'audit', 0, "
@@ -273,15 +275,16 @@ def test_a_consumer_in_tsql(client: Client, feed: Database) -> None:
 
 
 ON = f"exec changefeed.[{{}}:{FEED}] "
+ACQUIRE = f"exec changefeed.acquire_leases N'{FEED}',"
 REFUSED: dict[str, tuple[int, str, tuple[str, ...]]] = {
     "request in a transaction": (
         77100,
-        "begin transaction; " + ON.format("request_leases") + "N'audit', N'[0]', N'a', 60",
-        ("request_leases",),
+        f"begin transaction; {ACQUIRE} N'audit', N'[0]', N'a', 60",
+        ("acquire_leases",),
     ),
-    "no seconds": (77108, ON.format("request_leases") + "N'audit', N'[0]', N'a', 0", ("31622400",)),
-    "nobody": (77108, ON.format("request_leases") + "N'audit', N'[0]', N'', 60", ("@holder",)),
-    "none at most": (77108, ON.format("request_leases") + "N'audit', N'[0]', N'a', 60, 0", ("@at_most",)),
+    "no seconds": (77108, f"{ACQUIRE} N'audit', N'[0]', N'a', 0", ("31622400",)),
+    "nobody": (77108, f"{ACQUIRE} N'audit', N'[0]', N'', 60", ("@holder",)),
+    "none at most": (77108, f"{ACQUIRE} N'audit', N'[0]', N'a', 60, @at_most = 0", ("@at_most",)),
     "a colon": (77108, ON.format("create_consumer") + "N'a:b'", ("colon",)),
     "no JSON": (77108, ON.format("create_consumer") + "N'x', N'stop'", ("JSON",)),
     "shards without starts": (77108, ON.format("create_consumer") + "N'x', @shards = N'[0]'", ("@starts",)),
@@ -294,7 +297,7 @@ REFUSED: dict[str, tuple[int, str, tuple[str, ...]]] = {
     ),
     "an unknown consumer": (
         77151,
-        ON.format("request_leases") + "N'nobody', N'[0]', N'a', 60",
+        f"{ACQUIRE} N'nobody', N'[0]', N'a', 60",
         ("nobody", '"audit"'),
     ),
     "other settings": (77152, ON.format("create_consumer") + "N'audit', N'{}'", ("audit", "max_attempts")),

@@ -15,7 +15,10 @@ from airflow_changefeed.sources.mssql.connection.errors import thrown
 from tests.integration.mssql.server import Client, Database
 
 FEED, LOCKED = "myservice.Waiting", "myservice.WaitingLocked"
-ME = f"[take_lease:{FEED}] @consumer = N'me', @shard_id = 0"
+ACQUIRE = (
+    f"declare @token bigint; exec changefeed.acquire_leases N'{FEED}', N'me', N'[0]', @all_or_none = 1, "
+    "@fencing_token = @token output"
+)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +89,8 @@ def test_a_new_shard_waits_for_a_seal_as_long_as_the_caller_says(
 
 
 def _lease(client: Client, seconds: float) -> int:
-    return int(client.value(f"exec changefeed.{ME}, @holder = N'one', @seconds = {seconds}"))
+    client.results(f"{ACQUIRE}, @holder = N'one', @seconds = {seconds}")
+    return int(client.value("select fencing_token from changefeed.consumers where consumer = N'me'"))
 
 
 @contextmanager
@@ -106,7 +110,7 @@ def _locked_until_the_lease_is_over(client: Client) -> Iterator[None]:
 def test_a_lease_that_runs_out_while_one_waits_is_free(feeds: Database, client: Client) -> None:
     """The clock is read after the wait for the row, not before."""
     _lease(client, 3)
-    take = f"exec changefeed.{ME}, @holder = N'two', @seconds = 1"
+    take = f"{ACQUIRE}, @holder = N'two', @seconds = 1"
     with _meanwhile(feeds, take) as waiting, _locked_until_the_lease_is_over(client):
         assert not waiting.done()
     assert waiting.result() == ""

@@ -132,17 +132,20 @@ CALLS: dict[str, Callable[[MssqlFeedSource], Any]] = {
     "now": lambda source: source.now(),
     "purge": lambda source: source.purge(FEED, UNTIL),
     "begin_consumer": lambda source: source.begin_consumer("nightly", FEED, {0: Ulid.MIN}, by="me"),
-    "take_lease": lambda source: source.take_lease("nightly", FEED, [0], holder="me", seconds=5),
-    "release_lease": lambda source: source.release_lease("nightly", FEED, {0: 1}),
     "move_cursors": lambda source: source.move_cursors("nightly", FEED, [_MOVE], by="me"),
     "drop_consumer": lambda source: source.drop_consumer("nightly", FEED),
     "create_consumer": lambda source: source.create_consumer(
         ConsumerSpec("nightly", FEED), begin=Ulid.MIN, starts={}, by="me"
     ),
     "consumers": lambda source: source.consumers(FEED),
-    "request_leases": lambda source: source.request_leases("nightly", FEED, [0], holder="me", seconds=5),
-    "renew_leases": lambda source: source.renew_leases("nightly", FEED, {0: 1}, holder="me", seconds=5),
-    "leave": lambda source: source.leave("nightly", FEED, {0: 1}, holder="me"),
+    "acquire_leases": lambda source: source.acquire_leases("nightly", FEED, [0], holder="me", seconds=5),
+    "acquire_leases, all or none": lambda source: source.acquire_leases(
+        "nightly", FEED, [0], holder="me", seconds=5, all_or_none=True
+    ),
+    "acquire_leases, extending": lambda source: source.acquire_leases(
+        "nightly", FEED, (), tokens={0: 1}, holder="me", seconds=5
+    ),
+    "release_leases": lambda source: source.release_leases("nightly", FEED, {0: 1}, holder="me"),
     "revoke_lease": lambda source: source.revoke_lease("nightly", FEED, 0, fencing_token=1),
     "change_consumer": lambda source: source.change_consumer(
         ConsumerSpec("nightly", FEED), resource_version=1, by="me"

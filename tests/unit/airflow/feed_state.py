@@ -19,7 +19,7 @@ def consume(
     """Let a consumer stand at a time, in shard 0; return its cursor."""
     upto = Ulid.floor(until).previous()
     (row,) = source.begin_consumer(consumer, FEED, {0: Ulid.floor(START).previous()}, by="test")
-    tokens = source.take_lease(consumer, FEED, [0], holder="a task", seconds=600)
+    tokens = source.acquire_leases(consumer, FEED, [0], holder="a task", seconds=600, all_or_none=True).tokens
     frontier = row.frontier.complete(UlidRange(row.frontier.start, upto))
     move = CursorMove(0, frontier, row.resource_version, tokens[0], upto if ack else None)
     source.move_cursors(consumer, FEED, [move], by="a run")

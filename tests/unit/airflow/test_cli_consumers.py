@@ -59,7 +59,7 @@ def ulids(source: SqliteFeedSource) -> list[Ulid]:
 
 def park_two(source: SqliteFeedSource) -> None:
     """Let the consumer park the first two events."""
-    row = source.request_leases(NAME, FEED, [0], holder="tests", seconds=60).rows[0]
+    row = source.acquire_leases(NAME, FEED, [0], holder="tests", seconds=60).rows[0]
     session = source.open_session(NAME, FEED)
     for ulid in ulids(source)[:2]:
         attempt = Attempt(ulid, ulid, 1, 3, source.now(), Outcome.FAILED, "ValueError: no")
@@ -117,8 +117,8 @@ def test_leases_show_who_consumes_and_who_waits(commands: Commands, source: Sqli
     """Of all consumers, or of one; one without any shard is told from one that is not there."""
     commands.rows(*CREATE, "--start", "earliest")
     assert commands.run("leases", "--consumer", NAME) == 0
-    source.request_leases(NAME, FEED, [0], holder="first", seconds=60)
-    source.request_leases(NAME, FEED, [0], holder="second", seconds=60)
+    source.acquire_leases(NAME, FEED, [0], holder="first", seconds=60)
+    source.acquire_leases(NAME, FEED, [0], holder="second", seconds=60)
     (row,) = commands.rows("leases", "--feed", FEED, "--consumer", NAME)
     assert (row["consumer"], row["shard"], row["holder"]) == (NAME, "0", "first")
     assert row["since"] is not None

@@ -277,7 +277,9 @@ def test_places_that_a_cursor_cannot_go_to(
 
 def test_whoever_holds_a_cursor_is_named(commands: Commands, exported: SqliteFeedSource) -> None:
     """With the command that takes its lease away, which can be pasted."""
-    tokens = exported.take_lease(CONSUMER, FEED, [0], holder="a batch", seconds=600)
+    tokens = exported.acquire_leases(
+        CONSUMER, FEED, [0], holder="a batch", seconds=600, all_or_none=True
+    ).tokens
     message = commands.fails("cursor set", *OF, "--to", "earliest", "--yes")
     assert message.startswith("LeaseHeldError: ")
     assert "'a batch'" in message

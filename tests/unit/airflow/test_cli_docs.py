@@ -154,7 +154,7 @@ def test_the_examples_of_consumers_run(
         there = {'{"with_tid": true, "poll_timeout": 2000}': '{"poll_timeout": 0}'}
         for words in (*(one for one in lines if one not in (first, last)), last):
             if words[1] == "revoke":
-                source.request_leases("billing", feed, [0], holder="worker", seconds=600)
+                source.acquire_leases("billing", feed, [0], holder="worker", seconds=600)
             assert run(*(there.get(word, word) for word in words)) == 0, (words, capsys.readouterr().err)
         assert source.consumers() == []
 
@@ -219,7 +219,7 @@ def test_the_pages_on_cursors_run(
         for line in block.splitlines():
             words = shlex.split(line, comments=True)[2:]
             if words[1] == "revoke":
-                source.take_lease(CONSUMER, FEED, [0], holder="a batch", seconds=600)
+                source.acquire_leases(CONSUMER, FEED, [0], holder="a batch", seconds=600, all_or_none=True)
             assert run(*words) == 0, (words, capsys.readouterr().err)
     names: dict[str, object] = {}
     for block in examples(page, places):

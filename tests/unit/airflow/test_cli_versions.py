@@ -278,7 +278,7 @@ def test_a_lease_is_taken_away(
     commands: Commands, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After asking; whoever held it writes nothing under it any more, and another may have the shard."""
-    row = source.request_leases(NAME, FEED, [0], holder="worker", seconds=600).rows[0]
+    row = source.acquire_leases(NAME, FEED, [0], holder="worker", seconds=600).rows[0]
     of = (*OF, "--shard", "0")
     answer(monkeypatch, "n\n")
     assert commands.run("consumer revoke", *of) == 1
@@ -295,16 +295,16 @@ def test_a_lease_is_taken_away(
         session.transaction(),
     ):
         session.consume(step)
-    assert source.request_leases(NAME, FEED, [0], holder="next", seconds=600).rows[0].fencing_token
+    assert source.acquire_leases(NAME, FEED, [0], holder="next", seconds=600).rows[0].fencing_token
 
 
 def test_another_lease_is_left_alone(commands: Commands, source: SqliteFeedSource) -> None:
     """A token that is not the newest, a shard that nobody holds, one that is not there."""
     of = (*OF, "--shard", "0")
     assert "has no lease; nothing to revoke" in commands.fails("consumer revoke", *of)
-    first = source.request_leases(NAME, FEED, [0], holder="first", seconds=600).rows[0].fencing_token
-    source.leave(NAME, FEED, {0: first}, holder="first")
-    source.request_leases(NAME, FEED, [0], holder="second", seconds=600)
+    first = source.acquire_leases(NAME, FEED, [0], holder="first", seconds=600).rows[0].fencing_token
+    source.release_leases(NAME, FEED, {0: first}, holder="first")
+    source.acquire_leases(NAME, FEED, [0], holder="second", seconds=600)
     message = commands.fails("consumer revoke", *of, "--fencing-token", str(first))
     assert message.startswith("StaleVersionError: ")
     assert source.leases(FEED)[0].holder == "second"

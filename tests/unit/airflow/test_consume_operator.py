@@ -112,7 +112,7 @@ def test_a_dead_letter_in_the_window_fails_the_run_until_it_is_resolved(source: 
 
 def test_a_window_that_others_have_not_finished_is_tried_again(source: SqliteFeedSource) -> None:
     """This task has what it holds itself; the error is transient."""
-    source.request_leases(NAME, FEED, [1], holder="another", seconds=600)
+    source.acquire_leases(NAME, FEED, [1], holder="another", seconds=600)
     with pytest.raises(LeaseHeldError, match="3 events before 2026-01-01T01:00"):
         consume(until="window_end").execute(context(**WINDOW))
     assert sorted(worked(source)) == [0, 2, 4]
@@ -120,7 +120,7 @@ def test_a_window_that_others_have_not_finished_is_tried_again(source: SqliteFee
 
 def test_chosen_shards_are_all_that_count(source: SqliteFeedSource) -> None:
     """Also for what is complete."""
-    source.request_leases(NAME, FEED, [1], holder="another", seconds=600)
+    source.acquire_leases(NAME, FEED, [1], holder="another", seconds=600)
     assert consume(until="window_end", shards=[0]).execute(context(**WINDOW))["events"] == 3
 
 

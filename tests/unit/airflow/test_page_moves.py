@@ -299,7 +299,9 @@ def test_a_cursor_that_a_process_holds_is_not_moved(
 ) -> None:
     """Its holder is named; when its lease is released the move goes through, and the holder's is refused."""
     monkeypatch.setattr(changefeed_moves, "_HELD_TIMEOUT", 0.05)
-    token = source.take_lease(CONSUMER, FEED, [0], holder="export#1", seconds=600)[0]
+    token = source.acquire_leases(
+        CONSUMER, FEED, [0], holder="export#1", seconds=600, all_or_none=True
+    ).tokens[0]
     version = row(source).resource_version
     answer = operator.send("move", {"to": TWO, "resource_version": version}, 409, **CURSOR)
     assert (answer["error"], "export#1" in answer["detail"]) == ("LeaseHeldError", True)
@@ -310,9 +312,9 @@ def test_a_cursor_that_a_process_holds_is_not_moved(
 
 def test_a_lease_that_is_not_the_one_seen_is_left_alone(operator: Visitor, source: SqliteFeedSource) -> None:
     """Stale, from the future, or missing; its present holder keeps it."""
-    old = source.take_lease(CONSUMER, FEED, [0], holder="first", seconds=600)[0]
-    source.release_lease(CONSUMER, FEED, {0: old})
-    new = source.take_lease(CONSUMER, FEED, [0], holder="second", seconds=600)[0]
+    old = source.acquire_leases(CONSUMER, FEED, [0], holder="first", seconds=600, all_or_none=True).tokens[0]
+    source.release_leases(CONSUMER, FEED, {0: old}, holder="first")
+    new = source.acquire_leases(CONSUMER, FEED, [0], holder="second", seconds=600, all_or_none=True).tokens[0]
     for token in (old, new + 5):
         answer = operator.send("revoke", {"fencing_token": token}, 409, **CURSOR)
         assert (answer["error"], answer["present_version"]) == ("StaleVersionError", new)

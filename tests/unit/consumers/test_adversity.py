@@ -90,7 +90,7 @@ def test_a_batch_whose_shard_goes_while_it_waits_for_more_is_nobodys(shop: Shop)
     def overtake(number: int) -> None:
         if number == 0:
             shop.later(seconds=60.0)
-            shop.source.request_leases(NAME, CAPTURE, [0, 1], holder="other", seconds=3600.0)
+            shop.source.acquire_leases(NAME, CAPTURE, [0, 1], holder="other", seconds=3600.0)
 
     shop.clock.meanwhile = overtake
     with shop.consumer(emit_timeout=3.0) as consumer:
@@ -104,7 +104,7 @@ def test_a_shard_that_waits_for_more_events_is_not_given_away(shop: Shop) -> Non
     for shard in range(2):
         shop.insert(f"{shard}", shard=shard)
     with shop.consumer(emit_timeout=3.0) as consumer:
-        shop.source.request_leases(NAME, CAPTURE, [0, 1], holder="waits", seconds=60.0)
+        shop.source.acquire_leases(NAME, CAPTURE, [0, 1], holder="waits", seconds=60.0)
         # The second one's turn: the last is given first.
         consumer.get()
         consumer.consume()
@@ -167,11 +167,11 @@ def test_whoever_waits_for_its_turn_outlives_a_database_that_is_away(shop: Shop)
         def __getattr__(self, name: str) -> Any:
             return getattr(shop.source, name)
 
-        def request_leases(self, *arguments: Any, **options: Any) -> Any:
+        def acquire_leases(self, *arguments: Any, **options: Any) -> Any:
             waits.append(shop.clock())
             if len(waits) <= 3:
                 raise SourceUnavailableError("the database is away")
-            return shop.source.request_leases(*arguments, **options)
+            return shop.source.acquire_leases(*arguments, **options)
 
     assert _run(shop, _say, Blinking()).events == 1
     assert waits == sorted(set(waits))

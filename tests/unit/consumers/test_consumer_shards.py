@@ -34,13 +34,13 @@ def test_a_wait_for_a_lease_that_returns_early_asks_no_more_often(shop: Shop) ->
     pace = Pace(wait=lambda seconds: shop.clock.advance(0.01), clock=shop.clock)
     with shop.consumer(emit_timeout=3600.0):
         other = shop.consumer(register_timeout=5.0, pace=pace, emit_timeout=3600.0)
-        request = shop.source.request_leases
+        request = shop.source.acquire_leases
 
         def count(*arguments: Any, **options: Any) -> Grant:
             asked.append(shop.clock())
             return request(*arguments, **options)
 
-        setattr(shop.source, "request_leases", count)  # noqa: B010 - it is counted, and done
+        setattr(shop.source, "acquire_leases", count)  # noqa: B010 - it is counted, and done
         with pytest.raises(LeaseHeldError):
             other.register()
     assert 3 <= len(asked) <= 7
@@ -128,7 +128,7 @@ def test_instances_share_the_shards(shop: Shop) -> None:
         assert len(first.shards) == 4
         with pytest.raises(LeaseHeldError):
             shop.consumer(emit_timeout=3.0).register()
-        shop.source.request_leases(NAME, CAPTURE, range(4), holder="waits", seconds=60.0)
+        shop.source.acquire_leases(NAME, CAPTURE, range(4), holder="waits", seconds=60.0)
         first.pause(1.5)
         assert len(first.shards) == 2
         with shop.consumer(emit_timeout=3.0) as second:
@@ -147,7 +147,7 @@ def test_shards_that_nobody_took_are_worked_on_again(shop: Shop) -> None:
     for shard in range(4):
         shop.insert("a", shard=shard)
     with shop.consumer(emit_timeout=3.0) as consumer:
-        shop.source.request_leases(NAME, CAPTURE, range(4), holder="waits", seconds=60.0)
+        shop.source.acquire_leases(NAME, CAPTURE, range(4), holder="waits", seconds=60.0)
         consumer.pause(1.5)
         assert len(consumer.shards) == 2
         consumer.pause(30.0)

@@ -143,7 +143,7 @@ def consume(patient: Patient, name: str = "mailer", start: str = "earliest") -> 
     """A consumer of events that has all shards, and is alive."""
     spec = ConsumerSpec(name, FEED, max_attempts=1, on_poison=OnPoison.PARK)
     create_consumer(patient.source, spec, start, by="test")
-    patient.source.request_leases(name, FEED, [1, 2], holder="host:1:x", seconds=60)
+    patient.source.acquire_leases(name, FEED, [1, 2], holder="host:1:x", seconds=60)
 
 
 def _fails(event: object, connection: object) -> None:
@@ -153,7 +153,7 @@ def _fails(event: object, connection: object) -> None:
 def _park(patient: Patient) -> None:
     """An event that cannot be handled, and all others that can."""
     consume(patient)
-    patient.source.leave("mailer", FEED, {1: 2, 2: 2}, holder="host:1:x")
+    patient.source.release_leases("mailer", FEED, {1: 2, 2: 2}, holder="host:1:x")
     run_consumer(patient.source, "mailer", FEED, _fails, at_head=True, max_events=1)
     run_consumer(patient.source, "mailer", FEED, lambda event, connection: None, at_head=True)
 
@@ -178,12 +178,14 @@ def _purged(patient: Patient) -> None:
 
 def die(patient: Patient) -> None:
     """A process died with a lease, which has expired."""
-    patient.source.take_lease(CONSUMER, FEED, [1], holder="dag/run/task/1", seconds=0.001)
+    patient.source.acquire_leases(
+        CONSUMER, FEED, [1], holder="dag/run/task/1", seconds=0.001, all_or_none=True
+    )
     after_now(patient.source)
 
 
 def _sleeps(patient: Patient) -> None:
-    patient.source.take_lease(CONSUMER, FEED, [1], holder="notebook", seconds=86_400)
+    patient.source.acquire_leases(CONSUMER, FEED, [1], holder="notebook", seconds=86_400, all_or_none=True)
 
 
 def edit_by_hand(patient: Patient) -> None:

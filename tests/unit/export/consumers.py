@@ -197,5 +197,5 @@ class Crashing(SqliteFeedSource):
     def move_cursors(self, consumer: str, feed: str, moves: Any, **more: Any) -> list[CursorRow]:
         raise Crash
 
-    def release_lease(self, consumer: str, feed: str, tokens: Mapping[Shard, int]) -> None:
+    def release_leases(self, consumer: str, feed: str, tokens: Mapping[Shard, int], *, holder: str) -> None:
         """A dead process releases nothing."""

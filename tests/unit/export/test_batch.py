@@ -76,16 +76,19 @@ def test_leases_are_renewed_for_as_long_as_the_batch_takes(
     store: ExportStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A batch that takes longer than a lease keeps it, and moves the cursor with the newest grant."""
+    """A batch that takes longer than a lease keeps it, and moves the cursor with its token."""
     monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.6)
     with batch_leases(source, request_, store) as (_, leases):
         assert leases is not None
 
-        def grants() -> int:
-            return min(row.fencing_token for row in source.cursors(FEED, CONSUMER))
+        expiries = set()
 
-        first = grants()
-        until(lambda: grants() > first + 3)
+        def grants() -> int:
+            expiries.update(row.lease_expires for row in source.cursors(FEED, CONSUMER))
+            return len(expiries)
+
+        until(lambda: grants() > 4)
+        assert leases.tokens == {row.shard: row.fencing_token for row in source.cursors(FEED, CONSUMER)}
         with pytest.raises(LeaseHeldError), batch_leases(source, request_, store):
             pass
         row = source.cursors(FEED, CONSUMER)[0]
@@ -94,6 +97,34 @@ def test_leases_are_renewed_for_as_long_as_the_batch_takes(
         done = {row.shard: [UlidRange(row.ulid, head)]}
         rows = cursors.advance(source, variables, CONSUMER, FEED, done, by="first", leases=leases)
     assert places(rows)[row.shard] == head
+
+
+def test_a_batch_whose_lease_was_revoked_does_not_take_it_again(
+    source: SqliteFeedSource,
+    variables: Variables,
+    request_: ExportRequest,
+    store: ExportStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It goes on renewing the others, and moves nothing."""
+    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.3)
+    with batch_leases(source, request_, store) as (_, leases):
+        assert leases is not None
+        source.revoke_lease(CONSUMER, FEED, 0, fencing_token=leases.tokens[0])
+        expiries = set()
+
+        def renewals() -> int:
+            expiries.update(row.lease_expires for row in source.cursors(FEED, CONSUMER) if row.shard != 0)
+            return len(expiries)
+
+        until(lambda: renewals() > 3)
+        rows = {row.shard: row for row in source.cursors(FEED, CONSUMER)}
+        assert rows[0].lease_holder is None
+        head = source.shards(FEED)[0].head
+        assert head is not None
+        done = {0: [UlidRange(rows[0].ulid, head)]}
+        with pytest.raises(LeaseLostError):
+            cursors.advance(source, variables, CONSUMER, FEED, done, by="first", leases=leases, timeout=0.1)
 
 
 def test_a_batch_that_lost_its_lease_moves_nothing(

@@ -190,13 +190,15 @@ def test_an_unknown_shard_is_refused(source: SqliteFeedSource, variables: Variab
 def test_a_held_lease_is_waited_for_and_then_refused(source: SqliteFeedSource, variables: Variables) -> None:
     """While another holds a shard's lease nothing moves; the wait is bounded, the error transient."""
     begin(source)
-    tokens = source.take_lease(CONSUMER, FEED, [1], holder="somebody", seconds=600)
+    tokens = source.acquire_leases(
+        CONSUMER, FEED, [1], holder="somebody", seconds=600, all_or_none=True
+    ).tokens
     with pytest.raises(LeaseHeldError, match="somebody"):
         cursors.advance(
             source, variables, CONSUMER, FEED, {0: [hour(0).range], 1: [hour(0).range]}, by="t", timeout=0.2
         )
     assert {row.ulid for row in source.cursors(FEED, CONSUMER)} == {hour(0).range.after}
-    source.release_lease(CONSUMER, FEED, tokens)
+    source.release_leases(CONSUMER, FEED, tokens, holder="somebody")
     assert places(advance(source, variables, 0))[1] == end_of(0)
 
 

@@ -211,21 +211,21 @@ def test_whoever_runs_is_named_and_can_be_stopped(
     with leased(source, CONSUMER, FEED, [0], "a batch") as leases:
         with pytest.raises(LeaseHeldError, match=r"held by 'a batch#.*Nothing was moved") as refused:
             move(source, variables, moves)
-        with leases.tokens() as tokens:
-            command = f"consumer revoke warehouse --feed nyc.Flight --shard 0 --fencing-token {tokens[0]}"
-            assert command in refused.value.message
-            source.revoke_lease(CONSUMER, FEED, 0, fencing_token=tokens[0])
-            move(source, variables, moves)
-            with pytest.raises(LeaseLostError):
-                cursors.move(
-                    source,
-                    CONSUMER,
-                    FEED,
-                    source.cursors(FEED, CONSUMER),
-                    tokens,
-                    lambda row: row.frontier.complete(hour(2).range),
-                    "a batch",
-                )
+        tokens = leases.tokens
+        command = f"consumer revoke warehouse --feed nyc.Flight --shard 0 --fencing-token {tokens[0]}"
+        assert command in refused.value.message
+        source.revoke_lease(CONSUMER, FEED, 0, fencing_token=tokens[0])
+        move(source, variables, moves)
+        with pytest.raises(LeaseLostError):
+            cursors.move(
+                source,
+                CONSUMER,
+                FEED,
+                source.cursors(FEED, CONSUMER),
+                tokens,
+                lambda row: row.frontier.complete(hour(2).range),
+                "a batch",
+            )
     assert places(source.cursors(FEED, CONSUMER)) == {0: end_of(1), 1: end_of(5)}
 
 
@@ -273,7 +273,7 @@ def park(source: SqliteFeedSource, shard: int, count: int) -> list[Ulid]:
     """Let a consumer park the first event of a shard and consume the next ones; return them all."""
     create_consumer(source, ConsumerSpec("billing", FEED), Beginning.EARLIEST, by="test")
     events = [event.ulid for event in source.read_feed(FEED, shard, Ulid.MIN, count)]
-    row = source.request_leases("billing", FEED, [shard], holder="worker", seconds=60).rows[shard]
+    row = source.acquire_leases("billing", FEED, [shard], holder="worker", seconds=60).rows[shard]
     with closing(source.open_session("billing", FEED)) as session:
         for place, ulid in enumerate(events):
             attempt = Attempt(ulid, ulid, 1, 1, source.now(), Outcome.FAILED, "no") if not place else None
@@ -281,7 +281,7 @@ def park(source: SqliteFeedSource, shard: int, count: int) -> list[Ulid]:
             with session.transaction():
                 step = Consumption(shard, ulid, row.resource_version, row.fencing_token, 60, attempt, parked)
                 row = session.consume(step)
-    source.leave("billing", FEED, {shard: row.fencing_token}, holder="worker")
+    source.release_leases("billing", FEED, {shard: row.fencing_token}, holder="worker")
     return events
 
 
@@ -311,13 +311,13 @@ def test_a_consumer_that_runs_is_not_moved_beneath_itself(
     """Whoever holds it is named; a step of it makes what was seen stale."""
     events = park(source, 0, 3)
     moves = plan_moves(source, "billing", FEED, Beginning.EARLIEST, [0])
-    row = source.request_leases("billing", FEED, [0], holder="worker", seconds=60).rows[0]
+    row = source.acquire_leases("billing", FEED, [0], holder="worker", seconds=60).rows[0]
     with pytest.raises(LeaseHeldError, match="held by 'worker'"):
         move_to(source, variables, "billing", FEED, moves, by="anna", timeout=0.1)
     (event,) = source.read_feed(FEED, 0, events[-1], 1)
     with closing(source.open_session("billing", FEED)) as session, session.transaction():
         row = session.consume(Consumption(0, event.ulid, row.resource_version, row.fencing_token, 60))
-    source.leave("billing", FEED, {0: row.fencing_token}, holder="worker")
+    source.release_leases("billing", FEED, {0: row.fencing_token}, holder="worker")
     with pytest.raises(StaleVersionError, match=str(event.ulid)):
         move_to(source, variables, "billing", FEED, moves, by="anna")
 

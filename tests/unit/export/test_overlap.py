@@ -152,7 +152,9 @@ def test_batches_one_after_another_do_not_disturb_each_other(tmp_path: Path, fli
     assert len(again.plan.units) == 2
     assert again.commit()
     rows = {row.shard: row for row in flights.source.cursors(FEED, CONSUMER)}
-    tokens = flights.source.take_lease(CONSUMER, FEED, [0], holder="test", seconds=60)
+    tokens = flights.source.acquire_leases(
+        CONSUMER, FEED, [0], holder="test", seconds=60, all_or_none=True
+    ).tokens
     done = Frontier(Ulid.MIN, again.plan.units[-1].unit.range.upto)
     flights.source.move_cursors(
         CONSUMER, FEED, [CursorMove(0, done, rows[0].resource_version, tokens[0])], by="test"

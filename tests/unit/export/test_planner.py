@@ -74,7 +74,9 @@ def test_a_batch_goes_from_the_cursor_to_the_head(flights: Flights, store: Expor
         (Ulid.MIN, 6),
     ]
     rows = {row.shard: row for row in flights.source.cursors(FEED, CONSUMER)}
-    tokens = flights.source.take_lease(CONSUMER, FEED, [1], holder="test", seconds=60)
+    tokens = flights.source.acquire_leases(
+        CONSUMER, FEED, [1], holder="test", seconds=60, all_or_none=True
+    ).tokens
     done = Frontier(Ulid.MIN, plan.units[0].unit.range.upto)
     flights.source.move_cursors(
         CONSUMER, FEED, [CursorMove(1, done, rows[1].resource_version, tokens[1])], by="test"
@@ -218,7 +220,9 @@ def test_a_new_shard_begins_where_the_consumer_stands(flights: Flights, store: E
     """A run over old windows does not make it begin there, with a gap up to its first event."""
     flights.export(store, hours(0, 4))
     rows = flights.source.cursors(FEED, CONSUMER)
-    tokens = flights.source.take_lease(CONSUMER, FEED, [1, 2], holder="test", seconds=60)
+    tokens = flights.source.acquire_leases(
+        CONSUMER, FEED, [1, 2], holder="test", seconds=60, all_or_none=True
+    ).tokens
     end = hours(0, 4)[-1].range.upto
     moves = [
         CursorMove(row.shard, Frontier(row.frontier.start, end), row.resource_version, tokens[row.shard])
@@ -235,7 +239,9 @@ def test_a_shard_left_out_until_now_begins_at_its_own_window(flights: Flights, s
     """Its events in windows that others have passed were never exported, so it must not skip them."""
     plan = flights.plan(store, hours(0, 4), [1])
     (row,) = flights.source.cursors(FEED, CONSUMER)
-    token = flights.source.take_lease(CONSUMER, FEED, [1], holder="test", seconds=60)[1]
+    token = flights.source.acquire_leases(
+        CONSUMER, FEED, [1], holder="test", seconds=60, all_or_none=True
+    ).tokens[1]
     frontier = Frontier(row.frontier.start, plan.units[-1].unit.range.upto)
     flights.source.move_cursors(
         CONSUMER, FEED, [CursorMove(1, frontier, row.resource_version, token)], by="test"

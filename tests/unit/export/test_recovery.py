@@ -187,8 +187,8 @@ def test_rebuild_goes_on_after_a_crash(source: SqliteFeedSource, variables: Vari
     store = Manifests([manifest(0, 0), manifest(0, 1)])
     with pytest.raises(Crash):
         recovery.rebuild(Crashing(source.database.path), variables, CONSUMER, FEED, store, by="me", timeout=1)
-    tokens = {row.shard: row.fencing_token for row in source.cursors(FEED, CONSUMER)}
-    source.release_lease(CONSUMER, FEED, tokens)
+    for row in source.cursors(FEED, CONSUMER):
+        source.revoke_lease(CONSUMER, FEED, row.shard, fencing_token=row.fencing_token)
     assert places(recovery.rebuild(source, variables, CONSUMER, FEED, store, by="me")) == {0: end_of(1)}
 
 

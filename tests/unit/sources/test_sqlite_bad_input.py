@@ -137,7 +137,7 @@ def test_a_lease_has_a_finite_length(source: SqliteFeedSource, seconds: float) -
     """A number that no clock reaches is refused by name."""
     source.begin_consumer("c", "t", {0: Ulid.MIN}, by="test")
     with pytest.raises(InvalidArgumentError, match="lease"):
-        source.take_lease("c", "t", [0], holder="h", seconds=seconds)
+        source.acquire_leases("c", "t", [0], holder="h", seconds=seconds, all_or_none=True)
 
 
 def test_a_consumer_does_not_begin_beyond_the_clock(source: SqliteFeedSource) -> None:
@@ -150,7 +150,7 @@ def test_a_consumer_does_not_begin_beyond_the_clock(source: SqliteFeedSource) ->
 def test_an_ack_does_not_lie_beyond_the_clock(source: SqliteFeedSource) -> None:
     """It never goes back, so it would give up the consumer's protection for ever."""
     (row,) = source.begin_consumer("c", "t", {0: Ulid.MIN}, by="test")
-    tokens = source.take_lease("c", "t", [0], holder="h", seconds=60)
+    tokens = source.acquire_leases("c", "t", [0], holder="h", seconds=60, all_or_none=True).tokens
     move = CursorMove(0, row.frontier, row.resource_version, tokens[0], ack=Ulid.MAX)
     with pytest.raises(CursorBeyondFeedError):
         source.move_cursors("c", "t", [move], by="test")
@@ -160,7 +160,7 @@ def test_an_ack_does_not_lie_beyond_the_clock(source: SqliteFeedSource) -> None:
 def test_a_cursor_moves_once_in_a_call(source: SqliteFeedSource) -> None:
     """The second of two moves would not have seen the first."""
     (row,) = source.begin_consumer("c", "t", {0: Ulid.MIN}, by="test")
-    tokens = source.take_lease("c", "t", [0], holder="h", seconds=60)
+    tokens = source.acquire_leases("c", "t", [0], holder="h", seconds=60, all_or_none=True).tokens
     move = CursorMove(0, row.frontier, row.resource_version, tokens[0])
     with pytest.raises(InvalidArgumentError, match="two moves"):
         source.move_cursors("c", "t", [move, move], by="test")

@@ -210,8 +210,12 @@ def test_fencing_tokens_grow_over_the_life_of_a_feed(user: sqlite3.Connection, t
     for _ in range(2):
         source.set_up_feed("t")
         source.begin_consumer("c", "t", {0: Ulid.MIN}, by="test")
-        tokens += source.take_lease("c", "t", [0], holder="h", seconds=60).values()
-        tokens += source.take_lease("c", "t", [0], holder="h", seconds=60).values()
+        tokens += source.acquire_leases(
+            "c", "t", [0], holder="h", seconds=60, all_or_none=True
+        ).tokens.values()
+        tokens += source.acquire_leases(
+            "c", "t", [0], holder="h", seconds=60, all_or_none=True
+        ).tokens.values()
         source.drop_feed("t")
     assert tokens == sorted(set(tokens))
 

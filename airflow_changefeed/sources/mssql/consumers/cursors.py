@@ -8,7 +8,7 @@ Hasura's resourceVersion; ADR 0004.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,16 +24,12 @@ from airflow_changefeed.exceptions import (
     StaleVersionError,
 )
 from airflow_changefeed.sources.base_cursors import CursorMove
-from airflow_changefeed.sources.base_versions import stale_lease
 from airflow_changefeed.sources.mssql.connection.errors import name_error
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.mssql.names import as_time, as_ulid
-
-#: Seconds of a year: the longest a lease may last.
-_MAX_LEASE = 366 * 86_400
 
 
 class MssqlCursors:
@@ -62,46 +58,26 @@ class MssqlCursors:
                     _call(session, found, "begin_consumer", given)
             return _rows(session, found, consumer)
 
-    def take_lease(
-        self, consumer: str, feed: str, shards: Sequence[Shard], *, holder: str, seconds: float
-    ) -> dict[Shard, int]:
-        """See the protocol."""
-        check_lease_seconds(seconds)
-        tokens = {}
-        with (
-            self._telling_row(consumer, feed),
-            self.database.connect(feed=feed, consumer=consumer) as session,
-        ):
-            found = load_feed(session, self.database.schema, feed)
-            with session.transaction():
-                for shard in in_order(shards):
-                    value = {"shard_id": found.to_sql(shard), "holder": holder, "seconds": float(seconds)}
-                    (row,) = _call(session, found, "take_lease", {"consumer": consumer, **value}, shard)
-                    tokens[shard] = int(row["fencing_token"])
-        return {shard: tokens[shard] for shard in shards}
-
     @contextmanager
-    def _telling_row(self, consumer: str, feed: str) -> Iterator[None]:
-        """Add the conflicting row, read afterwards, to a refusal."""
+    def _telling_row(
+        self, consumer: str, feed: str, is_it: Callable[[CursorRow], bool] | None = None
+    ) -> Iterator[None]:
+        """
+        Add the conflicting row, read afterwards, to a refusal.
+
+        :param is_it: finds it; None for the row of the error's shard.
+        """
         try:
             yield
         except (StaleVersionError, LeaseLostError, LeaseHeldError) as error:
-            shard = error.facts["shard"]
-            row = next((row for row in self.cursors(feed, consumer) if row.shard == shard), None)
+            shard = error.facts.get("shard")
+            rows = self.cursors(feed, consumer)
+            row = next((row for row in rows if (is_it(row) if is_it else row.shard == shard)), None)
             if row is None:
                 raise
             present = {"present_version": row.resource_version, "holder": row.lease_holder}
             facts = {**error.facts, "row": row, **present, "expires": row.lease_expires}
             raise type(error)(error.message, **facts) from error
-
-    def release_lease(self, consumer: str, feed: str, tokens: Mapping[Shard, int]) -> None:
-        """See the protocol."""
-        with self.database.connect(feed=feed, consumer=consumer) as session:
-            found = load_feed(session, self.database.schema, feed)
-            with session.transaction():
-                for shard in in_order(tokens):
-                    value = {"shard_id": found.to_sql(shard), "fencing_token": tokens[shard]}
-                    _call(session, found, "release_lease", {"consumer": consumer, **value})
 
     def move_cursors(
         self, consumer: str, feed: str, moves: Sequence[CursorMove], *, by: str, why: str | None = None
@@ -138,35 +114,12 @@ class MssqlCursors:
 
         return self.database.ask(question, feed=feed, consumer=consumer)
 
-    def revoke_lease(self, consumer: str, feed: str, shard: Shard, *, fencing_token: int) -> None:
-        """See the protocol."""
-        try:
-            with (
-                self._telling_row(consumer, feed),
-                self.database.connect(feed=feed, consumer=consumer) as session,
-            ):
-                found = load_feed(session, self.database.schema, feed)
-                value = {"shard_id": found.to_sql(shard), "fencing_token": fencing_token}
-                _call(session, found, "revoke_lease", {"consumer": consumer, **value}, shard)
-        except StaleVersionError as error:
-            if (row := error.facts.get("row")) is None:
-                raise
-            raise stale_lease(row, fencing_token) from error
-
     def drop_consumer(self, consumer: str, feed: str, *, resource_version: int | None = None) -> None:
         """See the protocol."""
         with self.database.connect(feed=feed, consumer=consumer) as session:
             found = load_feed(session, self.database.schema, feed)
             value = {"consumer": consumer, "resource_version": resource_version}
             _call(session, found, "drop_consumer", value)
-
-
-def check_lease_seconds(seconds: float) -> None:
-    """Raise InvalidArgumentError for an invalid lease duration."""
-    if not 0 < seconds <= _MAX_LEASE:
-        raise InvalidArgumentError(
-            f"a lease must last more than 0 and at most {_MAX_LEASE} seconds, not {seconds}"
-        )
 
 
 def in_order(shards: Sequence[Shard] | Mapping[Shard, Any]) -> list[Shard]:

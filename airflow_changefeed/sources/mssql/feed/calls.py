@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
-from airflow_changefeed.sources.mssql.feed.catalog import load_feed, load_feeds
+from airflow_changefeed.sources.mssql.feed.catalog import load_feed
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.mssql.names import literal, quote
 from airflow_changefeed.sources.mssql.procedures import call
@@ -66,15 +66,6 @@ def ask_feeds(
     def question(session: Session) -> list[list[Record]]:
         if feed is not None:
             return call_results(session, load_feed(session, schema, feed), procedure, arguments)
-        if procedure not in ("list_consumers", "list_dead_letters"):
-            # One request per feed.
-            found: list[list[Record]] = [[] for _ in range(results)]
-            for one in load_feeds(session, schema) or []:
-                may = f"has_perms_by_name({literal(one.object('read_feed'))}, 'OBJECT', 'EXECUTE')"
-                if session.rows(f"select {may}") == [(1,)]:
-                    for place, rows in enumerate(call_results(session, one, procedure, arguments)):
-                        found[place] += rows
-            return found
         return call_for_all(session, schema, procedure, arguments) or [[]] * results
 
     return database.ask(question, **({} if feed is None else {"feed": feed}))

@@ -13,14 +13,9 @@ from airflow_changefeed.core.codec import decode
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.frontier import Frontier
-from airflow_changefeed.core.times import format_time, from_milliseconds
+from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.exceptions import (
-    InvalidArgumentError,
-    LeaseHeldError,
-    LeaseLostError,
-    ShardNotFoundError,
-)
+from airflow_changefeed.exceptions import LeaseLostError, ShardNotFoundError
 from airflow_changefeed.sources.base_versions import stale_cursor
 from airflow_changefeed.sources.sqlite.feed.names import present
 from airflow_changefeed.sql import load_sql
@@ -29,23 +24,6 @@ ROW_COLUMNS = (
     "consumer, feed, shard, start_ulid, ulid, ahead, ack, resource_version, moved_at_ms, moved_by, "
     "fencing_token, lease_holder, lease_expires_ms"
 )
-#: Seconds of a year: the longest a lease may last.
-MAX_LEASE = 366 * 86_400
-
-
-def check_lease_seconds(seconds: float) -> None:
-    """Raise InvalidArgumentError for an invalid lease duration."""
-    if not 0 < seconds <= MAX_LEASE:
-        raise InvalidArgumentError(
-            f"a lease must last more than 0 and at most {MAX_LEASE} seconds, not {seconds}"
-        )
-
-
-def draw_token(connection: sqlite3.Connection) -> int:
-    """Draw a fencing token: higher than every one drawn in this database before."""
-    (token,) = connection.execute('insert into "changefeed.lease" default values returning token').fetchone()
-    connection.execute('delete from "changefeed.lease"')
-    return int(token)
 
 
 def cursor_rows(connection: sqlite3.Connection, feed: str, consumer: str | None) -> list[CursorRow]:
@@ -145,16 +123,3 @@ def check_lease(row: CursorRow, token: int, now: datetime) -> None:
             row=row,
             fencing_token=token,
         )
-
-
-def check_free(row: CursorRow, holder: str, now: datetime) -> None:
-    """Raise LeaseHeldError if another user holds an unexpired lease on the row."""
-    if row.lease_holder in (None, holder) or row.lease_expires is None or row.lease_expires <= now:
-        return
-    raise LeaseHeldError(
-        f"consumer {row.consumer!r}, feed {row.feed!r}, shard {shard_text(row.shard)} is leased to "
-        f"{row.lease_holder!r} until {format_time(row.lease_expires)}; retry then",
-        row=row,
-        holder=row.lease_holder,
-        expires=row.lease_expires,
-    )

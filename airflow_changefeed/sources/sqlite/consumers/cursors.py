@@ -15,20 +15,15 @@ from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.cursor import CursorChange, CursorRow, check_consumer
 from airflow_changefeed.core.feed import Shard, check_shard, shard_text
 from airflow_changefeed.core.frontier import Frontier
-from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import ConsumerSetupError, InvalidArgumentError
 from airflow_changefeed.sources.base_cursors import CursorMove
-from airflow_changefeed.sources.base_versions import stale_lease
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.cursor_history import changes_of, remember
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
-    check_free,
     check_lease,
-    check_lease_seconds,
     check_version,
     cursor_rows,
-    draw_token,
     first_version,
     known_row,
 )
@@ -123,37 +118,6 @@ class SqliteCursors:
             ),
         )
 
-    def take_lease(
-        self, consumer: str, feed: str, shards: Sequence[Shard], *, holder: str, seconds: float
-    ) -> dict[Shard, int]:
-        """See the protocol."""
-        check_lease_seconds(seconds)
-        with self.database.connect() as connection, self.database.write(connection):
-            load_feed(connection, feed)
-            known = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
-            now_ms = self.database.now_ms()
-            for shard in shards:
-                check_free(known_row(known, consumer, feed, shard), holder, from_milliseconds(now_ms))
-            token = draw_token(connection)
-            connection.executemany(
-                'update "changefeed.consumer" set fencing_token = ?, lease_holder = ?, lease_expires_ms = ? '
-                f"{_WHERE}",
-                [
-                    (token, holder, now_ms + int(seconds * 1000), feed, consumer, shard_text(shard))
-                    for shard in shards
-                ],
-            )
-            return dict.fromkeys(shards, token)
-
-    def release_lease(self, consumer: str, feed: str, tokens: Mapping[Shard, int]) -> None:
-        """See the protocol."""
-        with self.database.connect() as connection, self.database.write(connection):
-            connection.executemany(
-                'update "changefeed.consumer" set lease_holder = null, lease_expires_ms = null '
-                f"{_WHERE} and fencing_token = ?",
-                [(feed, consumer, shard_text(shard), token) for shard, token in tokens.items()],
-            )
-
     def move_cursors(
         self, consumer: str, feed: str, moves: Sequence[CursorMove], *, by: str, why: str | None = None
     ) -> list[CursorRow]:
@@ -186,19 +150,6 @@ class SqliteCursors:
         with self.database.connect() as connection:
             load_feed(connection, feed)
             return changes_of(connection, feed, consumer, shard, limit)
-
-    def revoke_lease(self, consumer: str, feed: str, shard: Shard, *, fencing_token: int) -> None:
-        """See the protocol."""
-        with self.database.connect() as connection, self.database.write(connection):
-            load_feed(connection, feed)
-            known = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
-            row = known_row(known, consumer, feed, shard)
-            if row.fencing_token != fencing_token or row.lease_holder is None:
-                raise stale_lease(row, fencing_token)
-            connection.execute(
-                f'update "changefeed.consumer" set lease_holder = null, lease_expires_ms = null {_WHERE}',
-                (feed, consumer, shard_text(shard)),
-            )
 
 
 def _ack(row: CursorRow, move: CursorMove) -> Ulid:

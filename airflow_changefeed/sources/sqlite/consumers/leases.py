@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leases of consumers, in SQLite."""
+"""Leases of consumers and exports, in SQLite."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from airflow_changefeed.core.consumer import ConsumerInfo, Grant, LeaseInfo, Renewal, Waiter
+from airflow_changefeed.core.consumer import ConsumerInfo, Grant, LeaseInfo, Waiter
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard, check_shard, shard_text
-from airflow_changefeed.core.times import from_milliseconds
-from airflow_changefeed.sources.sqlite.consumers.control import SqliteConsumers, load_consumer
-from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
-    check_lease_seconds,
-    cursor_rows,
-    draw_token,
-)
+from airflow_changefeed.core.times import format_time, from_milliseconds
+from airflow_changefeed.exceptions import LeaseHeldError
+from airflow_changefeed.sources.base_leases import check_lease_seconds
+from airflow_changefeed.sources.base_versions import stale_lease
+from airflow_changefeed.sources.sqlite.consumers.control import SqliteConsumers, consumer_infos, load_consumer
+from airflow_changefeed.sources.sqlite.consumers.cursor_rows import cursor_rows, known_row
 from airflow_changefeed.sources.sqlite.feed.names import load_feed, present
 from airflow_changefeed.sources.sqlite.feed.reader import shard_bounds
 
@@ -26,7 +25,7 @@ _WHERE = "where feed = ? and consumer = ? and shard = ?"
 class SqliteLeases(SqliteConsumers):
     """The part of the source that grants leases."""
 
-    def request_leases(
+    def acquire_leases(
         self,
         consumer: str,
         feed: str,
@@ -34,24 +33,54 @@ class SqliteLeases(SqliteConsumers):
         *,
         holder: str,
         seconds: float,
+        tokens: Mapping[Shard, int] | None = None,
         at_most: int | None = None,
+        all_or_none: bool = False,
     ) -> Grant:
-        """See :class:`~airflow_changefeed.sources.base_consumers.ConsumerStore`, also for what follows."""
+        """See :class:`~airflow_changefeed.sources.base_leases.LeaseStore`, also for what follows."""
         check_lease_seconds(seconds)
         with self.database.connect() as connection:
-            load_consumer(connection, consumer, feed)
-            if not self._is_worth_it(connection, consumer, feed, shards, holder, seconds):
-                return self._granted(connection, consumer, feed, shards, holder)
+            if not all_or_none:
+                load_consumer(connection, consumer, feed)
+                if not tokens and not self._is_worth_it(connection, consumer, feed, shards, holder, seconds):
+                    return self._grant(connection, consumer, feed, shards, holder, ())
             with self.database.write(connection):
-                info = load_consumer(connection, consumer, feed)
-                self._begin_shards(connection, info, shards, by=holder)
-                free = self._free(connection, consumer, feed, shards, holder)[:at_most]
-                self._grant(connection, consumer, feed, free, holder, seconds)
-                rows = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
-                has_any = any(row.lease_holder == holder for row in rows.values())
-                self._note_waiter(connection, consumer, feed, holder, 0 if has_any else seconds)
-            taken = {shard: rows[shard] for shard in free}
-            return self._granted(connection, consumer, feed, shards, holder, taken)
+                now_ms = self.database.now_ms()
+                if all_or_none:
+                    load_feed(connection, feed)
+                    self._check_free(connection, consumer, feed, shards, holder)
+                else:
+                    info = load_consumer(connection, consumer, feed)
+                    self._begin_shards(connection, info, shards, by=holder)
+                expires_ms = now_ms + int(seconds * 1000)
+                kept = [
+                    shard
+                    for shard, token in (tokens or {}).items()
+                    if connection.execute(
+                        f'update "changefeed.consumer" set lease_expires_ms = ? {_WHERE} '
+                        "and fencing_token = ? and lease_holder = ?",
+                        (expires_ms, feed, consumer, shard_text(shard), token, holder),
+                    ).rowcount
+                ]
+                wanted = [shard for shard in shards if shard not in (tokens or {})]
+                free = self._free(connection, consumer, feed, wanted, holder)[:at_most]
+                if free:
+                    token = _draw_token(connection)
+                    # Not shown for exports.
+                    has_settings = any(
+                        info.spec.consumer == consumer for info in consumer_infos(connection, feed)
+                    )
+                    since = f"lease_since_ms = {now_ms}, " if has_settings else ""
+                    connection.executemany(
+                        f'update "changefeed.consumer" set {since}fencing_token = ?, lease_holder = ?, '
+                        f"lease_expires_ms = ? {_WHERE}",
+                        [(token, holder, expires_ms, feed, consumer, shard_text(shard)) for shard in free],
+                    )
+                if shards and not all_or_none:
+                    rows = cursor_rows(connection, feed, consumer)
+                    has_any = any(row.lease_holder == holder for row in rows)
+                    self._note_waiter(connection, consumer, feed, holder, 0 if has_any else seconds)
+                return self._grant(connection, consumer, feed, shards, holder, [*kept, *free])
 
     def _is_worth_it(
         self,
@@ -87,6 +116,28 @@ class SqliteLeases(SqliteConsumers):
                 _, highest = shard_bounds(connection, tables, shard)
                 self.insert_cursor(connection, consumer, feed, shard, min(info.begin, highest), by)
 
+    def _check_free(
+        self,
+        connection: sqlite3.Connection,
+        consumer: str,
+        feed: str,
+        shards: Sequence[Shard],
+        holder: str,
+    ) -> None:
+        """Raise LeaseHeldError if another holder has an unexpired lease on a shard."""
+        now = self.database.now()
+        rows = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
+        for shard in shards:
+            row = known_row(rows, consumer, feed, shard)
+            if (expires := _held_until(row, holder, now)) is not None:
+                raise LeaseHeldError(
+                    f"consumer {consumer!r}, feed {feed!r}, shard {shard_text(shard)} is leased to "
+                    f"{row.lease_holder!r} until {format_time(expires)}; retry then",
+                    row=row,
+                    holder=row.lease_holder,
+                    expires=expires,
+                )
+
     def _free(
         self,
         connection: sqlite3.Connection,
@@ -97,25 +148,7 @@ class SqliteLeases(SqliteConsumers):
     ) -> list[Shard]:
         now = self.database.now()
         rows = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
-        return [shard for shard in shards if shard in rows and not _is_held(rows[shard], holder, now)]
-
-    def _granted(
-        self,
-        connection: sqlite3.Connection,
-        consumer: str,
-        feed: str,
-        shards: Sequence[Shard],
-        holder: str,
-        taken: Mapping[Shard, CursorRow] | None = None,
-    ) -> Grant:
-        """Return the leases taken, and when the others' leases expire."""
-        now = self.database.now()
-        others = [
-            row.lease_expires
-            for row in cursor_rows(connection, feed, consumer)
-            if row.shard in shards and row.lease_expires and _is_held(row, holder, now)
-        ]
-        return Grant.of(taken or {}, others, now)
+        return [shard for shard in shards if shard in rows and _held_until(rows[shard], holder, now) is None]
 
     def _grant(
         self,
@@ -124,17 +157,27 @@ class SqliteLeases(SqliteConsumers):
         feed: str,
         shards: Sequence[Shard],
         holder: str,
-        seconds: float,
-    ) -> None:
-        now_ms = self.database.now_ms()
-        token = draw_token(connection)
-        connection.executemany(
-            'update "changefeed.consumer" set fencing_token = ?, lease_holder = ?, lease_since_ms = ?, '
-            f"lease_expires_ms = ? {_WHERE}",
-            [
-                (token, holder, now_ms, now_ms + int(seconds * 1000), feed, consumer, shard_text(shard))
-                for shard in shards
-            ],
+        held: Sequence[Shard],
+    ) -> Grant:
+        """Return the leases held by a call, and who else holds some or waits."""
+        now = self.database.now()
+        rows = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
+        others = [
+            expires
+            for shard in shards
+            if shard in rows and (expires := _held_until(rows[shard], holder, now)) is not None
+        ]
+        waiting, retries = 0, False
+        if present(connection, ("lease_waiter",)):
+            waiting, retries = connection.execute(
+                'select (select count(*) from "changefeed.lease_waiter" '
+                "where feed = ?1 and consumer = ?2 and waiter <> ?3 and until_ms > ?4), "
+                'exists (select 1 from "changefeed.dead_letter" '
+                "where feed = ?1 and consumer = ?2 and state = 'retry')",
+                (feed, consumer, holder, self.database.now_ms()),
+            ).fetchone()
+        return Grant(
+            {shard: rows[shard] for shard in held}, now, min(others, default=None), waiting, bool(retries)
         )
 
     def _note_waiter(
@@ -154,45 +197,30 @@ class SqliteLeases(SqliteConsumers):
             (feed, consumer, now_ms, holder, not seconds),
         )
 
-    def renew_leases(
-        self, consumer: str, feed: str, tokens: Mapping[Shard, int], *, holder: str, seconds: float
-    ) -> Renewal:
-        """See the protocol."""
-        check_lease_seconds(seconds)
-        with self.database.connect() as connection, self.database.write(connection):
-            load_consumer(connection, consumer, feed)
-            now_ms = self.database.now_ms()
-            held = frozenset(
-                shard
-                for shard, token in tokens.items()
-                if connection.execute(
-                    f'update "changefeed.consumer" set lease_expires_ms = ? {_WHERE} '
-                    "and fencing_token = ? and lease_holder = ?",
-                    (now_ms + int(seconds * 1000), feed, consumer, shard_text(shard), token, holder),
-                ).rowcount
-            )
-            (waiting,) = connection.execute(
-                'select count(*) from "changefeed.lease_waiter" '
-                "where feed = ? and consumer = ? and waiter <> ? and until_ms > ?",
-                (feed, consumer, holder, now_ms),
-            ).fetchone()
-            (retries,) = connection.execute(
-                'select exists (select 1 from "changefeed.dead_letter" '
-                "where feed = ? and consumer = ? and state = 'retry')",
-                (feed, consumer),
-            ).fetchone()
-            return Renewal(held, waiting, bool(retries))
-
-    def leave(self, consumer: str, feed: str, tokens: Mapping[Shard, int], *, holder: str) -> None:
+    def release_leases(self, consumer: str, feed: str, tokens: Mapping[Shard, int], *, holder: str) -> None:
         """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
             load_feed(connection, feed)
             connection.executemany(
-                'update "changefeed.consumer" set lease_holder = null, lease_expires_ms = null, '
-                f"lease_since_ms = null {_WHERE} and fencing_token = ? and lease_holder = ?",
+                'update "changefeed.consumer" set lease_holder = null, lease_expires_ms = null '
+                f"{_WHERE} and fencing_token = ? and lease_holder = ?",
                 [(feed, consumer, shard_text(shard), token, holder) for shard, token in tokens.items()],
             )
-            self._note_waiter(connection, consumer, feed, holder, 0)
+            if present(connection, ("lease_waiter",)):
+                self._note_waiter(connection, consumer, feed, holder, 0)
+
+    def revoke_lease(self, consumer: str, feed: str, shard: Shard, *, fencing_token: int) -> None:
+        """See the protocol."""
+        with self.database.connect() as connection, self.database.write(connection):
+            load_feed(connection, feed)
+            known = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
+            row = known_row(known, consumer, feed, shard)
+            if row.fencing_token != fencing_token or row.lease_holder is None:
+                raise stale_lease(row, fencing_token)
+            connection.execute(
+                f'update "changefeed.consumer" set lease_holder = null, lease_expires_ms = null {_WHERE}',
+                (feed, consumer, shard_text(shard)),
+            )
 
     def leases(self, feed: str | None = None) -> list[LeaseInfo]:
         """See the protocol."""
@@ -202,11 +230,18 @@ class SqliteLeases(SqliteConsumers):
             return _leases(connection, feed, self.database.now_ms())
 
 
-def _is_held(row: CursorRow, holder: str, now: datetime) -> bool:
-    """Whether another user holds an unexpired lease on a shard."""
-    return (
-        row.lease_holder not in (None, holder) and row.lease_expires is not None and row.lease_expires > now
-    )
+def _draw_token(connection: sqlite3.Connection) -> int:
+    """Draw a fencing token: higher than every one drawn in this database before."""
+    (token,) = connection.execute('insert into "changefeed.lease" default values returning token').fetchone()
+    connection.execute('delete from "changefeed.lease"')
+    return int(token)
+
+
+def _held_until(row: CursorRow, holder: str, now: datetime) -> datetime | None:
+    """Return when another user's lease on a shard expires; None if it is free or the holder's own."""
+    if row.lease_holder in (None, holder) or row.lease_expires is None or row.lease_expires <= now:
+        return None
+    return row.lease_expires
 
 
 def _leases(connection: sqlite3.Connection, feed: str | None, now_ms: int) -> list[LeaseInfo]:

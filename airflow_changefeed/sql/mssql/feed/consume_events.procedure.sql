@@ -1,8 +1,8 @@
 -- Moves a consumer's cursor in a shard under its lease, as the last statement of the transaction that does the work, so that both commit or
 -- neither does. Outside a transaction it runs in its own.
 --
--- A consumer in T-SQL: create_consumer once, with its shards; take_lease with @fencing_token and @cursor output; read_feed after
--- the cursor into #read; then
+-- A consumer in T-SQL: create_consumer once, with its shards; acquire_leases with @all_or_none = 1, @fencing_token and
+-- @cursor output; read_feed after the cursor into #read; then
 --     begin transaction;
 --     -- the work, for the events in #read
 --     exec changefeed.[consume_events:T] @consumer = N'me', @shard_id = 0, @upto = @last, @fencing_token = @token, @seconds = 60;

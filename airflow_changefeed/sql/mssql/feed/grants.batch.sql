@@ -10,17 +10,11 @@ grant execute on <<schema>>.[shard_bounds:<<name>>] to [<<schema_name>>.readers:
 grant execute on <<schema>>.[count_feed:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[split_feed:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[begin_consumer:<<name>>] to [<<schema_name>>.readers:<<name>>];
-grant execute on <<schema>>.[take_lease:<<name>>] to [<<schema_name>>.readers:<<name>>];
-grant execute on <<schema>>.[release_lease:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[move_cursor:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[create_consumer:<<name>>] to [<<schema_name>>.readers:<<name>>];
-grant execute on <<schema>>.[request_leases:<<name>>] to [<<schema_name>>.readers:<<name>>];
-grant execute on <<schema>>.[renew_leases:<<name>>] to [<<schema_name>>.readers:<<name>>];
-grant execute on <<schema>>.[leave:<<name>>] to [<<schema_name>>.readers:<<name>>];
-grant execute on <<schema>>.[leases:<<name>>] to [<<schema_name>>.readers:<<name>>];
+grant execute on <<schema>>.[begin_shards:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[consume_events:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[overview:<<name>>] to [<<schema_name>>.readers:<<name>>];
-grant execute on <<schema>>.[revoke_lease:<<name>>] to [<<schema_name>>.readers:<<name>>];
 exec (N'alter role [<<schema_name_in_text>>.readers:<<name_in_text>>] add member [<<schema_name_in_text>>.operators:<<name_in_text>>]');
 grant execute on <<schema>>.[drain_feed:<<name>>] to [<<schema_name>>.operators:<<name>>];
 grant execute on <<schema>>.[seal_feed:<<name>>] to [<<schema_name>>.operators:<<name>>];

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leases of consumers and exports, in SQL Server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_changefeed.core.consumer import Grant, LeaseInfo, Waiter
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
+from airflow_changefeed.exceptions import StaleVersionError
+from airflow_changefeed.sources.base_leases import check_lease_seconds
+from airflow_changefeed.sources.base_versions import stale_lease
+from airflow_changefeed.sources.mssql.consumers.control import MssqlConsumers, in_json
+from airflow_changefeed.sources.mssql.consumers.cursors import cursor_row
+from airflow_changefeed.sources.mssql.feed.calls import Record, ask_feeds
+from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
+from airflow_changefeed.sources.mssql.names import as_time
+
+
+class MssqlLeases(MssqlConsumers):
+    """The part of the source that grants leases."""
+
+    def acquire_leases(
+        self,
+        consumer: str,
+        feed: str,
+        shards: Sequence[Shard],
+        *,
+        holder: str,
+        seconds: float,
+        tokens: Mapping[Shard, int] | None = None,
+        at_most: int | None = None,
+        all_or_none: bool = False,
+    ) -> Grant:
+        """See :class:`~airflow_changefeed.sources.base_leases.LeaseStore`, also for what follows."""
+        check_lease_seconds(seconds)
+
+        def arguments(found: MssqlFeed) -> Record:
+            return {
+                "shards": in_json(found, shards),
+                "holder": holder,
+                "seconds": float(seconds),
+                "tokens": _tokens(found, tokens) if tokens else None,
+                "at_most": at_most,
+                "all_or_none": all_or_none or None,
+                "lock_timeout": self.database.lock_timeout_ms,
+            }
+
+        def is_held(row: CursorRow) -> bool:
+            return row.shard in shards and row.lease_holder not in (None, holder)
+
+        with self._telling_row(consumer, feed, is_held):
+            (state,), rows = self._change("acquire_leases", consumer, feed, arguments)
+        held = {parse_shard(row["shard"]): cursor_row(feed, row) for row in rows}
+        return Grant(
+            {shard: held[shard] for shard in (*(tokens or ()), *shards) if shard in held},
+            as_time(state["asked_at"]),
+            None if state["free_at"] is None else as_time(state["free_at"]),
+            int(state["waiting"]),
+            bool(state["has_retries"]),
+        )
+
+    def release_leases(self, consumer: str, feed: str, tokens: Mapping[Shard, int], *, holder: str) -> None:
+        """See the protocol."""
+        self._change(
+            "release_leases",
+            consumer,
+            feed,
+            lambda found: {"tokens": _tokens(found, tokens), "holder": holder},
+        )
+
+    def revoke_lease(self, consumer: str, feed: str, shard: Shard, *, fencing_token: int) -> None:
+        """See the protocol."""
+        try:
+            with self._telling_row(consumer, feed, lambda row: row.shard == shard):
+                self._change(
+                    "revoke_lease",
+                    consumer,
+                    feed,
+                    lambda found: {"shard": shard_text(found.to_sql(shard)), "fencing_token": fencing_token},
+                )
+        except StaleVersionError as error:
+            if (row := error.facts.get("row")) is None:
+                raise
+            raise stale_lease(row, fencing_token) from error
+
+    def leases(self, feed: str | None = None) -> list[LeaseInfo]:
+        """See the protocol."""
+        rows, waiting = ask_feeds(self.database, feed, "list_leases", {}, results=2)
+        waiters: dict[tuple[str, str], list[Waiter]] = {}
+        for row in waiting:
+            waiter = Waiter(row["waiter"], as_time(row["since"]))
+            waiters.setdefault((row["feed"], row["consumer"]), []).append(waiter)
+        return [_lease(row, waiters.get((row["feed"], row["consumer"]), ())) for row in rows]
+
+
+def _tokens(feed: MssqlFeed, tokens: Mapping[Shard, int]) -> str:
+    return json.dumps({shard_text(feed.to_sql(shard)): token for shard, token in tokens.items()})
+
+
+def _lease(row: Mapping[str, Any], waiters: Sequence[Waiter]) -> LeaseInfo:
+    since, expires = row["lease_since"], row["lease_expires"]
+    return LeaseInfo(
+        consumer=row["consumer"],
+        feed=row["feed"],
+        shard=parse_shard(row["shard"]),
+        token=int(row["fencing_token"]),
+        holder=row["lease_holder"],
+        since=None if since is None else as_time(since),
+        expires=None if expires is None else as_time(expires),
+        waiters=tuple(waiters),
+    )
