@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_changefeed.core.capture import Operation
-from airflow_changefeed.exceptions import FoldError, NotExportedError
+from airflow_changefeed.exceptions import FoldError, NotExportedError, own_error
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.folding.states import StateStore, new_attempt
 from airflow_changefeed.folding.task import FoldResult, FoldTask
@@ -147,7 +147,7 @@ def test_the_job_says_how_it_ended(
     assert good.state is not None
     assert good.state.rows == 2
     assert bad.error is not None
-    assert isinstance(bad.error.to_error(), NotExportedError)
+    assert isinstance(own_error(bad.error), NotExportedError)
     shown = capsys.readouterr().out
     assert "changefeed done: 2 rows" in shown
     assert "exceptions.NotExportedError: feed" in shown
