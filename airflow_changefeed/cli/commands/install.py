@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_changefeed.core.feed import FeedInfo
-    from airflow_changefeed.sources.base import FeedSource, Installed
+    from airflow_changefeed.sources.base import FeedSource
+    from airflow_changefeed.sources.base_control import Installed
 
 
 @command

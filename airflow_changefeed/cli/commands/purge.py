@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from airflow_changefeed.core.consumer import DeadLetter
     from airflow_changefeed.core.cursor import CursorRow
     from airflow_changefeed.core.feed import ShardStatus
-    from airflow_changefeed.sources.base import FeedSource, Purged
+    from airflow_changefeed.sources.base import FeedSource
+    from airflow_changefeed.sources.base_control import Purged
 
 
 @command

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.sources.base import Purged
+from airflow_changefeed.sources.base_control import Purged
 from airflow_changefeed.sources.base_cursors import CursorMove
 from tests.integration.contract.bench import HOUR, PAST, Bench, another
 

@@ -17,7 +17,8 @@ from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import FeedNotFoundError, FeedSetupError, InvalidArgumentError
 from airflow_changefeed.sources import open_source
-from airflow_changefeed.sources.base import FeedSource, Installed
+from airflow_changefeed.sources.base import FeedSource
+from airflow_changefeed.sources.base_control import Installed
 from tests.integration.contract.bench import Bench, another, check_info, set_up
 from tests.integration.contract.engines import Engine, Table
 

@@ -22,7 +22,7 @@ from airflow_changefeed.core.feed import FeedKind, ShardStatus
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.sources.base import Purged
+from airflow_changefeed.sources.base_control import Purged
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.airflow.commands import Commands
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, insert

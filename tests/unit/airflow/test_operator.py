@@ -165,7 +165,7 @@ def test_an_idle_hour_commits_without_spark(database: str, path: str) -> None:
     assert [manifest.rows for manifest in manifests] == [0, 0]
     columns = {column.name: str(column.type) for column in SqliteFeedSource(database).schema(FEED)}
     assert {"id", "origin"} <= set(columns)
-    assert [dict(manifest.schema) for manifest in manifests] == [columns, columns]
+    assert [dict(manifest.columns) for manifest in manifests] == [columns, columns]
 
 
 def test_a_long_result_names_folders(database: str, path: str) -> None:

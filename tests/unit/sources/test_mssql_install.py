@@ -17,7 +17,7 @@ from airflow_changefeed.exceptions import (
     PermissionDeniedError,
     UnsupportedVersionError,
 )
-from airflow_changefeed.sources.base import Installed
+from airflow_changefeed.sources.base_control import Installed
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.sql.mssql import install_script, script
 

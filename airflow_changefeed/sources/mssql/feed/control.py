@@ -9,7 +9,7 @@ from airflow_changefeed.core.feed import Seal, Shard
 from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.sources.base import Purged
+from airflow_changefeed.sources.base_control import Purged
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed

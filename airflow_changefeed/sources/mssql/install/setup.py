@@ -8,7 +8,7 @@ from datetime import timedelta
 from airflow_changefeed import __version__
 from airflow_changefeed.core.feed import SHARD_KEY_TYPES, FeedInfo, FeedKind
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError, PermissionDeniedError
-from airflow_changefeed.sources.base import Installed
+from airflow_changefeed.sources.base_control import Installed
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed, load_feeds, users_tables

@@ -20,7 +20,7 @@ from airflow_changefeed.core.feed import Seal, Shard
 from airflow_changefeed.core.times import format_time, from_milliseconds, to_milliseconds
 from airflow_changefeed.core.ulid import HighWater, Ulid
 from airflow_changefeed.exceptions import FutureTimeError, InvalidArgumentError, NotYetError
-from airflow_changefeed.sources.base import Purged
+from airflow_changefeed.sources.base_control import Purged
 from airflow_changefeed.sources.sqlite.capture.drain import move_captured, purge_captured
 from airflow_changefeed.sources.sqlite.capture.gaps import gap_error
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase

@@ -9,7 +9,8 @@ from datetime import timedelta
 from airflow_changefeed import __version__
 from airflow_changefeed.core.feed import SHARD_KEY_TYPES, Column, FeedInfo, FeedKind
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
-from airflow_changefeed.sources.base import RESERVED_PREFIX, Installed
+from airflow_changefeed.sources.base import RESERVED_PREFIX
+from airflow_changefeed.sources.base_control import Installed
 from airflow_changefeed.sources.near import no_table
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import end_consumers

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The protocol of what changes feeds: set-up, draining, sealing and purging."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from airflow_changefeed.core.feed import (
+    DatabaseIdentity,
+    FeedInfo,
+    FeedKind,
+    Seal,
+    Shard,
+    StaleMark,
+)
+from airflow_changefeed.core.ulid import Ulid
+
+
+@dataclass(frozen=True)
+class Purged:
+    """What a purge removed, or would remove, from a shard: ``rows`` events up to ``upto`` (inclusive)."""
+
+    shard: Shard
+    rows: int
+    upto: Ulid
+
+
+@dataclass(frozen=True)
+class Installed:
+    """
+    Result of an installation.
+
+    :param before: previous version; None if there was none or it is unknown, as for mssql-changefeed v2.
+    :param after: version now installed.
+    """
+
+    before: str | None
+    after: str
+
+
+class FeedControl(Protocol):
+    """Set-up, draining, sealing and purging of feeds."""
+
+    def version(self) -> str | None:
+        """Return the version installed in the database; None if nothing with a version is installed."""
+
+    def install(self, *, sequence_cache: int | None = None, force: bool = False) -> Installed:
+        """
+        Bring the database's objects and all its feeds to this package's version. Idempotent.
+
+        :param sequence_cache: cache size of each sequence created, at least 1; None uses the source's
+            default. Ignored by a source without sequences.
+        :param force: also downgrade from a newer version.
+        :raises UnsupportedVersionError: the installed version is newer than this package; terminal.
+        :raises PermissionDeniedError: the login may not create objects; terminal.
+        """
+
+    def renew_identity(self) -> DatabaseIdentity:
+        """
+        Give a copy of a database its own identity.
+
+        Its consumers then publish under new Variables, and its exports refuse outputs begun under the old
+        identity. Nothing else changes.
+
+        :raises PermissionDeniedError: the login may not change objects; terminal.
+        :raises FeedNotFoundError, UnsupportedVersionError: as :meth:`FeedReader.identity`.
+        """
+
+    def set_up_feed(
+        self,
+        table: str,
+        *,
+        kind: FeedKind = FeedKind.OUTBOX,
+        shard_key_type: str = "int",
+        time_tolerance: timedelta = timedelta(hours=1),
+        resource_version: int | None = None,
+    ) -> FeedInfo:
+        """
+        Create a feed over a table, using the table's primary key. Idempotent.
+
+        :param time_tolerance: a ``time_hint`` further in the future is replaced by the current time.
+        :param resource_version: expected version of the settings; None skips the check. It grows with
+            each change of the settings, with an upgrade, and when the table's columns change.
+        :raises StaleVersionError: the feed was changed since; carries the current version; nothing was
+            changed; terminal.
+        :raises FeedSetupError: the table does not exist, has no primary key or reserved column names, or
+            is a feed of another kind.
+        """
+
+    def drop_feed(self, feed: str, *, resource_version: int | None = None) -> None:
+        """
+        Drop a feed, with its order, cursors and marks. The event table stays.
+
+        :param resource_version: as for :meth:`set_up_feed`.
+        """
+
+    def drain(self, feed: str) -> dict[Shard, int]:
+        """
+        Order what is committed in the outbox.
+
+        :return: events ordered, for each shard with any.
+        :raises LockTimeoutError: another session holds a lock longer than the lock timeout; transient.
+        """
+
+    def seal(self, feed: str, until: datetime) -> dict[Shard, Seal]:
+        """
+        Drain, then promise that no later event gets a ULID below ``floor(until)``.
+
+        Also applies to shards that do not exist yet. An idle shard can be sealed; sealing again is harmless.
+
+        :param until: exclusive; at most the database's current time.
+        :return: a seal for each shard that has ever had an event.
+        :raises NotYetError: ``until`` is less than a minute in the future; transient.
+        :raises FutureTimeError: ``until`` is further in the future; terminal.
+        :raises LockTimeoutError: a writer or drain holds a lock longer than the lock timeout; transient.
+        """
+
+    def insert_history(
+        self, feed: str, shard: Shard, events: Sequence[tuple[datetime, tuple[Any, ...]]], *, reason: str
+    ) -> StaleMark:
+        """
+        Insert past events directly into the feed, and mark the windows they touch as stale.
+
+        :param events: feed time and primary key of each; their rows must already be in the event table.
+            Events with the same time keep this order, after those already in the feed at that time.
+        :raises HistoryError: a time at or above the shard's seal, or below what was purged; a key twice;
+            terminal.
+        """
+
+    def purge(
+        self, feed: str, before: datetime, *, batch_rows: int = 10_000, dry_run: bool = False
+    ) -> list[Purged]:
+        """
+        Remove old events from the feed, in batches; the event table is not touched.
+
+        Purges up to ``floor(before)``, but never beyond the lowest ack of the feed's consumers or into an
+        unsealed window.
+
+        :param dry_run: only return what would be removed.
+        """
+
+    def next_attempt(self, feed: str, *, above: int = 0) -> int:
+        """Draw an attempt token: higher than every earlier one of the feed, and than ``above``."""
