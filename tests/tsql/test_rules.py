@@ -149,12 +149,6 @@ def test_a_procedure_begins_with_its_settings(
     assert findings == [Finding("tested.sql", 2, "settings", message) for message in expected]
 
 
-def test_create_or_alter_is_refused(check: Check) -> None:
-    """It drops signatures, and the model compiler passes over it."""
-    findings = check("create or alter view dbo.v as select id from dbo.event")
-    assert findings == [Finding("tested.sql", 1, "create_or_alter", "`create or alter`")]
-
-
 def test_what_keeps_the_rules_passes(in_procedure: Check) -> None:
     """Nothing is found in a procedure that throws, inserts, calls and reads as it should."""
     assert not in_procedure(

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,16 +18,12 @@ from tests.tools.tsql.filled_captures import COLLATION, filled_capture
 from tests.tools.tsql.findings import AZURE, Finding, Job, Result, Text
 from tests.tools.tsql.tables import Case, cases, quoted
 
-_OR_ALTER = re.compile(r"^create or alter ", re.MULTILINE)
-
 
 def install_texts(schema: str) -> Iterator[Text]:
     """Go over the batches of the installation, each named by its first line of code."""
     from airflow_changefeed.sql.mssql import install_script
 
-    for number, batch in enumerate(install_script(schema), start=1):
-        # The model passes over what begins with "create or alter" without a word.
-        sql = _OR_ALTER.sub("create ", batch, count=1)
+    for number, sql in enumerate(install_script(schema), start=1):
         yield Text(f"install batch {number} ({_title(sql)})", sql, holds_templates=True)
 
 

@@ -214,13 +214,6 @@ def executed_literal_rule(nodes: list[Any]) -> Wrong:
                 yield literal.StartLine + line - 1, message
 
 
-def create_or_alter_rule(nodes: list[Any]) -> Wrong:
-    """`create or alter` drops signatures, and neither the model compiler nor every server takes it."""
-    for node in nodes:
-        if kind(node).startswith("CreateOrAlter"):
-            yield node.StartLine, "`create or alter`"
-
-
 def function_rule(nodes: list[Any]) -> Wrong:
     """A function without a schema is a built-in one, and one that the oldest server has."""
     for node in nodes:
@@ -280,7 +273,6 @@ RULES: tuple[Callable[[list[Any]], Wrong], ...] = (
     shared_table_rule,
     throw_rule,
     executed_literal_rule,
-    create_or_alter_rule,
     function_rule,
     insert_columns_rule,
     select_list_rule,

@@ -111,7 +111,7 @@ begin
             set @sql = concat(N'create table <<schema_in_text>>.[check.capture] (', isnull(@keys, N'changefeed_nothing int'),
                 N', changefeed_shard as (convert(', @shard_key_type, N', (', @shard, N'))) persisted)');
             exec sys.sp_executesql @sql;
-            drop table <<schema>>.[check.capture];
+            exec sys.sp_executesql N'drop table <<schema_in_text>>.[check.capture]';
             if try_convert(bigint, @shard) is not null
             begin
                 set @sql = concat(N'declare @shard ', @shard_key_type, N' = convert(', @shard_key_type, N', ', @shard, N');');

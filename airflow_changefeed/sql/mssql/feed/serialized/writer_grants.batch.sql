@@ -1,6 +1,7 @@
 -- Writers lock and take ULIDs. mssql-changefeed v2 also gave them the state table, in which mistakes are permanent; lock:T now accesses it
 -- for them.
-revoke insert, update on <<schema>>.[state:<<name>>] from [<<schema_name>>.writers:<<name>>];
+declare @revoke nvarchar(max) = N'revoke insert, update on <<schema_in_text>>.[state:<<name_in_text>>] from [<<schema_name_in_text>>.writers:<<name_in_text>>]';
+exec sys.sp_executesql @revoke;
 grant execute on <<schema>>.[lock:<<name>>] to [<<schema_name>>.writers:<<name>>];
 grant execute on <<schema>>.[lock_feed:<<name>>] to [<<schema_name>>.writers:<<name>>];
 grant update on <<schema>>.[sequence] to [<<schema_name>>.writers:<<name>>];
