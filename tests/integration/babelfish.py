@@ -126,6 +126,8 @@ select
 from sys.columns as c
 left join pg_catalog.pg_attribute as a on a.attrelid = c.object_id and a.attnum = c.column_id;
 go
+grant execute on <<schema>>.[quoted] to public;
+grant execute on <<schema>>.[declared_name] to public;
 grant select on <<schema>>.[declared_columns] to public;
 """
 

@@ -24,7 +24,7 @@ def parameter_types(procedure: str) -> dict[str, str]:
     """
     files = [f"install/{name}" for name in INSTALL] + [f"feed/{name}" for name in FEED]
     file = next(file for file in files if file.rpartition("/")[2] == f"{procedure}.procedure")
-    _, _, created = load_sql(f"mssql/{file}.sql").partition("\ncreate procedure ")
+    _, _, created = load_sql(f"mssql/{file}.sql").partition("\ncreate or alter procedure ")
     return dict(_PARAMETER.findall(created.partition("\nas\n")[0]))
 
 

@@ -258,15 +258,11 @@ def install_script(schema: str = DEFAULT_SCHEMA, *, sequence_cache: int = SEQUEN
     # sqlcmd's defaults are off, and modules keep what they were made with.
     batches = ["set quoted_identifier on;\nset ansi_nulls on;\n"]
     for name in INSTALL:
-        text = (
+        batches.append(
             _templates_function(name, _TEMPLATES[name](), tokens)
             if name in _TEMPLATES
             else fill(load_sql(f"mssql/install/{name}.sql"), tokens)
         )
-        for kind in ("procedure", "function", "view"):
-            if name.endswith(f".{kind}"):
-                text = text.replace(f"\ncreate {kind} ", f"\ncreate or alter {kind} ", 1)
-        batches.append(text)
     return batches
 
 

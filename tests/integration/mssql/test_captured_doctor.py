@@ -121,7 +121,6 @@ def test_whoever_lists_captures_sees_drift_and_gaps(after: Seen) -> None:
 
 CHAINED = (
     "execute on changefeed.columns_print",
-    "execute on changefeed.quoted",
     "select on changefeed.captures",
     "select on changefeed.capture_tables",
     "update on changefeed.feeds",

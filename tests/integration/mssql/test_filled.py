@@ -173,4 +173,4 @@ def _definition(client: Client, name: str) -> str:
 
 def _plain(sql: str) -> str:
     """Return a text without what servers change in the text that they keep: spaces at its ends, and case."""
-    return re.sub(r"\s+", " ", sql.partition("create ")[2]).strip().lower()
+    return re.sub(r"\s+", " ", sql.partition("create ")[2]).strip().lower().removeprefix("or alter ")

@@ -93,7 +93,7 @@ def test_a_procedure_of_several_kinds_has_the_same_parameters_in_each() -> None:
     declared: dict[str, set[str]] = {}
     for file in FEED:
         if file.endswith(".procedure"):
-            created = load_sql(f"mssql/feed/{file}.sql").partition("\ncreate procedure ")[2]
+            created = load_sql(f"mssql/feed/{file}.sql").partition("\ncreate or alter procedure ")[2]
             declared.setdefault(file.rpartition("/")[2], set()).add(created.partition("\nas\n")[0])
     assert {file for file, texts in declared.items() if len(texts) > 1} == set()
 
@@ -102,6 +102,6 @@ def test_a_header_names_every_error_that_its_file_throws() -> None:
     """So whoever calls it from T-SQL need not read on."""
     for file in Path(str(files("airflow_changefeed.sql.mssql"))).rglob("*.procedure.sql"):
         text = file.read_text("utf-8")
-        head = text.partition("\ncreate procedure ")[0]
+        head = text.partition("\ncreate or alter procedure ")[0]
         thrown = set(re.findall(r"\bthrow (\d+)", text))
         assert thrown <= set(re.findall(r"\b\d{5}\b", head)), file.name

@@ -63,4 +63,9 @@ def test_the_product_knows_no_babelfish() -> None:
 
 
 #: Files with a comment that names it.
-KEPT = ["sources/mssql/feed/poll.py"]
+KEPT = [
+    "sources/mssql/feed/poll.py",
+    "sql/mssql/feed/consume_events.procedure.sql",
+    "sql/mssql/install/check_consumer.procedure.sql",
+    "sql/mssql/install/drop_consumer.procedure.sql",
+]

@@ -63,13 +63,17 @@ def test_a_template_is_a_text_that_gives_the_file_back() -> None:
             assert "N'" + body.replace("'", "''") + "')" in function
 
 
-def test_a_template_begins_its_line_where_the_verb_is_exchanged() -> None:
-    """The first line that begins with ``create`` becomes ``alter`` for what is there."""
-    for template in feed_templates():
-        lines = [line for line in template.body.splitlines() if line.startswith("create ")]
-        if template.type in ("procedure", "function", "view"):
-            assert len(lines) == 1, template.object
-            assert lines[0].startswith(f"create {template.type} <<schema>>.[{template.object}:<<name>>]")
+def test_what_an_upgrade_replaces_says_so() -> None:
+    """Procedures, functions and views are created again over what is there, and keep their grants."""
+    own = [(f"install/{name}", f"[{name.partition('.')[0]}]") for name in INSTALL if "." in name]
+    own += [(f"feed/{name}", f"[{name.rpartition('/')[2].partition('.')[0]}:<<name>>]") for name in FEED]
+    own += [(f"capture/{name}", f"[{name.partition('.')[0]}") for name in CAPTURE]
+    for name, title in own:
+        kind = name.rpartition(".")[2]
+        if kind in ("procedure", "function", "view"):
+            created = re.search(r"^create .*", load_sql(f"mssql/{name}.sql"), flags=re.MULTILINE)
+            assert created is not None, name
+            assert created[0].startswith(f"create or alter {kind} <<schema>>.{title}"), name
 
 
 def test_another_schema_takes_the_place_of_changefeed_everywhere() -> None:

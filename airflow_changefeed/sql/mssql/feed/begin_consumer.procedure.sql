@@ -4,7 +4,7 @@
 -- errors: 77105 @after is beyond the shard's high-water time. 77135 the consumer belongs to another user. 77153 the consumer is not an
 --     export
 -- permission: readers
-create procedure <<schema>>.[begin_consumer:<<name>>] (
+create or alter procedure <<schema>>.[begin_consumer:<<name>>] (
     @consumer nvarchar(128),
     @shard_id <<shard_type>>,
     @after binary(16),
@@ -48,7 +48,7 @@ begin
             update <<schema>>.[consumers]
             set start_ulid = @after,
                 ulid = @after,
-                ack = convert(binary(16), case when ack < @after then ack else @after end),
+                ack = case when ack < @after then ack else @after end,
                 resource_version = resource_version + 1,
                 moved_at = @now,
                 moved_by = @by

@@ -1,7 +1,7 @@
 -- Throws for a cursor beyond the shard's high-water time.
 -- errors: 77105
 -- permission: internal
-create procedure <<schema>>.[check_beyond:<<name>>] (
+create or alter procedure <<schema>>.[check_beyond:<<name>>] (
     @shard_id <<shard_type>>,
     @cursor binary(16)
 )

@@ -1,7 +1,7 @@
 -- Throws if reading cannot start after a cursor.
 -- errors: 77104 events after it were purged. 77105 it is beyond the shard's high-water time
 -- permission: internal
-create procedure <<schema>>.[check_cursor:<<name>>] (
+create or alter procedure <<schema>>.[check_cursor:<<name>>] (
     @shard_id <<shard_type>>,
     @cursor binary(16)
 )

@@ -1,7 +1,7 @@
 -- Throws if events after a position were purged.
 -- errors: 77104
 -- permission: internal
-create procedure <<schema>>.[check_purged:<<name>>] (
+create or alter procedure <<schema>>.[check_purged:<<name>>] (
     @shard_id <<shard_type>>,
     @after binary(16)
 )

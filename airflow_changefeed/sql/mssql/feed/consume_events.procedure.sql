@@ -21,7 +21,7 @@
 --     shard. 77132 the row was changed. 77133 the lease is not the newest or was released; transient. 77135 the consumer belongs to another
 --     user. 77150 the work ended the transaction, or left it doomed or a nested one open. 77154 @dead_letter is not open
 -- permission: readers
-create procedure <<schema>>.[consume_events:<<name>>] (
+create or alter procedure <<schema>>.[consume_events:<<name>>] (
     @consumer nvarchar(128),
     @shard_id <<shard_type>>,
     @upto binary(16),
@@ -55,7 +55,8 @@ begin
         if @seconds <= 0 or @seconds > 31622400
             throw 77108, N'changefeed 77108: feed "<<name_text>>": a lease must last more than 0 and at most 31622400 seconds', 1;
         if @is_own = 1 begin transaction;
-        -- Locked by an update that changes nothing, then read: this reads what the last holder of the lock committed.
+        -- Locked by an update that changes nothing, then read: this reads what the last holder of the lock committed. Babelfish ignores hints, and
+        -- the update costs SQL Server little.
         update <<schema>>.[consumers] set resource_version = resource_version
         where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard;
         select

@@ -3,7 +3,7 @@
 -- result: place (from 1), rows.
 -- errors: 77104 a range reaches below what was purged
 -- permission: readers
-create procedure <<schema>>.[count_feed:<<name>>] (
+create or alter procedure <<schema>>.[count_feed:<<name>>] (
     @shard_id <<shard_type>>,
     @ranges varbinary(max)
 )
@@ -18,7 +18,7 @@ begin
         begin
             set @place = @place + 1;
             insert into @counted (place, after_ulid, upto_ulid, rows)
-            values (@place, convert(binary(16), substring(@ranges, @place * 32 - 31, 16)), convert(binary(16), substring(@ranges, @place * 32 - 15, 16)), 0);
+            values (@place, substring(@ranges, @place * 32 - 31, 16), substring(@ranges, @place * 32 - 15, 16), 0);
         end;
         select @next = s.ulid from <<schema>>.[state:<<name>>] as s where s.shard_id = @shard_id;
         -- A single upper bound, so that a range far before the head is not read up to the head.
@@ -33,7 +33,7 @@ begin
         )
         from @counted as c;
         -- Checked afterwards, because a purge stores its bound before it deletes rows (R12).
-        set @after = convert(binary(16), substring(@ranges, 1, 16));
+        set @after = substring(@ranges, 1, 16);
         if @number > 0 exec <<schema>>.[check_purged:<<name>>] @shard_id = @shard_id, @after = @after;
         select c.place, c.rows from @counted as c order by c.place;
     end try

@@ -6,7 +6,7 @@
 -- errors: 77101 lock timeout; transient. 77105 a start is beyond the shard's high-water time. 77108 arguments. 77135 it belongs to
 --     another user. 77152 it exists with other settings. 77153 it is an export
 -- permission: readers
-create procedure <<schema>>.[create_consumer:<<name>>] (
+create or alter procedure <<schema>>.[create_consumer:<<name>>] (
     @consumer nvarchar(128),
     @settings nvarchar(max) = null,
     @begin_ulid binary(16) = 0x00000000000000000000000000000000,
@@ -29,7 +29,7 @@ begin
         if isjson(@settings) = 0
             throw 77108, N'changefeed 77108: feed "<<name_text>>": @settings must be JSON', 1;
         insert into @begun (place, shard_id, after)
-        select convert(int, j.[key]) + 1, convert(<<shard_type>>, j.value), convert(binary(16), substring(@starts, convert(int, j.[key]) * 16 + 1, 16))
+        select convert(int, j.[key]) + 1, convert(<<shard_type>>, j.value), substring(@starts, convert(int, j.[key]) * 16 + 1, 16)
         from openjson(@shards) as j
         where datalength(@starts) >= (convert(int, j.[key]) + 1) * 16;
         select @count = count(*) from openjson(@shards) as j;

@@ -3,7 +3,7 @@
 -- result: shard_id, rows; for each shard with any.
 -- errors: 77100 in a transaction. 77101 lock timeout; transient, what was ordered stays. 77108 @pagesize
 -- permission: operators
-create procedure <<schema>>.[drain_feed:<<name>>] (
+create or alter procedure <<schema>>.[drain_feed:<<name>>] (
     @shard_id <<shard_type>> = null,
     @pagesize int = 10000,
     @lock_timeout int = 60000

@@ -3,7 +3,7 @@
 -- v2 feed keeps the principal public, with which any database user can block the shard; other feeds use the role users.
 -- @lock_timeout: milliseconds, -1 waits forever. @lock_result: as for sp_getapplock; negative if not granted.
 -- permission: internal
-create procedure <<schema>>.[feed_write_lock:<<name>>] (
+create or alter procedure <<schema>>.[feed_write_lock:<<name>>] (
     @shard_id <<shard_type>>,
     @lock_timeout int = -1,
     @lock_result int output

@@ -4,7 +4,7 @@
 -- errors: 77109 the caller is not a member of any role of the feed. 77101 another session holds the shard, a seal is raising the floor
 --     of a new one, or this was chosen as the deadlock victim; transient
 -- permission: internal
-create procedure <<schema>>.[lock_shard:<<name>>] (
+create or alter procedure <<schema>>.[lock_shard:<<name>>] (
     @shard_id <<shard_type>>,
     @lock_timeout int
 )

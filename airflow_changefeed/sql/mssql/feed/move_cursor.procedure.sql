@@ -7,7 +7,7 @@
 -- errors: 77104 events after it were purged. 77105 it is beyond the shard's high-water time. 77131 no such row. 77132 the row was
 --     changed. 77133 the lease is not the newest, or expired; transient. 77135 the consumer belongs to another user
 -- permission: readers
-create procedure <<schema>>.[move_cursor:<<name>>] (
+create or alter procedure <<schema>>.[move_cursor:<<name>>] (
     @consumer nvarchar(128),
     @shard_id <<shard_type>>,
     @start_ulid binary(16),
@@ -57,19 +57,19 @@ begin
                 N' Read it again, then decide');
             throw 77132, @message, 1;
         end;
-        set @beyond = case when @furthest is null or @ulid > @furthest then convert(binary(16), @ulid) else convert(binary(16), @furthest) end;
+        set @beyond = case when @furthest is null or @ulid > @furthest then @ulid else @furthest end;
         if @ack > @beyond set @beyond = @ack;
         exec <<schema>>.[check_beyond:<<name>>] @shard_id = @shard_id, @cursor = @beyond;
         if @is_rewind = 1
         begin
-            set @lowest = case when @ack < @ulid then convert(binary(16), @ack) else convert(binary(16), @ulid) end;
+            set @lowest = case when @ack < @ulid then @ack else @ulid end;
             exec <<schema>>.[check_purged:<<name>>] @shard_id = @shard_id, @after = @lowest;
         end;
         update <<schema>>.[consumers]
         set start_ulid = @start_ulid,
             ulid = @ulid,
             ahead = @ahead,
-            ack = convert(binary(16), case when @ack > ack or (@is_rewind = 1 and @ack is not null) then @ack else ack end),
+            ack = case when @ack > ack or (@is_rewind = 1 and @ack is not null) then @ack else ack end,
             resource_version = resource_version + 1,
             moved_at = @now,
             moved_by = @by

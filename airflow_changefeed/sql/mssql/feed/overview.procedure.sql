@@ -7,7 +7,7 @@
 -- result: as list_consumers.
 -- errors: 77108 arguments
 -- permission: readers
-create procedure <<schema>>.[overview:<<name>>] (@first_shard int = 0, @shards int = 1000)
+create or alter procedure <<schema>>.[overview:<<name>>] (@first_shard int = 0, @shards int = 1000)
 as
 begin
     set xact_abort, nocount on;
@@ -49,7 +49,7 @@ begin
             case when s.time > @floor then s.time else @floor end as time,
             h.ulid as head,
             case when @floor > '1970-01-01' then @floor end as sealed_until,
-            convert(binary(16), isnull(s.purged_upto, 0x00000000000000000000000000000000)) as purged_upto,
+            isnull(s.purged_upto, 0x00000000000000000000000000000000) as purged_upto,
             convert(bit, case when k.waiting > 0 then 1 else 0 end) as has_outbox,
             k.waiting
         from #shards as k

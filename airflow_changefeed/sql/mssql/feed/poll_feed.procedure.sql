@@ -7,7 +7,7 @@
 --     any. after_ulid: the cursor of @consumer, null without any.
 -- result: place, shard_id, after_ulid; only with @consumers, the cursors of each. place: index in the array, from 0.
 -- permission: readers
-create procedure <<schema>>.[poll_feed:<<name>>] (@consumer nvarchar(128) = null, @consumers nvarchar(max) = null)
+create or alter procedure <<schema>>.[poll_feed:<<name>>] (@consumer nvarchar(128) = null, @consumers nvarchar(max) = null)
 as
 begin
     set xact_abort, nocount on;

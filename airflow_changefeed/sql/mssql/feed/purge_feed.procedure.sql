@@ -8,7 +8,7 @@
 -- result: shard_id, rows, upto (inclusive; events up to it were deleted).
 -- errors: 77100 in a transaction. 77108 arguments
 -- permission: operators
-create procedure <<schema>>.[purge_feed:<<name>>] (
+create or alter procedure <<schema>>.[purge_feed:<<name>>] (
     @before datetime2(3) = null,
     @upto binary(16) = null,
     @batch_rows int = 10000,
@@ -34,7 +34,7 @@ begin
             throw 77108, N'changefeed 77108: feed "<<name_text>>": pass either @before or @upto', 1;
         if @batch_rows is null or @batch_rows not between 1 and 1000000
             throw 77108, N'changefeed 77108: feed "<<name_text>>": @batch_rows must be 1 to 1000000', 1;
-        set @wanted = case when @upto is null then <<schema>>.[below_ulid](@before) else convert(binary(16), @upto) end;
+        set @wanted = case when @upto is null then <<schema>>.[below_ulid](@before) else @upto end;
         select @bound = <<schema>>.[below_ulid](f.floor_time)
         from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>> and f.floor_time > '1970-01-01';
         if @bound is null set @bound = 0x00000000000000000000000000000000;
@@ -55,9 +55,9 @@ begin
             set @ack = null;
             select top (1) @ack = a.ack
             from (
-                select convert(binary(16), case when c.ack is null then n.begin_ulid else c.ack end) as ack
+                select isnull(c.ack, n.begin_ulid) as ack
                 from (
-                    select distinct d.consumer, convert(binary(16), 0x00000000000000000000000000000000) as begin_ulid
+                    select distinct d.consumer, 0x00000000000000000000000000000000 as begin_ulid
                     from <<schema>>.[consumers] as d
                     where d.feed_id = <<feed_id>> and not exists (
                         select 1 from <<schema>>.[consumer_settings] as k where k.feed_id = <<feed_id>> and k.consumer = d.consumer

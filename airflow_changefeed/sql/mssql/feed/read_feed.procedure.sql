@@ -6,7 +6,7 @@
 -- errors: 77100 in a transaction. 77101 lock timeout; transient. 77104 events after the cursor were purged. 77105 the cursor is beyond
 --     the shard's high-water time. 77107 #read is missing or lacks a column. 77108 @pagesize or @cursor
 -- permission: readers
-create procedure <<schema>>.[read_feed:<<name>>] (
+create or alter procedure <<schema>>.[read_feed:<<name>>] (
     @shard_id <<shard_type>>,
     @cursor binary(16),
     @pagesize int = 1000,

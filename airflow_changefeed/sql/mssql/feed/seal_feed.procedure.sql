@@ -6,7 +6,7 @@
 -- errors: 77100 in a transaction. 77101 lock timeout; transient, sealing again continues. 77102 less than a minute in the future;
 --     transient. 77103 further in the future. 77108 @until is missing. 77142 a capture has an open gap
 -- permission: operators
-create procedure <<schema>>.[seal_feed:<<name>>] (
+create or alter procedure <<schema>>.[seal_feed:<<name>>] (
     @until datetime2(3),
     @lock_timeout int = 60000
 )

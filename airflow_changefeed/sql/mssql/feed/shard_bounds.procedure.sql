@@ -2,7 +2,7 @@
 -- result: purged_upto (inclusive), next_ulid (nothing at or above it is committed, nothing below it will be assigned),
 --     floor_time (sealed until; 1970-01-01 before the first seal); one row, even for a shard never used.
 -- permission: readers
-create procedure <<schema>>.[shard_bounds:<<name>>] (@shard_id <<shard_type>>)
+create or alter procedure <<schema>>.[shard_bounds:<<name>>] (@shard_id <<shard_type>>)
 as
 begin
     set xact_abort, nocount on;

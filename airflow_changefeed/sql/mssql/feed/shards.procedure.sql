@@ -2,7 +2,7 @@
 -- result: shard_id, time, head, sealed_until, purged_upto, has_outbox. time: the high-water time; no ULID below it will be assigned.
 --     head: last event in the feed, null without any. sealed_until: null before the first seal.
 -- permission: readers
-create procedure <<schema>>.[shards:<<name>>]
+create or alter procedure <<schema>>.[shards:<<name>>]
 as
 begin
     set xact_abort, nocount on;

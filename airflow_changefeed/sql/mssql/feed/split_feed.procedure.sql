@@ -4,7 +4,7 @@
 -- result: upto (inclusive), rows; ascending. The last part ends at @upto; no row when the range has no event.
 -- errors: 77104 the range reaches below what was purged. 77108 @parts
 -- permission: readers
-create procedure <<schema>>.[split_feed:<<name>>] (
+create or alter procedure <<schema>>.[split_feed:<<name>>] (
     @shard_id <<shard_type>>,
     @after binary(16),
     @upto binary(16),

@@ -8,7 +8,7 @@
 -- floor waits for it, or is seen (ADR 0001, R7).
 -- errors: 77100 not in a transaction. 77101 a seal is raising the floor; transient
 -- permission: internal
-create procedure <<schema>>.[update_state:<<name>>] (
+create or alter procedure <<schema>>.[update_state:<<name>>] (
     @shard_id <<shard_type>>,
     @time_hint datetime2(3),
     @count bigint,
@@ -30,7 +30,7 @@ begin
         declare @now datetime2(3), @tolerance bigint, @floor datetime2(3), @result int;
         declare @random binary(10) = crypt_gen_random(10);
         -- 62 random bits: counting on from here never reaches the end of a bigint.
-        declare @random_low bigint = 1 + (convert(bigint, convert(binary(8), substring(@random, 3, 8))) & 4611686018427387903);
+        declare @random_low bigint = 1 + (convert(bigint, substring(@random, 3, 8)) & 4611686018427387903);
 
         set @previous_time = null;
         select
@@ -52,8 +52,7 @@ begin
             select @floor = f.floor_time from <<schema>>.[feeds] as f with (readcommittedlock) where f.feed_id = <<feed_id>>;
 
             set @previous_time = @floor;
-            set @previous_ulid_high = convert(binary(8),
-                convert(binary(6), datediff_big(millisecond, '1970-01-01', @floor)) + substring(@random, 1, 2));
+            set @previous_ulid_high = convert(binary(6), datediff_big(millisecond, '1970-01-01', @floor)) + substring(@random, 1, 2);
             set @previous_ulid_low = @random_low;
             insert into <<schema>>.[state:<<name>>] (shard_id, time, ulid_high, ulid_low)
             values (@shard_id, @previous_time, @previous_ulid_high, @previous_ulid_low);
@@ -66,8 +65,7 @@ begin
         if @time_hint > @previous_time
         begin
             set @next_time = @time_hint;
-            set @next_ulid_high = convert(binary(8),
-                convert(binary(6), datediff_big(millisecond, '1970-01-01', @next_time)) + substring(@random, 1, 2));
+            set @next_ulid_high = convert(binary(6), datediff_big(millisecond, '1970-01-01', @next_time)) + substring(@random, 1, 2);
             set @next_ulid_low = @random_low;
         end
         else

@@ -1,7 +1,7 @@
 -- Increments the resource version of a feed, and so of its capture, and stores the current columns. Call as the last statement of a
 -- transaction: readers of the feed wait for this row.
 -- permission: internal
-create procedure <<schema>>.[bump_version] (@feed_id int)
+create or alter procedure <<schema>>.[bump_version] (@feed_id int)
 as
 begin
     set xact_abort, nocount on;

@@ -1,7 +1,7 @@
 -- The existing triggers of captures, by name; none for a dropped table.
 -- is_disabled and modify_date: from sys.triggers.
 -- permission: internal
-create view <<schema>>.[capture_triggers]
+create or alter view <<schema>>.[capture_triggers]
 as
 select t.capture_id, t.table_no, r.object_id as trigger_id, r.name, r.is_disabled, r.modify_date
 from <<schema>>.[capture_tables] as t

@@ -2,7 +2,7 @@
 -- result: place (from 1), name, definition (type, without null), key_place (in the primary key, from 1; null otherwise), bytes
 --     (expressions that distinguish two values, by bytes and lengths; ~ stands for the column), problem (why it cannot be captured, or
 --     null).
-create function <<schema>>.[captured_columns](@object_id int) returns table
+create or alter function <<schema>>.[captured_columns](@object_id int) returns table
 as
 return
 select

@@ -4,7 +4,7 @@
 -- errors: as find_feed. 77108 @settings. 77135 it belongs to another user. 77151 no such consumer. 77155 it is at another
 --     @resource_version; nothing was changed
 -- permission: readers of the feed
-create procedure <<schema>>.[change_consumer] (
+create or alter procedure <<schema>>.[change_consumer] (
     @feed nvarchar(128),
     @consumer nvarchar(128),
     @settings nvarchar(max),

@@ -2,7 +2,7 @@
 -- @insert_columns, @update_columns, @delete_columns: as in capture_tables. @shard: the expression. @name: of the capture.
 -- errors: 77140
 -- permission: internal
-create procedure <<schema>>.[check_captured] (
+create or alter procedure <<schema>>.[check_captured] (
     @object_id int,
     @name nvarchar(128),
     @insert_columns nvarchar(max),

@@ -2,7 +2,7 @@
 -- captured table fail, or no longer be recorded.
 -- errors: 77144
 -- permission: internal
-create procedure <<schema>>.[check_captured_tables]
+create or alter procedure <<schema>>.[check_captured_tables]
 as
 begin
     set xact_abort, nocount on;

@@ -1,7 +1,7 @@
 -- Throws if a consumer has no row for a shard, or does not belong to the caller. Keeps the row locked.
 -- errors: 77131, 77135
 -- permission: internal
-create procedure <<schema>>.[check_consumer] (
+create or alter procedure <<schema>>.[check_consumer] (
     @feed_id int,
     @feed nvarchar(128),
     @consumer nvarchar(128),
@@ -12,7 +12,8 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     declare @message nvarchar(2048), @version bigint, @owner nvarchar(128);
-    -- Locked by an update that changes nothing, then read: this reads what the last holder of the lock committed.
+    -- Locked by an update that changes nothing, then read: this reads what the last holder of the lock committed. Babelfish ignores hints, and
+    -- the update costs SQL Server little.
     update <<schema>>.[consumers] set resource_version = resource_version
     where feed_id = @feed_id and consumer = @consumer and shard = @shard;
     select @version = c.resource_version, @owner = c.owner from <<schema>>.[consumers] as c

@@ -1,7 +1,7 @@
 -- Throws if the feed exists in another mode, with another shard key type, or for another primary key.
 -- errors: 77111, 77119
 -- permission: internal
-create procedure <<schema>>.[check_feed] (
+create or alter procedure <<schema>>.[check_feed] (
     @feed_id int,
     @object_id int,
     @kind varchar(10),

@@ -1,7 +1,7 @@
 -- Throws if the caller may not change a consumer.
 -- errors: 77135
 -- permission: internal
-create procedure <<schema>>.[check_owner] (
+create or alter procedure <<schema>>.[check_owner] (
     @feed_id int,
     @feed nvarchar(128),
     @consumer nvarchar(128)

@@ -1,7 +1,7 @@
 -- Throws if the consumer does not exist or does not belong to the caller. Keeps its settings locked, to serialize changes of its leases.
 -- errors: 77135, 77151
 -- permission: internal
-create procedure <<schema>>.[check_settings] (
+create or alter procedure <<schema>>.[check_settings] (
     @feed_id int,
     @feed nvarchar(128),
     @consumer nvarchar(128)

@@ -2,7 +2,7 @@
 -- errors: 77110 no primary key; required for an outbox, while serialized writers identify events by ULID. 77112 its name is too long.
 --     77113 another table's feed has this name. 77114 a key column has a reserved name. 77115 a column begins with changefeed_
 -- permission: internal
-create procedure <<schema>>.[check_table] (
+create or alter procedure <<schema>>.[check_table] (
     @object_id int,
     @kind varchar(10)
 )

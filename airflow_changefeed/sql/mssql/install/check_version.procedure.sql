@@ -3,7 +3,7 @@
 -- @resource_version: expected version; null passes.
 -- errors: 77155
 -- permission: internal
-create procedure <<schema>>.[check_version] (
+create or alter procedure <<schema>>.[check_version] (
     @feed_id int,
     @resource_version bigint
 )

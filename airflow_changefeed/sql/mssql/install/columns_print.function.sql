@@ -1,7 +1,7 @@
 -- A fingerprint of the columns of a feed's table (of a capture: of its tables): names, types, nullability, keys and order. Null if the
 -- caller does not see all of them.
 -- @name, @object_id: of the feed.
-create function <<schema>>.[columns_print](@name nvarchar(128), @object_id int) returns varbinary(32)
+create or alter function <<schema>>.[columns_print](@name nvarchar(128), @object_id int) returns varbinary(32)
 as
 begin
     declare @text nvarchar(max);

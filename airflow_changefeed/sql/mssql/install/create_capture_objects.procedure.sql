@@ -2,7 +2,7 @@
 -- templates from the catalog. In the caller's transaction.
 -- errors: 77140 its rows are too wide for delete_insert
 -- permission: internal; needs the right to alter the table and to create procedures
-create procedure <<schema>>.[create_capture_objects] (
+create or alter procedure <<schema>>.[create_capture_objects] (
     @capture_id int,
     @table_no smallint
 )

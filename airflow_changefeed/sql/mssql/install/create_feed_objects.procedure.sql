@@ -3,7 +3,7 @@
 -- @feed_id: of a row in feeds.
 -- errors: 77101 another set-up is running; transient. 77106 the feed was dropped meanwhile
 -- permission: internal; needs the right to create tables, procedures and roles
-create procedure <<schema>>.[create_feed_objects] (@feed_id int)
+create or alter procedure <<schema>>.[create_feed_objects] (@feed_id int)
 as
 begin
     set xact_abort, nocount on;
@@ -133,9 +133,6 @@ begin
             if not (@type = 'table' and object_id(@full) is not null) and not (@type = 'type' and type_id(@full) is not null)
             begin
                 exec <<schema>>.[fill_template] @body = @body output;
-                -- Procedures, functions and views of an existing feed are replaced.
-                if @type in ('procedure', 'function', 'view')
-                    set @body = stuff(@body, charindex(nchar(10) + N'create ', @body) + 1, 6, N'create or alter');
                 exec sys.sp_executesql @body;
             end;
             commit;

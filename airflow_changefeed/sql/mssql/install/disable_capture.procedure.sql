@@ -2,7 +2,7 @@
 -- @capture: its name. Idempotent. @resource_version: expected version; null skips the check.
 -- errors: 77141 the capture does not exist. 77101 another set-up is running; transient. 77155 it is at another @resource_version
 -- permission: as for enable_capture
-create procedure <<schema>>.[disable_capture] (@capture nvarchar(128), @resource_version bigint = null)
+create or alter procedure <<schema>>.[disable_capture] (@capture nvarchar(128), @resource_version bigint = null)
 as
 begin
     set xact_abort, nocount on;

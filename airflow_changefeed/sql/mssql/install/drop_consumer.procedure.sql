@@ -2,7 +2,7 @@
 -- @resource_version: expected version of the settings; for an export, which has none, the sum of its rows' versions. Null skips the check.
 -- errors: as find_feed. 77135 the consumer belongs to another user. 77155 it is at another @resource_version; nothing was dropped
 -- permission: readers of the feed
-create procedure <<schema>>.[drop_consumer] (
+create or alter procedure <<schema>>.[drop_consumer] (
     @feed nvarchar(128),
     @consumer nvarchar(128),
     @resource_version bigint = null
@@ -19,7 +19,8 @@ begin
         if @is_own = 1 begin transaction;
         if @resource_version is not null
         begin
-            -- Locked by an update that changes nothing, then read: this reads what the last holder of the lock committed.
+            -- Locked by an update that changes nothing, then read: this reads what the last holder of the lock committed. Babelfish ignores hints, and
+            -- the update costs SQL Server little.
             update <<schema>>.[consumer_settings] set resource_version = resource_version where feed_id = @feed_id and consumer = @consumer;
             select @version = s.resource_version, @present = concat(N'settings ', left(s.settings, 500)) from <<schema>>.[consumer_settings] as s
             where s.feed_id = @feed_id and s.consumer = @consumer;

@@ -4,7 +4,7 @@
 --     feed; null skips the check.
 -- errors: 77106 the feed does not exist. 77101 another set-up is running. 77155 it is at another @resource_version; nothing was dropped
 -- permission: as for setup_feed
-create procedure <<schema>>.[drop_feed] (
+create or alter procedure <<schema>>.[drop_feed] (
     @table_name nvarchar(max) = null,
     @table nvarchar(max) = null,
     @resource_version bigint = null

@@ -12,7 +12,7 @@
 -- errors: 77140 all problems of the request; nothing was changed. 77101 another set-up is running; transient. 77155 it is at another
 --     @resource_version, or does not exist. 55000, 71000
 -- permission: to alter the table, and as for setup_feed
-create procedure <<schema>>.[enable_capture] (
+create or alter procedure <<schema>>.[enable_capture] (
     @table nvarchar(max),
     @capture nvarchar(128) = null,
     @insert_columns nvarchar(max) = null,

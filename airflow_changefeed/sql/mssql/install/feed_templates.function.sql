@@ -1,7 +1,7 @@
 -- The templates of a feed: the common ones and those of its kind; a capture overrides some.
 -- @kind: outbox or serialized. @is_capture: 1 for the feed of a capture.
 -- result: place, object, type, body.
-create function <<schema>>.[feed_templates](@kind varchar(10), @is_capture bit) returns table
+create or alter function <<schema>>.[feed_templates](@kind varchar(10), @is_capture bit) returns table
 as
 return
 select t.place, t.object, t.type, t.body

@@ -1,7 +1,7 @@
 -- Fills the tokens of a template from the caller's #tokens (token, value). One pass: a value that looks like a token is not replaced again.
 -- @body: the template, then the filled one.
 -- permission: internal
-create procedure <<schema>>.[fill_template] (@body nvarchar(max) output)
+create or alter procedure <<schema>>.[fill_template] (@body nvarchar(max) output)
 as
 begin
     set xact_abort, nocount on;

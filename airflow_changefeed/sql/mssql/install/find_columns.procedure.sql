@@ -3,7 +3,7 @@
 -- @shard_column: as given; otherwise the column "shard" or "shard_id"; null if all events are in shard 0.
 -- errors: 55000 a named column does not exist
 -- permission: internal
-create procedure <<schema>>.[find_columns] (
+create or alter procedure <<schema>>.[find_columns] (
     @object_id int,
     @kind varchar(10),
     @shard_key_type sysname,

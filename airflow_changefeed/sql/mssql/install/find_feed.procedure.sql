@@ -2,7 +2,7 @@
 -- @feed: its name; returned as the feed was set up.
 -- errors: 77106 no such feed, or the caller may not read it; the same text, so that nobody learns of another feed. 77117 its upgrade failed
 -- permission: internal
-create procedure <<schema>>.[find_feed] (@feed nvarchar(128) output, @feed_id int output)
+create or alter procedure <<schema>>.[find_feed] (@feed nvarchar(128) output, @feed_id int output)
 as
 begin
     set xact_abort, nocount on;

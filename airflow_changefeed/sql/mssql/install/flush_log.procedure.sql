@@ -1,6 +1,6 @@
 -- Flushes commits to disk if the database allows delayed durability, before a seal or drain is reported (ADR 0001, R11).
 -- permission: internal
-create procedure <<schema>>.[flush_log]
+create or alter procedure <<schema>>.[flush_log]
 as
 begin
     set xact_abort, nocount on;

@@ -4,7 +4,7 @@
 -- would each alter table. A user without login cannot lose its login [Microsoft: EXECUTE AS, "Security considerations"], and cannot be
 -- dropped while the trigger exists. It may see definitions and call one procedure.
 -- permission: internal; needs the right to create users and database triggers
-create procedure <<schema>>.[guard_schema]
+create or alter procedure <<schema>>.[guard_schema]
 as
 begin
     set xact_abort, nocount on;

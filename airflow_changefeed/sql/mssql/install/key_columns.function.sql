@@ -1,6 +1,6 @@
 -- The primary key of a table, as declared in the tables of its feed.
 -- result: place (from 1), name, definition ("[name] type not null"), type_name.
-create function <<schema>>.[key_columns](@object_id int) returns table
+create or alter function <<schema>>.[key_columns](@object_id int) returns table
 as
 return
 select

@@ -1,5 +1,5 @@
 -- A time plus a number of seconds, in whole milliseconds; the end of a lease.
-create function <<schema>>.[later](@time datetime2(3), @seconds float) returns datetime2(3)
+create or alter function <<schema>>.[later](@time datetime2(3), @seconds float) returns datetime2(3)
 as
 begin
     return dateadd(second, convert(int, floor(@seconds)),

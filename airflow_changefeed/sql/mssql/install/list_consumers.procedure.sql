@@ -3,7 +3,7 @@
 -- result: feed, consumer, settings (JSON), begin_ulid, created_at, created_by, resource_version; by feed and consumer.
 -- errors: as find_feed
 -- permission: readers of the feed
-create procedure <<schema>>.[list_consumers] (@feed nvarchar(128) = null, @consumer nvarchar(128) = null)
+create or alter procedure <<schema>>.[list_consumers] (@feed nvarchar(128) = null, @consumer nvarchar(128) = null)
 as
 begin
     set xact_abort, nocount on;

@@ -5,7 +5,7 @@
 --     change), moved_at, moved_by, why.
 -- errors: as find_feed. 77108 @limit
 -- permission: readers of the feed
-create procedure <<schema>>.[list_cursor_history] (
+create or alter procedure <<schema>>.[list_cursor_history] (
     @feed nvarchar(128),
     @consumer nvarchar(128),
     @shard nvarchar(36) = null,

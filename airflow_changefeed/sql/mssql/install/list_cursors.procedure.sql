@@ -4,7 +4,7 @@
 --     lease_expires; by consumer and shard.
 -- errors: as find_feed
 -- permission: readers of the feed
-create procedure <<schema>>.[list_cursors] (@feed nvarchar(128), @consumer nvarchar(128) = null)
+create or alter procedure <<schema>>.[list_cursors] (@feed nvarchar(128), @consumer nvarchar(128) = null)
 as
 begin
     set xact_abort, nocount on;

@@ -3,7 +3,7 @@
 -- result: number, feed, consumer, shard, ulid, state, attempts, reason, parked_at, parked_by, resolved_at, resolved_by, note.
 -- errors: as find_feed
 -- permission: readers of the feed
-create procedure <<schema>>.[list_dead_letters] (
+create or alter procedure <<schema>>.[list_dead_letters] (
     @feed nvarchar(128) = null,
     @consumer nvarchar(128) = null,
     @is_open bit = 1,

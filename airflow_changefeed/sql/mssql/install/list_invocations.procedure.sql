@@ -3,7 +3,7 @@
 -- result: number, consumer, shard, first_ulid, last_ulid, events, attempt, started_at, ended_at, outcome, error, holder, fencing_token.
 -- errors: as find_feed. 77108 @limit
 -- permission: readers of the feed
-create procedure <<schema>>.[list_invocations] (
+create or alter procedure <<schema>>.[list_invocations] (
     @feed nvarchar(128),
     @consumer nvarchar(128),
     @shard nvarchar(36) = null,

@@ -2,7 +2,7 @@
 -- result: number, shard, after_ulid (exclusive), upto_ulid (inclusive), at, reason; by number.
 -- errors: as find_feed
 -- permission: readers of the feed
-create procedure <<schema>>.[list_stale_marks] (@feed nvarchar(128))
+create or alter procedure <<schema>>.[list_stale_marks] (@feed nvarchar(128))
 as
 begin
     set xact_abort, nocount on;

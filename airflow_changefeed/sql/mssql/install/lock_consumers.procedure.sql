@@ -2,7 +2,7 @@
 -- @lock_timeout: milliseconds, -1 waits forever.
 -- errors: 77101 another session holds it, or this one was chosen as the deadlock victim; transient
 -- permission: internal
-create procedure <<schema>>.[lock_consumers] (
+create or alter procedure <<schema>>.[lock_consumers] (
     @feed_id int,
     @feed nvarchar(128),
     @lock_timeout int

@@ -2,7 +2,7 @@
 -- @consumer, @shard: of the dead letter.
 -- errors: 77135, 77154
 -- permission: internal
-create procedure <<schema>>.[lock_dead_letter] (
+create or alter procedure <<schema>>.[lock_dead_letter] (
     @feed_id int,
     @feed nvarchar(128),
     @number bigint,

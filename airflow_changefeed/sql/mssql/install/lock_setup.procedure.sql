@@ -2,7 +2,7 @@
 -- @lock_timeout: milliseconds, -1 waits forever.
 -- errors: 77101 another session holds it; transient. 77109 the caller is not a member of the role that may take it
 -- permission: internal
-create procedure <<schema>>.[lock_setup] (@lock_timeout int = 60000)
+create or alter procedure <<schema>>.[lock_setup] (@lock_timeout int = 60000)
 as
 begin
     set xact_abort, nocount on;

@@ -3,7 +3,7 @@
 -- lost. @error: why it failed.
 -- errors: as find_feed. 77135 the consumer belongs to another user
 -- permission: readers of the feed
-create procedure <<schema>>.[log_attempt] (
+create or alter procedure <<schema>>.[log_attempt] (
     @feed nvarchar(128),
     @consumer nvarchar(128),
     @shard nvarchar(36),

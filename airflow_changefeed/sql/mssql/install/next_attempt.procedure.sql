@@ -2,7 +2,7 @@
 -- result: attempt.
 -- errors: as find_feed
 -- permission: readers of the feed
-create procedure <<schema>>.[next_attempt] (@feed nvarchar(128), @above bigint = 0)
+create or alter procedure <<schema>>.[next_attempt] (@feed nvarchar(128), @above bigint = 0)
 as
 begin
     set xact_abort, nocount on;

@@ -1,7 +1,7 @@
 -- Records what is wrong with the triggers of a capture as gaps, before they are recreated or dropped, which would hide it. In the caller's
 -- transaction.
 -- permission: internal
-create procedure <<schema>>.[note_capture_gaps] (@capture_id int)
+create or alter procedure <<schema>>.[note_capture_gaps] (@capture_id int)
 as
 begin
     set xact_abort, nocount on;

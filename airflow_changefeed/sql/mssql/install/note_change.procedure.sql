@@ -1,6 +1,6 @@
 -- Writes a change of a cursor to its history, which keeps the newest 200 per row. In the caller's transaction, which holds the row lock.
 -- permission: internal
-create procedure <<schema>>.[note_change] (
+create or alter procedure <<schema>>.[note_change] (
     @feed_id int,
     @consumer nvarchar(128),
     @shard nvarchar(36),

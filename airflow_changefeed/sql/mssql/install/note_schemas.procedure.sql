@@ -2,7 +2,7 @@
 -- feeds are left for a later call.
 -- @name: of the feed; null for all. Tables that the caller does not see are skipped.
 -- permission: public; it only records facts
-create procedure <<schema>>.[note_schemas] (@name nvarchar(128) = null)
+create or alter procedure <<schema>>.[note_schemas] (@name nvarchar(128) = null)
 as
 begin
     set xact_abort, nocount on;

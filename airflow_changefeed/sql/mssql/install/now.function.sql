@@ -1,5 +1,5 @@
 -- The database's clock: UTC in whole milliseconds, rounded down.
-create function <<schema>>.[now]() returns datetime2(3)
+create or alter function <<schema>>.[now]() returns datetime2(3)
 as
 begin
     return convert(datetime2(3), dateadd(microsecond, -500, sysutcdatetime()));

@@ -3,7 +3,7 @@
 -- result: as list_dead_letters, for this one.
 -- errors: as find_feed. 77135 its consumer belongs to another user. 77154 it does not exist, or is no longer open
 -- permission: readers of the feed
-create procedure <<schema>>.[park_again] (
+create or alter procedure <<schema>>.[park_again] (
     @feed nvarchar(128),
     @number bigint,
     @attempts int,

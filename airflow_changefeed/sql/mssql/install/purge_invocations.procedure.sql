@@ -3,7 +3,7 @@
 -- result: rows.
 -- errors: as find_feed. 77135 the consumer belongs to another user
 -- permission: readers of the feed
-create procedure <<schema>>.[purge_invocations] (
+create or alter procedure <<schema>>.[purge_invocations] (
     @feed nvarchar(128),
     @consumer nvarchar(128),
     @before datetime2(3)

@@ -1,6 +1,6 @@
 -- capture_columns of the captures whose feed the caller may read.
 -- permission: readers of a capture
-create view <<schema>>.[readable_capture_columns]
+create or alter view <<schema>>.[readable_capture_columns]
 as
 select
     t.capture_id, t.table_no, t.place, t.name, t.stored_name, t.definition, t.key_place, t.on_insert, t.on_update, t.on_delete

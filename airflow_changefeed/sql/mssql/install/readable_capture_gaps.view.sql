@@ -1,6 +1,6 @@
 -- capture_gaps of the captures whose feed the caller may read.
 -- permission: readers of a capture
-create view <<schema>>.[readable_capture_gaps]
+create or alter view <<schema>>.[readable_capture_gaps]
 as
 select
     t.number, t.capture_id, t.table_no, t.reason, t.found_at, t.after_time, t.resolved_at, t.resolved_by, t.note

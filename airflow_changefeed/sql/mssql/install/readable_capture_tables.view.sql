@@ -1,6 +1,6 @@
 -- capture_tables of the captures whose feed the caller may read.
 -- permission: readers of a capture
-create view <<schema>>.[readable_capture_tables]
+create or alter view <<schema>>.[readable_capture_tables]
 as
 select
     t.capture_id, t.table_no, t.object_id, t.table_schema, t.table_name, t.shard, t.insert_columns, t.update_columns, t.delete_columns,

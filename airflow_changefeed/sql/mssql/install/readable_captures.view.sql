@@ -1,6 +1,6 @@
 -- The captures whose feed the caller may read; the tables themselves have all captures.
 -- permission: readers of a capture
-create view <<schema>>.[readable_captures]
+create or alter view <<schema>>.[readable_captures]
 as
 select
     c.capture_id, c.feed_id, c.name, c.key_change, c.keep_unchanged, c.session_keys, c.trace_key, c.with_sequence, c.guard_table,

@@ -1,6 +1,6 @@
 -- The feeds that the caller may read: whose read_feed:T it may execute, so that each feed's own grants and denies decide.
 -- permission: internal
-create view <<schema>>.[readable_feeds]
+create or alter view <<schema>>.[readable_feeds]
 as
 select f.feed_id, f.name, f.upgrade_problem
 from <<schema>>.[feeds] as f

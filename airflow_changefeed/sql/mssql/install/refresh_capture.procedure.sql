@@ -4,7 +4,7 @@
 -- errors: 55000 @without is not a JSON array, or names an unknown column. 77141 the capture does not exist. 77143 a column's type is
 --     incompatible with the recorded values; nothing was changed. 77140. 77155 it is at another @resource_version
 -- permission: as for enable_capture
-create procedure <<schema>>.[refresh_capture] (
+create or alter procedure <<schema>>.[refresh_capture] (
     @capture nvarchar(128),
     @without nvarchar(max) = N'[]',
     @resource_version bigint = null

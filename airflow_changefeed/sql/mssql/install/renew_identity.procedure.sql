@@ -2,7 +2,7 @@
 -- its exports refuse outputs begun under the old identity.
 -- result: id, the new one.
 -- permission: execute is granted to nobody; db_owner has it.
-create procedure <<schema>>.[renew_identity]
+create or alter procedure <<schema>>.[renew_identity]
 as
 begin
     set xact_abort, nocount on;

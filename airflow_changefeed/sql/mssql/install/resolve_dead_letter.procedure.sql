@@ -4,7 +4,7 @@
 -- result: as list_dead_letters, for this one.
 -- errors: as find_feed. 77108 @state. 77135 its consumer belongs to another user. 77154 it does not exist, or is no longer open
 -- permission: readers of the feed
-create procedure <<schema>>.[resolve_dead_letter] (
+create or alter procedure <<schema>>.[resolve_dead_letter] (
     @feed nvarchar(128),
     @number bigint,
     @state varchar(10),
@@ -36,7 +36,7 @@ begin
             order by d.ulid;
             set @open = <<schema>>.[previous_ulid](@open);
             -- The row's version stays the same: the cursor did not move for a consumer running meanwhile.
-            update <<schema>>.[consumers] set ack = case when @open is null or @open > ulid then ulid else convert(binary(16), @open) end
+            update <<schema>>.[consumers] set ack = case when @open is null or @open > ulid then ulid else @open end
             where feed_id = @feed_id and consumer = @consumer and shard = @shard and (ack < @open or (@open is null and ack < ulid));
         end;
         if @is_own = 1 commit;

@@ -2,7 +2,7 @@
 -- @without: JSON array of columns to stop capturing.
 -- errors: 77143 a column's new type is incompatible with the recorded values
 -- permission: internal
-create procedure <<schema>>.[set_capture_columns] (
+create or alter procedure <<schema>>.[set_capture_columns] (
     @capture_id int,
     @table_no smallint,
     @without nvarchar(max) = N'[]'

@@ -3,7 +3,7 @@
 -- Parameters: see setup_feed. @must_exist: 1 refuses to create a new feed.
 -- errors: as for setup_feed; here 55000, 71000, 77106, 77111, 77116 and 77155
 -- permission: internal
-create procedure <<schema>>.[set_up] (
+create or alter procedure <<schema>>.[set_up] (
     @table_name nvarchar(max),
     @outbox bit,
     @serialized bit,

@@ -6,7 +6,7 @@
 -- errors: 55000 arguments. 71000 table not found. 77101 another set-up is running. 77110 to 77119: see "Errors" in the docs. 77155 the
 --     feed is at another @resource_version, or does not exist; nothing was changed
 -- permission: to create tables, procedures and roles in the schema
-create procedure <<schema>>.[setup_feed] (
+create or alter procedure <<schema>>.[setup_feed] (
     @table_name nvarchar(max) = null,
     @outbox bit = 0,
     @blocking bit = 0,

@@ -1,5 +1,5 @@
 -- A shard as text, in tables of consumers and marks and in messages: digits, or a UUID in lower case.
-create function <<schema>>.[shard_text](@shard_id sql_variant) returns nvarchar(36)
+create or alter function <<schema>>.[shard_text](@shard_id sql_variant) returns nvarchar(36)
 as
 begin
     return lower(convert(nvarchar(36), @shard_id));

@@ -1,7 +1,7 @@
 -- The columns of all tables that the caller may see. Types are base types: those of alias types are resolved.
 -- key_ordinal: in the primary key, from 1; null otherwise. may_unmask: whether the caller sees the values; null if it is not masked.
 -- permission: public; the catalog shows each caller only what they may see
-create view <<schema>>.[table_columns]
+create or alter view <<schema>>.[table_columns]
 as
 select
     c.object_id,

@@ -5,7 +5,7 @@
 -- Also fails if the lock was undone by a rollback to a savepoint (ADR 0001, R13): the row that lock:T wrote is then missing, or another
 -- writer's. A writer never waits for its own row; if another writer has it now, this waits until that writer ends, and then finds the row
 -- is not its own. If a transaction locks several feeds or shards, this returns ULIDs of the last one; use shard_ulid:T to choose the shard.
-create function <<schema>>.[ulid](@n bigint) returns binary(16)
+create or alter function <<schema>>.[ulid](@n bigint) returns binary(16)
 as
 begin
     declare @start bigint = convert(bigint, session_context(N'changefeed.sequence_start'));

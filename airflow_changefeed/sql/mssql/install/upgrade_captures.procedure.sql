@@ -2,7 +2,7 @@
 -- meanwhile; the captured columns stay unchanged.
 -- errors: 77101 a set-up is running; transient, triggers already recreated stay
 -- permission: as for enable_capture
-create procedure <<schema>>.[upgrade_captures]
+create or alter procedure <<schema>>.[upgrade_captures]
 as
 begin
     set xact_abort, nocount on;

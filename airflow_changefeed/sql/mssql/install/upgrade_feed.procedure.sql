@@ -2,7 +2,7 @@
 -- Parameters: as for setup_feed.
 -- errors: as for setup_feed; 77106 the feed does not exist
 -- permission: as for setup_feed
-create procedure <<schema>>.[upgrade_feed] (
+create or alter procedure <<schema>>.[upgrade_feed] (
     @table_name nvarchar(max) = null,
     @outbox bit = 0,
     @blocking bit = 0,

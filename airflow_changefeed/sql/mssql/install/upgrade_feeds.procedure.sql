@@ -3,7 +3,7 @@
 -- In a caller's transaction, which the first error dooms, it stops at that error.
 -- errors: 77117 the failed feeds, with reasons; the others are upgraded, and repeating continues
 -- permission: as for setup_feed
-create procedure <<schema>>.[upgrade_feeds]
+create or alter procedure <<schema>>.[upgrade_feeds]
 as
 begin
     set xact_abort, nocount on;

@@ -1,5 +1,5 @@
 -- The installed version.
-create function <<schema>>.[version]() returns varchar(20)
+create or alter function <<schema>>.[version]() returns varchar(20)
 as
 begin
     return '<<version>>';

@@ -1,6 +1,6 @@
 -- Returns what is wrong with the triggers of a captured table; null if they are unchanged.
 -- permission: internal
-create procedure <<schema>>.[capture_settings:<<name>>] (
+create or alter procedure <<schema>>.[capture_settings:<<name>>] (
     @table_no smallint,
     @reason nvarchar(2000) output
 )

@@ -3,7 +3,7 @@
 --     what is committed, in the caller's transaction, for which drains then wait.
 -- Locks: with 0 S on balance:T, held; S on one outbox row at a time, skipping locked ones.
 -- permission: internal
-create procedure <<schema>>.[capture_unordered:<<name>>] (
+create or alter procedure <<schema>>.[capture_unordered:<<name>>] (
     @table_no smallint,
     @is_dirty bit,
     @rows bigint output

@@ -4,7 +4,7 @@
 -- errors: 77100 in a transaction. 77101 a table could not be compared; transient. 77142 a gap is open; nothing can be sealed until it
 --     is resolved
 -- permission: operators
-create procedure <<schema>>.[check_capture:<<name>>]
+create or alter procedure <<schema>>.[check_capture:<<name>>]
 as
 begin
     set xact_abort, nocount on;

@@ -4,7 +4,7 @@
 --     could not be compared because it was being changed all the time.
 -- errors: 77100 in a transaction
 -- permission: operators
-create procedure <<schema>>.[compare_capture:<<name>>]
+create or alter procedure <<schema>>.[compare_capture:<<name>>]
 as
 begin
     set xact_abort, nocount on;

@@ -8,7 +8,7 @@
 -- queued behind it wait no longer. Row versions need no lock: one statement sees table and records as committed at one moment. But it reads
 -- the whole table, so it comes third: if the lock was not granted, or the numbers differed under it.
 -- permission: internal
-create procedure <<schema>>.[compare_table:<<name>>] (
+create or alter procedure <<schema>>.[compare_table:<<name>>] (
     @table_no smallint,
     @is_full bit,
     @rows bigint output,

@@ -1,7 +1,7 @@
 -- Fills the caller's #shards with the number of recorded events that wait to be ordered in each, at most 10,000: a statement of many rows
 -- is one outbox row. Open transactions are skipped.
 -- permission: internal
-create procedure <<schema>>.[count_waiting:<<name>>]
+create or alter procedure <<schema>>.[count_waiting:<<name>>]
 as
 begin
     set xact_abort, nocount on;

@@ -1,7 +1,7 @@
 -- A capture takes no history: its events come only from its triggers.
 -- errors: 77120 always
 -- permission: operators
-create procedure <<schema>>.[insert_history:<<name>>] (
+create or alter procedure <<schema>>.[insert_history:<<name>>] (
     @shard_id <<shard_type>>,
     @reason nvarchar(1000),
     @lock_timeout int = 60000

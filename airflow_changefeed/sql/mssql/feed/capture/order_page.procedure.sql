@@ -5,7 +5,7 @@
 -- errors: 77100 outside of a transaction. 77142 a captured event was deleted from the capture's table. 77145 what was ordered did not
 --     leave the outbox
 -- permission: internal
-create procedure <<schema>>.[order_page:<<name>>] (
+create or alter procedure <<schema>>.[order_page:<<name>>] (
     @shard_id <<shard_type>>,
     @page bigint,
     @count int output

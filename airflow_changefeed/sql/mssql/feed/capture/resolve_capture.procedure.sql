@@ -5,7 +5,7 @@
 -- errors: 77100 in a transaction. 77101 lock timeout; transient. 77108 @note or @by is missing. 77143 a trigger is still missing,
 --     disabled or altered. 77155 it is at another @resource_version; nothing was changed
 -- permission: operators
-create procedure <<schema>>.[resolve_capture:<<name>>] (
+create or alter procedure <<schema>>.[resolve_capture:<<name>>] (
     @note nvarchar(2000),
     @by nvarchar(256),
     @resync bit = 0,

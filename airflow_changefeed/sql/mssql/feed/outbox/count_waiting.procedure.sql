@@ -1,7 +1,7 @@
 -- Fills the caller's #shards with the number of committed rows in the outbox of each, at most 10,000. Rows of open transactions are
 -- skipped.
 -- permission: internal
-create procedure <<schema>>.[count_waiting:<<name>>]
+create or alter procedure <<schema>>.[count_waiting:<<name>>]
 as
 begin
     set xact_abort, nocount on;

@@ -4,7 +4,7 @@
 -- @pagesize: rows of a transaction. @rows: rows ordered; 0 without taking a lock if none are waiting.
 -- errors: 77101 lock timeout; what was ordered so far stays
 -- permission: internal
-create procedure <<schema>>.[drain_shard:<<name>>] (
+create or alter procedure <<schema>>.[drain_shard:<<name>>] (
     @shard_id <<shard_type>>,
     @limit bigint = null,
     @pagesize int = 10000,

@@ -7,7 +7,7 @@
 -- errors: 77100 in a transaction. 77101 lock timeout; transient. 77107 #history is missing or lacks a column. 77120 all problems of the
 --     events: not before the seal, below what was purged, a key that is duplicate, already known or without a row
 -- permission: operators; select on the event table if it has another owner
-create procedure <<schema>>.[insert_history:<<name>>] (
+create or alter procedure <<schema>>.[insert_history:<<name>>] (
     @shard_id <<shard_type>>,
     @reason nvarchar(1000),
     @lock_timeout int = 60000

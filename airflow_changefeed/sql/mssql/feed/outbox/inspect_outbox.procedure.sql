@@ -4,7 +4,7 @@
 --     database's clock. hangs: the order_sequence of a row that no drain takes yet, because it was set explicitly, at or above the
 --     sequence's current number; null without any.
 -- permission: readers
-create procedure <<schema>>.[inspect_outbox:<<name>>]
+create or alter procedure <<schema>>.[inspect_outbox:<<name>>]
 as
 begin
     set xact_abort, nocount on;

@@ -3,7 +3,7 @@
 -- @page: of the caller's #plan. @count: rows moved; fewer than planned if another drain was first.
 -- errors: 77100 outside of a transaction. 77145 what was ordered did not leave the outbox
 -- permission: internal
-create procedure <<schema>>.[order_page:<<name>>] (
+create or alter procedure <<schema>>.[order_page:<<name>>] (
     @shard_id <<shard_type>>,
     @page bigint,
     @count int output

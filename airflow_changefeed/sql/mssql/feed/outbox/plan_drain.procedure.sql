@@ -9,7 +9,7 @@
 -- @pagesize: events; a transaction is never split, so a page may have more. @events: total number planned.
 -- Locks: S on one outbox row at a time, skipping locked ones, under either kind of read committed.
 -- permission: internal
-create procedure <<schema>>.[plan_drain:<<name>>] (
+create or alter procedure <<schema>>.[plan_drain:<<name>>] (
     @shard_id <<shard_type>>,
     @bound bigint,
     @pagesize int,

@@ -1,6 +1,6 @@
 -- Deletes the events of a shard up to a bound, in batches, each in its own transaction; or counts them.
 -- permission: internal
-create procedure <<schema>>.[purge_shard:<<name>>] (
+create or alter procedure <<schema>>.[purge_shard:<<name>>] (
     @shard_id <<shard_type>>,
     @upto binary(16),
     @batch_rows int,

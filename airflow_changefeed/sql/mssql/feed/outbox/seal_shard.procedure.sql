@@ -2,7 +2,7 @@
 -- @until: UTC. @lock_timeout: milliseconds.
 -- errors: 77101 lock timeout; transient, nothing was changed
 -- permission: internal
-create procedure <<schema>>.[seal_shard:<<name>>] (
+create or alter procedure <<schema>>.[seal_shard:<<name>>] (
     @shard_id <<shard_type>>,
     @until datetime2(3),
     @lock_timeout int

@@ -2,7 +2,7 @@
 -- rows. Rows of open transactions are skipped. Shared locks only, which are compatible with those of a drain that has not yet deleted its
 -- rows.
 -- permission: internal
-create procedure <<schema>>.[waiting:<<name>>]
+create or alter procedure <<schema>>.[waiting:<<name>>]
 as
 begin
     set xact_abort, nocount on;

@@ -1,6 +1,6 @@
 -- Serialized writers have no outbox, so nothing waits.
 -- permission: internal
-create procedure <<schema>>.[count_waiting:<<name>>]
+create or alter procedure <<schema>>.[count_waiting:<<name>>]
 as
 begin
     set xact_abort, nocount on;

@@ -1,6 +1,6 @@
 -- Serialized writers have no outbox, so there is nothing to order.
 -- permission: internal
-create procedure <<schema>>.[drain_shard:<<name>>] (
+create or alter procedure <<schema>>.[drain_shard:<<name>>] (
     @shard_id <<shard_type>>,
     @limit bigint = null,
     @pagesize int = 10000,

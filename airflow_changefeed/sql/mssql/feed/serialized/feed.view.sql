@@ -1,5 +1,5 @@
 -- The ordered log of serialized writers is their own table; this maps its columns to a feed's names.
-create view <<schema>>.[feed:<<name>>]
+create or alter view <<schema>>.[feed:<<name>>]
 as
 select
     <<shard_expression>> as shard_id,

@@ -1,7 +1,7 @@
 -- Serialized writers keep the ULID in their own table; insert history there.
 -- errors: 77120 always
 -- permission: operators
-create procedure <<schema>>.[insert_history:<<name>>] (
+create or alter procedure <<schema>>.[insert_history:<<name>>] (
     @shard_id <<shard_type>>,
     @reason nvarchar(1000),
     @lock_timeout int = 60000

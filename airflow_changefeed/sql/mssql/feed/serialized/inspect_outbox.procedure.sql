@@ -1,7 +1,7 @@
 -- Serialized writers have no outbox, so nothing waits.
 -- result: shard_id, time_hint, age, hangs; no row.
 -- permission: readers
-create procedure <<schema>>.[inspect_outbox:<<name>>]
+create or alter procedure <<schema>>.[inspect_outbox:<<name>>]
 as
 begin
     set xact_abort, nocount on;

@@ -6,7 +6,7 @@
 -- @lock_timeout: milliseconds, -1 waits forever.
 -- errors: 77100 not in a transaction. 77101 another writer or a seal holds the shard; transient
 -- permission: writers
-create procedure <<schema>>.[lock:<<name>>] (
+create or alter procedure <<schema>>.[lock:<<name>>] (
     @shard_id <<shard_type>> <<shard_parameter_default>>,
     @time_hint datetime2(3) = null,
     @session_context bit = 1,

@@ -1,7 +1,7 @@
 -- lock:T for writers that number their rows with the sequence:
 -- <<schema>>.[ulid](next value for <<schema>>.[sequence]), or with over (order by ...) for the many rows of one statement.
 -- Parameters, errors and permission are those of lock:T; @ulid is an additional ULID, below all those from the sequence.
-create procedure <<schema>>.[lock_feed:<<name>>] (
+create or alter procedure <<schema>>.[lock_feed:<<name>>] (
     @shard_id <<shard_type>> <<shard_parameter_default>>,
     @time_hint datetime2(3) = null,
     @ulid_high binary(8) = null output,

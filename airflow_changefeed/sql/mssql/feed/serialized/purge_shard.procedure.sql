@@ -1,6 +1,6 @@
 -- The events of serialized writers are the user's own rows; nothing is deleted.
 -- permission: internal
-create procedure <<schema>>.[purge_shard:<<name>>] (
+create or alter procedure <<schema>>.[purge_shard:<<name>>] (
     @shard_id <<shard_type>>,
     @upto binary(16),
     @batch_rows int,

@@ -2,7 +2,7 @@
 -- @i: 0 to 10^11 - 1.
 -- errors: 245, as for ulid:T
 -- permission: public
-create function <<schema>>.[shard_ulid:<<name>>](@shard_id <<shard_type>>, @i bigint) returns binary(16)
+create or alter function <<schema>>.[shard_ulid:<<name>>](@shard_id <<shard_type>>, @i bigint) returns binary(16)
 as
 begin
     declare @packed binary(24) = convert(binary(24), session_context(concat(N'changefeed.shard/<<feed_id>>/', @shard_id)));

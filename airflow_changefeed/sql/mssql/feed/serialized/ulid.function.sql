@@ -3,7 +3,7 @@
 -- errors: 245, the only error a function can raise: not locked in this transaction, rolled back to a savepoint before the
 --     lock, an index out of range, or a lock that numbers by the sequence (lock_feed:T)
 -- permission: public
-create function <<schema>>.[ulid:<<name>>](@i bigint) returns binary(16)
+create or alter function <<schema>>.[ulid:<<name>>](@i bigint) returns binary(16)
 as
 begin
     declare @shard nvarchar(36) = convert(nvarchar(36), session_context(N'changefeed.locked_shard/<<name_text>>'));
