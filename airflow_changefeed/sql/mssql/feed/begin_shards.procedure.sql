@@ -3,7 +3,7 @@
 -- @shards: JSON array. @lock_timeout: milliseconds.
 -- errors: 77101 lock timeout; transient. 77135 the consumer belongs to another user. 77151 no such consumer
 -- permission: readers (acquire_leases)
-create procedure <<schema>>.[begin_shards:<<name>>] (
+create or alter procedure <<schema>>.[begin_shards:<<name>>] (
     @consumer nvarchar(128),
     @shards nvarchar(max),
     @lock_timeout int
@@ -34,7 +34,7 @@ begin
         inner join <<schema>>.[state:<<name>>] as s on s.shard_id = a.shard_id
         where s.ulid > @begin
         union all
-        select a.shard, convert(binary(16), <<schema>>.[previous_ulid](s.ulid)) from @asked as a
+        select a.shard, <<schema>>.[previous_ulid](s.ulid) from @asked as a
         inner join <<schema>>.[state:<<name>>] as s on s.shard_id = a.shard_id
         where s.ulid <= @begin
         union all

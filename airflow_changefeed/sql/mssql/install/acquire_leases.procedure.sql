@@ -13,7 +13,7 @@
 -- errors: as find_feed. 77100 in a transaction. 77101 lock timeout; transient. 77108 arguments. 77131 a shard has no row. 77134 another
 --     holder has one; transient. 77135 the consumer belongs to another user. 77151 no such consumer
 -- permission: readers of the feed
-create procedure <<schema>>.[acquire_leases] (
+create or alter procedure <<schema>>.[acquire_leases] (
     @feed nvarchar(128),
     @consumer nvarchar(128),
     @shards nvarchar(max),

@@ -4,7 +4,7 @@
 --     consumer, waiter, since; longest wait first.
 -- errors: as find_feed
 -- permission: readers of the feed
-create procedure <<schema>>.[list_leases] (@feed nvarchar(128) = null)
+create or alter procedure <<schema>>.[list_leases] (@feed nvarchar(128) = null)
 as
 begin
     set xact_abort, nocount on;

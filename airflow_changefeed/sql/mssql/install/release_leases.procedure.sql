@@ -2,7 +2,7 @@
 -- @tokens: JSON object, the fencing token of each shard.
 -- errors: as find_feed. 77135 the consumer belongs to another user
 -- permission: readers of the feed
-create procedure <<schema>>.[release_leases] (
+create or alter procedure <<schema>>.[release_leases] (
     @feed nvarchar(128),
     @consumer nvarchar(128),
     @tokens nvarchar(max),

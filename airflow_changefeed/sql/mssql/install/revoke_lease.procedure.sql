@@ -3,7 +3,7 @@
 -- errors: as find_feed. 77131 no such row. 77132 the lease is not the newest, or was released; nothing was changed. 77135 the consumer belongs to
 --     another user
 -- permission: readers of the feed
-create procedure <<schema>>.[revoke_lease] (
+create or alter procedure <<schema>>.[revoke_lease] (
     @feed nvarchar(128),
     @consumer nvarchar(128),
     @shard nvarchar(36),
