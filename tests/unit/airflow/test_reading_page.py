@@ -41,7 +41,7 @@ def test_the_python_runs(path: Path) -> None:
     assert names["by_shard"] == [(1, 30), (2, 6)]
     assert len(names["rows"]) == 36
     assert names["lazy"].collect().height == 36
-    assert names["report"].findings == []
+    assert names["report"].faults == []
     (task,) = names["dag"].tasks
     assert task.execute(context(START, START + timedelta(days=1)))["rows"] == 36
 
