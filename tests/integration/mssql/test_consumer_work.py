@@ -275,21 +275,22 @@ def test_a_consumer_in_tsql(client: Client, feed: Database) -> None:
 
 
 ON = f"exec changefeed.[{{}}:{FEED}] "
-ACQUIRE = f"exec changefeed.acquire_leases N'{FEED}',"
+OF = f"exec changefeed.{{}} N'{FEED}', "
+ACQUIRE = OF.format("acquire_leases")
 REFUSED: dict[str, tuple[int, str, tuple[str, ...]]] = {
     "request in a transaction": (
         77100,
-        f"begin transaction; {ACQUIRE} N'audit', N'[0]', N'a', 60",
+        f"begin transaction; {ACQUIRE}N'audit', N'[0]', N'a', 60",
         ("acquire_leases",),
     ),
-    "no seconds": (77108, f"{ACQUIRE} N'audit', N'[0]', N'a', 0", ("31622400",)),
-    "nobody": (77108, f"{ACQUIRE} N'audit', N'[0]', N'', 60", ("@holder",)),
-    "none at most": (77108, f"{ACQUIRE} N'audit', N'[0]', N'a', 60, @at_most = 0", ("@at_most",)),
+    "no seconds": (77108, f"{ACQUIRE}N'audit', N'[0]', N'a', 0", ("31622400",)),
+    "nobody": (77108, f"{ACQUIRE}N'audit', N'[0]', N'', 60", ("@holder",)),
+    "none at most": (77108, f"{ACQUIRE}N'audit', N'[0]', N'a', 60, @at_most = 0", ("@at_most",)),
     "a colon": (77108, ON.format("create_consumer") + "N'a:b'", ("colon",)),
     "no JSON": (77108, ON.format("create_consumer") + "N'x', N'stop'", ("JSON",)),
     "shards without starts": (77108, ON.format("create_consumer") + "N'x', @shards = N'[0]'", ("@starts",)),
-    "an unknown state": (77108, ON.format("resolve_dead_letter") + "1, 'gone', N'me'", ("@state",)),
-    "no entries": (77108, ON.format("invocations") + "N'audit', @limit = 0", ("@limit",)),
+    "an unknown state": (77108, OF.format("resolve_dead_letter") + "1, 'gone', N'me'", ("@state",)),
+    "no entries": (77108, OF.format("list_invocations") + "N'audit', @limit = 0", ("@limit",)),
     "another transaction": (
         77150,
         "begin transaction; " + ON.format("consume_events") + "N'audit', 0, 0x00, 1, @transaction_id = 1",
@@ -297,7 +298,7 @@ REFUSED: dict[str, tuple[int, str, tuple[str, ...]]] = {
     ),
     "an unknown consumer": (
         77151,
-        f"{ACQUIRE} N'nobody', N'[0]', N'a', 60",
+        f"{ACQUIRE}N'nobody', N'[0]', N'a', 60",
         ("nobody", '"audit"'),
     ),
     "other settings": (77152, ON.format("create_consumer") + "N'audit', N'{}'", ("audit", "max_attempts")),
@@ -311,7 +312,7 @@ REFUSED: dict[str, tuple[int, str, tuple[str, ...]]] = {
     ),
     "an unknown letter": (
         77154,
-        ON.format("resolve_dead_letter") + "77, 'retry', N'me'",
+        OF.format("resolve_dead_letter") + "77, 'retry', N'me'",
         ("dead letter 77",),
     ),
 }
