@@ -172,5 +172,6 @@ def _definition(client: Client, name: str) -> str:
 
 
 def _plain(sql: str) -> str:
-    """Return a text without what servers change in the text that they keep: spaces at its ends, and case."""
-    return re.sub(r"\s+", " ", sql.partition("create ")[2]).strip().lower().removeprefix("or alter ")
+    """Return a text without what servers change in the text that they keep: its begin, spaces and case."""
+    module = re.split(r"^\s*create\s+(?:or\s+alter\s+)?", sql, maxsplit=1, flags=re.MULTILINE | re.IGNORECASE)
+    return re.sub(r"\s+", " ", module[-1]).strip().lower()

@@ -15,7 +15,7 @@ grant execute on <<schema>>.[create_consumer:<<name>>] to [<<schema_name>>.reade
 grant execute on <<schema>>.[begin_shards:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[consume_events:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[overview:<<name>>] to [<<schema_name>>.readers:<<name>>];
-exec (N'alter role [<<schema_name_in_text>>.readers:<<name_in_text>>] add member [<<schema_name_in_text>>.operators:<<name_in_text>>]');
+alter role [<<schema_name>>.readers:<<name>>] add member [<<schema_name>>.operators:<<name>>];
 grant execute on <<schema>>.[drain_feed:<<name>>] to [<<schema_name>>.operators:<<name>>];
 grant execute on <<schema>>.[seal_feed:<<name>>] to [<<schema_name>>.operators:<<name>>];
 grant execute on <<schema>>.[purge_feed:<<name>>] to [<<schema_name>>.operators:<<name>>];

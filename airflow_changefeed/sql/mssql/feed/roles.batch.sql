@@ -2,12 +2,12 @@
 if not exists (select 1 from sys.database_principals as p where p.name = N'<<schema_text>>.readers:<<name_text>>') create role [<<schema_name>>.readers:<<name>>];
 if not exists (select 1 from sys.database_principals as p where p.name = N'<<schema_text>>.writers:<<name_text>>') create role [<<schema_name>>.writers:<<name>>];
 if not exists (select 1 from sys.database_principals as p where p.name = N'<<schema_text>>.operators:<<name_text>>') create role [<<schema_name>>.operators:<<name>>];
-exec (N'alter role [<<schema_name_in_text>>.users] add member [<<schema_name_in_text>>.readers:<<name_in_text>>]');
-exec (N'alter role [<<schema_name_in_text>>.users] add member [<<schema_name_in_text>>.writers:<<name_in_text>>]');
+alter role [<<schema_name>>.users] add member [<<schema_name>>.readers:<<name>>];
+alter role [<<schema_name>>.users] add member [<<schema_name>>.writers:<<name>>];
 -- A role that is both reader and writer, with its name from mssql-changefeed's readme.
 if not exists (select 1 from sys.database_principals as p where p.name = N'<<role_prefix_text>>role:<<name_text>>')
 begin
     create role [<<role_prefix>>role:<<name>>];
-    exec (N'alter role [<<schema_name_in_text>>.readers:<<name_in_text>>] add member [<<role_prefix_in_text>>role:<<name_in_text>>]');
-    exec (N'alter role [<<schema_name_in_text>>.writers:<<name_in_text>>] add member [<<role_prefix_in_text>>role:<<name_in_text>>]');
+    alter role [<<schema_name>>.readers:<<name>>] add member [<<role_prefix>>role:<<name>>];
+    alter role [<<schema_name>>.writers:<<name>>] add member [<<role_prefix>>role:<<name>>];
 end;
