@@ -14,22 +14,28 @@ PROJECT = Path(__file__).resolve().parents[2]
 CONTRACT = "tests/integration/contract/test_seal.py::test_a_seal"
 
 
-def _uses_spark(path: Path) -> bool:
-    """Say whether a module has a function that asks for the fixture ``spark``."""
-    functions = (
-        node
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef)
-    )
-    return any(argument.arg == "spark" for node in functions for argument in node.args.args)
+def _functions_with(fixture: str) -> list[str]:
+    """Return the functions of test modules that ask for a fixture, by their node ids."""
+    found = []
+    for path in sorted((PROJECT / "tests").rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and fixture in {each.arg for each in node.args.args}:
+                found.append(f"{path.relative_to(PROJECT).as_posix()}::{node.name}")
+    return found
 
 
 def test_one_process_has_the_spark_session() -> None:
-    """Every module that asks for the session belongs to one group, so that it is made once."""
-    modules = [path for path in (PROJECT / "tests").rglob("test_*.py") if _uses_spark(path)]
-    assert len(modules) > 5
-    groups = {path: group_of(f"{path.relative_to(PROJECT).as_posix()}::test_x[1]") for path in modules}
-    assert [path for path, group in groups.items() if group != "spark"] == []
+    """Every test that asks for the session belongs to one group, so that it is made once."""
+    tests = _functions_with("spark")
+    assert len({test.partition("::")[0] for test in tests}) > 5
+    assert [test for test in tests if group_of(f"{test}[1]") != "spark"] == []
+
+
+def test_one_process_has_the_airflow_that_runs_dags() -> None:
+    """Every test that asks for it belongs to one group, so that it is started once."""
+    tests = [test for test in _functions_with("runner") if "::test_" in test]
+    assert len({test.partition("::")[0] for test in tests}) == 3
+    assert [test for test in tests if group_of(test) != "dag runs"] == []
 
 
 def test_one_process_has_the_servers_database() -> None:
