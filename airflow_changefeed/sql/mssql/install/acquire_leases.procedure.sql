@@ -66,10 +66,9 @@ begin
         set @is_export = case when exists (
             select 1 from <<schema>>.[consumer_settings] as s where s.feed_id = @feed_id and s.consumer = @consumer
         ) then 0 else 1 end;
-        -- Whether there is a row, locked by a consuming transaction or not.
         if @all_or_none = 0 and exists (
             select 1 from @asked as a
-            left join <<schema>>.[consumers] as c with (nolock) on c.feed_id = @feed_id and c.consumer = @consumer and c.shard = a.shard
+            left join <<schema>>.[consumers] as c on c.feed_id = @feed_id and c.consumer = @consumer and c.shard = a.shard
             where c.shard is null
         )
         begin
