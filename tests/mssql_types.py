@@ -30,7 +30,7 @@ class Case:
         tried for all types.
     :param given: Arrow types of what the driver gives, for each exported column.
     :param raw: what the driver gives where that differs from what must arrive.
-    :param is_everywhere: whether the stand-in has the type, and keeps these values.
+    :param is_everywhere: whether Babelfish has the type, and keeps these values.
     :param suffixes: of the exported columns behind the first.
     """
 

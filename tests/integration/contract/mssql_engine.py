@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The engine of SQL Server, or of a stand-in that speaks T-SQL: writers are plain ``mssql-python``.
+The engine of SQL Server, or of a server compatible with it: writers are plain ``mssql-python``.
 
 ``CHANGEFEED_TEST_MSSQL`` is an Airflow connection URI of a database that the tests may empty. Its query takes
 what the hook takes, and ``sequence_cache``: what the order numbers are installed with, 1 for a stand-in that
@@ -71,7 +71,7 @@ class MssqlWriter:
         self.table = table
         self.schema = source.database.schema
         self.lock_timeout_ms = int(lock_timeout * 1000)
-        # One that an earlier writer closed: a stand-in learns each statement anew on each connection.
+        # One that an earlier writer closed: Babelfish learns each statement anew on each connection.
         self.connection = _IDLE.pop() if _IDLE else _connect(source)
         self.cursor = self.connection.cursor()
         self._blocks: dict[Shard, tuple[Ulid, int]] = {}

@@ -7,9 +7,9 @@ import pytest
 
 from tests.integration.mssql.server import Client, Database, Rows
 
-# Its guard of the schema is one for the database, which stand-ins refuse.
+# Its guard of the schema is one for the database, which Babelfish refuses.
 QUIETLY = "@guard_schema = 0"
-# Closing brackets are the compile check's: stand-ins do not take them. Short, as Babelfish cuts the names of
+# Closing brackets are the compile check's: Babelfish does not take them. Short, as it cuts the names of
 # triggers at 63 bytes.
 SCHEMA, NAME, ACROSS = 'it\'s "a" schema', "'x' \"y\" ñ 事件", "their 'feeds"
 

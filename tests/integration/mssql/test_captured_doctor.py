@@ -2,7 +2,7 @@
 """
 What is told of a capture that somebody broke: by ``doctor``, and to who lists captures.
 
-What a stand-in's catalog does not have (the order of triggers, triggers of the database) is in
+What Babelfish's catalog does not have (the order of triggers, triggers of the database) is in
 ``tests/unit/sources/test_mssql_captures.py``.
 """
 

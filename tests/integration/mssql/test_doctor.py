@@ -2,8 +2,8 @@
 """
 ``doctor`` on a T-SQL server: faults are made, found, and where the remedy is a statement, cured by it.
 
-They are made together, as looking takes seconds on some servers. What a server does not tell (a stand-in has
-no ``sys.dm_tran_*``, no lock escalation, no sequences in its catalog) has to be told as not looked at; what
+They are made together, as looking takes seconds on some servers. What a server does not show (Babelfish has
+no ``sys.dm_tran_*``, no lock escalation, no sequences in its catalog) must be reported as not checked; what
 it would be is in ``tests/unit/sources/test_mssql_inspect.py``.
 """
 

@@ -15,7 +15,7 @@ from tests.tools.tsql.filled import OBJECT_ID, filled_feed, templates_of
 from tests.tools.tsql.filled_captures import filled_capture
 from tests.tools.tsql.tables import Case, quoted
 
-# Closing brackets are the compile check's: stand-ins do not take them.
+# Closing brackets are the compile check's: Babelfish does not take them.
 CASES = {
     "outbox": Case("myservice", "Plain", (("EventID", "bigint"),)),
     "awkward": Case(

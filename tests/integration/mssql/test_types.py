@@ -18,7 +18,7 @@ from tests.integration.mssql.server import Client, Database
 from tests.mssql_types import CASES
 
 ALL = UlidRange(Ulid.MIN, Ulid.MAX)
-#: Those that a stand-in has, too, with the number of their column.
+#: Those that Babelfish has, too, with the number of their column.
 HERE = [(f"c{number}", case) for number, case in enumerate(CASES) if case.is_everywhere]
 ROWS = max(len(case.values) for case in CASES)
 

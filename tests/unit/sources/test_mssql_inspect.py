@@ -2,7 +2,7 @@
 """
 What ``doctor`` makes of a catalog: rows as SQL Server's documentation describes them.
 
-Below the driver, for what a stand-in's catalog does not have; what it has is made and found in
+Below the driver, for what Babelfish's catalog does not have; what it has is made and found in
 ``tests/integration/mssql/test_doctor.py``.
 """
 
