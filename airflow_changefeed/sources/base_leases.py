@@ -45,7 +45,7 @@ class LeaseStore(Protocol):
         :param holder: a name unique among processes.
         :param seconds: until they expire, by the database's clock.
         :param tokens: fencing tokens of the leases to extend.
-        :param at_most: maximum number to acquire; None for all.
+        :param at_most: maximum number to acquire, those that the holder already has first; None for all.
         :param all_or_none: acquire all of ``shards``, which must have rows, or raise; for exports, and for a
             person's change.
         :raises ConsumerNotFoundError: the consumer does not exist; without ``all_or_none``; terminal.
@@ -70,8 +70,10 @@ class LeaseStore(Protocol):
         """Return the shards of all consumers, including exports, with holders and waiters."""
 
 
-def check_lease_seconds(seconds: float) -> None:
-    """Raise InvalidArgumentError for an invalid lease duration."""
+def check_lease(seconds: float, at_most: int | None, *, all_or_none: bool) -> None:
+    """Raise InvalidArgumentError for an invalid duration of a lease, or a limit where all are wanted."""
+    if all_or_none and at_most is not None:
+        raise InvalidArgumentError("at_most cannot be given with all_or_none", at_most=at_most)
     if not 0 < seconds <= MAX_LEASE:
         raise InvalidArgumentError(
             f"a lease must last more than 0 and at most {MAX_LEASE} seconds, not {seconds}"

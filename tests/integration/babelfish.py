@@ -57,6 +57,12 @@ FORMS = (
     ),
     Form("quotename doubles every kind of quote", _INSTALL, "quotename(", "<<schema>>.[quoted]("),
     Form(
+        "a hint cannot name an index",
+        _INSTALL,
+        "forceseek ([unique:dead_letters.number] (number))",
+        "forceseek",
+    ),
+    Form(
         "no output parameter is nvarchar(max)",
         "mssql/install/fill_template",
         "(@body nvarchar(max) output)",

@@ -17,7 +17,8 @@ CALLED = Text(
 )
 CONSUMERS = Text(
     "consumers.table.sql",
-    "create table dbo.consumers (feed_id int not null, consumer nvarchar(9), ulid binary(16))",
+    "create table dbo.consumers (feed_id int not null, consumer nvarchar(9), ulid binary(16), "
+    "index [by name] (consumer))",
 )
 
 
@@ -55,6 +56,11 @@ CONSUMERS = Text(
             "`consumers` is searched without `feed_id`",
         ),
         ("shared_table", "delete from dbo.consumers;", "`consumers` is searched without `feed_id`"),
+        (
+            "shared_table",
+            "select c.ulid from dbo.consumers as c with (forceseek) where c.consumer = N'a';",
+            "`consumers` is searched without `feed_id`",
+        ),
         ("throw", "throw @n, N'changefeed 77101: no', 0;", "the number of a throw is not a literal"),
         ("throw", "throw 77101, N'changefeed 77102: no', 0;", "does not begin with 'changefeed 77101: '"),
         (
@@ -159,6 +165,8 @@ def test_what_keeps_the_rules_passes(in_procedure: Check) -> None:
             select id + 1, upper(data) from dbo.event with (readpast, rowlock);
             exec dbo.called @a = 1, @c = @c output;
             update dbo.consumers set ulid = 0x00 where feed_id = @n;
+            select @n = c.feed_id from dbo.consumers as c with (forceseek ([by name] (consumer)))
+            where c.consumer = N'a';
             if @n > 0 throw 77102, N'changefeed 77102: not yet', 0;
             throw 77101, @message, 0;
         end try

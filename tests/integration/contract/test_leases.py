@@ -99,6 +99,10 @@ def test_bad_arguments_make_nothing(stand: Stand) -> None:
     for seconds in (0, -1, 1e9):
         with pytest.raises(InvalidArgumentError):
             stand.request(seconds=seconds)
+    with pytest.raises(InvalidArgumentError, match="at_most"):
+        stand.source.acquire_leases(
+            ME, stand.feed, [0, 1], holder=FIRST, seconds=60, at_most=1, all_or_none=True
+        )
 
 
 def test_a_lease_is_exclusive(stand: Stand) -> None:
@@ -140,6 +144,15 @@ def test_leases_are_taken_as_many_as_asked_for(stand: Stand) -> None:
     (mine,) = stand.request(FIRST).rows.values()
     assert mine.lease_holder == FIRST
     assert stand.request(SECOND, mine.shard).free_at == stand.row(mine.shard).lease_expires
+
+
+def test_a_request_that_is_repeated_gets_what_it_got(stand: Stand) -> None:
+    """Its first answer may have been lost; a second lease would be held by nobody who knows of it."""
+    source = stand.source
+    first = source.acquire_leases(ME, stand.feed, [1], holder=FIRST, seconds=60, at_most=1)
+    again = source.acquire_leases(ME, stand.feed, [0, 1], holder=FIRST, seconds=60, at_most=1)
+    assert first.rows.keys() == again.rows.keys() == {1}
+    assert stand.row(0).lease_holder is None
 
 
 def test_who_leaves_waits_no_longer_and_frees_what_is_his(stand: Stand) -> None:

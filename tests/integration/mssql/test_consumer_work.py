@@ -286,6 +286,26 @@ REFUSED: dict[str, tuple[int, str, tuple[str, ...]]] = {
     "no seconds": (77108, f"{ACQUIRE}N'audit', N'[0]', N'a', 0", ("31622400",)),
     "nobody": (77108, f"{ACQUIRE}N'audit', N'[0]', N'', 60", ("@holder",)),
     "none at most": (77108, f"{ACQUIRE}N'audit', N'[0]', N'a', 60, @at_most = 0", ("@at_most",)),
+    "at most of all": (
+        77108,
+        f"{ACQUIRE}N'audit', N'[0]', N'a', 60, @at_most = 1, @all_or_none = 1",
+        ("@all_or_none",),
+    ),
+    "a shard in other words": (77131, f"{ACQUIRE}N'audit', N'[\"00\"]', N'a', 60", ("shard 00",)),
+    "begun in a transaction": (
+        77100,
+        "begin transaction; " + ON.format("begin_shards") + "N'audit', N'[0]', 1000",
+        ("begin_shards",),
+    ),
+    "moved without a token": (
+        77133,
+        ON.format("create_consumer")
+        + "N'other', @shards = N'[0]', @starts = 0x00000000000000000000000000000000; "
+        + f"{ACQUIRE}N'other', N'[0]', N'a', 60; "
+        + ON.format("move_cursor")
+        + "N'other', 0, 0x00, 0x00, @expected_version = 1, @fencing_token = null, @by = N'a'",
+        ("shard 0",),
+    ),
     "a colon": (77108, ON.format("create_consumer") + "N'a:b'", ("colon",)),
     "no JSON": (77108, ON.format("create_consumer") + "N'x', N'stop'", ("JSON",)),
     "shards without starts": (77108, ON.format("create_consumer") + "N'x', @shards = N'[0]'", ("@starts",)),

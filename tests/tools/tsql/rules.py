@@ -22,9 +22,8 @@ _DIRTY = {"NoLock", "ReadUncommitted"}
 _MOST_COLUMNS = 4096
 # They count, open transactions too, as the server's own number of rows does; they give no event.
 _COMPARES = ("capture_unordered:", "capture_rows.")
-# Tables that all feeds share, and what their rows are found by.
+# Tables that all feeds share.
 _SHARED = {"consumers", "consumer_settings", "cursor_history", "dead_letters", "invocations", "lease_waiters"}
-_KEYS = {"feed_id", "number"}
 # What may stand before the settings: it reads nothing.
 _HARMLESS = {"DeclareVariableStatement", "PredicateSetStatement", "SetTransactionIsolationLevelStatement"}
 
@@ -146,7 +145,7 @@ def taken_by_key_rule(nodes: list[Any]) -> Wrong:
 
 def shared_table_rule(nodes: list[Any]) -> Wrong:
     """
-    What searches a table that all feeds share names the feed, the first column of its key, or a number.
+    What searches a table that all feeds share names the feed, or an index to seek in.
 
     Any other plan would scan, and lock, rows of other feeds.
     """
@@ -162,12 +161,13 @@ def shared_table_rule(nodes: list[Any]) -> Wrong:
         is_by_key = any(
             kind(found) == "BooleanComparisonExpression"
             and str(found.ComparisonType) == "Equals"
-            and any(_column(side) in _KEYS for side in (found.FirstExpression, found.SecondExpression))
+            and any(_column(side) == "feed_id" for side in (found.FirstExpression, found.SecondExpression))
             for found in walk(node)
         )
         for table in tables:
             name = parts(table.SchemaObject)
-            if len(name) > 1 and name[-1] in _SHARED and not is_by_key:
+            is_seek = any(kind(hint) == "ForceSeekTableHint" and hint.IndexValue for hint in table.TableHints)
+            if len(name) > 1 and name[-1] in _SHARED and not is_by_key and not is_seek:
                 yield table.StartLine, f"`{name[-1]}` is searched without `feed_id`"
 
 

@@ -136,5 +136,6 @@ _RENAMED = (
     "select t.capture_id, t.table_no, "
     "concat(object_schema_name(t.object_id), N'.', object_name(t.object_id)) as name "
     "from {schema}.[readable_capture_tables] t "
-    "where object_schema_name(t.object_id) <> t.table_schema or object_name(t.object_id) <> t.table_name"
+    "where object_schema_name(t.object_id) <> t.table_schema collate database_default "
+    "or object_name(t.object_id) <> t.table_name collate database_default"
 )

@@ -11,7 +11,7 @@ from airflow_changefeed.core.consumer import Grant, LeaseInfo, Waiter
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.exceptions import StaleVersionError
-from airflow_changefeed.sources.base_leases import check_lease_seconds
+from airflow_changefeed.sources.base_leases import check_lease
 from airflow_changefeed.sources.base_versions import stale_lease
 from airflow_changefeed.sources.mssql.consumers.control import MssqlConsumers, in_json
 from airflow_changefeed.sources.mssql.consumers.cursors import cursor_row
@@ -36,7 +36,7 @@ class MssqlLeases(MssqlConsumers):
         all_or_none: bool = False,
     ) -> Grant:
         """See :class:`~airflow_changefeed.sources.base_leases.LeaseStore`, also for what follows."""
-        check_lease_seconds(seconds)
+        check_lease(seconds, at_most, all_or_none=all_or_none)
 
         def arguments(found: MssqlFeed) -> Record:
             return {
@@ -50,7 +50,8 @@ class MssqlLeases(MssqlConsumers):
             }
 
         def is_held(row: CursorRow) -> bool:
-            return row.shard in shards and row.lease_holder not in (None, holder)
+            is_of_another = row.shard in shards and row.lease_holder not in (None, holder)
+            return is_of_another and row.lease_expires is not None and row.lease_expires > self.database.now()
 
         with self._telling_row(consumer, feed, is_held):
             (state,), rows = self._change("acquire_leases", consumer, feed, arguments)

@@ -12,7 +12,7 @@ from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard, check_shard, shard_text
 from airflow_changefeed.core.times import format_time, from_milliseconds
 from airflow_changefeed.exceptions import LeaseHeldError
-from airflow_changefeed.sources.base_leases import check_lease_seconds
+from airflow_changefeed.sources.base_leases import check_lease
 from airflow_changefeed.sources.base_versions import stale_lease
 from airflow_changefeed.sources.sqlite.consumers.control import SqliteConsumers, consumer_infos, load_consumer
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import cursor_rows, known_row
@@ -38,7 +38,7 @@ class SqliteLeases(SqliteConsumers):
         all_or_none: bool = False,
     ) -> Grant:
         """See :class:`~airflow_changefeed.sources.base_leases.LeaseStore`, also for what follows."""
-        check_lease_seconds(seconds)
+        check_lease(seconds, at_most, all_or_none=all_or_none)
         with self.database.connect() as connection:
             if not all_or_none:
                 load_consumer(connection, consumer, feed)
@@ -148,7 +148,8 @@ class SqliteLeases(SqliteConsumers):
     ) -> list[Shard]:
         now = self.database.now()
         rows = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
-        return [shard for shard in shards if shard in rows and _held_until(rows[shard], holder, now) is None]
+        free = [shard for shard in shards if shard in rows and _held_until(rows[shard], holder, now) is None]
+        return sorted(free, key=lambda shard: rows[shard].lease_holder != holder)
 
     def _grant(
         self,

@@ -1,7 +1,7 @@
 -- Gives a consumer a row for each shard that has none: where its later shards begin, or at the shard's end if its high-water time is
 -- lower. Must not run in a transaction.
 -- @shards: JSON array. @lock_timeout: milliseconds.
--- errors: 77101 lock timeout; transient. 77135 the consumer belongs to another user. 77151 no such consumer
+-- errors: 77100 in a transaction. 77101 lock timeout; transient. 77135 the consumer belongs to another user. 77151 no such consumer
 -- permission: readers (acquire_leases)
 create or alter procedure <<schema>>.[begin_shards:<<name>>] (
     @consumer nvarchar(128),
@@ -16,6 +16,8 @@ begin
         declare @begin binary(16), @floor binary(16), @count int, @created_by nvarchar(256), @owner nvarchar(128), @version bigint;
         declare @asked table (shard nvarchar(36) not null primary key, shard_id <<shard_type>> not null);
         declare @begun table (shard nvarchar(36) not null primary key, begin_ulid binary(16) not null);
+        if @@trancount > 0
+            throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (begin_shards)', 0;
         insert into @asked (shard, shard_id)
         select distinct <<schema>>.[shard_text](convert(<<shard_type>>, j.value)), convert(<<shard_type>>, j.value) from openjson(@shards) as j;
         begin transaction;

@@ -41,7 +41,7 @@ begin
         from <<schema>>.[consumers] as c
         where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = @shard;
         -- The lease first: its loser may retry, whatever the new holder has moved meanwhile.
-        if @token <> @fencing_token or @expires is null or @expires <= @now
+        if @fencing_token is null or @token <> @fencing_token or @expires is null or @expires <= @now
         begin
             set @message = concat(
                 N'changefeed 77133: lease ', @fencing_token, N' on consumer "', @consumer, N'", feed "<<name_text>>", shard ', @shard,

@@ -31,7 +31,7 @@ begin
             from openjson(@consumers) as j
             -- By the key, row by row: a scan would wait for rows of consumers that were not asked for.
             inner loop join <<schema>>.[consumers] as c with (forceseek)
-                on c.feed_id = <<feed_id>> and c.consumer = j.value collate database_default;
+                on c.feed_id = <<feed_id>> and c.consumer = convert(nvarchar(128), j.value) collate database_default;
         create table #waiting (shard_id <<shard_type>> not null primary key);
         exec <<schema>>.[waiting:<<name>>];
         select k.shard_id, h.ulid as head, convert(bit, k.has_outbox) as has_outbox, a.ulid as after_ulid

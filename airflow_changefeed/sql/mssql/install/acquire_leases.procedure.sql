@@ -50,9 +50,9 @@ begin
             set @message = concat(N'changefeed 77108: feed "', @feed, N'": a lease must last more than 0 and at most 31622400 seconds');
             throw 77108, @message, 1;
         end;
-        if isnull(@holder, N'') = N'' or @at_most < 1
+        if isnull(@holder, N'') = N'' or @at_most < 1 or (@at_most is not null and @all_or_none = 1)
         begin
-            set @message = concat(N'changefeed 77108: feed "', @feed, N'": @holder must not be empty, and @at_most must be 1 or more');
+            set @message = concat(N'changefeed 77108: feed "', @feed, N'": @holder must not be empty, and @at_most must be 1 or more, and null with @all_or_none');
             throw 77108, @message, 1;
         end;
         insert into @held (shard, fencing_token) select lower(j.[key]), convert(bigint, j.value) from openjson(@tokens) as j;
@@ -74,6 +74,11 @@ begin
         begin
             set @begin = concat(N'exec <<schema_in_text>>.', quotename(concat(N'begin_shards:', @feed)), N' @consumer, @shards, @lock_timeout');
             exec sys.sp_executesql @begin, N'@consumer nvarchar(128), @shards nvarchar(max), @lock_timeout int', @consumer = @consumer, @shards = @shards, @lock_timeout = @lock_timeout;
+            -- One written in another way than the database writes it ("01") has no row of its own.
+            select top (1) @shard = a.shard from @asked as a
+            where not exists (select 1 from <<schema>>.[consumers] as c where c.feed_id = @feed_id and c.consumer = @consumer and c.shard = a.shard)
+            order by a.place;
+            if @shard is not null exec <<schema>>.[check_consumer] @feed_id = @feed_id, @feed = @feed, @consumer = @consumer, @shard = @shard;
         end;
         if @all_or_none = 1 exec <<schema>>.[check_owner] @feed_id = @feed_id, @feed = @feed, @consumer = @consumer;
         begin transaction;
@@ -82,11 +87,11 @@ begin
         else
         begin
             -- Waits for each row, in the order in which others lock several; not for the settings, which would stop renewals meanwhile.
-            select @shard = min(a.shard) from @asked as a;
+            select @shard = min(a.shard collate Latin1_General_BIN2) from @asked as a;
             while @shard is not null
             begin
                 exec <<schema>>.[check_consumer] @feed_id = @feed_id, @feed = @feed, @consumer = @consumer, @shard = @shard;
-                select @shard = min(a.shard) from @asked as a where a.shard > @shard;
+                select @shard = min(a.shard collate Latin1_General_BIN2) from @asked as a where a.shard collate Latin1_General_BIN2 > @shard;
             end;
         end;
         -- After the waits: a lease that expired meanwhile is free, and a new one lasts from now.

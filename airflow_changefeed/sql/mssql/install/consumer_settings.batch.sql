@@ -11,7 +11,7 @@ begin
         created_by nvarchar(256) not null,
         resource_version bigint not null constraint [def:consumer_settings.resource_version] default 1,
         owner nvarchar(128) not null,
-        constraint [pk:consumer_settings] primary key (feed_id, consumer)
+        constraint [pk:consumer_settings] primary key (feed_id, consumer) with (allow_page_locks = off)
     );
     alter table <<schema>>.[consumer_settings] set (lock_escalation = disable);
 end;
@@ -24,7 +24,7 @@ begin
         waiter nvarchar(256) not null,
         since datetime2(3) not null,
         until datetime2(3) not null,
-        constraint [pk:lease_waiters] primary key (feed_id, consumer, waiter)
+        constraint [pk:lease_waiters] primary key (feed_id, consumer, waiter) with (allow_page_locks = off)
     );
     alter table <<schema>>.[lease_waiters] set (lock_escalation = disable);
 end;
@@ -45,7 +45,7 @@ begin
         resolved_at datetime2(3) null,
         resolved_by nvarchar(256) null,
         note nvarchar(2000) null,
-        constraint [pk:dead_letters] primary key (feed_id, consumer, number),
+        constraint [pk:dead_letters] primary key (feed_id, consumer, number) with (allow_page_locks = off),
         constraint [unique:dead_letters.number] unique (number),
         constraint [unique:dead_letters.ulid] unique (feed_id, consumer, shard, ulid),
         constraint [check:dead_letters.state] check (state in ('parked', 'retry', 'done', 'dropped'))

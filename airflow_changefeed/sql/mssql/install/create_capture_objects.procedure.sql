@@ -51,7 +51,7 @@ begin
     -- The server also could not sort them (error 8618), which would make the writers' first update fail.
     if @has_update = 1 and @key_change = 'delete_insert' and (
         select sum(2 * k.max_length) + count(*) / 4 from sys.columns as k
-        inner join @columns as c on c.name = quotename(k.name)
+        inner join @columns as c on c.name = quotename(k.name) collate database_default
         where k.object_id = @object_id and c.is_paired = 1
             and type_name(k.system_type_id) not in (N'varchar', N'nvarchar', N'varbinary', N'xml', N'sql_variant')) > 7700
     begin

@@ -1,6 +1,6 @@
 -- Finds the feed that a procedure common to all feeds is about, among those that the caller may read.
 -- @feed: its name; returned as the feed was set up.
--- errors: 77106 no such feed, or the caller may not read it; the same text, so that nobody learns of another feed. 77117 its upgrade failed
+-- errors: 77106 no such feed, or the caller may not read it, in the same words. 77117 its upgrade failed
 -- permission: internal
 create or alter procedure <<schema>>.[find_feed] (@feed nvarchar(128) output, @feed_id int output)
 as

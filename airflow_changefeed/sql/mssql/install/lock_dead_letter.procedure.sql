@@ -14,13 +14,17 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     declare @message nvarchar(2048), @state varchar(10), @resolved_by nvarchar(256);
-    select @consumer = d.consumer, @shard = d.shard from <<schema>>.[dead_letters] as d where d.number = @number and d.feed_id = @feed_id;
+    -- By its number alone: a scan would wait for dead letters that others have locked.
+    select @consumer = d.consumer, @shard = d.shard
+    from <<schema>>.[dead_letters] as d with (forceseek ([unique:dead_letters.number] (number)))
+    where d.number = @number and d.feed_id = @feed_id;
     if @consumer is not null exec <<schema>>.[check_owner] @feed_id = @feed_id, @feed = @feed, @consumer = @consumer;
     -- Locks the cursor before the dead letter, in the order of a consuming transaction.
     update <<schema>>.[consumers] set resource_version = resource_version
     where feed_id = @feed_id and consumer = @consumer and shard = @shard;
-    update <<schema>>.[dead_letters] set attempts = attempts where number = @number and feed_id = @feed_id;
-    select @state = d.state, @resolved_by = d.resolved_by from <<schema>>.[dead_letters] as d where d.number = @number and d.feed_id = @feed_id;
+    update <<schema>>.[dead_letters] set attempts = attempts where feed_id = @feed_id and consumer = @consumer and number = @number;
+    select @state = d.state, @resolved_by = d.resolved_by from <<schema>>.[dead_letters] as d
+    where d.feed_id = @feed_id and d.consumer = @consumer and d.number = @number;
     if @state is null or @state not in ('parked', 'retry')
     begin
         set @message = concat(

@@ -27,10 +27,11 @@ begin
         if @is_own = 1 begin transaction;
         exec <<schema>>.[lock_dead_letter] @feed_id = @feed_id, @feed = @feed, @number = @number, @consumer = @consumer output, @shard = @shard output;
         if @state in ('retry', 'parked')
-            update <<schema>>.[dead_letters] set state = @state where number = @number;
+            update <<schema>>.[dead_letters] set state = @state where feed_id = @feed_id and consumer = @consumer and number = @number;
         else
         begin
-            update <<schema>>.[dead_letters] set state = @state, resolved_at = <<schema>>.[now](), resolved_by = @by, note = @note where number = @number;
+            update <<schema>>.[dead_letters] set state = @state, resolved_at = <<schema>>.[now](), resolved_by = @by, note = @note
+            where feed_id = @feed_id and consumer = @consumer and number = @number;
             select top (1) @open = d.ulid from <<schema>>.[dead_letters] as d
             where d.feed_id = @feed_id and d.consumer = @consumer and d.shard = @shard and d.state in ('parked', 'retry')
             order by d.ulid;
