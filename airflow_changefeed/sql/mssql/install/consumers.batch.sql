@@ -1,5 +1,6 @@
 -- One row per consumer, feed and shard, changed only by compare-and-set on resource_version. Like all tables that feeds share, its clustered
--- key begins with feed_id, by which every statement seeks, and its locks neither escalate nor, where rows are locked for long, are of pages: a feed locks no row of another.
+-- key begins with feed_id, by which every statement seeks, and its locks do not escalate. Where rows stay locked for long, page locks are
+-- off. So a feed locks no row of another.
 -- start_ulid (exclusive), ulid (inclusive) and ahead (JSON, ranges complete beyond a gap) are its frontier.
 -- shard: decimal digits, or a UUID in lower case. owner: who created it; others need the operators role to move it.
 -- lease_since: when the lease was acquired; not for exports.
