@@ -85,7 +85,7 @@ class ShardStatus:
     The state of a shard.
 
     :param high_water: no ULID below ``floor(high_water)`` will be given; UTC.
-    :param head: last event in the feed, None if there is none or all are purged.
+    :param head: last event in the feed; None if the feed never had one, or all were purged.
     :param sealed_until: the highest time sealed, None before the first seal.
     :param purged_upto: inclusive; events up to it may be gone. ``Ulid.MIN`` when nothing was purged.
     :param has_outbox: whether committed rows wait in the outbox.
@@ -105,7 +105,7 @@ class Seal:
     A promise for a shard: no ULID below ``floor(until)`` will be given from now on.
 
     :param until: exclusive end of what is sealed; at least what was asked for, UTC.
-    :param head: last event below ``until``; None if there is none.
+    :param head: last event before ``until``; None without one.
     """
 
     shard: Shard

@@ -91,7 +91,7 @@ def _last(status: ShardStatus) -> Ulid:
 def _check_sealed(statuses: Sequence[ShardStatus], options: ReadOptions) -> None:
     sealed = min((_sealed(status) for status in statuses), default=None)
     if sealed is None:
-        # Only a shard shows until when its feed is sealed; before the first event there is no shard.
+        # The time of the seal is read from a shard, and a feed has no shard before its first event.
         if options.upto is None or options.seal:
             return
         state = "has no events yet, so it is not known until when it is sealed"

@@ -147,7 +147,7 @@ def test_leases_are_taken_as_many_as_asked_for(stand: Stand) -> None:
 
 
 def test_a_request_that_is_repeated_gets_what_it_got(stand: Stand) -> None:
-    """Its first answer may have been lost; a second lease would be held by nobody who knows of it."""
+    """Its first answer may have been lost, and then nobody would know of a second lease."""
     source = stand.source
     first = source.acquire_leases(ME, stand.feed, [1], holder=FIRST, seconds=60, at_most=1)
     again = source.acquire_leases(ME, stand.feed, [0, 1], holder=FIRST, seconds=60, at_most=1)

@@ -80,7 +80,7 @@ class SqliteControl:
     def _drain_captured(self, connection: sqlite3.Connection, tables: FeedTables) -> dict[Shard, int]:
         """Order the events of a capture, all shards side by side."""
         drained: Counter[Any] = Counter()
-        # Not which shards wait: there is no index, so that would scan all waiting rows for each page.
+        # Whether any row waits, not in which shard: without an index, that would scan all rows for each page.
         while connection.execute(f"select exists (select 1 from {tables.outbox})").fetchone()[0]:
             with self.database.write(connection):
                 moved = self._move_captured(connection, load_feed(connection, tables.info.name), DRAIN_ROWS)
