@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
-from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow.sdk import DAG
+from airflow.timetables.interval import CronDataIntervalTimetable
 
 from airflow_changefeed import ChangefeedSensor, ChangefeedToParquetOperator, window_params
 

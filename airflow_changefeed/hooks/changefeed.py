@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
-
-from airflow.sdk import BaseHook
 
 from airflow_changefeed.exceptions import (
     ChangefeedError,
     ConnectionNotUsableError,
     InvalidArgumentError,
-    SourceUnavailableError,
 )
 from airflow_changefeed.hooks.changefeed_connection import DESCRIBE
 from airflow_changefeed.hooks.changefeed_secrets import hide_secrets
+from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
 from airflow_changefeed.sources import SOURCES, open_source
+from airflow_changefeed.version_compat import BaseHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -117,7 +115,7 @@ class ChangefeedHook(BaseHook):
         )
 
     def _connection(self) -> Connection:
-        from airflow.sdk.exceptions import AirflowNotFoundException
+        from airflow_changefeed.version_compat import AirflowNotFoundException
 
         try:
             connection = self.get_connection(self.changefeed_conn_id)
@@ -143,131 +141,3 @@ class ChangefeedHook(BaseHook):
                 f"{text!r}",
                 conn_id=self.changefeed_conn_id,
             ) from None
-
-
-class AirflowVariables:
-    """
-    Airflow's Variables, in tasks and outside; implements
-    :class:`~airflow_changefeed.cursors.cursors.VariableStore`.
-
-    In a task, an API that fails for a moment looks like a Variable that does not exist; outside, so does a
-    secrets backend that fails. Absence counts only when a listing, which raises on errors, confirms it.
-    """
-
-    def get(self, key: str) -> str | None:
-        """
-        Return a Variable's text; None only when it certainly does not exist.
-
-        :raises SourceUnavailableError: Airflow did not answer; transient.
-        """
-        with _named_errors(f"read Airflow Variable {key!r}"):
-            value = _get_in_task(key) if _is_in_task() else _get_in_server(key)
-            if value is None and key in (_keys_in_task(key) if _is_in_task() else _keys_in_server(key)):
-                raise SourceUnavailableError(
-                    f"Airflow lists Variable {key!r} but did not give its value; retry", key=key
-                )
-            return value
-
-    def keys(self, prefix: str) -> list[str]:
-        """
-        Return the names of the Variables that begin so.
-
-        :raises SourceUnavailableError: Airflow did not answer; transient.
-        """
-        with _named_errors(f"list Airflow Variables {prefix!r}"):
-            return _keys_in_task(prefix) if _is_in_task() else _prefixed_in_server(prefix)
-
-    def set(self, key: str, value: str) -> None:
-        """
-        Write a Variable.
-
-        :raises SourceUnavailableError: Airflow did not take it; transient.
-        """
-        with _named_errors(f"write Airflow Variable {key!r}"):
-            description = (
-                "Published by airflow_changefeed: where a consumer stands. Edit it, then adopt or publish."
-            )
-            if _is_in_task():
-                from airflow.sdk import Variable
-
-                Variable.set(key, value, description=description)
-            else:
-                from airflow.models import Variable as ServerVariable
-
-                ServerVariable.set(key, value, description=description)
-
-    def delete(self, key: str) -> None:
-        """
-        Remove a Variable; harmless if it does not exist.
-
-        :raises SourceUnavailableError: Airflow did not answer; transient.
-        """
-        with _named_errors(f"delete Airflow Variable {key!r}"):
-            if _is_in_task():
-                from airflow.sdk import Variable
-
-                Variable.delete(key)
-            else:
-                from airflow.models import Variable as ServerVariable
-
-                ServerVariable.delete(key)
-
-
-def _is_in_task() -> bool:
-    import sys
-
-    # As Airflow itself decides; the module is there only in a task, a triggerer or a DAG processor.
-    return (
-        getattr(sys.modules.get("airflow.sdk.execution_time.task_runner"), "SUPERVISOR_COMMS", None)
-        is not None
-    )
-
-
-def _get_in_task(key: str) -> str | None:
-    from airflow.sdk import Variable
-
-    value: str | None = Variable.get(key, default=None)
-    return value
-
-
-def _keys_in_task(key: str) -> list[str]:
-    from airflow.sdk import Variable
-
-    return list(Variable.keys(prefix=key))
-
-
-def _get_in_server(key: str) -> str | None:
-    from airflow.models import Variable as ServerVariable
-
-    value: str | None = ServerVariable.get(key, default_var=None)
-    return value
-
-
-def _keys_in_server(key: str) -> list[str]:
-    from airflow.models import Variable as ServerVariable
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
-
-    with create_session() as session:
-        return list(session.scalars(select(ServerVariable.key).where(ServerVariable.key == key)))
-
-
-def _prefixed_in_server(prefix: str) -> list[str]:
-    from airflow.models import Variable as ServerVariable
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
-
-    with create_session() as session:
-        found = select(ServerVariable.key).where(ServerVariable.key.startswith(prefix, autoescape=True))
-        return sorted(session.scalars(found))
-
-
-@contextlib.contextmanager
-def _named_errors(doing: str) -> Any:
-    from airflow.sdk.exceptions import AirflowRuntimeError
-    from sqlalchemy.exc import SQLAlchemyError
-
-    try:
-        yield
-    except (AirflowRuntimeError, SQLAlchemyError, OSError) as error:
-        raise SourceUnavailableError(f"could not {doing}: {type(error).__name__}: {error}") from error

@@ -28,7 +28,7 @@ def airflow_errors() -> Iterator[None]:
 
     :raises AirflowFailException: from a terminal error, with its class and message.
     """
-    from airflow.sdk.exceptions import AirflowFailException
+    from airflow_changefeed.version_compat import AirflowFailException
 
     try:
         yield

@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseHook
-
 from airflow_changefeed.exceptions import ConnectionNotUsableError
 from airflow_changefeed.hooks.changefeed_secrets import hide_secrets
 from airflow_changefeed.hooks.storage import aws, azure, google
 from airflow_changefeed.hooks.storage.extra import unusable
+from airflow_changefeed.version_compat import BaseHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -40,7 +39,7 @@ def storage_options(path: str, path_conn_id: str | None) -> dict[str, Any]:
     """
     if path_conn_id is None:
         return {}
-    from airflow.sdk.exceptions import AirflowNotFoundException
+    from airflow_changefeed.version_compat import AirflowNotFoundException
 
     try:
         connection = BaseHook.get_connection(path_conn_id)

@@ -49,9 +49,10 @@ def partition_window(context: Mapping[str, Any]) -> Window | None:
 
 def _next(timetable: Any, date: datetime) -> datetime:
     """Return the first partition date after a time, as Airflow's scheduler finds it."""
-    from airflow.sdk.timezone import coerce_datetime
     from airflow.timetables.base import DagRunInfo, TimeRestriction
     from airflow.timetables.trigger import CronPartitionTimetable
+
+    from airflow_changefeed.version_compat import coerce_datetime
 
     # Without its offset, which shifts when a partition is exported, and not what it is.
     core = CronPartitionTimetable(timetable.expression, timezone=timetable.timezone)

@@ -117,7 +117,7 @@ def check_connection(connection: Callable[[str], Connection], conn_id: str) -> N
     :param connection: finds a connection by its id.
     :raises SparkEnvironmentError: there is none, or it cannot be read; terminal.
     """
-    from airflow.sdk.exceptions import AirflowNotFoundException
+    from airflow_changefeed.version_compat import AirflowNotFoundException
 
     try:
         connection(conn_id)

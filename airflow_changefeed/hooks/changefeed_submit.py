@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import BaseHook
 
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 from airflow_changefeed.hooks.changefeed_secrets import private_files
@@ -28,6 +27,7 @@ from airflow_changefeed.hooks.changefeed_spark import (
     kubernetes_named,
     local_environment,
 )
+from airflow_changefeed.version_compat import BaseHook
 
 _FOLDER = re.compile(r"changefeed-(\d{1,9})-\w+")
 #: Arguments of the provider's operator that a job of ours sets itself.

@@ -123,9 +123,8 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
 
     def _run(self, context: Context, result: Path) -> State:
         """Run the job, and return its result: spark-submit only knows that it failed."""
-        from airflow.sdk.exceptions import AirflowException
-
         from airflow_changefeed.folding.task import FoldResult
+        from airflow_changefeed.version_compat import AirflowException
 
         failure: Exception | None = None
         try:

@@ -14,13 +14,13 @@ from airflow.configuration import conf
 from airflow.models.dag import DagModel
 from airflow.models.dag_version import DagVersion
 from airflow.models.serialized_dag import SerializedDagModel
-from airflow.sdk.log import redact  # type: ignore[attr-defined] # not in its stub
 from airflow.utils.session import create_session
 from sqlalchemy import Select, func, select
 
 from airflow_changefeed.core.feed import Shard, parse_shard
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.hooks.changefeed_arguments import is_template
+from airflow_changefeed.version_compat import redact
 
 #: Airflow option with connections that the page shows besides those that DAGs use.
 SECTION, OPTION = "changefeed", "page_connections"

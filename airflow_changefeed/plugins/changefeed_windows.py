@@ -10,7 +10,6 @@ from typing import Any
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.serialized_dag import SerializedDagModel
-from airflow.sdk.timezone import coerce_datetime
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState
 from fastapi import HTTPException
@@ -27,6 +26,7 @@ from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.plugins.changefeed_rows import Row
 from airflow_changefeed.plugins.changefeed_uses import Use
 from airflow_changefeed.sources.base import FeedReader, FeedSource
+from airflow_changefeed.version_compat import coerce_datetime
 
 #: Maximum number of shards in a calendar.
 MOST_SHARDS = 50

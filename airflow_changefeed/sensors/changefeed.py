@@ -8,8 +8,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
-from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException
 
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.times import format_time
@@ -25,6 +23,12 @@ from airflow_changefeed.hooks.changefeed_arguments import (
 )
 from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_window
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
+from airflow_changefeed.version_compat import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    conf,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -249,12 +249,11 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         connection: JobConnection,
     ) -> ExportResult:
         """Write and commit a plan here or on Spark, and return the attempt's result."""
-        from airflow.sdk.exceptions import AirflowException
-
         from airflow_changefeed.export.planner import check_shape
         from airflow_changefeed.export.result import ExportResult, take_result
         from airflow_changefeed.export.run import run_here
         from airflow_changefeed.output.commit import commit_empty
+        from airflow_changefeed.version_compat import AirflowException
 
         self.log.info(
             "Feed %s: %s rows in %s units to export, attempt %s",

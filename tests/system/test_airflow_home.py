@@ -24,7 +24,8 @@ START = datetime(2013, 1, 1, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)
 DAG_FILE = """
 from datetime import datetime, timedelta, timezone
-from airflow.sdk import CronDataIntervalTimetable, Param, dag, task
+from airflow.sdk import Param, dag, task
+from airflow.timetables.interval import CronDataIntervalTimetable
 
 @dag(
     schedule=CronDataIntervalTimetable("@hourly", timezone="UTC"),

@@ -18,8 +18,9 @@ from pathlib import Path
 import pendulum
 import psutil
 import pytest
-from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow.sdk import DAG
 from airflow.timetables.base import TimeRestriction
+from airflow.timetables.interval import CronDataIntervalTimetable
 
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources import open_source

@@ -61,10 +61,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "folding": _BELOW_EXPORT | {"export"},
     "doctor": _BELOW_EXPORT | {"export", "verify"},
     "spark": _BELOW_EXPORT | {"export", "folding"},
+    "version_compat": frozenset(),
     "get_provider_info": frozenset(),
     "__init__": frozenset({"exceptions"}),
 }
-_below = frozenset(BELOW_FACES)
+_below = frozenset({*BELOW_FACES, "version_compat"})
 for _rank in FACES:
     MAY_IMPORT |= dict.fromkeys(_rank, _below)
     _below |= frozenset(_rank)

@@ -42,7 +42,8 @@ HOURS = 40
 DAG_FILE = """
 from datetime import datetime, timedelta, timezone
 
-from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow.sdk import DAG
+from airflow.timetables.interval import CronDataIntervalTimetable
 
 from airflow_changefeed import ChangefeedToParquetOperator
 

@@ -20,7 +20,7 @@ def dag_policy(dag: DAG) -> None:
     ``end_date``, later runs by hand have no tasks.)
     """
     # Airflow reads this module while it is not all there yet.
-    from airflow.sdk import CronDataIntervalTimetable
+    from airflow.timetables.interval import CronDataIntervalTimetable
 
     from tests.system.ui.timetable import PastTimetable
 

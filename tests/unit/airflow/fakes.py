@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
-from airflow.sdk.exceptions import AirflowException
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_changefeed.core.plan import Plan
@@ -18,6 +17,7 @@ from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark import job
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
+from airflow_changefeed.version_compat import AirflowException
 
 
 class LocalFrame:

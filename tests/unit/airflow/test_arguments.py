@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, task
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sensors.changefeed import ChangefeedSensor
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
+from airflow_changefeed.version_compat import AirflowFailException
 from tests.examples import examples, run_example
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.fakes import InProcessOperator, context

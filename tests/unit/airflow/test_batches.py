@@ -10,7 +10,8 @@ from contextlib import closing
 import pytest
 
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.hooks.changefeed import AirflowVariables, ChangefeedHook
+from airflow_changefeed.hooks.changefeed import ChangefeedHook
+from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.verify.verify import verify_export
 from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START, insert

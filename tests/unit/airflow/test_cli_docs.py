@@ -23,7 +23,7 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.cursors import cursors
-from airflow_changefeed.hooks.changefeed import AirflowVariables
+from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.sql.mssql import script

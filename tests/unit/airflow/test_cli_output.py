@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from airflow_changefeed.version_compat import AirflowFailException
 from tests.unit.airflow.commands import Commands
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.cursor_commands import answer

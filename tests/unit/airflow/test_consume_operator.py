@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, task
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.consumers.events.event import FeedEvent
@@ -21,6 +20,7 @@ from airflow_changefeed.core.consumer import ConsumerSpec, DeadLetterState, OnPo
 from airflow_changefeed.exceptions import InvalidArgumentError, LeaseHeldError, StoppedError
 from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from airflow_changefeed.version_compat import AirflowFailException
 from tests.unit.airflow.fakes import context
 
 FEED, NAME = "shop.Event", "billing"

@@ -23,7 +23,8 @@ EVENTS = 36
 DAG_FILE = """
 import os, signal
 from datetime import timedelta
-from airflow.sdk import DAG, CronDataIntervalTimetable, task
+from airflow.sdk import DAG, task
+from airflow.timetables.interval import CronDataIntervalTimetable
 
 NONE = timedelta(0)
 

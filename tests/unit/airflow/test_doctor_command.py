@@ -17,7 +17,7 @@ import yaml
 
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.cursors import cursors
-from airflow_changefeed.hooks.changefeed import AirflowVariables
+from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
 from tests.identity import DATABASE

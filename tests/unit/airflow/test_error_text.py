@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_changefeed import ChangefeedFoldOperator, ChangefeedSensor, ChangefeedVerifyOperator
 from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
+from airflow_changefeed.version_compat import AirflowFailException
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.fakes import InProcessOperator, context
 from tests.unit.airflow.test_operator import HOUR

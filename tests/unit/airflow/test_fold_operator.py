@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.exceptions import (
@@ -25,6 +24,7 @@ from airflow_changefeed.folding.task import FoldResult, FoldTask
 from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
 from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
 from airflow_changefeed.spark import fold_job
+from airflow_changefeed.version_compat import AirflowException, AirflowFailException
 from tests.examples import examples, run_example
 from tests.unit.airflow.fakes import context
 from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport, Event

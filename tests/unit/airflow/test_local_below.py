@@ -8,13 +8,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_changefeed.exceptions import InvalidArgumentError, MissingEventError, SupersededError
 from airflow_changefeed.export import run as run_module
 from airflow_changefeed.output import commit as commit_module
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.verify.verify import verify
+from airflow_changefeed.version_compat import AirflowFailException
 from tests.unit.airflow.conftest import FEED, START
 from tests.unit.airflow.fakes import InProcessHook, context
 from tests.unit.airflow.test_operator import (

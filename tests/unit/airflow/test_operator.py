@@ -12,7 +12,6 @@ from typing import Any
 import pendulum
 import pyarrow.parquet as pq
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_changefeed.core.cursor import CursorDocument
 from airflow_changefeed.core.feed import Shard
@@ -24,10 +23,11 @@ from airflow_changefeed.exceptions import MissingEventError, SupersededError
 from airflow_changefeed.export import planner
 from airflow_changefeed.export import result as result_module
 from airflow_changefeed.export import run as run_module
-from airflow_changefeed.hooks.changefeed import AirflowVariables
+from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
 from airflow_changefeed.output import commit as commit_module
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from airflow_changefeed.version_compat import AirflowException, AirflowFailException
 from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START, insert
 from tests.unit.airflow.fakes import InProcessHook, InProcessOperator, context
 

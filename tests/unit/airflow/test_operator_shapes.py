@@ -10,7 +10,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.core.cursor import variable_key
@@ -18,6 +17,7 @@ from airflow_changefeed.output.dataset import export_dataset
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.verify.verify import verify
+from airflow_changefeed.version_compat import AirflowFailException
 from tests.identity import DATABASE
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.fakes import InProcessOperator, context

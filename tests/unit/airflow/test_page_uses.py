@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, BaseOperator, CronDataIntervalTimetable
+from airflow.sdk import DAG, BaseOperator
 from airflow.serialization.serialized_objects import DagSerialization
+from airflow.timetables.interval import CronDataIntervalTimetable
 
 from airflow_changefeed import ChangefeedSensor, ChangefeedToParquetOperator
 from airflow_changefeed.plugins.changefeed_uses import Use, uses_of, without_secrets

@@ -14,7 +14,8 @@ import pytest
 from airflow.models.backfill import ReprocessBehavior, _do_dry_run
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
-from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable
+from airflow.sdk import DAG, CronPartitionTimetable
+from airflow.timetables.interval import CronDataIntervalTimetable
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType

@@ -10,7 +10,6 @@ from zoneinfo import ZoneInfo
 import pendulum
 import pytest
 from airflow.sdk import DAG, Asset, CronPartitionTimetable, PartitionedAssetTimetable
-from airflow.sdk.exceptions import AirflowFailException
 from airflow.timetables.base import TimeRestriction
 from airflow.timetables.trigger import CronPartitionTimetable as CoreCronPartitionTimetable
 
@@ -18,6 +17,7 @@ from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidWindowError
 from airflow_changefeed.hooks.changefeed_context import run_window
 from airflow_changefeed.sensors.changefeed import ChangefeedSensor
+from airflow_changefeed.version_compat import AirflowFailException
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.fakes import context
 from tests.unit.airflow.test_operator import HOUR, assert_complete, operator, path

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk._shared.secrets_masker import redact
 
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_secrets import hide_secrets
+from airflow_changefeed.version_compat import redact
 from tests.unit.airflow.test_operator import operator
 
 SECRET = "Sw0rdf1sh/+=&here"

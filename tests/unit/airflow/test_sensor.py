@@ -8,12 +8,12 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sensors.changefeed import ChangefeedSensor
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from airflow_changefeed.version_compat import AirflowFailException, AirflowSkipException
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, insert
 from tests.unit.airflow.fakes import context
 

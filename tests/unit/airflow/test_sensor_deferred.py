@@ -17,19 +17,19 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
-from airflow.sdk.exceptions import (
-    AirflowFailException,
-    AirflowSensorTimeout,
-    AirflowSkipException,
-    TaskDeferralError,
-    TaskDeferred,
-)
 
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import FeedNotFoundError, LockTimeoutError, error_text
 from airflow_changefeed.sensors.changefeed import ChangefeedSensor
 from airflow_changefeed.triggers.changefeed import MOST_FAILURES
+from airflow_changefeed.version_compat import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferralError,
+    TaskDeferred,
+)
 from tests.examples import examples, run_example
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, insert
 from tests.unit.airflow.fakes import context

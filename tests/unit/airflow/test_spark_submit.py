@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from airflow.providers.apache.spark.operators import spark_submit
-from airflow.sdk.exceptions import AirflowException
 
 from airflow_changefeed.exceptions import SparkEnvironmentError
 from airflow_changefeed.hooks.changefeed_spark import (
@@ -23,6 +22,7 @@ from airflow_changefeed.hooks.changefeed_spark import (
     local_environment,
 )
 from airflow_changefeed.hooks.changefeed_submit import job_folder, sweep_folders
+from airflow_changefeed.version_compat import AirflowException
 from tests.unit.airflow.conftest import START
 from tests.unit.airflow.fakes import InProcessHook, context
 from tests.unit.airflow.test_operator import HOUR, operator, path

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk._shared.secrets_masker import redact
 
 from airflow_changefeed.exceptions import ConnectionNotUsableError
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.hooks.changefeed_output import STORES, storage_options
 from airflow_changefeed.storage.files import open_files
+from airflow_changefeed.version_compat import redact
 
 S3, AZURE, GOOGLE = "s3://lake/feeds", "abfs://box/feeds", "gs://lake/feeds"
 ROLE = "arn:aws:iam::123456789012:role/exporter"

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.operators.changefeed import ChangefeedVerifyOperator
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.version_compat import AirflowFailException
 from tests.unit.airflow.fakes import context
 from tests.unit.export.damage import corrupt_manifest
 from tests.unit.export.flights import FEED, START, Flights, hours
