@@ -5,9 +5,9 @@
 `count_flights` is called for each event, in the transaction that consumes it: its writes and the consumption
 are committed together, or not at all. A run consumes the events before the end of its window. An event that
 fails ten times is parked as a dead letter, and the run fails until somebody resolves it
-(`airflow changefeed dead-letters list`).
+(`airflow-changefeed dead-letters list`).
 
-* Other processes of the same consumer, such as a second run or `airflow changefeed consume airports`, share
+* Other processes of the same consumer, such as a second run or `airflow-changefeed consume airports`, share
   the work by shard. No two of them handle the same event.
 * A run that is cleared finds its events consumed and does nothing: a consumer only goes forward. To handle
   last March again, create another consumer that begins there.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ _PERSONAL = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW_CONFIG")
 for _name in [name for name in os.environ if name.startswith(_PERSONAL)]:
     del os.environ[_name]
 os.environ |= {
-    # Each has metadata of its own: tests write the same Variables.
-    "AIRFLOW_HOME": str(PROJECT / ".airflow" / f"tests{WORKER and '-'}{WORKER}"),
+    # Each version and process has metadata of its own: tests write the same Variables.
+    "AIRFLOW_HOME": str(
+        PROJECT / ".airflow" / "-".join(filter(None, ("tests", version("apache-airflow"), WORKER)))
+    ),
     "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
     "AIRFLOW__CORE__UNIT_TEST_MODE": "False",

@@ -192,7 +192,7 @@ class Holding:
         return LeaseHeldError(
             f"consumer {wanted.consumer!r} of feed {wanted.feed!r}: other consumers still hold all shards "
             f"after {seconds:g} s ({'; '.join(held) or 'none is free'}). Wait longer (register_timeout), or "
-            "check who holds them with airflow changefeed leases",
+            "check who holds them with airflow-changefeed leases",
             consumer=wanted.consumer,
             feed=wanted.feed,
         )

@@ -229,7 +229,7 @@ def shell(command: str, consumer: str, feed: str, *words: str) -> str:
     :param command: for example ``cursor adopt``.
     :param words: further arguments; they are quoted if needed.
     """
-    return f"airflow changefeed {command} {shlex.join((consumer, '--feed', feed, *words))} {CONN_ID}"
+    return f"airflow-changefeed {command} {shlex.join((consumer, '--feed', feed, *words))} {CONN_ID}"
 
 
 def recovery_commands(consumer: str, feed: str) -> tuple[str, str]:

@@ -147,7 +147,7 @@ def go_back(source: FeedSource, consumer: str, feed: str, number: int) -> list[P
     if change is None:
         raise InvalidArgumentError(
             f"consumer {consumer!r} of feed {feed!r} has no change {number} in its history, which keeps the "
-            f"newest {KEPT_CHANGES} of each shard; see airflow changefeed cursor history",
+            f"newest {KEPT_CHANGES} of each shard; see airflow-changefeed cursor history",
             number=number,
         )
     before = _before(change)
@@ -198,7 +198,7 @@ def known_rows(source: FeedSource, consumer: str, feed: str) -> list[CursorRow]:
     raise ConsumerNotFoundError(
         f"consumer {consumer!r} of feed {feed!r} not found; the feed has: "
         f"{some(sorted(known | of_events)) or 'none'}. If an export's cursors are lost, restore them with "
-        "airflow changefeed cursor rebuild or adopt",
+        "airflow-changefeed cursor rebuild or adopt",
         consumer=consumer,
         feed=feed,
     )

@@ -158,7 +158,7 @@ def _dead_letters(state: FeedState) -> Iterator[Fault]:
             f"{len(own)} dead letters are open, the first of {format_time(first.ulid.time)} in shard "
             f"{shard_text(first.shard)} ({first.reason[:_REASON]}). Their events are not consumed, and "
             "purges of their shards stop before them",
-            "List them with airflow changefeed dead-letters list, then retry or drop each",
+            "List them with airflow-changefeed dead-letters list, then retry or drop each",
         )
 
 

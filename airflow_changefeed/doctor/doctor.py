@@ -105,7 +105,7 @@ def _scope(
         left_out.append("the export (pass --path)")
     else:
         checked.append("the export's manifests, and names and sizes of its data files")
-        left_out.append("the content of data files (run airflow changefeed verify)")
+        left_out.append("the content of data files (run airflow-changefeed verify)")
     left_out.append("values that cannot be exported unchanged (exports report them)")
     return checked, left_out
 

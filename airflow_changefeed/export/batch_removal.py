@@ -31,7 +31,7 @@ _WHY = "batches were removed from the output"
 def removal_command(feed: str, path: str) -> str:
     """Return the command that removes them, ready to paste."""
     return (
-        f"airflow changefeed output remove-batches {shlex.join(('--feed', feed, '--path', path))} {CONN_ID}"
+        f"airflow-changefeed output remove-batches {shlex.join(('--feed', feed, '--path', path))} {CONN_ID}"
     )
 
 

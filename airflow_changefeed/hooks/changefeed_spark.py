@@ -89,17 +89,18 @@ class ChangefeedSparkSubmitHook(SparkSubmitHook):
         check_java(env)
         check_pyspark(env, binary)
 
-    def _build_spark_common_args(self) -> list[str]:
-        """Build the provider's arguments, and set the environment of ``spark-submit``: the one checked."""
-        args: list[str] = super()._build_spark_common_args()
-        # Not by env_vars: on YARN and Kubernetes those become properties for other machines.
-        self._env = driver_environment(self._env_vars)
-        driver = {**os.environ, **self._env}.get("PYSPARK_DRIVER_PYTHON")
-        if driver and not self.is_local and _DRIVER_PYTHON not in self._conf:
+    def _build_spark_submit_command(self, application: str) -> list[str]:
+        """Build the provider's command, and set the environment of ``spark-submit``: the one checked."""
+        environment = driver_environment(self._env_vars)
+        driver = {**os.environ, **environment}.get("PYSPARK_DRIVER_PYTHON")
+        if driver and not self.is_local:
             # Else the driver would take spark.pyspark.python, which names a Python of the executors, and
             # goes before all variables.
-            args += ["--conf", f"{_DRIVER_PYTHON}={driver}"]
-        return args
+            self._conf = {_DRIVER_PYTHON: driver, **self._conf}
+        command: list[str] = super()._build_spark_submit_command(application)
+        # Not by env_vars: on YARN and Kubernetes those become properties for other machines.
+        self._env = environment
+        return command
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
         """Run ``spark-submit`` as the provider does; on Linux it dies with this process."""

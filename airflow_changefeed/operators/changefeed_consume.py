@@ -39,7 +39,7 @@ class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
     A task that is asked to stop (``SIGTERM``) ends between two events and fails; its retry goes on there.
 
     Tasks and processes of one consumer share its shards; none is worked on by two. The consumer must be there
-    (``airflow changefeed consumer create``, or ``create_consumer``). The result (XCom) is ``{"consumer",
+    (``airflow-changefeed consumer create``, or ``create_consumer``). The result (XCom) is ``{"consumer",
     "feed", "events", "parked", "until", "cursors"}``.
 
     :param feed: name of the feed. (templated)
@@ -197,7 +197,7 @@ class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
             raise PoisonError(
                 f"consumer {self.consumer!r} of feed {self.feed!r}: {len(dead_letters)} events before "
                 f"{format_time(end)} are dead letters, so not all events until then are consumed. See "
-                f"airflow changefeed dead-letters list; retry or drop {numbers}, then clear this task",
+                f"airflow-changefeed dead-letters list; retry or drop {numbers}, then clear this task",
                 consumer=self.consumer,
                 feed=self.feed,
             )

@@ -40,7 +40,7 @@ def troubles_of(source: FeedSource, feed: str, may_change: MayChange) -> Row:
         "gaps": {
             "count": len(gaps),
             "first": [_gap_row(gap) for gap in gaps[:_SHOWN]],
-            "command": f"airflow changefeed {shlex.join(('capture', 'resolve', feed))} {CONN_ID}",
+            "command": f"airflow-changefeed {shlex.join(('capture', 'resolve', feed))} {CONN_ID}",
         },
         "dead_letters": {
             consumer: {

@@ -164,6 +164,9 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
                 else:
                     if answer:
                         return answer.xcom_value
+                if isinstance(error, AirflowSensorTimeout) and (self.soft_fail or self.never_fail):
+                    # Airflow 3.0 skips for other errors only.
+                    raise AirflowSkipException("Skipping due to soft_fail or never_fail") from error
             raise
 
     def _window(self, context: Context) -> Window | None:

@@ -44,7 +44,7 @@ def no_feed(feed: str, feeds: Sequence[str], tables: Sequence[str]) -> FeedNotFo
     near = nearest(feed, feeds)
     if captured:
         remedy = (
-            f"Table {captured!r} is not captured yet; enable its capture with airflow changefeed capture "
+            f"Table {captured!r} is not captured yet; enable its capture with airflow-changefeed capture "
             f"enable --table {shlex.quote(captured)} --conn-id ..."
         )
     elif near:

@@ -283,11 +283,11 @@ def look_at_commands(run: Places, home: AirflowHome) -> None:
         ((*whole, "--changefeed-conn-id", "canary_sql"), "SourceUnavailableError"),
     ):
         done = subprocess.run(
-            [sys.executable, "-m", "airflow", "changefeed", "verify", *arguments],
+            [sys.executable, "-m", "airflow_changefeed", "verify", *arguments],
             env=home.environment(),
             cwd=home.folder,
             capture_output=True,
             timeout=120,
             check=False,
         )
-        run.search.look("airflow changefeed verify", done.stdout + done.stderr, words)
+        run.search.look("airflow-changefeed verify", done.stdout + done.stderr, words)

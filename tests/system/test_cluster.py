@@ -93,9 +93,11 @@ def test_a_python_for_the_driver_that_was_named_stays(monkeypatch: pytest.Monkey
     """In the settings, or in the environment."""
     monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "/opt/driver")
     task = documented(monkeypatch, {})["yarn"]
-    assert "spark.pyspark.driver.python=/opt/driver" in " ".join(task._get_hook()._build_spark_common_args())
+    assert "spark.pyspark.driver.python=/opt/driver" in " ".join(
+        task._get_hook()._build_spark_submit_command("job.py")
+    )
     task.conf = {"spark.pyspark.driver.python": "/opt/other"}
-    command = " ".join(task._get_hook()._build_spark_common_args())
+    command = " ".join(task._get_hook()._build_spark_submit_command("job.py"))
     assert "spark.pyspark.driver.python=/opt/other" in command
     assert "/opt/driver" not in command
 

@@ -69,6 +69,7 @@ _below = frozenset({*BELOW_FACES, "version_compat"})
 for _rank in FACES:
     MAY_IMPORT |= dict.fromkeys(_rank, _below)
     _below |= frozenset(_rank)
+MAY_IMPORT["__main__"] = frozenset({"cli"})
 
 # Parts that may import nothing outside the package but the standard library and these.
 ONLY_OUTSIDE: dict[str, frozenset[str]] = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed capture``."""
+"""``airflow-changefeed capture``."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def check(args: Namespace) -> None:
         show([encode(gap) for gap in found], args.output, _open)
         echo(f"Captures: {len(names)}; open gaps: {len(found)}")
         if found:
-            echo("Their feeds cannot be sealed until you resolve them: airflow changefeed capture resolve")
+            echo("Their feeds cannot be sealed until you resolve them: airflow-changefeed capture resolve")
             raise SystemExit(OPEN)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed consume``."""
+"""``airflow-changefeed consume``."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _only_feed(source: FeedSource, consumer: str) -> str:
         known = sorted({info.spec.consumer for info in source.consumers()})
         raise ConsumerNotFoundError(
             f"consumer {consumer!r} not found; known consumers: {', '.join(known) or 'none'}. Create it "
-            f"first: airflow changefeed consumer create {consumer}",
+            f"first: airflow-changefeed consumer create {consumer}",
             consumer=consumer,
         )
     if len(feeds) > 1:
@@ -102,7 +102,7 @@ def _run_handler(source: FeedSource, feed: str, args: Namespace, stop: threading
         stop=stop,
     )
     if done.parked:
-        echo(f"Parked {done.parked} events: see airflow changefeed dead-letters list --consumer {args.name}")
+        echo(f"Parked {done.parked} events: see airflow-changefeed dead-letters list --consumer {args.name}")
     return done.events
 
 

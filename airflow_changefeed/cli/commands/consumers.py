@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed consumer`` and ``leases``."""
+"""``airflow-changefeed consumer`` and ``leases``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed cursor``."""
+"""``airflow-changefeed cursor``."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _move(source: FeedSource, args: Namespace, moves: Sequence[PlannedMove], wha
         args.output,
         short_move,
     )
-    echo(f"Moved {len(moves)} cursors. To undo, see airflow changefeed cursor history")
+    echo(f"Moved {len(moves)} cursors. To undo, see airflow-changefeed cursor history")
 
 
 def named_versions(
@@ -184,7 +184,7 @@ def history(args: Namespace) -> None:
         known_rows(source, args.name, args.feed)
         found = source.history(args.feed, args.name, shard=args.shard, limit=args.limit)
         show([change_row(change) for change in found], args.output, short_change)
-        echo(f"Changes: {len(found)}. To undo one: airflow changefeed cursor reset --change NUMBER")
+        echo(f"Changes: {len(found)}. To undo one: airflow-changefeed cursor reset --change NUMBER")
 
 
 @command

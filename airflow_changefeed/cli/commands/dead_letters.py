@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed dead-letters``."""
+"""``airflow-changefeed dead-letters``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed doctor``."""
+"""``airflow-changefeed doctor``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed sql``, ``install``, ``renew-identity`` and ``setup-feed``."""
+"""``airflow-changefeed sql``, ``install``, ``renew-identity`` and ``setup-feed``."""
 
 from __future__ import annotations
 

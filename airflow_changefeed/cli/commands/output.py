@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed output``."""
+"""``airflow-changefeed output``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed purge``."""
+"""``airflow-changefeed purge``."""
 
 from __future__ import annotations
 

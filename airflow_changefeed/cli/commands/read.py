@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed read``."""
+"""``airflow-changefeed read``."""
 
 from __future__ import annotations
 

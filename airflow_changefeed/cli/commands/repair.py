@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed capture repair`` and ``repairs``: recorded values that cannot be exported."""
+"""``airflow-changefeed capture repair`` and ``repairs``: recorded values that cannot be exported."""
 
 from __future__ import annotations
 

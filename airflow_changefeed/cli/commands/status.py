@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed status`` and ``seal``."""
+"""``airflow-changefeed status`` and ``seal``."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def status(args: Namespace) -> None:
         if not infos and source.version() is None:
             echo(
                 "Changefeed is not installed here, or this login has no permission to see it. To install it: "
-                "airflow changefeed install"
+                "airflow-changefeed install"
             )
         for problem in problems:
             echo(problem)

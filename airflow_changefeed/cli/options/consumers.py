@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The commands of ``airflow changefeed`` for consumers: names and options only.
+The commands of ``airflow-changefeed`` for consumers: names and options only.
 
 Every ``airflow`` command imports this file; the module of a command is imported when that command runs.
 """

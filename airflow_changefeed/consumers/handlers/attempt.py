@@ -222,8 +222,8 @@ class HandlerAttempt:
                 f"consumer {spec.consumer!r} of feed {spec.feed!r} stopped: event {events[0].id} of shard "
                 f"{shard_text(events[0].shard)} failed {attempts} times, last with {reason(error)}. Nothing "
                 "was committed. Fix the cause and run the consumer again; it starts with this event. To "
-                "skip the event, run once with on_poison park (airflow changefeed consume --on-poison "
-                "park); parked events are listed by airflow changefeed dead-letters list",
+                "skip the event, run once with on_poison park (airflow-changefeed consume --on-poison "
+                "park); parked events are listed by airflow-changefeed dead-letters list",
                 consumer=spec.consumer,
                 feed=spec.feed,
                 shard=events[0].shard,

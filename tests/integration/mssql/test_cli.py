@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed`` on a T-SQL server: delivery to DBAs, and what operators do by hand."""
+"""``airflow-changefeed`` on a T-SQL server: delivery to DBAs, and what operators do by hand."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_login_that_may_not_install(
         commands.conn_id = "poor"
         message = commands.fails("install")
         assert message.startswith("PermissionDeniedError: ")
-        assert "airflow changefeed sql" in message
+        assert "airflow-changefeed sql" in message
         assert description["password"] not in message
         with database.client() as client:
             assert client.rows(_LOOK) == []

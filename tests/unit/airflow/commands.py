@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running ``airflow changefeed`` in this process: a process of Airflow takes seconds to start."""
+"""Running ``airflow-changefeed`` in this process: a process of Airflow takes seconds to start."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from airflow.cli.cli_config import ActionCommand
 
 from airflow_changefeed.cli.changefeed import get_cli_commands
+from airflow_changefeed.cli.console import main, parser
 
 
 def described() -> Iterator[tuple[str, ActionCommand]]:
@@ -40,12 +41,10 @@ def connection_json(description: Mapping[str, Any]) -> str:
 
 
 def run(*arguments: str) -> int:
-    """Run a command through Airflow's own parser, and return its exit status."""
-    from airflow.cli.cli_parser import get_parser
-
-    parsed = get_parser().parse_args(["changefeed", *arguments])
+    """Run a command, and return its exit status; SystemExit where the parser refuses it."""
+    parser().parse_args(arguments)
     try:
-        parsed.func(parsed)
+        main(arguments)
     except SystemExit as end:
         return int(end.code or 0)
     return 0

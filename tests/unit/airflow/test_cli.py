@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed``, through Airflow's own parser."""
+"""``airflow-changefeed``, and ``airflow changefeed``, which Airflow has from 3.2 on."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
 from argparse import Namespace
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
@@ -17,9 +19,11 @@ from mssql_python.exceptions import DataError
 from airflow_changefeed.cli.changefeed import get_cli_commands
 from airflow_changefeed.cli.command import FAILED
 from airflow_changefeed.cli.command import command as as_command
+from airflow_changefeed.cli.console import main, parser
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
+from tests.minors import since
 from tests.unit.airflow.commands import described, run
 from tests.unit.export.flights import FEED, Flights, hours
 
@@ -42,17 +46,54 @@ def verify(store: ExportStore, *more: str) -> int:
     return run("verify", "--path", store.path, "--feed", FEED, *more)
 
 
-def test_airflow_finds_the_commands() -> None:
-    """By the provider's entry point and its info, without an error or a warning about us."""
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(("airflow_changefeed",), id="package"),
+        pytest.param(("airflow", "changefeed"), id="airflow", marks=since("3.2", "commands of providers")),
+    ],
+)
+def test_the_commands_are_found(program: tuple[str, ...]) -> None:
+    """By Airflow, too: by the provider's entry point and its info, without an error or a warning about us."""
     done = subprocess.run(
-        [sys.executable, "-m", "airflow", "changefeed", "--help"],
+        [sys.executable, "-m", *program, "verify", "--help"],
         capture_output=True,
         text=True,
         check=True,
         timeout=200,
     )
-    assert "verify" in done.stdout
+    assert "--changefeed-conn-id" in done.stdout
     assert "airflow_changefeed" not in done.stderr
+
+
+def test_the_script_is_installed() -> None:
+    """Under the name that all messages and pages use."""
+    (script,) = (
+        one for one in distribution("airflow-changefeed").entry_points if one.group == "console_scripts"
+    )
+    assert script.name == parser().prog
+    assert script.load() is main
+
+
+@since("3.2", "commands of providers")
+def test_airflow_parses_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both parsers take the same definitions."""
+    from airflow.cli.cli_parser import get_parser
+
+    for name, _ in described():
+        with pytest.raises(SystemExit) as ended:
+            get_parser().parse_args(["changefeed", *name.split(), "--help"])
+        assert ended.value.code == 0
+
+
+def test_logs_do_not_get_among_the_results(
+    store: ExportStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What would write them to standard output writes them to standard error."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler(sys.stdout)])
+    assert verify(store, "-o", "json") == 0
+    (handler,) = logging.getLogger().handlers
+    assert handler.stream is sys.stderr
 
 
 def test_the_commands_cost_nothing_until_they_run() -> None:

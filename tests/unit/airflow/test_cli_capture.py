@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed capture``, on the embedded source."""
+"""``airflow-changefeed capture``, on the embedded source."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_a_feed_that_would_be_a_captures_is_said_to_be_one(commands: Commands) -
     """With the command that makes it; other feeds are made in another way, or are near."""
     message = commands.fails("status", "--feed", "shop.Order_changes")
     assert "Table 'shop.Order' is not captured yet; enable its capture" in message
-    assert "airflow changefeed capture enable --table shop.Order --conn-id changefeed_default" in message
+    assert "airflow-changefeed capture enable --table shop.Order --conn-id changefeed_default" in message
     message = commands.fails("status", "--feed", "shop.Order")
     assert "Create it with set_up_feed, or record the table's changes with enable_capture" in message
     assert commands.run("capture enable", "--table", "shop.Order") == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed consumer``, ``leases`` and ``dead-letters``, on the embedded source."""
+"""``airflow-changefeed consumer``, ``leases`` and ``dead-letters``, on the embedded source."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def test_options_that_mean_nothing_are_refused(commands: Commands, source: Sqlit
         ((NAME, "--handler", "a:b", "--json", "{}"), "--json cannot be used with --handler"),
         ((NAME, "--json", '{"x": 1, "with_tid": 2}'), "unknown option 'x'"),
         ((NAME, "--handler", "nowhere:f"), "HandlerError: handler 'nowhere:f'"),
-        (("nobody",), "airflow changefeed consumer create nobody"),
+        (("nobody",), "airflow-changefeed consumer create nobody"),
     ):
         assert commands.run("consume", *words, "--at-head") == 2
         assert complaint in commands.err

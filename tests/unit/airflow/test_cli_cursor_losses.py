@@ -53,7 +53,7 @@ def test_a_variable_set_back_by_hand_is_resolved(
     edit("1", ulid=end_of(0))
     message = commands.fails("cursor set", *OF, "--to", "earliest", "--yes")
     assert message.startswith("CursorEditedError: ")
-    command = f"airflow changefeed cursor {choice} {CONSUMER} --feed {FEED} --conn-id changefeed_default"
+    command = f"airflow-changefeed cursor {choice} {CONSUMER} --feed {FEED} --conn-id changefeed_default"
     assert command in message
     rows = commands.rows(f"cursor {choice}", *OF, *(("--yes",) if choice == "adopt" else ()))
     place = end_of(0) if choice == "adopt" else end_of(2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed cursor``, on the embedded source and Airflow's own Variables."""
+"""``airflow-changefeed cursor``, on the embedded source and Airflow's own Variables."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_show_says_what_a_variable_is(commands: Commands, exported: SqliteFeedSo
     assert {row["variable"] for row in commands.rows("cursor show", *OF)} == {"edited"}
     for words in (
         f"the Variable has {end_of(0)} (resource version 3), the database has {end_of(3)} (res",
-        f"airflow changefeed cursor adopt {CONSUMER} --feed {FEED} --conn-id changefeed_default",
-        f"airflow changefeed cursor publish {CONSUMER} --feed {FEED} --conn-id changefeed_default",
+        f"airflow-changefeed cursor adopt {CONSUMER} --feed {FEED} --conn-id changefeed_default",
+        f"airflow-changefeed cursor publish {CONSUMER} --feed {FEED} --conn-id changefeed_default",
     ):
         assert words in commands.err
     Variable.set(KEY, "see below")
@@ -283,7 +283,7 @@ def test_whoever_holds_a_cursor_is_named(commands: Commands, exported: SqliteFee
     message = commands.fails("cursor set", *OF, "--to", "earliest", "--yes")
     assert message.startswith("LeaseHeldError: ")
     assert "'a batch'" in message
-    command = message.rpartition("revoke its lease: airflow changefeed ")[2].strip()
+    command = message.rpartition("revoke its lease: airflow-changefeed ")[2].strip()
     assert command.endswith(f"--fencing-token {tokens[0]} --conn-id changefeed_default")
     words = command.split()[:-2]
     assert commands.run(" ".join(words[:2]), *words[2:]) == 0, commands.err

@@ -42,8 +42,8 @@ ON_A_FEED = ("sql", "install", "setup-feed", "status", "seal", "read", "purge")
 
 def _lines(*commands: str) -> list[list[str]]:
     found = [shlex.split(line) for block in examples(PAGE, {}, "bash") for line in block.splitlines()]
-    assert all(words[:2] == ["airflow", "changefeed"] for words in found)
-    return [words[2:] for words in found if words[2] in commands]
+    assert all(words[0] == "airflow-changefeed" for words in found)
+    return [words[1:] for words in found if words[1] in commands]
 
 
 def test_every_command_and_option_is_in_the_reference() -> None:
@@ -217,7 +217,7 @@ def test_the_pages_on_cursors_run(
     """Each command answered with yes, then each block of Python; all leave the Variable as the row."""
     for block in examples(page, places, "bash"):
         for line in block.splitlines():
-            words = shlex.split(line, comments=True)[2:]
+            words = shlex.split(line, comments=True)[1:]
             if words[1] == "revoke":
                 source.acquire_leases(CONSUMER, FEED, [0], holder="a batch", seconds=600, all_or_none=True)
             assert run(*words) == 0, (words, capsys.readouterr().err)

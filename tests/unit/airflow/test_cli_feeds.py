@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed read`` and ``purge``, and what all commands refuse, on the embedded source."""
+"""``airflow-changefeed read`` and ``purge``, and what all commands refuse, on the embedded source."""
 
 from __future__ import annotations
 

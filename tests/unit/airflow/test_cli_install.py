@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed sql``, ``install`` and ``setup-feed``, the latter two on the embedded source."""
+"""``airflow-changefeed sql``, ``install`` and ``setup-feed``, the latter two on the embedded source."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_sql_needs_neither_connection_nor_metadata(tmp_path: Path) -> None:
     """It prints the script alone, where Airflow has never been set up and its database cannot be reached."""
     nowhere = tmp_path / "nowhere" / "airflow.db"
     done = subprocess.run(
-        [sys.executable, "-m", "airflow", "changefeed", "sql"],
+        [sys.executable, "-m", "airflow_changefeed", "sql"],
         capture_output=True,
         text=True,
         check=True,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed output``: what people see of batches among windows, and what is refused."""
+"""``airflow-changefeed output``: what people see of batches among windows, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed status`` and ``seal`` on the embedded source."""
+"""``airflow-changefeed status`` and ``seal`` on the embedded source."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow changefeed doctor``, through Airflow's own parser, connections and Variables."""
+"""``airflow-changefeed doctor``, with Airflow's own connections and Variables."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from airflow_changefeed.cli.console import parser
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.cursors import cursors
 from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
@@ -88,7 +89,7 @@ def test_it_says_what_it_looked_at_and_what_not(
         "pyspark-client 4.",
     ):
         assert what in checked
-    assert "run airflow changefeed verify" in left_out
+    assert "run airflow-changefeed verify" in left_out
     assert "values that cannot be exported unchanged" in left_out
     assert run("doctor") == 0
     _, checked, left_out = capsys.readouterr().err.splitlines()[-3:]
@@ -241,14 +242,12 @@ def test_options_that_mean_nothing_are_refused(
 
 def test_the_page_s_commands_are_understood(capsys: pytest.CaptureFixture[str]) -> None:
     """Each option that the page names is one, with the default that it names."""
-    from airflow.cli.cli_parser import get_parser
-
     from tests.examples import DOCS, examples
 
     for line in "".join(examples("how-to/doctor.md", {}, "console")).splitlines():
-        words = line.removeprefix("$ airflow ").split()
-        assert get_parser().parse_args(words).conn_id
+        words = line.removeprefix("$ airflow-changefeed ").split()
+        assert parser().parse_args(words).conn_id
     text = (DOCS / "how-to/doctor.md").read_text(encoding="utf-8")
     for flag, default in re.findall(r"^\| `--([a-z-]+)` \| `?(\w+)`? \|", text, re.MULTILINE):
-        value = getattr(get_parser().parse_args(["changefeed", "doctor"]), flag.replace("-", "_"))
+        value = getattr(parser().parse_args(["doctor"]), flag.replace("-", "_"))
         assert default == "all" or str(value).removesuffix(".0") == default

@@ -21,7 +21,7 @@ from tests.unit.airflow.conftest import CONSUMER, FEED
 from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
 
 CAPTURE = "fares changes"
-NOTHING = {"count": 0, "first": [], "command": f"airflow changefeed capture resolve {FEED} --conn-id ..."}
+NOTHING = {"count": 0, "first": [], "command": f"airflow-changefeed capture resolve {FEED} --conn-id ..."}
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,7 @@ def test_open_gaps_are_told_until_somebody_resolves_them(source: SqliteFeedSourc
     assert [(one["table"], one["reason"]) for one in found["first"]] == [
         (gap.table, gap.reason) for gap in open_gaps[:5]
     ]
-    assert found["command"] == "airflow changefeed capture resolve 'fares changes' --conn-id ..."
+    assert found["command"] == "airflow-changefeed capture resolve 'fares changes' --conn-id ..."
     assert troubles("VIEWER")["gaps"] == NOTHING
     source.resolve_capture(CAPTURE, by="test", note="known")
     assert troubles("VIEWER", CAPTURE)["gaps"]["count"] == 0
@@ -85,7 +85,7 @@ def test_dead_letters_are_told_until_they_are_resolved(source: SqliteFeedSource)
     park(source, 7, "no such airport")
     (mailer,) = troubles("OP")["dead_letters"].items()
     assert mailer[0] == "mailer"
-    assert mailer[1]["command"].startswith("airflow changefeed dead-letters list --consumer mailer --feed ")
+    assert mailer[1]["command"].startswith("airflow-changefeed dead-letters list --consumer mailer --feed ")
     assert (mailer[1]["count"], len(mailer[1]["first"])) == (7, 5)
     (first, *_) = mailer[1]["first"]
     dead_letter = source.dead_letters(FEED)[0]

@@ -94,7 +94,7 @@ def test_a_keytab_of_the_spark_connection_is_for_its_owner_alone(
     finally:
         os.umask(before)
     keytab = tmp_path / "airflow_keytab-me"
-    assert str(keytab) in hook._build_spark_common_args()
+    assert str(keytab) in hook._build_spark_submit_command("job.py")
     assert keytab.read_bytes() == b"keys"
     assert keytab.stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "other").stat().st_mode & 0o777 == 0o644

@@ -127,7 +127,7 @@ def test_a_python_that_was_chosen_for_spark_stays(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
     monkeypatch.setenv("AIRFLOW_CONN_FAR", json.dumps({"conn_type": "spark", "host": "yarn"}))
     hook = ChangefeedSparkSubmitHook(conn_id="far")
-    hook._build_spark_common_args()
+    hook._build_spark_submit_command("job.py")
     assert "PYSPARK_DRIVER_PYTHON" not in (hook._env or {})
 
 

@@ -44,7 +44,7 @@ def test_windows_go_on_as_if_the_batch_had_never_been(
     if windows:
         export(flights, variables, store, last=windows)
     export(flights, variables, store, last=None)
-    with pytest.raises(OutputError, match=r"airflow changefeed output remove-batches --feed nyc\.Flight"):
+    with pytest.raises(OutputError, match=r"airflow-changefeed output remove-batches --feed nyc\.Flight"):
         flights.plan(store, hours(0, 3))
     faults = [fault.kind.code for fault in output_faults(store, flights.source.identity().id, [], [], set())]
     assert faults == ["batch-among-windows"] * windows

@@ -158,8 +158,8 @@ def test_an_edited_variable_stops_a_move(
         move(source, variables, moves)
     for words in (
         f"the Variable has {end_of(7)} (resource version 2), the database has {end_of(5)} (res",
-        "airflow changefeed cursor adopt warehouse --feed nyc.Flight",
-        "airflow changefeed cursor publish warehouse --feed nyc.Flight",
+        "airflow-changefeed cursor adopt warehouse --feed nyc.Flight",
+        "airflow-changefeed cursor publish warehouse --feed nyc.Flight",
     ):
         assert words in refused.value.message
     assert variables.values[KEY] == text
@@ -193,14 +193,14 @@ def test_a_variable_that_is_nonsense_is_told_with_both_values(
     with pytest.raises(CursorFormatError) as refused:
         move(source, variables, plan(source, end_of(1)))
     assert "The Variable has 'yesterday', the database has shard 0" in refused.value.message
-    assert "airflow changefeed cursor publish warehouse --feed nyc.Flight" in refused.value.message
+    assert "airflow-changefeed cursor publish warehouse --feed nyc.Flight" in refused.value.message
     assert "adopt" not in refused.value.message
 
 
 def test_names_in_commands_are_quoted() -> None:
     """So that they can be pasted."""
     adopt, _ = cursors.recovery_commands("my lake", "nyc.Flight $1")
-    assert adopt == "airflow changefeed cursor adopt 'my lake' --feed 'nyc.Flight $1' --conn-id ..."
+    assert adopt == "airflow-changefeed cursor adopt 'my lake' --feed 'nyc.Flight $1' --conn-id ..."
 
 
 def test_whoever_runs_is_named_and_can_be_stopped(

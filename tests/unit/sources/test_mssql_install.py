@@ -134,9 +134,9 @@ def test_going_back_has_to_be_forced(
 def test_a_login_that_may_not_is_told_what_to_do(server: Server, source: MssqlFeedSource) -> None:
     """Before anything is run: a DBA runs the script."""
     server.may = False
-    with pytest.raises(PermissionDeniedError, match=r"db_owner.*airflow changefeed sql"):
+    with pytest.raises(PermissionDeniedError, match=r"db_owner.*airflow-changefeed sql"):
         source.install()
-    with pytest.raises(FeedSetupError, match=r"not installed.*airflow changefeed sql"):
+    with pytest.raises(FeedSetupError, match=r"not installed.*airflow-changefeed sql"):
         source.set_up_feed("myservice.MyEvent")
     assert server.batches == []
 

@@ -68,7 +68,7 @@ def test_what_passed_unseen_is_found_kept_and_resolved(file: CaptureFile, case: 
         with pytest.raises(CaptureGapError) as caught:
             source.seal(NAME, after_now(source))
         assert reason.replace('"', "'") in caught.value.message
-        assert f"airflow changefeed capture resolve {NAME}" in caught.value.message
+        assert f"airflow-changefeed capture resolve {NAME}" in caught.value.message
         assert source.feed(NAME).sealed_until == sealed
     (gap,) = source.capture_gaps(NAME)
     assert (gap.table, gap.after, gap.resolved_at) == ("flight", sealed, None)

@@ -53,7 +53,7 @@ def test_the_refusal_names_the_row_that_records_the_value_and_the_command(
     message = caught.value.message
     assert "column 'day' of table 'flight', declared 'date', cannot be exported unchanged" in message
     assert "recorded in 'flight_changes', in the row where changefeed_event = 2." in message
-    assert f"airflow changefeed capture repair {NAME} --conn-id" in message
+    assert f"airflow-changefeed capture repair {NAME} --conn-id" in message
     assert "'2024'" not in message
 
 

@@ -229,7 +229,7 @@ def _check_version(session: Session, database: MssqlDatabase) -> None:
     if not has_object(session, database.schema, "enable_capture"):
         raise FeedSetupError(
             f"the version installed in schema {database.schema!r} of {database.server} does not support "
-            "captures; upgrade it with `airflow changefeed install`",
+            "captures; upgrade it with `airflow-changefeed install`",
             schema=database.schema,
         )
 

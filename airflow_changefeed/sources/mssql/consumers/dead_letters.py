@@ -59,7 +59,7 @@ class MssqlDeadLetters:
             present = next((row for rows in results for row in rows), None)
             if present is None:
                 raise DeadLetterError(
-                    f"dead letter {number} not found; list them with airflow changefeed dead-letters list",
+                    f"dead letter {number} not found; list them with airflow-changefeed dead-letters list",
                     number=number,
                 )
             found = load_feed(session, schema, present["feed"])

@@ -15,7 +15,7 @@ from airflow_changefeed.sources.mssql.names import quote
 #: Name prefixes of all captures' triggers.
 _OURS = "capture_"
 _RESOLVE = (
-    "then resolve the gap that the next seal finds (airflow changefeed capture resolve; --resync records "
+    "then resolve the gap that the next seal finds (airflow-changefeed capture resolve; --resync records "
     "the current rows)"
 )
 
@@ -37,7 +37,7 @@ def trigger_faults(
     :param tells_order: whether the server reports which trigger fires first.
     """
     there = {row["name"].casefold(): row for row in triggers}
-    refresh = f"Recreate it (airflow changefeed capture refresh {capture['name']}), {_RESOLVE}"
+    refresh = f"Recreate it (airflow-changefeed capture refresh {capture['name']}), {_RESOLVE}"
     for operation in Operation:
         if table[ASKED[operation]] is None:
             continue
@@ -99,7 +99,7 @@ def gap_faults(gaps: Iterable[CaptureGap]) -> list[Fault]:
             f"capture {gap.capture}, table {gap.table}",
             f"changes may not have been recorded: {gap.reason} (gap {gap.number}, found at "
             f"{format_time(gap.found_at)}); nothing is sealed until the gap is resolved",
-            f"Find the cause, then: airflow changefeed capture resolve {gap.capture}. --resync records the "
+            f"Find the cause, then: airflow-changefeed capture resolve {gap.capture}. --resync records the "
             "current rows, which makes a fold of the events correct again",
         )
         for gap in gaps
@@ -128,7 +128,7 @@ def count_faults(capture: str, tables: Iterable[Row]) -> Iterator[Fault]:
                 what,
                 f"it has {row['rows']} rows, but {row['expected']} according to the recorded changes: some "
                 "changes were not recorded",
-                f"Run airflow changefeed capture check {capture}, which records a gap, then resolve it. If "
+                f"Run airflow-changefeed capture check {capture}, which records a gap, then resolve it. If "
                 "it finds none, the server's row count is wrong; correct it with dbcc updateusage (0)",
             )
 
@@ -140,7 +140,7 @@ def drift_faults(drift: Iterable[TableDrift]) -> list[Fault]:
             FaultKind.CAPTURE_DRIFT,
             f"capture {one.capture}, table {one.table}",
             "; ".join(one.words),
-            f"airflow changefeed capture refresh {one.capture} captures the current columns",
+            f"airflow-changefeed capture refresh {one.capture} captures the current columns",
         )
         for one in drift
         if one.words
@@ -162,7 +162,7 @@ def guard_faults(
         f"capture {capture['name']}, table {table_name(table)}",
         f"the table {schema}.{table['guard_name']}, or its foreign key, is missing: truncate and switch are "
         "no longer refused, and bypass the triggers",
-        f"airflow changefeed capture refresh {capture['name']}",
+        f"airflow-changefeed capture refresh {capture['name']}",
     )
 
 
@@ -185,7 +185,7 @@ def schema_guard_faults(schema: str, captures: Sequence[Row], triggers: Iterable
         "make writers fail",
         f"enable trigger {quote(name)} on database"
         if found
-        else f"airflow changefeed capture refresh {asked[0]}",
+        else f"airflow-changefeed capture refresh {asked[0]}",
     )
 
 

@@ -238,7 +238,7 @@ def not_installed(server: str, schema: str) -> Fault:
         FaultKind.NOT_INSTALLED,
         server,
         f"changefeed is not installed in schema {schema!r}, or this login cannot see it",
-        "Run the install script (airflow changefeed sql), or set changefeed_schema in the connection's extra",
+        "Run the install script (airflow-changefeed sql), or set changefeed_schema in the connection's extra",
     )
 
 

@@ -212,7 +212,7 @@ class _Inspection:
             self.faults += faults.missing_objects(self.schema, expected, self.names, upgrade)
             if feed.capture is not None:
                 expected = capture_objects(feed.name, range(len(feed.capture.tables)))
-                refresh = f"airflow changefeed capture refresh {feed.name}"
+                refresh = f"airflow-changefeed capture refresh {feed.name}"
                 self.faults += faults.missing_objects(self.schema, expected, self.names, refresh)
         if feed.table is None and self.sees_all:
             self.faults.append(faults.no_event_table(self.schema, feed.name))

@@ -67,12 +67,12 @@ def _read(session: Session, database: MssqlDatabase) -> DatabaseIdentity:
     if version is None:
         raise FeedNotFoundError(
             f"changefeed is not installed in schema {schema!r} of {database.server}, or this login cannot "
-            "see it; install it with `airflow changefeed install`",
+            "see it; install it with `airflow-changefeed install`",
             known=[],
             **facts,
         )
     raise UnsupportedVersionError(
         f"schema {schema!r} of {database.server} has version {version}, which has no database identity; "
-        "upgrade it with `airflow changefeed install`, or with the script of `airflow changefeed sql`",
+        "upgrade it with `airflow-changefeed install`, or with the script of `airflow-changefeed sql`",
         **facts,
     )

@@ -84,7 +84,7 @@ class MssqlSetup:
         """
         See :class:`~airflow_changefeed.sources.base.FeedControl`.
 
-        Runs what ``airflow changefeed sql`` prints. Of a sequence that is there the cache stays.
+        Runs what ``airflow-changefeed sql`` prints. Of a sequence that is there the cache stays.
         """
         with self.database.connect() as session:
             before = installed_version(session, self.database.schema)

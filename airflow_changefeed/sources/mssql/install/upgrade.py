@@ -97,6 +97,6 @@ def _may_not(database: MssqlDatabase) -> PermissionDeniedError:
     return PermissionDeniedError(
         f"this login may not install changefeed in schema {schema!r} of {database.server}: it needs CONTROL "
         "on the database, which members of db_owner have. Use such a login, or ask a DBA to run the script "
-        f"that `airflow changefeed sql{option}` writes",
+        f"that `airflow-changefeed sql{option}` writes",
         schema=schema,
     )

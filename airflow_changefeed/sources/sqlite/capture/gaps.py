@@ -120,7 +120,7 @@ def gap_error(capture: str, found: Sequence[CaptureGap]) -> CaptureGapError:
     return CaptureGapError(
         f"capture {capture!r}: changes may not have been recorded, so its feed is not sealed: {reasons}. "
         "Find out what is missing, then resolve the gap, with --resync if the current rows should be "
-        f"recorded: airflow changefeed capture resolve {capture}",
+        f"recorded: airflow-changefeed capture resolve {capture}",
         capture=capture,
         gaps=list(found),
     )

@@ -234,7 +234,7 @@ def _load(connection: sqlite3.Connection, number: int) -> DeadLetter:
         ).fetchone()
     if row is None:
         raise DeadLetterError(
-            f"dead letter {number} not found; list them with airflow changefeed dead-letters list",
+            f"dead letter {number} not found; list them with airflow-changefeed dead-letters list",
             number=number,
         )
     return _dead_letter(*row)

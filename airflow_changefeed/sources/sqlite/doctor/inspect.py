@@ -195,7 +195,7 @@ def _capture(connection: sqlite3.Connection, capture: StoredCapture) -> list[Fau
             where,
             f"gap {gap.number} of table {gap.table} is open, so nothing is sealed: {gap.reason}",
             "Find out what is missing, then resolve the gap, with --resync if the current rows should be "
-            f"recorded: airflow changefeed capture resolve {capture.name}",
+            f"recorded: airflow-changefeed capture resolve {capture.name}",
         )
         for gap in open_gaps
     ]
@@ -206,7 +206,7 @@ def _capture(connection: sqlite3.Connection, capture: StoredCapture) -> list[Fau
                 where,
                 f"table {capture.tables[number].name}: {reason}",
                 "The next seal or check also finds it and records a gap. Resolve the gap, which recreates "
-                f"the triggers: airflow changefeed capture resolve {capture.name}",
+                f"the triggers: airflow-changefeed capture resolve {capture.name}",
             )
             for number, _, reason in altered(connection, capture)
         ]
@@ -215,7 +215,7 @@ def _capture(connection: sqlite3.Connection, capture: StoredCapture) -> list[Fau
             FaultKind.CAPTURE_DRIFT,
             where,
             f"its tables' columns differ from those captured: {'; '.join(drift)}",
-            f"To capture the current columns: airflow changefeed capture refresh {capture.name}",
+            f"To capture the current columns: airflow-changefeed capture refresh {capture.name}",
         )
         for drift in [drift_of(connection, capture)]
         if drift

@@ -206,7 +206,7 @@ class SqliteReader:
             f"{value.expected}: the {value.image} row of event {value.ulid} holds another class "
             f"({value.found}). It is recorded in {feed!r}, in the row where changefeed_event = "
             f"{value.event}. Correct the rows of {value.table!r} that have such values, then replace the "
-            f"recorded values: airflow changefeed capture repair {shlex.quote(feed)} --conn-id ...",
+            f"recorded values: airflow-changefeed capture repair {shlex.quote(feed)} --conn-id ...",
             feed=feed,
             shard=shard,
             column=f"{value.image}.{value.column}",

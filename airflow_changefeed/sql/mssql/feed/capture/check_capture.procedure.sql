@@ -66,7 +66,7 @@ begin
         if @reason is not null
         begin
             set @message = concat(N'changefeed 77142: feed "<<name_text>>": changes may not have been recorded: ', left(@reason, 1400),
-                N'. Later windows may be incomplete, so nothing is sealed. Check the gaps (airflow changefeed capture gaps), then resolve them (capture resolve; its resync records the current rows)');
+                N'. Later windows may be incomplete, so nothing is sealed. Check the gaps (airflow-changefeed capture gaps), then resolve them (capture resolve; its resync records the current rows)');
             throw 77142, @message, 1;
         end;
         if @busy is not null
