@@ -5,16 +5,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.system.run_dags import ENDED
-
-PROJECT = Path(__file__).resolve().parents[2]
+from tests.system.fork_server import ForkServer
 
 
 @dataclass(frozen=True)
@@ -35,14 +31,14 @@ class DagRuns:
 
 class DagRunner:
     """
-    A process that has Airflow imported and its metadata database made, started when it is needed.
+    An Airflow that runs commands and DAGs, started when it is needed.
 
-    :param home: Airflow's home; made.
+    :param home: Airflow's home; there.
     """
 
     def __init__(self, home: Path) -> None:
-        self._home = home
-        self._process: subprocess.Popen[str] | None = None
+        self.home = home
+        self._server: ForkServer | None = None
 
     def run(self, *runs: tuple[str, str, dict[str, Any] | None]) -> DagRuns:
         """
@@ -50,43 +46,36 @@ class DagRunner:
 
         :param runs: as ``tests.system.run_dags`` takes them.
         """
-        process = self._process or self._start()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        environment = {**os.environ, "AIRFLOW_HOME": str(self._home)}
-        lines: list[str] = []
-        ended = ""
-        try:
-            process.stdin.write(json.dumps([environment, runs]) + "\n")
-            process.stdin.flush()
-            for line in process.stdout:
-                if line.startswith(ENDED):
-                    ended = line
-                    break
-                lines.append(line)
-        finally:
-            if not ended:
-                self.close()  # what it prints from here on belongs to no other test
-        output = "".join(lines)
-        assert ended == f"{ENDED}0\n", output[-5000:]
-        return DagRuns(**json.loads(lines[-1]), output=output)
+        status, output = self.python("tests.system.run_dags", json.dumps(runs), folder=self.home)
+        assert status == 0, output[-5000:]
+        return DagRuns(**json.loads(output.splitlines()[-1]), output=output)
 
-    def _start(self) -> subprocess.Popen[str]:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.system.run_dags"],
-            cwd=PROJECT,
-            env={**os.environ, "AIRFLOW_HOME": str(self._home)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        return self._process
+    def python(self, *arguments: str, folder: Path) -> tuple[int, str]:
+        """Run ``python -m``, with environment and database likewise; return its exit code and its output."""
+        if self._server is None:
+            environment = {**os.environ, "AIRFLOW_HOME": str(self.home)}
+            # XCom's serializers import pandas.
+            self._server = ForkServer(environment, self.home / "server.log", "pandas")
+            self._start("airflow", "db", "migrate", folder=self.home)
+            shutil.copy(self.home / "airflow.db", self.home / "empty.db")
+        shutil.copy(self.home / "empty.db", self.home / "airflow.db")
+        return self._start(*arguments, folder=folder)
+
+    def _start(self, *arguments: str, folder: Path) -> tuple[int, str]:
+        assert self._server is not None
+        log = self.home / "output.log"
+        log.unlink(missing_ok=True)
+        environment = {**os.environ, "AIRFLOW_HOME": str(self.home)}
+        try:
+            process = self._server.start(*arguments, environment=environment, folder=folder, log=log)
+            status = process.wait(timeout=300)
+        except BaseException:
+            self.close()  # what still runs is no other test's
+            raise
+        return status, log.read_text(encoding="utf-8")
 
     def close(self) -> None:
         """End the process, and what runs in it."""
-        if self._process is not None:
-            with self._process:
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process = None
+        if self._server is not None:
+            self._server.close()
+            self._server = None

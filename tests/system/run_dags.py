@@ -1,35 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Run DAGs in processes and an Airflow home of their own; those of Airflow's DAG folder, else of ``dags/``.
+Run DAGs, those of Airflow's DAG folder, with the metadata database of Airflow's home.
 
 ``python -m tests.system.run_dags '[["changefeed_hourly", "2013-01-01T01:00:00+00:00", null]]'``: DAG, what
 its run is about, and run configuration of each. A logical date is run by ``dag.test()``; ``"partition:KEY"``
 is triggered as from the UI; ``"assets"`` is the run that Airflow's scheduler makes when assets have changed;
 ``"no date"`` has no logical date.
 The last line of the output is JSON: the states, the tasks' results, and the Variables by key.
-
-Without an argument it reads lines of JSON, each ``[environment, runs]``, until its input ends. Airflow is
-imported and its metadata database made only once then: each line is run in a fork of its own, on a copy of
-the empty database.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
     from airflow.sdk import DAG
-
-DAGS = Path(__file__).resolve().parents[2] / "dags"
-#: Begins the line that says with which status the process of a line of the input has ended.
-ENDED = "run_dags: ended with "
 
 
 def run(runs: list[tuple[str, str, dict[str, Any] | None]]) -> None:
@@ -39,7 +29,7 @@ def run(runs: list[tuple[str, str, dict[str, Any] | None]]) -> None:
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
 
-    bag = DagBag(Path(os.environ.get("AIRFLOW__CORE__DAGS_FOLDER", DAGS)))
+    bag = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
     made = []
     for name, about, conf in runs:
         for task in bag.dags[name].tasks:
@@ -59,35 +49,6 @@ def run(runs: list[tuple[str, str, dict[str, Any] | None]]) -> None:
             for name, run_id, _ in made
         ]
     print(json.dumps({"states": [state for *_, state in made], "results": results, "variables": variables}))
-
-
-def serve() -> None:
-    """Run what each line of the input asks for, and say in a line how its process has ended."""
-    # What each run would import.
-    import airflow.api_fastapi.execution_api.routes
-    import airflow.dag_processing.dagbag
-    import airflow.sdk.execution_time.supervisor  # noqa: F401
-    import pandas  # noqa: F401
-    from airflow import settings
-
-    home = Path(os.environ["AIRFLOW_HOME"])
-    settings.dispose_orm()
-    shutil.copy(home / "airflow.db", home / "empty.db")
-    for line in sys.stdin:
-        environment, runs = json.loads(line)
-        shutil.copy(home / "empty.db", home / "airflow.db")
-        sys.stdout.flush()
-        child = os.fork()
-        if child == 0:
-            os.environ.clear()
-            os.environ.update(environment)
-            # Airflow reads it once.
-            settings.DAGS_FOLDER = os.environ["AIRFLOW__CORE__DAGS_FOLDER"]
-            settings.configure_orm()
-            run(runs)
-            sys.exit()
-        _, status = os.waitpid(child, 0)
-        print(f"{ENDED}{os.waitstatus_to_exitcode(status)}", flush=True)
 
 
 def _run(dag: DAG, about: str, conf: dict[str, Any] | None) -> DagRun:
@@ -168,16 +129,5 @@ def _run_tasks(dag: DAG, run_id: str) -> DagRun:
         return run
 
 
-def main() -> None:
-    """Make the metadata database, and run the DAGs of the command line or of the input."""
-    from airflow.utils.db import initdb
-
-    initdb()
-    if sys.argv[1:]:
-        run(json.loads(sys.argv[1]))
-    else:
-        serve()
-
-
 if __name__ == "__main__":
-    main()
+    run(json.loads(sys.argv[1]))

@@ -7,7 +7,6 @@ import asyncio
 import base64
 import json
 import logging
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Set
@@ -24,11 +23,11 @@ from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.storage.files import open_files
 from airflow_changefeed.triggers.changefeed import ChangefeedTrigger, read_event
 from tests.system.airflow_home import AirflowHome
-from tests.system.airflow_settings import PROJECT
 from tests.system.canary.places import FEED, START, Places, places
 from tests.system.canary.sampler import PAGES, Sampler
 from tests.system.canary.search import SPECIAL, Search, canary
 from tests.system.canary.servers import repeating_server
+from tests.system.dag_runner import DagRunner
 
 pytestmark = [pytest.mark.airflow]
 
@@ -164,33 +163,19 @@ def check_output(run: Places) -> None:
 
 
 @pytest.mark.spark
-def test_no_secret_is_found_after_a_run(tmp_path: Path) -> None:
+def test_no_secret_is_found_after_a_run(
+    runner: DagRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An export by Spark, and tasks that fail at storage and server, with everything said at debug level."""
     with places(tmp_path) as run:
-        home = tmp_path / "home"
+        # At debug level, the supervisor of dag.test itself repeats what it is asked to mask.
+        own = {"AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO", "AIRFLOW__CORE__DAGS_FOLDER": str(run.dags)}
+        for name, value in (run.environment | own).items():
+            monkeypatch.setenv(name, value)
         sampler = Sampler(run.search, run.temp, run.ui)
         with sampler.running():
-            done = subprocess.run(
-                [
-                    *(sys.executable, "-m", "tests.system.run_dags"),
-                    json.dumps([["canary", (START + timedelta(hours=1)).isoformat(), None]]),
-                ],
-                cwd=PROJECT,
-                env={
-                    **os.environ,
-                    **run.environment,
-                    # At debug level, the supervisor of dag.test itself repeats what it is asked to mask.
-                    "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
-                    "AIRFLOW_HOME": str(home),
-                    "AIRFLOW__CORE__DAGS_FOLDER": str(run.dags),
-                },
-                capture_output=True,
-                timeout=270,
-                check=False,
-            )
-        assert done.returncode == 0, done.stderr[-5000:]
-        said = done.stdout + done.stderr
-        (tmp_path / "said.log").write_bytes(said)
+            said = runner.run(("canary", (START + timedelta(hours=1)).isoformat(), None)).output
+        (tmp_path / "said.log").write_text(said)
         run.search.look(
             "task logs",
             said,
@@ -200,7 +185,7 @@ def test_no_secret_is_found_after_a_run(tmp_path: Path) -> None:
             "SourceUnavailableError",
         )
         run.search.look_at_metadata(
-            f"sqlite:///{home}/airflow.db",
+            f"sqlite:///{runner.home}/airflow.db",
             {
                 "variable": f":canary:{FEED}",
                 "xcom": "manifests",
@@ -208,7 +193,7 @@ def test_no_secret_is_found_after_a_run(tmp_path: Path) -> None:
                 "task_instance": "refused_by_the_server",
             },
         )
-        run.search.look_into("Airflow's home", home, "airflow.db")
+        run.search.look_into("Airflow's home", runner.home, "airflow.db")
         assert any(b"delegation=" in request for request in run.requests), "the storage got its token"
         check_spark(run, sampler)
         check_output(run)

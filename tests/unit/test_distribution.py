@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,20 @@ PROJECT = Path(__file__).resolve().parents[2]
 CONTRACT = "tests/integration/contract/test_seal.py::test_a_seal"
 
 
+@functools.cache
+def _functions() -> dict[str, set[str]]:
+    """Return the fixtures that each function of a test module asks for, by its node id."""
+    return {
+        f"{path.relative_to(PROJECT).as_posix()}::{node.name}": {each.arg for each in node.args.args}
+        for path in sorted((PROJECT / "tests").rglob("test_*.py"))
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+    }
+
+
 def _functions_with(fixture: str) -> list[str]:
     """Return the functions of test modules that ask for a fixture, by their node ids."""
-    found = []
-    for path in sorted((PROJECT / "tests").rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef) and fixture in {each.arg for each in node.args.args}:
-                found.append(f"{path.relative_to(PROJECT).as_posix()}::{node.name}")
-    return found
+    return [function for function, fixtures in _functions().items() if fixture in fixtures]
 
 
 def test_one_process_has_the_spark_session() -> None:
@@ -34,7 +41,7 @@ def test_one_process_has_the_spark_session() -> None:
 def test_one_process_has_the_airflow_that_runs_dags() -> None:
     """Every test that asks for it belongs to one group, so that it is started once."""
     tests = [test for test in _functions_with("runner") if "::test_" in test]
-    assert len({test.partition("::")[0] for test in tests}) == 3
+    assert len({test.partition("::")[0] for test in tests}) == 5
     assert [test for test in tests if group_of(test) != "dag runs"] == []
 
 

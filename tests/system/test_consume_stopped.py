@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import os
+import json
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -15,9 +13,13 @@ import pytest
 from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from tests.unit.airflow.conftest import FEED
+from tests.system.dag_runner import DagRunner
 
+pytestmark = pytest.mark.airflow
+
+FEED = "nyc.Flight"
 EVENTS = 36
+START = 1_356_998_400_000  # 2013-01-01T00:00Z in milliseconds
 
 #: A DAG whose first try signals its own process, in which Airflow's task runner has its handler.
 DAG_FILE = """
@@ -60,12 +62,25 @@ def handle(event, connection):
 
 
 @pytest.fixture
-def feed(metadata: None, source: SqliteFeedSource) -> SqliteFeedSource:
+def feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteFeedSource:
     """A feed with 36 events, its consumer, and tables for work and for what came after it."""
-    with closing(sqlite3.connect(source.describe()["path"])) as connection:
+    path = str(tmp_path / "feeds.db")
+    source = SqliteFeedSource(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f'create table "{FEED}" (id integer primary key)')
         connection.execute("create table work (id integer primary key, try integer)")
         connection.execute("create table seen (events integer)")
+        source.set_up_feed(FEED)
+        for number in range(EVENTS):
+            connection.execute(f'insert into "{FEED}" values (?)', (number,))
+            connection.execute(
+                f'insert into "changefeed.outbox:{FEED}" (shard_id, time_hint, id) values (?, ?, ?)',
+                (number % 2, START + number * 600_000, number),
+            )
+        connection.commit()
     create_consumer(source, ConsumerSpec("billing", FEED), "earliest", by="tests")
+    monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps({"conn_type": "sqlite", "host": path}))
+    monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(tmp_path))
     return source
 
 
@@ -75,40 +90,25 @@ def rows(feed: SqliteFeedSource, query: str) -> list[tuple[int, ...]]:
         return connection.execute(query).fetchall()
 
 
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run Python in a process of its own."""
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=cwd,
-        env={**os.environ, "AIRFLOW__CORE__DAGS_FOLDER": str(cwd)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-
-
 def test_a_task_that_is_asked_to_stop_fails_and_its_retry_consumes_the_rest(
-    feed: SqliteFeedSource, tmp_path: Path
+    feed: SqliteFeedSource, runner: DagRunner, tmp_path: Path
 ) -> None:
     """Nothing downstream runs on half of a window, and no event is handled twice."""
     (tmp_path / "stopped.py").write_text(DAG_FILE.format(feed=FEED, path=feed.describe()["path"]))
-    done = run("stopped.py", cwd=tmp_path)
-    assert "STATE success" in done.stdout, done.stdout[-5000:]
-    assert "StoppedError" in done.stdout
+    _, output = runner.python("stopped", folder=tmp_path)
+    assert "STATE success" in output, output[-5000:]
+    assert "StoppedError" in output
     assert rows(feed, "select count(*), max(try) from work") == [(EVENTS, 2)]
     assert 0 < rows(feed, "select count(*) from work where try = 1")[0][0] < EVENTS
     assert rows(feed, "select events from seen") == [(EVENTS,)]
 
 
 def test_a_command_that_was_to_reach_the_head_says_that_it_did_not(
-    feed: SqliteFeedSource, tmp_path: Path
+    feed: SqliteFeedSource, runner: DagRunner, tmp_path: Path
 ) -> None:
     """Its status is not 0, so a script does not go on with half of the events; run again, it goes on."""
     (tmp_path / "stopping.py").write_text(HANDLER)
     command = [
-        "-m",
         "airflow",
         "changefeed",
         "consume",
@@ -119,8 +119,9 @@ def test_a_command_that_was_to_reach_the_head_says_that_it_did_not(
         "stopping:handle",
         "--at-head",
     ]
-    stopped = run(*command, cwd=tmp_path)
-    assert stopped.returncode == 2, stopped.stdout[-3000:]
-    assert "StoppedError: stopped before all events" in stopped.stdout
-    assert run(*command, cwd=tmp_path).returncode == 0
+    status, output = runner.python(*command, folder=tmp_path)
+    assert status == 2, output[-3000:]
+    assert "StoppedError: stopped before all events" in output
+    status, output = runner.python(*command, folder=tmp_path)
+    assert status == 0, output[-3000:]
     assert rows(feed, "select count(*) from work") == [(EVENTS,)]
