@@ -2,10 +2,10 @@
 """
 Run the tasks of a DAG in this process, as a worker would: until they defer, and again when they may go on.
 
-``python -m tests.system.deferred '{"dag": "waiting", "host": "/data/feeds.db", "window": [start, end]}'``
-makes the metadata database of the Airflow home, the connection ``changefeed_default`` and a run, runs its
-tasks up to where they defer, and waits for a line of input. Then it runs those whose trigger has fired. Each
-time it ends with a line ``outcome`` and JSON: the tasks' states, and their results by map index.
+``python -m tests.system.deferred begin '{"dag_id": "waiting", "host": "/feeds.db", "window": [start, end]}'``
+makes the connection ``changefeed_default`` and a run, and runs its tasks up to where they defer; ``go_on``
+with the DAG's id alone runs those whose trigger has fired. Both print JSON at the end: the tasks' states, and
+their results by map index.
 
 No scheduler takes part, which would fork a worker for each task, and twice.
 """
@@ -40,7 +40,7 @@ def load(dag_id: str) -> DAG:
     return bag.dags[dag_id]
 
 
-def begin(dag: DAG, host: str, window: tuple[str, str]) -> None:
+def begin(dag_id: str, host: str, window: tuple[str, str]) -> None:
     """Make a connection and a run, and run all of its tasks."""
     from airflow.models import Connection
     from airflow.serialization.serialized_objects import DagSerialization
@@ -48,6 +48,7 @@ def begin(dag: DAG, host: str, window: tuple[str, str]) -> None:
     from airflow.utils.state import DagRunState, TaskInstanceState
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
+    dag = load(dag_id)
     start, end = (datetime.fromisoformat(time) for time in window)
     with create_session() as session:
         session.add(Connection(conn_id="changefeed_default", conn_type="sqlite", host=host))
@@ -66,10 +67,10 @@ def begin(dag: DAG, host: str, window: tuple[str, str]) -> None:
         for task in tasks:
             task.try_number += 1
             task.state = TaskInstanceState.SCHEDULED
-    go_on(dag)
+    go_on(dag_id)
 
 
-def go_on(dag: DAG) -> None:
+def go_on(dag_id: str) -> None:
     """Run the tasks that wait for a worker."""
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
@@ -84,6 +85,7 @@ def go_on(dag: DAG) -> None:
             task.state = TaskInstanceState.QUEUED
         session.flush()
         session.expunge_all()
+    dag = load(dag_id)
     for task in tasks:
         work(dag, task)
 
@@ -122,20 +124,8 @@ def outcome() -> dict[str, Any]:
         return {"states": states, "results": dict(results.tuples().all())}
 
 
-def main(dag: str, host: str, window: tuple[str, str]) -> None:
-    """Begin, and go on when told to."""
+if __name__ == "__main__":
     # Also the API that tasks talk to is in this process, and looks connections up in the database.
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
-    from airflow.utils.db import initdb
-
-    initdb()
-    loaded = load(dag)
-    begin(loaded, host, window)
-    print("outcome", json.dumps(outcome()), flush=True)
-    sys.stdin.readline()
-    go_on(loaded)
-    print("outcome", json.dumps(outcome()), flush=True)
-
-
-if __name__ == "__main__":
-    main(**json.loads(sys.argv[1]))
+    {"begin": begin, "go_on": go_on}[sys.argv[1]](**json.loads(sys.argv[2]))
+    print(json.dumps(outcome()))

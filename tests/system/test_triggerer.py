@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -18,7 +16,8 @@ import pytest
 
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from tests.system.airflow_settings import MARKER, PROJECT, AirflowSettings
+from tests.system.airflow_settings import MARKER, AirflowSettings
+from tests.system.fork_server import ForkedProcess, ForkServer
 from tests.system.processes import end_all, processes_of, tail, wait_for
 
 pytestmark = pytest.mark.airflow
@@ -48,10 +47,10 @@ with DAG("waiting", schedule=None):
 class Home:
     """An Airflow home with a worker, and triggerers that follow each other; no scheduler, no API server."""
 
-    def __init__(self, folder: Path, feeds: str) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.log = folder / "triggerer.log"
-        self.triggerer: subprocess.Popen[bytes] | None = None
+        self.triggerer: ForkedProcess | None = None
         (folder / "dags").mkdir(parents=True)
         (folder / "dags" / "waiting.py").write_text(DAG_FILE)
         self.environment = AirflowSettings(
@@ -67,53 +66,33 @@ class Home:
                 "AIRFLOW__TRIGGERER__BLOCKED_MAIN_THREAD_WARNING_THRESHOLD": str(BLOCKED),
             },
         ).environment()
-        run = {"dag": "waiting", "host": feeds, "window": [START.isoformat(), FAR.isoformat()]}
-        with (folder / "worker.log").open("wb") as log:
-            self.worker = subprocess.Popen(
-                [sys.executable, "-m", "tests.system.deferred", json.dumps(run)],
-                env=self.environment,
-                cwd=PROJECT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
+        self.server = ForkServer(self.environment, folder / "server.log")
+        self.run("airflow", "db", "migrate")
 
-    def outcome(self) -> dict[str, Any]:
-        """Wait for the worker, and return what it says of its tasks."""
-        assert self.worker.stdout is not None
-        lines = []
-        for line in self.worker.stdout:
-            lines.append(line)
-            if line.startswith("outcome "):
-                outcome: dict[str, Any] = json.loads(line.removeprefix("outcome "))
-                return outcome
-        raise AssertionError(f"{''.join(lines[-40:])}\n{tail(self.folder / 'worker.log')}")
+    def fork(self, *arguments: str, log: Path) -> ForkedProcess:
+        """Start ``python -m``."""
+        return self.server.start(*arguments, environment=self.environment, folder=self.folder, log=log)
 
-    def go_on(self) -> dict[str, Any]:
-        """Let the worker run what may go on."""
-        assert self.worker.stdin is not None
-        self.worker.stdin.write("\n")
-        self.worker.stdin.close()
-        return self.outcome()
+    def run(self, *arguments: str) -> str:
+        """Run ``python -m``, and return its last line."""
+        log = self.folder / "worker.log"
+        assert self.fork(*arguments, log=log).wait(timeout=200) == 0, tail(log)
+        return log.read_text().splitlines()[-1]
+
+    def work(self, step: str, **arguments: object) -> dict[str, Any]:
+        """Let the worker run what may be run, and return what it says of its tasks."""
+        outcome: dict[str, Any] = json.loads(
+            self.run("tests.system.deferred", step, json.dumps({"dag_id": "waiting", **arguments}))
+        )
+        return outcome
 
     def start(self) -> None:
         """Start a triggerer, and wait until it runs all triggers."""
         expected = len(self.triggers()) + SENSORS
-        with self.log.open("ab") as log:
-            self.triggerer = subprocess.Popen(
-                [sys.executable, "-m", "airflow", "triggerer", "--skip-serve-logs"],
-                env=self.environment,
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        self.triggerer = triggerer = self.fork("airflow", "triggerer", "--skip-serve-logs", log=self.log)
 
         def check() -> None:
-            assert self.triggerer is not None
-            assert self.triggerer.poll() is None, tail(self.log)
+            assert triggerer.poll() is None, tail(self.log)
 
         wait_for(
             "the triggerer",
@@ -147,25 +126,22 @@ class Home:
             lambda: [
                 process
                 for process in processes_of(MARKER, str(self.folder))
-                if process.pid != self.worker.pid
+                if process.pid != self.server.process.pid
             ],
             grace=0,
         )
         assert left == []
-        if self.triggerer is not None:
-            self.triggerer.wait()
 
     def close(self) -> None:
         """End all that was started."""
         self.kill()
-        with self.worker:
-            self.worker.kill()
+        self.server.close()
 
 
 @pytest.fixture
-def home(tmp_path: Path, feed: str) -> Iterator[Home]:
-    """A home whose worker has begun, of which no process is left behind."""
-    with closing(Home(tmp_path / "home", feed)) as home:
+def home(tmp_path: Path) -> Iterator[Home]:
+    """A home of which no process is left behind."""
+    with closing(Home(tmp_path / "home")) as home:
         yield home
 
 
@@ -213,7 +189,8 @@ def head(path: str) -> Ulid:
 
 def test_forty_deferred_sensors_wait_in_one_triggerer_and_survive_its_death(home: Home, feed: str) -> None:
     """They do not block its loop, also when their database hangs; they wait on in the next one, and go on."""
-    assert Counter(home.outcome()["states"]) == {"deferred": SENSORS}
+    outcome = home.work("begin", host=feed, window=[START.isoformat(), FAR.isoformat()])
+    assert Counter(outcome["states"]) == {"deferred": SENSORS}
     with hanging(feed):
         home.start()
         home.wait_for_words("LockTimeoutError")
@@ -228,7 +205,7 @@ def test_forty_deferred_sensors_wait_in_one_triggerer_and_survive_its_death(home
         timeout=60,
         explain=lambda: f"{home.states()} {tail(home.log)}",
     )
-    outcome = home.go_on()
+    outcome = home.work("go_on")
     assert Counter(outcome["states"]) == {"success": SENSORS}
     new_events = {"0": {"after": str(after), "head": None, "outbox": True}}
     assert outcome["results"] == {str(index): new_events for index in range(SENSORS)}
