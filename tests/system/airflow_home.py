@@ -12,12 +12,9 @@ Used by the system tests, ``make demo`` and ``make ui``::
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import secrets
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +26,7 @@ import psutil
 
 from tests.system.airflow_api import AirflowApi
 from tests.system.airflow_settings import MARKER, AirflowSettings
+from tests.system.fork_server import ForkedProcess, ForkServer
 from tests.system.postgres import Postgres
 from tests.system.processes import (
     FileLock,
@@ -127,7 +125,8 @@ class AirflowHome:
             connections=connections or {},
             extra=env or {},
         )
-        self._services: dict[str, subprocess.Popen[bytes]] = {}
+        self._server: ForkServer | None = None
+        self._services: dict[str, ForkedProcess] = {}
         self._handlers: Handlers = {}
         self._lock = FileLock(self.folder.with_name(f"{self.folder.name}.lock"))
 
@@ -147,6 +146,7 @@ class AirflowHome:
         try:
             self._clear_away()
             self.postgres.start()
+            self._server = ForkServer(self.environment(), self.logs / "fork-server.log")
             self._migrate()
             for name, arguments in SERVICES.items():
                 self._services[name] = self._spawn(name, arguments)
@@ -167,9 +167,9 @@ class AirflowHome:
             # They get their SIGTERM together with the scheduler, which otherwise waits for them.
             end_all(self._all_but_api_server, grace=STOP_GRACE_SECONDS)
             left = end_all(self.processes, grace=STOP_GRACE_SECONDS)
-            for process in self._services.values():
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(timeout=1)
+            if self._server is not None:
+                self._server.close()
+                self._server = None
             self._services.clear()
             self.postgres.stop()
             self.api.close()
@@ -316,21 +316,18 @@ class AirflowHome:
         self.logs.mkdir(parents=True, exist_ok=True)
 
     def _migrate(self) -> None:
-        process = self._spawn("migrate", ("db", "migrate"))
-        if process.wait(timeout=180) != 0:
+        if self._spawn("migrate", ("db", "migrate")).wait(timeout=180) != 0:
             raise HomeError(f"airflow db migrate failed; {self._log_end('migrate')}")
 
-    def _spawn(self, name: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-        with (self.logs / f"{name}.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "airflow", *arguments],
-                env=self.environment(),
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is ours to pass on, in our order
-            )
+    def _spawn(self, name: str, arguments: Sequence[str]) -> ForkedProcess:
+        assert self._server is not None
+        return self._server.start(
+            "airflow",
+            *arguments,
+            environment=self.environment(),
+            folder=self.folder,
+            log=self.logs / f"{name}.log",
+        )
 
     def _log_end(self, name: str) -> str:
         path = self.logs / f"{name}.log"
