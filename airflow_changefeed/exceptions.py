@@ -39,7 +39,8 @@ Every error of airflow_changefeed, in one tree.
     │   ├── OutputError
     │   │   ├── OutputNotWritableError
     │   │   ├── ForeignOutputError    the path holds another feed's export
-    │   │   └── ManifestError         a manifest or file that is damaged or missing
+    │   │   ├── ManifestError         a manifest or file that is damaged or missing
+    │   │   └── SpecNotFoundError     what a job was to do has been removed
     │   └── SparkEnvironmentError     Java, spark-submit or the Spark connection is not usable
     └── TransientError
         ├── LockTimeoutError          somebody holds the lock longer than ``lock_timeout``
@@ -248,6 +249,10 @@ class ForeignOutputError(OutputError):
 
 class ManifestError(OutputError):
     """A manifest, or one of its files, is damaged or missing."""
+
+
+class SpecNotFoundError(OutputError):
+    """What a job was to do has been removed."""
 
 
 class SparkEnvironmentError(TerminalError):

@@ -96,12 +96,17 @@ class PlannedUnit:
     :param rows: events counted in the sealed range; the read must give as many.
     :param parts: consecutive ranges that make up the unit's range; empty when ``rows`` is 0.
     :param stale_seen: highest stale mark of the shard when the plan was made; 0 when there is none.
+    :param committed_by: attempt of an earlier try that has committed the unit, so that nothing is read for
+        it; 0 for a unit that is still to be written.
+    :param size: bytes of its files, where it is committed.
     """
 
     unit: ExportUnit
     rows: int
     parts: tuple[UlidRange, ...]
     stale_seen: int = 0
+    committed_by: int = 0
+    size: int = 0
 
 
 @dataclass(frozen=True)
@@ -110,10 +115,12 @@ class Plan(Document):
     One export.
 
     :param path: root of the output, an fsspec URL or a local path, without secrets.
-    :param attempt: the attempt token; of two attempts at a unit the higher one counts.
+    :param attempt: the attempt token; of two attempts at a unit the higher one counts. A job that starts the
+        plan draws one of its own.
     :param run: who makes the export, for example ``dag_id/run_id/task_id/try``.
     :param seals: shard to the time until which it was sealed before the plan was made.
     :param database: identity of the feed's database.
+    :param spec: of the attempt of a started job: token of the plan that it was started with; else 0.
     """
 
     KIND = "changefeed plan"
@@ -128,11 +135,17 @@ class Plan(Document):
     seals: Mapping[Shard, datetime]
     options: ExportOptions = field(default_factory=ExportOptions)
     database: str = ""
+    spec: int = 0
+
+    @property
+    def task(self) -> str:
+        """Who makes the export, without the number of the try."""
+        return self.run.rpartition("/")[0]
 
     @property
     def rows(self) -> int:
-        """Events in all units."""
-        return sum(unit.rows for unit in self.units)
+        """Events that are still to be written."""
+        return sum(unit.rows for unit in self.units if not unit.committed_by)
 
     @property
     def is_empty(self) -> bool:

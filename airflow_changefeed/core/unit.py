@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from airflow_changefeed.core.feed import Shard, shard_text
@@ -50,3 +52,28 @@ class ExportUnit:
 
     def __str__(self) -> str:
         return f"shard {shard_text(self.shard)} {self.window or f'({self.range.after}, {self.range.upto}]'}"
+
+
+def by_shard(units: Iterable[ExportUnit]) -> dict[Shard, list[ExportUnit]]:
+    """Return the units of each shard, in order of time."""
+    found: dict[Shard, list[ExportUnit]] = {}
+    for unit in sorted(units, key=lambda unit: unit.range):
+        found.setdefault(unit.shard, []).append(unit)
+    return found
+
+
+def overlapping(others: Iterable[ExportUnit], units: Iterable[ExportUnit]) -> list[ExportUnit]:
+    """
+    Return those of some units that overlap one of others.
+
+    :param units: of one cut: they do not overlap each other.
+    """
+    ours = by_shard(units)
+    ends = {shard: [unit.range.upto for unit in own] for shard, own in ours.items()}
+    found = []
+    for other in others:
+        own = ours.get(other.shard, [])
+        place = bisect_right(ends.get(other.shard, []), other.range.after)
+        if place < len(own) and own[place].range.overlaps(other.range):
+            found.append(other)
+    return found

@@ -23,11 +23,11 @@ from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.manifest import FileFacts, combine_checksums
 from airflow_changefeed.core.plan import ExportOptions, Plan, Shape
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.exceptions import IncompleteReadError, InvalidArgumentError, SchemaChangedError
+from airflow_changefeed.exceptions import IncompleteReadError, InvalidArgumentError
 from airflow_changefeed.export.progress import TaskProgress
 from airflow_changefeed.output.layout import Layout, parse_unit, unit_key
 from airflow_changefeed.output.schemas import parse_schema, schema_text
-from airflow_changefeed.output.store import StagedFile
+from airflow_changefeed.output.store import StagedFile, WrittenParts
 from airflow_changefeed.output.structs import leaves
 from airflow_changefeed.sources.arrow import check_order, check_schema
 from airflow_changefeed.sources.base import ULID_COLUMN, FeedReader
@@ -38,6 +38,15 @@ from airflow_changefeed.verify.checksum import checksum
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 #: The first rows, one in this many, decide whether a column's values repeat.
 _SAMPLE_PART = 8
+#: Rows of one part, unless the options set the number of parts: a few seconds of a task.
+PART_ROWS = 500_000
+#: Units below this are not split, and tasks not cut smaller: starting one costs more than its rows.
+LEAST_PART_ROWS = 20_000
+#: A task has no more rows than this and a part; a plan of a hundred million keeps a hundred cores busy.
+MOST_TASK_ROWS = 900_000
+_LEAST_TASKS = 50
+# A part costs as much as this many rows, besides its own.
+_PART_COST_ROWS = 500
 
 #: A file's facts, and what completes its upload; empty if it is not uploaded.
 WrittenFile = tuple[FileFacts, Mapping[str, Any]]
@@ -72,6 +81,34 @@ def plan_parts(plan: Plan) -> list[PlannedPart]:
             }
             parts.append(PlannedPart(number, planned.rows // len(planned.parts), content))
     return parts
+
+
+def cut_tasks(plan: Plan) -> list[list[PlannedPart]]:
+    """
+    Cut a plan into tasks of about the same cost, the parts of a shard in their order.
+
+    Nothing is asked about the machines, of which a cluster may have two when the job begins, and a hundred a
+    minute later. A task has at most about a fiftieth of the rows and of the units, so that any number of
+    cores up to that is busy, and a job that is killed has lost little; it has no more rows than a task writes
+    in a minute, so that a larger plan keeps more cores busy; and no fewer than are worth a task.
+    """
+    parts = plan_parts(plan)
+    costs = [part.rows + _PART_COST_ROWS for part in parts]
+    most_units = -(-len({part.unit for part in parts}) // _LEAST_TASKS)
+    aim = min(max(-(-sum(costs) // _LEAST_TASKS), LEAST_PART_ROWS), MOST_TASK_ROWS)
+    tasks: list[list[PlannedPart]] = []
+    cost_so_far = 0
+    units: set[int] = set()
+    for part, cost in zip(parts, costs, strict=True):
+        is_full = len(units) == most_units and part.unit not in units
+        # A task that holds a large part alone ends late, so tasks are cut by the mean, never within a part.
+        if not tasks or is_full or cost_so_far + cost / 2 > aim:
+            tasks.append([])
+            cost_so_far, units = 0, set()
+        tasks[-1].append(part)
+        cost_so_far += cost
+        units.add(part.unit)
+    return tasks
 
 
 def task_name(number: int, task_attempt: int) -> str:
@@ -294,24 +331,20 @@ def _repeating(batch: pa.RecordBatch) -> list[str]:
     ]
 
 
-def gather(facts: Iterable[dict[str, Any]], feed: str, tasks: int) -> tuple[list[StagedFile], pa.Schema]:
+def gather(facts: Iterable[Mapping[str, Any]], task: Iterable[PlannedPart]) -> WrittenParts:
     """
-    Separate files and schemas of what tasks yielded.
+    Return what a task has written.
 
-    :param tasks: how many there were.
-    :return: the files, and their columns.
-    :raises IncompleteReadError: a task did not report.
-    :raises SchemaChangedError: two tasks saw different columns.
+    :param facts: as :func:`write_parts` yields them.
+    :param task: the parts that it was to write.
     """
-    written: list[StagedFile] = []
-    schemas: list[pa.Schema] = []
+    files: list[StagedFile] = []
+    schema: pa.Schema | None = None
     for value in facts:
         if "schema" in value:
-            schemas.append(parse_schema(value["schema"], where="a task of the export"))
+            schema = parse_schema(value["schema"], where="a task of the export")
         else:
-            written.append(decode(StagedFile, value, where="file of a task"))
-    if len(schemas) != tasks:
-        raise IncompleteReadError(f"{tasks} tasks ran, {len(schemas)} of them reported; retry")
-    if any(schema != schemas[0] for schema in schemas):
-        raise SchemaChangedError(f"the columns of feed {feed!r} changed while it was read; retry", feed=feed)
-    return written, schemas[0]
+            files.append(decode(StagedFile, value, where="file of a task"))
+    if schema is None:
+        raise IncompleteReadError("a task of the export did not report its columns; retry")
+    return WrittenParts([part.unit for part in task], files, schema)

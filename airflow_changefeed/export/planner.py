@@ -21,6 +21,7 @@ from airflow_changefeed.core.feed import (
     check_shards,
     shard_text,
 )
+from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import ExportOptions, Plan, PlannedUnit, Shape
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
@@ -33,6 +34,8 @@ from airflow_changefeed.exceptions import (
     OutputError,
 )
 from airflow_changefeed.export.batch_removal import removal_command
+from airflow_changefeed.export.parts import LEAST_PART_ROWS, PART_ROWS
+from airflow_changefeed.output.attempts import Start, committed_before
 from airflow_changefeed.output.ownership import check_not_restored, check_output
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedReader, FeedSource
@@ -40,10 +43,6 @@ from airflow_changefeed.sources.base import FeedReader, FeedSource
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Rows of one part, unless the options set the number of parts: a few seconds of a task.
-PART_ROWS = 500_000
-#: Units below this are not split, whatever the options say: starting a part costs more than its rows.
-LEAST_PART_ROWS = 20_000
 _MOST_PARTS = 10_000
 
 
@@ -100,8 +99,8 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
     Plan an export.
 
     Seals the feed up to the end of the last window (a batch: up to now), registers the consumer, and draws an
-    attempt
-    token. Only then the output is claimed; a refused request changes neither the output nor the database.
+    attempt token. Units that an earlier try of the same task has committed are neither counted nor written
+    again. Only then the output is claimed; a refused request changes neither the output nor the database.
 
     :raises InvalidArgumentError: names everything that is wrong with the request; or a shape was asked of a
         feed that is no capture's.
@@ -142,8 +141,14 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
     else:
         units, starts = _batches(source, store, request, {shard: seals[shard] for shard in shards})
     _check_cut(store, units)
+    done = committed_before(
+        store,
+        Start(request.run.rpartition("/")[0], request.consumer, request.options, ()),
+        database,
+        {unit: stale.get(unit.shard, 0) for unit in units},
+    )
     planned = [
-        unit for shard in shards for unit in _count(source, request, shard, units, stale.get(shard, 0))
+        unit for shard in shards for unit in _count(source, request, shard, units, stale.get(shard, 0), done)
     ]
     if info.kind is FeedKind.SERIALIZED and request.options.on_missing == "fail":
         _check_none_lost(store, planned)
@@ -296,11 +301,26 @@ def _check_cut(store: ExportStore, units: Sequence[ExportUnit]) -> None:
 
 
 def _count(
-    source: FeedSource, request: ExportRequest, shard: Shard, units: Sequence[ExportUnit], stale: int
+    source: FeedSource,
+    request: ExportRequest,
+    shard: Shard,
+    units: Sequence[ExportUnit],
+    stale: int,
+    done: Mapping[ExportUnit, Manifest],
 ) -> list[PlannedUnit]:
     own = [unit for unit in units if unit.shard == shard]
-    counts: list[int] = source.count(request.feed, shard, [unit.range for unit in own]) if own else []
-    return [_split(source, request, unit, rows, stale) for unit, rows in zip(own, counts, strict=True)]
+    new = [unit for unit in own if unit not in done]
+    counts: list[int] = source.count(request.feed, shard, [unit.range for unit in new]) if new else []
+    rows = dict(zip(new, counts, strict=True))
+    return [
+        committed(done[unit]) if unit in done else _split(source, request, unit, rows[unit], stale)
+        for unit in own
+    ]
+
+
+def committed(manifest: Manifest) -> PlannedUnit:
+    """Return a unit that needs nothing more, since an earlier try has committed it."""
+    return PlannedUnit(manifest.unit, manifest.rows, (), manifest.stale_seen, manifest.attempt, manifest.size)
 
 
 def _split(

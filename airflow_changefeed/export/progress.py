@@ -65,6 +65,8 @@ class ProgressWatch:
         self._folder = Layout(files.root, plan.feed).writing(plan.attempt)
         self._planned: dict[str, int] = {}
         for planned in plan.units:
+            if planned.committed_by:
+                continue
             shard = shard_text(planned.unit.shard)
             self._planned[shard] = self._planned.get(shard, 0) + planned.rows
         self._write = write

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of an export: a document beside its attempt, then the task's result and its log."""
+"""The result of an export: the receipt of its job, then the task's result and its log."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import error_text, own_error
+from airflow_changefeed.output.layout import ManifestName
 from airflow_changefeed.output.store import ExportStore
 
 #: With more units or shards than this, folders are named instead of files: results are in Airflow's
@@ -33,6 +34,8 @@ class ExportResult(Document):
     :param size: bytes of all files.
     :param seconds: how long the job took, its start of Spark left out.
     :param error: of :func:`~airflow_changefeed.exceptions.error_text`.
+    :param attempt: token of the attempt.
+    :param spec: of a job: token of the plan that it was started with; else 0.
     """
 
     KIND = "changefeed result"
@@ -44,36 +47,51 @@ class ExportResult(Document):
     size: int = 0
     seconds: float = 0.0
     error: str | None = None
+    attempt: int = 0
+    spec: int = 0
 
     @classmethod
-    def of_manifests(
-        cls, store: ExportStore, manifests: Sequence[Manifest], *, seconds: float = 0.0
+    def of_commit(
+        cls, store: ExportStore, plan: Plan, manifests: Sequence[Manifest], *, seconds: float = 0.0
     ) -> ExportResult:
-        """Return the result of a commit."""
+        """
+        Return the result of an attempt at a plan.
+
+        :param manifests: that it has committed; the plan names those of earlier tries.
+        """
+        size = {planned.unit: planned.size for planned in plan.units}
+        size.update({manifest.unit: manifest.size for manifest in manifests})
         return cls(
             DONE,
-            tuple(store.layout.manifest(manifest.unit, manifest.attempt) for manifest in manifests),
-            len(manifests),
-            sum(manifest.rows for manifest in manifests),
-            sum(manifest.size for manifest in manifests),
+            tuple(
+                store.layout.manifest(planned.unit, planned.committed_by or plan.attempt)
+                for planned in plan.units
+            ),
+            len(plan.units),
+            sum(planned.rows for planned in plan.units),
+            sum(size.values()),
             round(seconds, 3),
+            attempt=plan.attempt,
+            spec=plan.spec,
         )
 
     def after(self, store: ExportStore, earlier: Sequence[Manifest]) -> ExportResult:
-        """Return the result together with what earlier tries have committed, in that order."""
-        before = ExportResult.of_manifests(store, earlier)
+        """Return the result together with the batches that earlier tries have committed, in that order."""
         return replace(
             self,
-            manifests=before.manifests + self.manifests,
-            units=before.units + self.units,
-            rows=before.rows + self.rows,
-            size=before.size + self.size,
+            manifests=(
+                *(store.layout.manifest(manifest.unit, manifest.attempt) for manifest in earlier),
+                *self.manifests,
+            ),
+            units=len(earlier) + self.units,
+            rows=sum(manifest.rows for manifest in earlier) + self.rows,
+            size=sum(manifest.size for manifest in earlier) + self.size,
         )
 
     @classmethod
-    def of_error(cls, error: BaseException) -> ExportResult:
+    def of_error(cls, error: BaseException, attempt: int, spec: int) -> ExportResult:
         """Return the result of a failure."""
-        return cls(FAILED, error=error_text(error))
+        return cls(FAILED, error=error_text(error), attempt=attempt, spec=spec)
 
     def raise_error(self) -> None:
         """Raise the job's error with its class; return if it succeeded."""
@@ -81,32 +99,10 @@ class ExportResult(Document):
             raise own_error(self.error)
 
 
-def write_result(store: ExportStore, attempt: int, result: ExportResult) -> None:
-    """Write the result for the operator."""
-    store.files.write(store.layout.result(attempt), result.to_json().encode())
-
-
-def take_result(store: ExportStore, attempt: int) -> ExportResult | None:
-    """
-    Read and remove an attempt's result, once its job is over.
-
-    :return: None when the job left none, because it was killed; the next attempt cleans up after it.
-    """
-    where = store.layout.result(attempt)
-    content = store.files.read(where)
-    if content is None:
-        return None
-    result = ExportResult.from_json(content.decode(errors="replace"), where=where)
-    if result.error is not None:
-        # In an outage the job could not withdraw what it had placed.
-        store.withdraw_uncommitted(store.begun_units(attempt) or (), attempt)
-    # Tasks of a failed job may have written on until its processes ended.
-    store.files.remove(store.layout.writing(attempt))
-    store.files.remove_file(where)
-    store.files.remove_file(store.layout.driver(attempt))
-    store.files.prune(store.layout.attempt(attempt), store.layout.attempts)
-    store.abandon_uploads(attempt)
-    return result
+def attempts_of(result: ExportResult) -> set[int]:
+    """Return the tokens of all attempts that have committed units of an export, and of its plan."""
+    names = (ManifestName.parse(path.rpartition("/")[2]) for path in result.manifests)
+    return {result.attempt, *(name.attempt for name in names if name)}
 
 
 def summary(
@@ -127,7 +123,7 @@ def summary(
         spans = [(spans[0][0], spans[-1][1])]
     return {
         "feed": plan.feed,
-        "attempt": plan.attempt,
+        "attempt": result.attempt,
         "units": result.units,
         "rows": result.rows,
         "bytes": result.size,

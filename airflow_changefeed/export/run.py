@@ -1,47 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs an attempt at a plan: begin, write, commit, end, result; also without Spark."""
+"""Runs an attempt at a plan: begin, write and commit unit by unit, end; also without Spark."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Generator
+from contextlib import closing
 
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.exceptions import own_error
-from airflow_changefeed.export.parts import gather, plan_parts, task_name, write_parts
+from airflow_changefeed.export.parts import cut_tasks, gather, task_name, write_parts
 from airflow_changefeed.export.progress import ProgressWatch
-from airflow_changefeed.export.result import ExportResult, write_result
-from airflow_changefeed.output.commit import begin, commit, end
-from airflow_changefeed.output.store import ExportStore, StagedFile
+from airflow_changefeed.export.result import ExportResult
+from airflow_changefeed.output.attempts import begin, end
+from airflow_changefeed.output.commit import Commit
+from airflow_changefeed.output.store import ExportStore, WrittenParts
 from airflow_changefeed.sources.base import FeedReader
 
-if TYPE_CHECKING:
-    import pyarrow as pa
 
-#: The files of all units with rows, and their columns.
-Written: TypeAlias = "tuple[Sequence[StagedFile], pa.Schema | None]"
-
-
-def run_attempt(store: ExportStore, plan: Plan, write: Callable[[], Written]) -> ExportResult:
+def run_attempt(
+    store: ExportStore, plan: Plan, write: Callable[[], Generator[WrittenParts, None, None]]
+) -> ExportResult:
     """
-    Run a plan: write, commit, and leave nothing behind but what counts and ``result.json``.
+    Run a plan: write, commit each unit once all of it is written, and leave nothing behind but what counts.
 
-    :param write: writes all parts, and returns what was written; not called for a plan without rows.
+    Units that were committed before an error or a kill stay: the next try of the task leaves them out.
+
+    :param write: writes all parts, and yields what each task has written as the task ends; not called for a
+        plan without rows.
     :raises ChangefeedError: ours, also when it was raised in a task.
     """
     started = time.monotonic()
     begin(store, plan)
     committed = False
     try:
-        written, schema = ([], None) if plan.is_empty else write()
-        manifests = commit(store, plan, written, schema)
+        commit = Commit(store, plan)
+        if not plan.is_empty:
+            with closing(write()) as written:
+                for parts in written:
+                    commit.add(parts)
+        manifests = commit.finish()
         committed = True
-        result = ExportResult.of_manifests(store, manifests, seconds=time.monotonic() - started)
-        write_result(store, plan.attempt, result)
-        return result
+        return ExportResult.of_commit(store, plan, manifests, seconds=time.monotonic() - started)
     except Exception as error:
-        write_result(store, plan.attempt, ExportResult.of_error(error))
         raise own_error(error) from error
     finally:
         end(store, plan, committed=committed)
@@ -51,7 +52,7 @@ def run_here(
     source: FeedReader, store: ExportStore, plan: Plan, report: Callable[[str], None]
 ) -> ExportResult:
     """
-    Run a plan in this process, as one task that writes part after part; for plans that are not worth a Spark.
+    Run a plan in this process, one task after the other; for plans that are not worth a Spark.
 
     :param source: open, and left so. Not one that reads SQLite by ADBC: the process has it open elsewhere,
         too (ADR 0003).
@@ -59,17 +60,18 @@ def run_here(
     :raises ChangefeedError: as :func:`run_attempt`.
     """
 
-    def write() -> Written:
+    def write() -> Generator[WrittenParts, None, None]:
         with ProgressWatch(store.files, plan, report):
-            facts = write_parts(
-                source,
-                store.files,
-                feed=plan.feed,
-                attempt=plan.attempt,
-                options=plan.options,
-                task=task_name(0, 0),
-                parts=[part.content for part in plan_parts(plan)],
-            )
-            return gather(facts, plan.feed, 1)
+            for number, task in enumerate(cut_tasks(plan)):
+                facts = write_parts(
+                    source,
+                    store.files,
+                    feed=plan.feed,
+                    attempt=plan.attempt,
+                    options=plan.options,
+                    task=task_name(number, 0),
+                    parts=[part.content for part in task],
+                )
+                yield gather(facts, task)
 
     return run_attempt(store, plan, write)

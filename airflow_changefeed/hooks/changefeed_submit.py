@@ -51,17 +51,17 @@ def take_own(kwargs: dict[str, Any], job_name: str) -> list[str]:
 class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
     """Runs a job of ours: with its package, its processes watched, its files private."""
 
-    def _prepare(self, job: str, files: Mapping[str, Path]) -> None:
+    def _prepare(self, job: str, arguments: Mapping[str, str]) -> None:
         """
-        Set what the provider's operator runs; only paths, since arguments can be read by everybody.
+        Set what the provider's operator runs.
 
         :param job: name of the module in ``spark``.
-        :param files: the job's arguments.
+        :param arguments: of the job; only paths, since everybody can read them.
         """
         from airflow_changefeed.spark.archive import package_archive
 
         self.application = str(Path(__file__).parents[1] / "spark" / f"{job}.py")
-        self.application_args = [text for name, file in files.items() for text in (f"--{name}", str(file))]
+        self.application_args = [text for name, value in arguments.items() for text in (f"--{name}", value)]
         for pid in pids_to_watch():
             self.application_args += ["--watch-pid", str(pid)]
         self.conf = {**(self.conf or {})}

@@ -101,7 +101,7 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
             files = {name: folder / f"{name}.json" for name in ("fold", "connection", "result")}
             files["fold"].write_text(task.to_json(), encoding="utf-8")
             connection.save(str(files["connection"]))
-            self._prepare("fold_job", files)
+            self._prepare("fold_job", {name: str(file) for name, file in files.items()})
             state = self._run(context, files["result"])
         self.log.info(
             "Table %s at %s: %s rows in %s", state.table, state.at.isoformat(), state.rows, state.path

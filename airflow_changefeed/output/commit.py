@@ -1,130 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The commit of an attempt: six steps, of which any may be the last one before a crash.
+The commit of an attempt, unit by unit as its tasks end: six steps, of which any may be the last one before a
+crash.
 
 1. check whether a newer attempt counts already, or a unit of another cut; 2. hide what older attempts have
-placed; 3. place our files; 4. write the manifest; then for all units of the plan together 5. check again;
-6. remove what older attempts left. See docs/adr/0002-output-layout.md.
+placed; 3. place our files; 4. write the manifest; then for all units that became whole together 5. check
+again; at the end 6. remove what older attempts left. See docs/adr/0002-output-layout.md.
 """
 
 from __future__ import annotations
 
-import json
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.core.feed import Shard, shard_text
+from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import Plan, PlannedUnit
 from airflow_changefeed.core.times import now
 from airflow_changefeed.core.ulid import UlidRange
-from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.exceptions import IncompleteReadError, SupersededError
+from airflow_changefeed.core.unit import ExportUnit, by_shard, overlapping
+from airflow_changefeed.exceptions import IncompleteReadError, SchemaChangedError, SupersededError
+from airflow_changefeed.output.attempts import end, withdraw_overlapping
 from airflow_changefeed.output.claims import check_same
-from airflow_changefeed.output.layout import unit_key
 from airflow_changefeed.output.schemas import schema_text
-from airflow_changefeed.output.store import ExportStore, StagedFile
+from airflow_changefeed.output.store import ExportStore, StagedFile, WrittenParts
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-# An object store answers in tens of milliseconds, and one unit's steps wait for each other.
-_REMOTE_THREADS = 16
-
-
-def begin(store: ExportStore, plan: Plan) -> None:
-    """
-    Claim an attempt token for this process; not needed for an empty plan.
-
-    :raises SupersededError: another process has begun this attempt, as when a cluster starts a driver again.
-    """
-    layout = store.layout
-    if store.files.size(layout.driver(plan.attempt)) is not None:
-        raise SupersededError(
-            f"attempt {plan.attempt} at feed {plan.feed!r} was already begun by another process: retry, "
-            "which plans again with a token of its own",
-            attempt=plan.attempt,
-        )
-    units = [unit_key(planned.unit) for planned in plan.units]
-    store.files.write(layout.driver(plan.attempt), json.dumps({"run": plan.run, "units": units}).encode())
-
-
-def end(store: ExportStore, plan: Plan, *, committed: bool) -> None:
-    """
-    Remove what an attempt does not need any more once its tasks are over; keeps its result, and whose it is.
-
-    :param committed: whether all its units were, so that what older attempts left of them can go as well.
-    """
-    layout = store.layout
-    store.files.remove(layout.writing(plan.attempt))
-    if not committed:
-        # Also files that are visible without a manifest: a batch that is planned again ends later and has
-        # another name, and plain readers would read both.
-        store.withdraw_uncommitted([each.unit for each in plan.units if each.rows], plan.attempt)
-    else:
-        _remove_dead(store, plan)
-    if store.files.size(layout.result(plan.attempt)) is None:
-        store.files.remove_file(layout.driver(plan.attempt))
-    _prune(store, plan, plan.attempt)
-    store.files.sweep()
-    store.abandon_uploads(plan.attempt)
-
-
-def _prune(store: ExportStore, plan: Plan, attempt: int) -> None:
-    """Remove an attempt's empty folders."""
-    home = store.layout.attempt(attempt)
-    for shard in plan.seals:
-        store.files.prune(f"{home}/shard={shard_text(shard)}", store.layout.attempts)
-    store.files.prune(home, store.layout.attempts)
-
-
-def _remove_dead(store: ExportStore, plan: Plan) -> None:
-    """Remove our units' folders of older attempts that died before their :func:`end`."""
-    ours = [planned.unit for planned in plan.units]
-    for attempt, theirs in _begun(store, plan.attempt):
-        if theirs is None:
-            if store.files.size(store.layout.driver(attempt)) is None:
-                # It ended long ago. A kill may have come between the last file and its folder; nobody reads
-                # the result of an attempt that was removed as dead.
-                store.files.remove_file(store.layout.result(attempt))
-                _prune(store, plan, attempt)
-            continue
-        gone = _overlapping(theirs, ours)
-        committed = store.attempts_of_all(set(gone) - set(ours))
-        gone = [unit for unit in gone if attempt not in committed.get(unit, ())]
-        if len(gone) == len(theirs):
-            store.files.remove(store.layout.attempt(attempt))
-            continue
-        writing = store.layout.writing(attempt)
-        for task in store.files.names(writing):
-            for unit in gone:
-                store.files.remove(f"{writing}/{task}/{unit_key(unit)}")
-
-
-def _begun(store: ExportStore, below: int) -> Iterator[tuple[int, Sequence[ExportUnit] | None]]:
-    """Yield attempts with lower tokens that have a folder, and their units; None for ended ones."""
-    for attempt in store.older_attempts(below):
-        yield attempt, store.begun_units(attempt)
-
-
-def _withdraw_overlapping(store: ExportStore, units: Sequence[ExportUnit], attempt: int) -> None:
-    """
-    Take back what older attempts have placed, and not committed, of units that overlap ours by other names.
-
-    Units of ours are committed, so one that still runs is refused by its second check; one that was killed
-    leaves rows that plain readers would read beside ours for good.
-    """
-    own = set(units)
-    dead = {
-        other: [unit for unit in _overlapping(theirs or (), units) if unit not in own]
-        for other, theirs in _begun(store, attempt)
-    }
-    if any(dead.values()):
-        store.abort_uploads([unit for theirs in dead.values() for unit in theirs], attempt)
-        for other, theirs in dead.items():
-            store.withdraw_uncommitted(theirs, other)
 
 
 def commit_empty(store: ExportStore, plan: Plan, schema: pa.Schema | None = None) -> list[Manifest]:
@@ -132,82 +34,91 @@ def commit_empty(store: ExportStore, plan: Plan, schema: pa.Schema | None = None
     Commit a plan without rows, for which no Spark job is needed.
 
     :param schema: as rows would be written; None leaves readers of idle units without the feed's columns.
+    :return: the manifests of the units that the plan left to commit, in its order.
     :raises IncompleteReadError: the plan has rows.
     :raises SupersededError: newer attempts at some units, or units of another cut, count.
     """
-    manifests = commit(store, plan, [], schema)
+    manifests = Commit(store, plan, schema).finish()
     end(store, plan, committed=True)
     return manifests
 
 
-def commit(
-    store: ExportStore, plan: Plan, written: Sequence[StagedFile], schema: pa.Schema | None
-) -> list[Manifest]:
+class Commit:
     """
-    Commit all units of a plan; may be called again after any crash.
+    The commit of an attempt; may be repeated after any crash.
 
-    :param written: the files of all units with rows; none for an empty plan.
-    :param schema: as written, None if not known; units without rows keep it as well.
-    :return: the manifests, in the plan's order.
-    :raises IncompleteReadError: a unit's files hold another number of rows than was planned; nothing was
-        committed.
-    :raises ForeignOutputError: another database claimed the output since the plan was made; nothing was
-        committed.
-    :raises SupersededError: newer attempts at some units, or units of another cut, count; the others are
-        committed.
+    :param schema: as units without rows have it; None takes that of the first rows.
     """
-    check_same(store.layout.data, store.database(), plan.database, plan.feed)
-    files: dict[int, list[StagedFile]] = {}
-    for file in written:
-        files.setdefault(file.unit, []).append(file)
-    _check_counts(plan, files)
-    return _Commit(store, plan, files, schema).run()
 
-
-def _check_counts(plan: Plan, files: Mapping[int, Sequence[StagedFile]]) -> None:
-    wrong = []
-    for number, planned in enumerate(plan.units):
-        rows = sum(file.facts.rows for file in files.get(number, []))
-        if rows != planned.rows:
-            wrong.append(f"{planned.unit}: {planned.rows} rows were planned, {rows} read")
-    if wrong:
-        raise IncompleteReadError(
-            f"feed {plan.feed!r}: {len(wrong)} of {len(plan.units)} units differ from the plan, so none "
-            f"was committed; history was inserted or purged meanwhile, retry. {'; '.join(wrong[:5])}",
-            attempt=plan.attempt,
-        )
-
-
-class _Commit:
-    """A running commit."""
-
-    def __init__(
-        self,
-        store: ExportStore,
-        plan: Plan,
-        files: Mapping[int, Sequence[StagedFile]],
-        schema: pa.Schema | None,
-    ) -> None:
+    def __init__(self, store: ExportStore, plan: Plan, schema: pa.Schema | None = None) -> None:
         self._store = store
         self._plan = plan
-        self._files = files
         self._schema = schema
-        self._others = _Others(store, plan)
+        #: Parts that are still to be written, of each unit with rows; then its files.
+        self._open: dict[int, int] = {}
+        self._files: dict[int, list[StagedFile]] = {}
+        self._empty: list[int] = []
+        for number, planned in enumerate(plan.units):
+            if planned.rows and not planned.committed_by:
+                self._open[number], self._files[number] = len(planned.parts), []
+            elif not planned.committed_by:
+                self._empty.append(number)
+        self._manifests: dict[int, Manifest] = {}
         self._hidden: dict[ExportUnit, list[int]] = {}
         self._superseded: list[str] = []
 
-    def run(self) -> list[Manifest]:
-        """Commit all units; units of newer attempts do not stop the others."""
-        numbers = range(len(self._plan.units))
-        if self._store.files.moves_folders:
-            found = [self._commit_unit(number) for number in numbers]
-        else:
-            with ThreadPoolExecutor(_REMOTE_THREADS) as pool:
-                found = list(pool.map(self._commit_unit, numbers))
-        manifests = self._check_again([manifest for manifest in found if manifest is not None])
-        units = [manifest.unit for manifest in manifests]
-        self._store.clean(units, self._plan.attempt)
-        _withdraw_overlapping(self._store, units, self._plan.attempt)
+    def add(self, written: WrittenParts) -> None:
+        """
+        Commit the units of which everything is written now; those of newer attempts do not stop the others.
+
+        :param written: by one task; each part once.
+        :raises IncompleteReadError: a unit's files hold another number of rows than was planned; none of
+            those that became whole was committed.
+        :raises SchemaChangedError: two tasks saw different columns.
+        :raises ForeignOutputError: another database claimed the output since the plan was made.
+        """
+        if self._schema is None:
+            self._schema = written.schema
+        elif self._schema != written.schema:
+            raise SchemaChangedError(
+                f"the columns of feed {self._plan.feed!r} changed while it was read; retry",
+                feed=self._plan.feed,
+            )
+        for file in written.files:
+            self._files[file.unit].append(file)
+        for number in written.units:
+            self._open[number] -= 1
+        whole = sorted(number for number in set(written.units) if not self._open[number])
+        self._check_counts(whole)
+        self._commit([*self._empty, *whole])
+        self._empty = []
+
+    def finish(self) -> list[Manifest]:
+        """
+        Commit what has no rows, and remove what older attempts have left.
+
+        :return: the manifests that were committed, in the plan's order.
+        :raises IncompleteReadError: a part was not written.
+        :raises SupersededError: newer attempts at some units, or units of another cut, count; the others are
+            committed.
+        """
+        missing = [self._plan.units[number].unit for number, parts in self._open.items() if parts]
+        if missing:
+            raise IncompleteReadError(
+                f"feed {self._plan.feed!r}: no task reported all parts of {len(missing)} units, the first "
+                f"{missing[0]}; retry",
+                attempt=self._plan.attempt,
+            )
+        self._commit(self._empty)
+        by_attempt: dict[int, list[ExportUnit]] = {}
+        for planned in self._plan.units:
+            if planned.committed_by:
+                by_attempt.setdefault(planned.committed_by, []).append(planned.unit)
+        manifests = [self._manifests[number] for number in sorted(self._manifests)]
+        by_attempt[self._plan.attempt] = [manifest.unit for manifest in manifests]
+        for attempt, units in by_attempt.items():
+            self._store.clean(units, attempt)
+            withdraw_overlapping(self._store, units, attempt)
         if self._superseded:
             raise SupersededError(
                 f"newer attempts count for {len(self._superseded)} of {len(self._plan.units)} units, or "
@@ -216,13 +127,40 @@ class _Commit:
             )
         return manifests
 
-    def _commit_unit(self, number: int) -> Manifest | None:
+    def _check_counts(self, numbers: Sequence[int]) -> None:
+        wrong = []
+        for number in numbers:
+            planned = self._plan.units[number]
+            rows = sum(file.facts.rows for file in self._files[number])
+            if rows != planned.rows:
+                wrong.append(f"{planned.unit}: {planned.rows} rows were planned, {rows} read")
+        if wrong:
+            raise IncompleteReadError(
+                f"feed {self._plan.feed!r}: {len(wrong)} units differ from the plan, so they were not "
+                f"committed; history was inserted or purged meanwhile, retry. {'; '.join(wrong[:5])}",
+                attempt=self._plan.attempt,
+            )
+
+    def _commit(self, numbers: Sequence[int]) -> None:
+        """Run steps 1 to 5 for some units."""
+        if not numbers:
+            return
+        store, plan = self._store, self._plan
+        check_same(store.layout.data, store.database(), plan.database, plan.feed)
+        others = _Others(store, [plan.units[number].unit for number in numbers])
+        found = store.each(lambda number: self._commit_unit(number, others), numbers)
+        manifests = {number: manifest for number, manifest in zip(numbers, found, strict=True) if manifest}
+        self._check_again(manifests, others)
+        for number in numbers:
+            self._files.pop(number, None)
+
+    def _commit_unit(self, number: int, others: _Others) -> Manifest | None:
         """Run steps 1 to 4; None for a unit that a newer attempt has, or that another unit overlaps."""
         store, attempt, planned = self._store, self._plan.attempt, self._plan.units[number]
         unit = planned.unit
         try:
             attempts = store.attempts_of(unit)
-            self._check(unit, attempts, self._others.found)
+            self._check(unit, attempts, others.found)
             # After a crash that follows the manifest the unit is complete; its files have left the places
             # where tasks wrote them.
             manifest = store.read(unit) if attempt in attempts else None
@@ -242,24 +180,22 @@ class _Commit:
             return None
         return manifest
 
-    def _check_again(self, manifests: Sequence[Manifest]) -> list[Manifest]:
+    def _check_again(self, manifests: Mapping[int, Manifest], others: _Others) -> None:
         """
-        Return the manifests that count; withdraw from the other units.
+        Keep the manifests that count; withdraw from the other units.
 
         Two attempts that both passed the first check see each other here; of the same unit the newer one
         stays.
         """
-        attempts = self._store.attempts_of_all(manifest.unit for manifest in manifests)
-        others = self._others.check_again([manifest.unit for manifest in manifests])
-        counting = []
-        for manifest in manifests:
+        attempts = self._store.attempts_of_all(manifest.unit for manifest in manifests.values())
+        found = others.check_again([manifest.unit for manifest in manifests.values()])
+        for number, manifest in manifests.items():
             try:
-                self._check(manifest.unit, attempts[manifest.unit], others)
+                self._check(manifest.unit, attempts[manifest.unit], found)
             except SupersededError as problem:
                 self._withdraw(manifest.unit, problem.message)
             else:
-                counting.append(manifest)
-        return counting
+                self._manifests[number] = manifest
 
     def _check(
         self,
@@ -294,18 +230,18 @@ class _Commit:
 
 class _Others:
     """
-    Committed units that overlap the plan's under other names, found by names alone.
+    Committed units that overlap some of the plan's under other names, found by names alone.
 
     The planner refuses them, but two plans that were made before either was committed do not see each other.
     An attempt that finds one withdraws its own, whatever the tokens: a lower one may have moved its cursor.
     """
 
-    def __init__(self, store: ExportStore, plan: Plan) -> None:
+    def __init__(self, store: ExportStore, units: Iterable[ExportUnit]) -> None:
         self._store = store
-        #: Units of other names that overlap ours, when this commit began.
+        #: Units of other names that overlap ours, when their commit began.
         self.found: dict[Shard, dict[ExportUnit, int]] = {}
         self._harmless: dict[Shard, set[str]] = {}
-        for shard, wanted in _by_shard(planned.unit for planned in plan.units).items():
+        for shard, wanted in by_shard(units).items():
             self._harmless[shard] = {unit.name for unit in wanted}
             self.found[shard] = self._find(shard, wanted)
 
@@ -313,37 +249,13 @@ class _Others:
         hull = UlidRange(wanted[0].range.after, max(unit.range.upto for unit in wanted))
         harmless = self._harmless[shard]
         others = self._store.overlapping(shard, hull, ignore=harmless)
-        found = {unit: others[unit] for unit in _overlapping(others, wanted)}
+        found = {unit: others[unit] for unit in overlapping(others, wanted)}
         harmless |= {unit.name for unit in others if unit not in found}
         return found
 
     def check_again(self, units: Sequence[ExportUnit]) -> dict[Shard, dict[ExportUnit, int]]:
         """Return those that overlap units of ours now."""
-        return {shard: self._find(shard, wanted) for shard, wanted in _by_shard(units).items()}
-
-
-def _by_shard(units: Iterable[ExportUnit]) -> dict[Shard, list[ExportUnit]]:
-    found: dict[Shard, list[ExportUnit]] = {}
-    for unit in sorted(units, key=lambda unit: unit.range):
-        found.setdefault(unit.shard, []).append(unit)
-    return found
-
-
-def _overlapping(others: Iterable[ExportUnit], units: Iterable[ExportUnit]) -> list[ExportUnit]:
-    """
-    Return those of some units that overlap one of others.
-
-    :param units: of one cut: they do not overlap each other.
-    """
-    ours = _by_shard(units)
-    ends = {shard: [unit.range.upto for unit in own] for shard, own in ours.items()}
-    found = []
-    for other in others:
-        own = ours.get(other.shard, [])
-        place = bisect_right(ends.get(other.shard, []), other.range.after)
-        if place < len(own) and own[place].range.overlaps(other.range):
-            found.append(other)
-    return found
+        return {shard: self._find(shard, wanted) for shard, wanted in by_shard(units).items()}
 
 
 def _manifest(

@@ -16,6 +16,7 @@ from airflow_changefeed.storage.files import CONTROL
 
 _TOKEN_DIGITS = 12
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]")
+_RECEIPT = re.compile(rf"result\.(\d{{{_TOKEN_DIGITS},}})\.json")
 _PLACED = re.compile(r"changefeed_attempt=(\d+)")
 _MANIFEST = re.compile(rf"(.+)\.(\d{{{_TOKEN_DIGITS},}})\.json")
 
@@ -81,6 +82,34 @@ class ManifestName:
 
     def __str__(self) -> str:
         return f"{self.unit}.{token_text(self.attempt)}.json"
+
+
+def receipt_attempt(name: str) -> int | None:
+    """Return the attempt token in the name of a receipt; None if it is not one."""
+    match = _RECEIPT.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def is_document(path: str) -> bool:
+    """Whether a path below the folder of attempts is a document: a start, a spec or a receipt."""
+    _, _, name = path.partition("/")
+    return name in ("start.json", "spec.json") or receipt_attempt(name) is not None
+
+
+def parse_spec(uri: str) -> tuple[str, str, int]:
+    """
+    Parse the URI of a spec.
+
+    :return: the root of the output, the feed, and the token of the plan.
+    :raises InvalidArgumentError: it is not one.
+    """
+    root, _, rest = uri.rpartition(f"/{CONTROL}/")
+    parts = rest.split("/")
+    if root and len(parts) == 4 and parts[1] == "attempts" and parts[2].isdigit() and parts[3] == "spec.json":
+        return root, unquote_feed(parts[0]), int(parts[2])
+    raise InvalidArgumentError(
+        f"{uri!r} is not the URI of a spec; expected <path>/{CONTROL}/<feed>/attempts/<token>/spec.json"
+    )
 
 
 def placed_attempt(name: str) -> int | None:
@@ -165,10 +194,14 @@ class Layout:
         """Folder in which each task attempt has its own, so that duplicates and leftovers never mix."""
         return f"{self.attempt(attempt)}/writing"
 
-    def driver(self, attempt: int) -> str:
-        """Document that says who runs an attempt."""
-        return f"{self.attempt(attempt)}/driver.json"
+    def start(self, attempt: int) -> str:
+        """Document that says who began an attempt, and what it writes."""
+        return f"{self.attempt(attempt)}/start.json"
 
-    def result(self, attempt: int) -> str:
-        """Document that says how an attempt ended."""
-        return f"{self.attempt(attempt)}/result.json"
+    def spec(self, attempt: int) -> str:
+        """Document with what a job is to do: a plan, by its token."""
+        return f"{self.attempt(attempt)}/spec.json"
+
+    def receipt(self, spec: int, attempt: int) -> str:
+        """Document that says how a job ended, by the token of its plan and its own."""
+        return f"{self.attempt(spec)}/result.{token_text(attempt)}.json"

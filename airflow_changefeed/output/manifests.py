@@ -137,7 +137,7 @@ class ManifestStore:
         Return the highest token that any attempt has left in the output, or among the units' manifests; else
         0.
         """
-        attempts = [int(name) for name in self.files.names(self.layout.attempts) if name.isdigit()]
+        attempts = self.begun_attempts()
         folders: dict[str, set[str]] = {}
         for unit in units:
             folders.setdefault(self.layout.unit_manifests(unit), set()).add(unit.name)
@@ -145,6 +145,10 @@ class ManifestStore:
             parsed = [ManifestName.parse(name) for name in self.files.names(folder)]
             attempts += [name.attempt for name in parsed if name and name.unit in names]
         return max(attempts, default=0)
+
+    def begun_attempts(self) -> Tokens:
+        """Return the tokens of attempts that have a folder."""
+        return [int(name) for name in self.files.names(self.layout.attempts) if name.isdigit()]
 
     # ---- manifests
 
@@ -210,6 +214,13 @@ class ManifestStore:
                 if manifest is not None:
                     manifests.append(manifest)
         return manifests
+
+    def is_whole(self, manifest: Manifest) -> bool:
+        """Whether all files of a manifest are in place, with the size that it names."""
+        if not manifest.files:
+            return True
+        sizes = self.files.sizes(self.layout.placed(manifest.unit, manifest.attempt))
+        return all(sizes.get(file.name) == file.size for file in manifest.files)
 
     def find_file(self, manifest: Manifest, file: FileFacts) -> str:
         """

@@ -10,9 +10,29 @@ from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.exceptions import ForeignOutputError, PurgedError, SealLostError
+from airflow_changefeed.exceptions import (
+    ConnectionNotUsableError,
+    ForeignOutputError,
+    PurgedError,
+    SealLostError,
+)
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedReader
+
+
+def check_database(source: FeedReader, feed: str, database: str) -> None:
+    """
+    Check that a source is the one that an export was planned for.
+
+    :param database: identity of the planned one.
+    :raises ConnectionNotUsableError: it is another.
+    """
+    if (found := source.identity().id) != database:
+        raise ConnectionNotUsableError(
+            f"feed {feed!r}: the export was planned for database {database}, and here the connection leads "
+            f"to {found}: every machine must reach the same database",
+            feed=feed,
+        )
 
 
 def check_output(source: FeedReader, store: ExportStore) -> str:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The Spark job that runs a plan: ``spark-submit --py-files ARCHIVE job.py --plan PLAN.json --connection
-CONN.json``.
+The Spark job that runs a plan: ``spark-submit --py-files ARCHIVE job.py --spec URI --connection CONN.json``.
 
-Its last line says how it ended, and ``result.json`` beside its attempt says it to the operator.
+It can be started any way, and twice. Its last line says how it ended, and a receipt beside the spec says it
+to the task that waits for it.
 """
 
 from __future__ import annotations
@@ -13,28 +13,64 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.exceptions import TerminalError, error_text
 from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.export.parts import gather
+from airflow_changefeed.export.parts import PlannedPart, cut_tasks, gather
 from airflow_changefeed.export.progress import ProgressWatch, size_text
 from airflow_changefeed.export.result import ExportResult
-from airflow_changefeed.export.run import Written, run_attempt
-from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.spark.tasks import FACTS_SCHEMA, WriteParts, group
+from airflow_changefeed.export.run import run_attempt
+from airflow_changefeed.export.spec import read_spec, start_plan, write_receipt
+from airflow_changefeed.output.store import ExportStore, WrittenParts
+from airflow_changefeed.sources import open_source
+from airflow_changefeed.spark.tasks import FACTS_SCHEMA, WriteParts, packed
 from airflow_changefeed.spark.watch import watch
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
+
+#: Jobs of Spark at the same time: so much of an export is lost at most when it is killed.
+_MOST_JOBS = 32
 
 
 def say(line: str) -> None:
     """Write one line for readers of the job's output; Airflow's task log shows it."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
+
+
+def run_spec(
+    spark: Callable[[], SparkSession],
+    uri: str,
+    connection: JobConnection,
+    report: Callable[[str], None] = say,
+) -> ExportResult:
+    """
+    Start what a spec says, and leave a receipt beside it, whatever becomes of it.
+
+    :param spark: makes or gives the session; not called for a plan without rows.
+    :param uri: of the spec.
+    :param report: takes one line of progress.
+    :raises ChangefeedError: ours, also when it was raised in a task.
+    """
+    store, plan = read_spec(uri, connection.storage_options)
+    spec = attempt = plan.attempt
+    try:
+        with closing(open_source(connection.source)) as source:
+            plan = start_plan(source, store, plan)
+        attempt = plan.attempt
+        result = run_plan(spark, store, plan, connection, report)
+    except Exception as error:
+        write_receipt(store, spec, attempt, ExportResult.of_error(error, attempt, spec))
+        raise
+    write_receipt(store, spec, attempt, result)
+    return result
 
 
 def run_plan(
@@ -45,30 +81,59 @@ def run_plan(
     report: Callable[[str], None] = say,
 ) -> ExportResult:
     """
-    Run a plan: write, commit, and leave nothing behind but what counts and ``result.json``.
+    Run an attempt: write, and commit what is whole.
 
     :param spark: makes or gives the session; not called for a plan without rows.
     :param report: takes one line of progress.
     :raises ChangefeedError: ours, also when it was raised in a task.
     """
 
-    def write() -> Written:
-        running = spark()
-        cores = int(running.sparkContext.defaultParallelism)
-        tasks = group(plan, cores)
-        write_tasks = WriteParts(
-            plan.feed, plan.path, plan.attempt, plan.options, connection, tuple(tasks), plan.database
-        )
+    def write() -> Generator[WrittenParts, None, None]:
+        running, tasks = spark(), cut_tasks(plan)
+        to_write = [planned for planned in plan.units if not planned.committed_by]
         report(
             f"changefeed job: feed {plan.feed}, attempt {plan.attempt}: {plan.rows} rows in "
-            f"{len(plan.units)} units, {len(tasks)} tasks on {cores} cores"
+            f"{len(to_write)} units, {len(tasks)} tasks"
         )
-        numbers = running.range(0, len(tasks), 1, len(tasks))
+        function = WriteParts(plan.feed, plan.path, plan.attempt, plan.options, connection, {}, plan.database)
         with ProgressWatch(store.files, plan, report):
-            rows = numbers.mapInArrow(write_tasks, FACTS_SCHEMA).collect()
-        return gather((json.loads(row["facts"]) for row in rows), plan.feed, len(tasks))
+            yield from _collect(running, function, tasks)
 
     return run_attempt(store, plan, write)
+
+
+def _collect(
+    spark: SparkSession, function: WriteParts, tasks: Sequence[Sequence[PlannedPart]]
+) -> Iterator[WrittenParts]:
+    """
+    Run tasks in a bounded number of small jobs at the same time, and yield what each task has written as soon
+    as its job is over.
+
+    Spark runs the jobs in the order in which they come. (One job and ``toLocalIterator`` would give partition
+    after partition, and run the next one only then.)
+    """
+    each = -(-len(tasks) // _MOST_JOBS)
+    jobs = [range(first, min(first + each, len(tasks))) for first in range(0, len(tasks), each)]
+    tag = f"changefeed-{function.attempt}"
+
+    def run(numbers: range) -> list[Row]:
+        spark.addTag(tag)
+        some = replace(function, tasks={number: packed(tasks[number]) for number in numbers})
+        frame = spark.range(numbers.start, numbers.stop, 1, len(numbers))
+        return frame.mapInArrow(some, FACTS_SCHEMA).collect()
+
+    pool = ThreadPoolExecutor(len(jobs), thread_name_prefix="changefeed-job")
+    try:
+        for done in as_completed([pool.submit(run, numbers) for numbers in jobs]):
+            # By task: a client of Spark Connect that lost an answer may have run a job twice.
+            told = {(value := json.loads(row["facts"]))["task"]: value["facts"] for row in done.result()}
+            for number, facts in told.items():
+                yield gather(facts, tasks[number])
+    except BaseException:
+        spark.interruptTag(tag)
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def session(app_name: str) -> SparkSession:
@@ -121,16 +186,13 @@ def job_arguments(prog: str, description: str, own: Mapping[str, str]) -> argpar
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job, and return its exit status."""
-    own = {"plan": "JSON of the plan"}
-    options = job_arguments("job.py", "Run a changefeed export plan on Spark.", own).parse_args(arguments)
+    own = {"spec": "URI of the spec: what to export"}
+    options = job_arguments("job.py", "Run a changefeed export on Spark.", own).parse_args(arguments)
     watch(options.watch_pid, say)
     try:
-        # Both before either is parsed: the connection's file is removed in any case.
-        content, secret = read_handed(options.plan), read_handed(options.connection, remove=True)
-        plan = Plan.from_json(content, where=options.plan)
+        secret = read_handed(options.connection, remove=True)
         connection = JobConnection.from_json(secret, where=options.connection)
-        store = ExportStore(plan.path, plan.feed, connection.storage_options)
-        result = run_plan(lambda: session(f"changefeed {plan.feed} {plan.run}"), store, plan, connection)
+        result = run_spec(lambda: session("changefeed export"), options.spec, connection)
     except Exception as error:
         say(error_text(error))
         return 1

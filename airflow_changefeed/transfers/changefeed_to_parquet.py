@@ -182,7 +182,8 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         from airflow_changefeed.export.completed import completed_export
         from airflow_changefeed.export.job_connection import JobConnection
         from airflow_changefeed.export.planner import ExportRequest, make_plan
-        from airflow_changefeed.export.result import summary, waiting
+        from airflow_changefeed.export.result import attempts_of, summary, waiting
+        from airflow_changefeed.output.attempts import forget
         from airflow_changefeed.output.store import ExportStore
 
         self._check()
@@ -218,6 +219,7 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
             rows = cursors.advance(
                 source, variables, self.consumer, self.feed, done, by=plan.run, leases=leases
             )
+            forget(store, attempts_of(result))
         for line in waiting(rows):
             self.log.warning(line)
         emit(context, self.outlets, completed_export(plan, store, result, earlier))
@@ -250,47 +252,50 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
     ) -> ExportResult:
         """Write and commit a plan here or on Spark, and return the attempt's result."""
         from airflow_changefeed.export.planner import check_shape
-        from airflow_changefeed.export.result import ExportResult, take_result
+        from airflow_changefeed.export.result import ExportResult
         from airflow_changefeed.export.run import run_here
+        from airflow_changefeed.export.spec import read_receipt, remove_spec, write_spec
         from airflow_changefeed.output.commit import commit_empty
         from airflow_changefeed.version_compat import AirflowException
 
+        done = sum(1 for planned in plan.units if planned.committed_by)
         self.log.info(
-            "Feed %s: %s rows in %s units to export, attempt %s",
+            "Feed %s: %s rows in %s units to export, attempt %s%s",
             plan.feed,
             plan.rows,
-            len(plan.units),
+            len(plan.units) - done,
             plan.attempt,
+            f"; earlier tries have committed {done} units" if done else "",
         )
         if plan.is_empty:
             # An empty unit also has the feed's columns.
             schema = check_shape(source, plan.feed, plan.options.shape)
-            return ExportResult.of_manifests(store, commit_empty(store, plan, schema))
+            return ExportResult.of_commit(store, plan, commit_empty(store, plan, schema))
+        if plan.rows < self.local_below:
+            self.log.info(
+                "%s rows are fewer than local_below=%s: written here, without Spark",
+                plan.rows,
+                self.local_below,
+            )
+            return run_here(source, store, plan, self.log.info)
+        if self.local_below:
+            self._check_spark()
         failure: Exception | None = None
+        spec = write_spec(store, plan)
         try:
-            if plan.rows < self.local_below:
-                self.log.info(
-                    "%s rows are fewer than local_below=%s: written here, without Spark",
-                    plan.rows,
-                    self.local_below,
-                )
-                run_here(source, store, plan, self.log.info)
-            else:
-                if self.local_below:
-                    self._check_spark()
-                with job_folder() as folder:
-                    files = {"plan": folder / "plan.json", "connection": folder / "connection.json"}
-                    files["plan"].write_text(plan.to_json(), encoding="utf-8")
-                    connection.save(str(files["connection"]))
-                    self._prepare("job", files)
-                    super().execute(context)
+            with job_folder() as folder:
+                file = folder / "connection.json"
+                connection.save(str(file))
+                self._prepare("job", {"spec": spec, "connection": str(file)})
+                super().execute(context)
         except (AirflowException, ChangefeedError) as error:
             failure = error
-        # From the attempt: spark-submit only knows that it failed.
-        result = take_result(store, plan.attempt)
+        # From the receipt: spark-submit only knows that it failed.
+        result = read_receipt(store, plan.attempt)
+        remove_spec(store, plan.attempt)
         if result is None:
             raise failure or TransientError(
-                f"the Spark job of attempt {plan.attempt} at feed {plan.feed!r} ended without a result; retry"
+                f"the Spark job of plan {plan.attempt} at feed {plan.feed!r} ended without a receipt; retry"
             )
         try:
             result.raise_error()

@@ -18,7 +18,7 @@ from airflow_changefeed.exceptions import (
     UnsupportedVersionError,
 )
 from airflow_changefeed.output.claims import Claim
-from airflow_changefeed.output.layout import ManifestName, parse_unit, placed_attempt, token_text
+from airflow_changefeed.output.layout import ManifestName, is_document, parse_unit, placed_attempt, token_text
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import unfinished
 from airflow_changefeed.verify.report import EXPORT_AGAIN, UPGRADE, output_fault
@@ -184,7 +184,8 @@ def _control(store: ExportStore, units: dict[ExportUnit, int]) -> Iterator[Fault
         if kind == "manifests":
             yield from _manifest(path, rest)
         elif kind == "attempts" and rest:
-            if not any(rest.startswith(prefix) for prefix in current):
+            # What a task needs to know of its earlier tries is no leftover; no reader ever sees it.
+            if not is_document(rest) and not any(rest.startswith(prefix) for prefix in current):
                 what = "it is from an attempt that is running or was killed"
                 yield output_fault(FaultKind.LEFTOVER, what, _RUNNING, path=path)
         elif unfinished(name) == "feed.json":

@@ -72,11 +72,11 @@ def test_the_documented_settings_reach_spark_submit(
     # Of Airflow's provider of Kubernetes; needed to stop pods, not to build the command.
     monkeypatch.setattr(spark_submit, "kube_client", object(), raising=False)
     task = documented(monkeypatch, {})[cluster]
-    task._prepare("job", {"plan": tmp_path / "plan.json", "connection": tmp_path / "connection.json"})
+    task._prepare("job", {"spec": "s3://lake/spec.json", "connection": str(tmp_path / "connection.json")})
     hook = task._get_hook()
     assert not hook.is_local
     command = " ".join(hook._build_spark_submit_command(task.application))
-    for word in [*words, f"spark.pyspark.driver.python={sys.executable}", "--py-files", "--plan"]:
+    for word in [*words, f"spark.pyspark.driver.python={sys.executable}", "--py-files", "--spec"]:
         assert word in command
     assert "--deploy-mode cluster" not in command
 

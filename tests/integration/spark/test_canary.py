@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.parts import plan_parts
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.datasource import ChangefeedDataSource
 from airflow_changefeed.spark.job import run_plan
-from airflow_changefeed.spark.tasks import FACTS_SCHEMA, WriteParts, group
+from airflow_changefeed.spark.tasks import FACTS_SCHEMA, WriteParts, packed
 from tests.system.canary.search import Search, canary
 from tests.system.canary.servers import garbage_server, repeating_server
 from tests.unit.export.flights import FEED, Flights, hours
@@ -59,7 +60,13 @@ def test_of_a_storage_that_repeats_what_it_is_asked(
         path = f"webhdfs://127.0.0.1:{port}/out"
         connection = JobConnection(flights.source.describe(), {"token": TOKEN})
         write = WriteParts(
-            plan.feed, path, plan.attempt, plan.options, connection, tuple(group(plan, 1)), plan.database
+            plan.feed,
+            path,
+            plan.attempt,
+            plan.options,
+            connection,
+            {0: packed(plan_parts(plan))},
+            plan.database,
         )
         frame = spark.range(0, 1, 1, 1).mapInArrow(write, FACTS_SCHEMA)
         plans = f"{frame._jdf.queryExecution()} {frame._jdf.queryExecution().executedPlan().toJSON()}"

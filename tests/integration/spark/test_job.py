@@ -16,13 +16,14 @@ import pyarrow as pa
 import pytest
 
 from airflow_changefeed.core.plan import ExportOptions
-from airflow_changefeed.exceptions import MissingEventError, SupersededError
+from airflow_changefeed.exceptions import MissingEventError
 from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.export.result import take_result
+from airflow_changefeed.export.spec import read_receipt, remove_spec, write_spec
 from airflow_changefeed.hooks.changefeed_output import storage_options
+from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.archive import package_archive
-from airflow_changefeed.spark.job import run_plan
+from airflow_changefeed.spark.job import run_plan, run_spec
 from airflow_changefeed.spark.read import read_export
 from airflow_changefeed.verify.verify import verify
 from tests.integration.test_storage_credentials import KEYS, ROLE, aws
@@ -46,21 +47,19 @@ def store(tmp_path: Path) -> ExportStore:
     return ExportStore(str(tmp_path / "out"), FEED)
 
 
-def test_all_units_and_shards_of_a_run_are_one_spark_job(
+def test_all_units_and_shards_of_a_run_are_exported(
     spark: SparkSession, flights: Flights, store: ExportStore
 ) -> None:
-    """Six units of two shards become one Spark job of a few tasks, and each row arrives once."""
+    """Units of two shards become a few jobs of Spark at once, and each row arrives once."""
     flights.add(300, 0, shard=1, length=3)
     flights.add(30, 0, shard=2, length=3)
     plan = flights.plan(store, hours(0, 4))
     lines: list[str] = []
-    spark.sparkContext.setJobGroup("one", "one export")
     result = run_plan(lambda: spark, store, plan, JobConnection(flights.source.describe()), lines.append)
-    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup("one")) == 1
     assert (result.status, result.rows, result.units) == ("done", 330, 8)
     assert read_export(spark, store.path, FEED).count() == 330
     assert any("shard 1: 300 of 300 rows" in line and "shard 2: 30 of 30 rows" in line for line in lines)
-    assert take_result(store, plan.attempt) == result
+    forget(store, [plan.attempt])
     assert verify(store) == []
     assert store.files.names(store.layout.attempts) == []
 
@@ -81,7 +80,6 @@ def test_executors_assume_the_role_of_an_airflow_connection(
     assert "ASIA" not in job.to_json()
     result = run_plan(lambda: spark, store, plan, job, lambda _: None)
     assert (result.status, result.rows, result.units) == ("done", 300, 3)
-    assert take_result(store, plan.attempt) == result
     assert verify(store) == []
 
 
@@ -115,26 +113,24 @@ def test_a_unit_is_split_into_parts_and_files(
     (manifest,) = store.list()
     assert manifest.rows == 90_000
     assert len(manifest.files) == 6
-    take_result(store, plan.attempt)
     assert verify(store) == []
 
 
 def test_an_error_of_a_task_reaches_the_operator_as_what_it_was(
     spark: SparkSession, flights: Flights, store: ExportStore
 ) -> None:
-    """
-    A missing event row fails the job as MissingEventError, which stands in the result and leaves nothing
-    else.
-    """
+    """A missing event row fails the job as MissingEventError, which stands in the receipt."""
     flights.add(10, 0)
     plan = flights.plan(store, hours(0, 1))
+    spec = write_spec(store, plan)
     flights.execute(f'delete from "{FEED}" where id = 3')
     with pytest.raises(MissingEventError, match="was deleted"):
-        run_plan(lambda: spark, store, plan, JobConnection(flights.source.describe()))
-    result = take_result(store, plan.attempt)
+        run_spec(lambda: spark, spec, JobConnection(flights.source.describe()))
+    result = read_receipt(store, plan.attempt)
     assert result is not None
     with pytest.raises(MissingEventError, match="was deleted"):
         result.raise_error()
+    remove_spec(store, plan.attempt)
     assert store.files.sizes(store.layout.data) == {}
     assert store.files.names(store.layout.attempts) == []
 
@@ -152,13 +148,18 @@ def test_missing_events_can_be_exported_with_their_keys(
     assert rows[3]["origin"] is None
 
 
-def test_an_attempt_is_run_once(spark: SparkSession, flights: Flights, store: ExportStore) -> None:
-    """A cluster that starts a driver again does not make two jobs of one attempt."""
+def test_a_spec_that_is_started_twice_is_written_once(
+    spark: SparkSession, flights: Flights, store: ExportStore
+) -> None:
+    """A cluster that starts a driver again finds everything done; both starts say so."""
     flights.add(10, 0)
     plan = flights.plan(store, hours(0, 1))
-    run_plan(lambda: spark, store, plan, JobConnection(flights.source.describe()))
-    with pytest.raises(SupersededError, match="begun by another process"):
-        run_plan(lambda: spark, store, plan, JobConnection(flights.source.describe()))
+    spec, connection = write_spec(store, plan), JobConnection(flights.source.describe())
+    first, second = (run_spec(lambda: spark, spec, connection) for _ in range(2))
+    assert first.manifests == second.manifests
+    assert (first.rows, second.rows) == (10, 10)
+    assert plan.attempt < first.attempt < second.attempt
+    assert read_receipt(store, plan.attempt) == second
     assert read_export(spark, store.path, FEED).count() == 10
 
 
@@ -195,18 +196,11 @@ def test_a_killed_job_is_made_good_by_a_retry(
     """A job that is killed while its tasks write leaves no row to see; a retry gives all of them once."""
     flights.add(200_000, 0)
     plan = flights.plan(store, hours(0, 1), options=ExportOptions(batch_rows=100))
-    (tmp_path / "plan.json").write_text(plan.to_json())
+    spec = write_spec(store, plan)
     JobConnection(flights.source.describe()).save(str(tmp_path / "connection.json"))
+    arguments = ("--spec", spec, "--connection", str(tmp_path / "connection.json"))
     job = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "airflow_changefeed.spark.job",
-            "--plan",
-            str(tmp_path / "plan.json"),
-            "--connection",
-            str(tmp_path / "connection.json"),
-        ],
+        [sys.executable, "-m", "airflow_changefeed.spark.job", *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env={
@@ -216,19 +210,18 @@ def test_a_killed_job_is_made_good_by_a_retry(
         start_new_session=True,
     )
     try:
-        while not store.files.sizes(store.layout.writing(plan.attempt)):
+        while not any(name.endswith(".parquet") for name in store.files.sizes(store.layout.attempts)):
             # It must not end before it is killed. Asking without a pause would take the processor from it.
             with pytest.raises(subprocess.TimeoutExpired):
                 job.wait(0.05)
     finally:
         os.killpg(job.pid, signal.SIGKILL)
         job.wait()
-    assert take_result(store, plan.attempt) is None
+    assert read_receipt(store, plan.attempt) is None
     assert store.files.sizes(store.layout.data) == {}
     again = flights.plan(store, hours(0, 1))
     assert again.attempt > plan.attempt
     run_plan(lambda: spark, store, again, JobConnection(flights.source.describe()))
-    take_result(store, again.attempt)
     assert verify(store) == []
     assert read_export(spark, store.path, FEED).distinct().count() == 200_000
 
@@ -241,7 +234,7 @@ def test_the_job_runs_under_spark_submit_with_nothing_but_its_archive(
 
     flights.add(25, 0)
     plan = flights.plan(store, hours(0, 2))
-    (tmp_path / "plan.json").write_text(plan.to_json())
+    spec = write_spec(store, plan)
     JobConnection(flights.source.describe()).save(str(tmp_path / "connection.json"))
     alone = tmp_path / "alone"
     alone.mkdir()
@@ -256,8 +249,8 @@ def test_the_job_runs_under_spark_submit_with_nothing_but_its_archive(
             "--py-files",
             package_archive(),
             str(alone / "job.py"),
-            "--plan",
-            str(tmp_path / "plan.json"),
+            "--spec",
+            spec,
             "--connection",
             str(tmp_path / "connection.json"),
         ],
@@ -270,6 +263,6 @@ def test_the_job_runs_under_spark_submit_with_nothing_but_its_archive(
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1].startswith("changefeed done: 25 rows")
-    result = take_result(store, plan.attempt)
+    result = read_receipt(store, plan.attempt)
     assert result is not None
     assert [json.loads(Path(path).read_text())["rows"] for path in result.manifests] == [25, 0]

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
 from airflow_changefeed.exceptions import TransientError
-from airflow_changefeed.export.result import take_result
 from airflow_changefeed.export.run import run_here
+from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage import azure, remote
 from airflow_changefeed.storage.remote import RemoteFiles
@@ -47,11 +46,8 @@ def export(files: RemoteFiles, flights: Flights) -> None:
     """Export two hours, one of them empty."""
     store = ExportStore("remote://out", FEED, files=files)
     plan = flights.plan(store, hours(0, 2))
-    try:
-        run_here(flights.source, store, plan, lambda line: None)
-    finally:
-        with suppress(TransientError):
-            take_result(store, plan.attempt)
+    run_here(flights.source, store, plan, lambda line: None)
+    forget(store, [plan.attempt])
 
 
 def check_whole(files: RemoteFiles) -> None:

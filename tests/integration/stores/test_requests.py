@@ -11,8 +11,8 @@ import pytest
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.doctor.output import output_faults
 from airflow_changefeed.exceptions import OutputNotWritableError, TransientError
-from airflow_changefeed.export.result import take_result
 from airflow_changefeed.export.run import run_here
+from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.verify.verify import verify
 from tests.integration.stores.day import (
@@ -95,7 +95,7 @@ def test_a_store_that_does_not_let_uploads_be_aborted_fails_no_export(
     with s3_server.proxy.answering(lambda given: denied if LACKING[lacking](given) else None):
         plan = flights.plan(world.store, hours(0, 2))
         run_here(flights.source, world.store, plan, lambda line: None)
-        assert take_result(world.store, plan.attempt) is not None
+        forget(world.store, [plan.attempt])
         assert manifest_rows(world.store) == len(plain_rows(world.files, FEED)) == ROWS
         assert [record.getMessage().count("lifecycle rule") for record in caplog.records] == [1]
         [left] = verify(world.store)
@@ -120,7 +120,6 @@ def test_an_error_is_not_hidden_by_uploads_that_may_not_be_listed(
     plan = flights.plan(world.store, hours(0, 2))
     with s3_server.proxy.answering(rule), pytest.raises(TransientError):
         run_here(flights.source, world.store, plan, lambda line: None)
-    assert take_result(world.store, plan.attempt) is not None
     assert world.files.names(world.store.layout.attempts) == []
 
 

@@ -10,14 +10,12 @@ import pytest
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.doctor import output as doctor_output
 from airflow_changefeed.exceptions import SupersededError, TransientError
-from airflow_changefeed.export.parts import gather, plan_parts, write_parts
-from airflow_changefeed.export.result import ExportResult, take_result, write_result
-from airflow_changefeed.output.commit import commit, end
+from airflow_changefeed.output.attempts import end
 from airflow_changefeed.verify.verify import verify
 from tests.integration.stores.servers import Outputs, Server
 from tests.unit.export.faults import plain_rows
 from tests.unit.export.flights import FEED, Flights
-from tests.unit.export.test_commit import ROWS, Attempt, World
+from tests.unit.export.test_commit import ROWS, World, told
 
 
 def test_nobody_sees_a_file_before_its_commit(server: Server, outputs: Outputs, flights: Flights) -> None:
@@ -92,19 +90,9 @@ def test_the_upload_of_a_tasks_twin_is_aborted(s3_server: Server, flights: Fligh
     """Of two runs of a task the driver completes one, and no trace of the other is left."""
     world = World(s3_server.files(), flights)
     first = world.attempt()
-    facts = write_parts(
-        world.flights.source,
-        world.files,
-        feed=FEED,
-        attempt=first.plan.attempt,
-        options=first.plan.options,
-        task="00000-1",
-        parts=[part.content for part in plan_parts(first.plan)],
-    )
-    twin = Attempt(first.plan, *gather(facts, FEED, 1))
+    twin = world.write(first.plan, task_attempt=1)
     assert len(list(world.store.uploads())) == 2
-    commit(world.store, twin.plan, twin.written, twin.schema)
-    end(world.store, twin.plan, committed=True)
+    twin.commit(world.files)
     world.check_complete(twin.plan.attempt)
 
 
@@ -125,9 +113,8 @@ def test_uploads_of_tasks_that_outlived_their_driver_are_aborted(s3_server: Serv
     """A task that goes on after its job has failed leaves an upload: whoever takes the result aborts it."""
     world = World(s3_server.files(), flights)
     late = world.attempt()
-    write_result(world.store, late.plan.attempt, ExportResult.of_error(ValueError("failed")))
     assert list(world.store.uploads())
-    assert take_result(world.store, late.plan.attempt) is not None
+    told(world.store, late.plan, ValueError("failed"))
     assert list(world.store.uploads()) == []
 
 
@@ -139,7 +126,7 @@ def test_a_result_nobody_waits_for_is_removed_by_the_next_attempt(
     world = World(store.files, flights)
     zombie = world.attempt()
     world.attempt().commit(world.files)
-    world.files.write(store.layout.result(zombie.plan.attempt), b"{}")
+    end(world.store, zombie.plan, committed=False)
     last = world.attempt()
     last.commit(world.files)
     world.check_complete(last.plan.attempt)

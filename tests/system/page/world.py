@@ -21,7 +21,6 @@ from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, OnPoison
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import CaptureGapError
 from airflow_changefeed.export.planner import ExportRequest, make_plan
-from airflow_changefeed.output.commit import begin, commit, end
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
@@ -152,9 +151,7 @@ class World:
         for first, last in DONE:
             request = ExportRequest(FEED, self.store.path, CONSUMER, "tests/run", hours(first, last))
             plan = make_plan(source, self.store, request)
-            begin(self.store, plan)
-            commit(self.store, plan, *self.flights.write(self.store, plan))
-            end(self.store, plan, committed=True)
+            self.flights.run(self.store, plan)
         from airflow_changefeed.cursors.cursors import advance
 
         advance(

@@ -11,10 +11,8 @@ from typing import Any
 import pyarrow as pa
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
-from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark import job
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 from airflow_changefeed.version_compat import AirflowException
@@ -45,7 +43,11 @@ class LocalFrame:
 class LocalSpark:
     """As much of a Spark session as the job uses."""
 
-    sparkContext = SimpleNamespace(defaultParallelism=2)
+    def addTag(self, tag: str) -> None:
+        """Name what this thread runs."""
+
+    def interruptTag(self, tag: str) -> None:
+        """Stop what was named so."""
 
     def range(self, start: int, end: int, step: int, parts: int) -> LocalFrame:
         """Return the numbers of the tasks."""
@@ -61,18 +63,12 @@ class InProcessHook(ChangefeedSparkSubmitHook):
         """Run the job."""
         command = self._build_spark_submit_command(application)
         self.commands.append(command)
-        given = dict(
-            zip(
-                command[command.index("--plan") :: 2], command[command.index("--plan") + 1 :: 2], strict=False
-            )
-        )
-        with open(given["--plan"], encoding="utf-8") as file:
-            plan = Plan.from_json(file.read(), where="plan")
+        first = command.index("--spec")
+        given = dict(zip(command[first::2], command[first + 1 :: 2], strict=False))
         with open(given["--connection"], encoding="utf-8") as file:
             connection = JobConnection.from_json(file.read(), where="connection")
-        store = ExportStore(plan.path, plan.feed)
         try:
-            job.run_plan(LocalSpark, store, plan, connection, lambda line: None)
+            job.run_spec(LocalSpark, given["--spec"], connection, lambda line: None)
         except Exception as error:
             raise AirflowException("Cannot execute: spark-submit. Error code is: 1.") from error
         return None

@@ -21,12 +21,14 @@ from airflow_changefeed.core.window import Window
 from airflow_changefeed.cursors import cursors
 from airflow_changefeed.exceptions import MissingEventError, SupersededError
 from airflow_changefeed.export import planner
-from airflow_changefeed.export import result as result_module
 from airflow_changefeed.export import run as run_module
+from airflow_changefeed.export import spec as spec_module
 from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
-from airflow_changefeed.output import commit as commit_module
+from airflow_changefeed.output import attempts
+from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from airflow_changefeed.spark import job
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException
 from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START, insert
 from tests.unit.airflow.fakes import InProcessHook, InProcessOperator, context
@@ -82,7 +84,7 @@ def test_the_data_interval_is_exported_by_units(database: str, path: str) -> Non
     """Three hours become six units, and the cursors stand at their end; the result says so."""
     result = operator(path).execute(context(START, START + 3 * HOUR))
     assert_complete(database, path, 3)
-    assert (result["feed"], result["units"], result["rows"], result["attempt"]) == (FEED, 6, 18, 1)
+    assert (result["feed"], result["units"], result["rows"], result["attempt"]) == (FEED, 6, 18, 2)
     assert result["windows"][0] == "2013-01-01T00:00:00Z/2013-01-01T01:00:00Z"
     assert len(result["manifests"]) == 6
     assert all(Path(manifest).exists() for manifest in result["manifests"])
@@ -215,21 +217,26 @@ POINTS: list[tuple[Callable[[pytest.MonkeyPatch, Any, str], None], Any, str]] = 
     (crash_after, planner, "make_plan"),
     (crash_before, run_module, "begin"),
     (crash_after, run_module, "begin"),
-    (crash_before, run_module, "commit"),
+    (crash_after, spec_module, "write_spec"),
+    (crash_before, Commit, "add"),
     (crash_before, ExportStore, "place"),
     (crash_after, ExportStore, "place"),
     (crash_before, ExportStore, "write"),
     (crash_after, ExportStore, "write"),
-    (crash_after, run_module, "commit"),
-    (crash_after, run_module, "write_result"),
-    (crash_before, result_module, "take_result"),
-    (crash_after, result_module, "take_result"),
+    (crash_after, Commit, "add"),
+    (crash_after, Commit, "finish"),
+    (crash_before, job, "write_receipt"),
+    (crash_after, job, "write_receipt"),
+    (crash_before, spec_module, "read_receipt"),
+    (crash_after, spec_module, "read_receipt"),
+    (crash_after, spec_module, "remove_spec"),
     (crash_before, cursors, "advance"),
     (crash_before, SqliteFeedSource, "move_cursors"),
     (crash_after, SqliteFeedSource, "move_cursors"),
     (crash_before, AirflowVariables, "set"),
     (crash_after, AirflowVariables, "set"),
     (crash_after, cursors, "advance"),
+    (crash_after, attempts, "forget"),
 ]
 
 
@@ -267,14 +274,14 @@ def test_an_older_run_of_the_same_unit_is_superseded(
     database: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two runs export the same hour at once: the older one withdraws, may be retried, and harms nothing."""
-    whole = commit_module.commit
+    whole = Commit.add
 
     def overtaken(*args: Any) -> Any:
-        monkeypatch.setattr(run_module, "commit", whole)
+        monkeypatch.setattr(Commit, "add", whole)
         operator(path).execute(context(START, START + HOUR, attempt=2))
         return whole(*args)
 
-    monkeypatch.setattr(run_module, "commit", overtaken)
+    monkeypatch.setattr(Commit, "add", overtaken)
     with pytest.raises(SupersededError, match="newer attempts count"):
         operator(path).execute(context(START, START + HOUR))
     assert_complete(database, path, 1)
@@ -292,7 +299,7 @@ def test_the_jobs_own_error_comes_back(database: str, path: str) -> None:
     with pytest.raises(AirflowFailException, match=r"MissingEventError.*on_missing") as caught:
         operator(path).execute(context(START, START + HOUR))
     assert str(caught.value).startswith(MissingEventError.__name__)
-    assert exported(path) == []
+    assert exported(path) == [0, 2, 4], "the other shard's unit was whole, and stays"
     operator(path, options={"on_missing": "keys_only"}).execute(context(START, START + HOUR))
     assert_complete(database, path, 1)
 

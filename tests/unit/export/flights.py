@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,18 +18,20 @@ from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import ExportOptions, Plan
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.export.parts import gather
+from airflow_changefeed.export.parts import cut_tasks, gather
 from airflow_changefeed.export.planner import ExportRequest, make_plan
-from airflow_changefeed.output.commit import begin, commit, end
-from airflow_changefeed.output.store import ExportStore, StagedFile
+from airflow_changefeed.output.attempts import begin, end, forget
+from airflow_changefeed.output.commit import Commit
+from airflow_changefeed.output.store import ExportStore, WrittenParts
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.base import FeedSource
-from airflow_changefeed.spark.tasks import WriteParts, group
+from airflow_changefeed.spark.tasks import WriteParts, packed
 from tests.identity import name_database
 
 FEED = "nyc.Flight"
 START = datetime(2013, 1, 1, tzinfo=timezone.utc)
 CONSUMER = "tests"
+_runs = count(1)
 
 
 def hours(first: int, last: int) -> list[Window]:
@@ -64,20 +67,20 @@ class Flights:
         with closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
             connection.execute(statement, parameters)
 
-    def add(self, count: int, hour: int, shard: int = 0, *, length: int = 1) -> None:
+    def add(self, rows: int, hour: int, shard: int = 0, *, length: int = 1) -> None:
         """Add events spread over ``length`` hours from an hour on."""
         with closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
             connection.execute("begin immediate")
             (first,) = connection.execute(f'select coalesce(max(id), 0) + 1 from "{FEED}"').fetchone()
             start = int((START + timedelta(hours=hour)).timestamp() * 1000)
-            ids = range(first, first + count)
+            ids = range(first, first + rows)
             connection.executemany(
                 f'insert into "{FEED}" values (?, ?, ?, ?, ?)',
                 [(i, "JFK", None if i % 7 == 0 else f"N{i % 50:05d}", i / 4, b"\x00" * (i % 5)) for i in ids],
             )
             connection.executemany(
                 f'insert into "changefeed.outbox:{FEED}" (shard_id, time_hint, id) values (?, ?, ?)',
-                [(shard, start + (i - first) * 3_600_000 * length // count, i) for i in ids],
+                [(shard, start + (i - first) * 3_600_000 * length // rows, i) for i in ids],
             )
             connection.execute("commit")
 
@@ -92,16 +95,27 @@ class Flights:
         windows: Sequence[Window] | None,
         shards: Sequence[int] | None = None,
         options: ExportOptions | None = None,
+        run: str | None = None,
     ) -> Plan:
-        """Plan an export."""
+        """
+        Plan an export.
+
+        :param run: None for a task of its own; two runs of a task differ in what follows the last ``/``.
+        """
         request = ExportRequest(
-            FEED, store.path, CONSUMER, "tests/run", windows, shards, options or ExportOptions()
+            FEED,
+            store.path,
+            CONSUMER,
+            run or f"tests{next(_runs)}/1",
+            windows,
+            shards,
+            options or ExportOptions(),
         )
         return make_plan(self.source, store, request)
 
-    def write(self, store: ExportStore, plan: Plan) -> tuple[list[StagedFile], pa.Schema | None]:
+    def write(self, store: ExportStore, plan: Plan) -> Iterator[WrittenParts]:
         """Run a plan's tasks in this process, as Spark would in others."""
-        tasks = group(plan, 1)
+        tasks = cut_tasks(plan)
         # bulk_reader is set by the tasks for a process of their own; here sqlite3 is open, too, but never
         # meanwhile.
         write = WriteParts(
@@ -110,23 +124,34 @@ class Flights:
             plan.attempt,
             plan.options,
             JobConnection(self.source.describe()),
-            tuple(tasks),
+            {number: packed(task) for number, task in enumerate(tasks)},
             plan.database,
         )
-        rows = [
-            json.loads(text) for batch in write(_numbers(len(tasks))) for text in batch.column(0).to_pylist()
-        ]
-        return gather(rows, FEED, len(tasks)) if tasks else ([], None)
+        for batch in write(_numbers(len(tasks))):
+            for text in batch.column(0).to_pylist():
+                value = json.loads(text)
+                yield gather(value["facts"], tasks[value["task"]])
+
+    def commit(self, store: ExportStore, plan: Plan) -> list[Manifest]:
+        """Write and commit a plan that was begun."""
+        commit = Commit(store, plan)
+        for written in self.write(store, plan):
+            commit.add(written)
+        return commit.finish()
+
+    def run(self, store: ExportStore, plan: Plan) -> list[Manifest]:
+        """Run a plan as a task does that finishes, without Spark."""
+        begin(store, plan)
+        manifests = self.commit(store, plan)
+        end(store, plan, committed=True)
+        forget(store, [plan.attempt])
+        return manifests
 
     def export(
         self, store: ExportStore, windows: Sequence[Window] | None, **options: object
     ) -> list[Manifest]:
         """Export without Spark."""
-        plan = self.plan(store, windows, options=ExportOptions(**options))
-        begin(store, plan)
-        manifests = commit(store, plan, *self.write(store, plan))
-        end(store, plan, committed=True)
-        return manifests
+        return self.run(store, self.plan(store, windows, options=ExportOptions(**options)))
 
 
 def _numbers(count: int) -> Iterator[pa.RecordBatch]:

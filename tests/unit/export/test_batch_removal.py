@@ -49,7 +49,7 @@ def test_windows_go_on_as_if_the_batch_had_never_been(
     faults = [fault.kind.code for fault in output_faults(store, flights.source.identity().id, [], [], set())]
     assert faults == ["batch-among-windows"] * windows
     batches = committed_batches(store)
-    assert {batch.run for batch in batches} == {"tests/run"}
+    assert {batch.consumer for batch in batches} == {CONSUMER}
     remove_batches(flights.source, variables, store, batches, by="a person")
     assert committed_batches(store) == []
     assert verify(store) == []

@@ -69,11 +69,7 @@ def test_an_hour_that_one_shard_lacks_is_missing(flights: Flights, store: Export
     """And says how many lack it."""
     flights.export(store, hours(0, 2))
     plan = flights.plan(store, hours(2, 4), shards=[0])
-    from airflow_changefeed.output.commit import begin, commit, end
-
-    begin(store, plan)
-    commit(store, plan, *flights.write(store, plan))
-    end(store, plan, committed=True)
+    flights.run(store, plan)
     found = cells(store, 0, 5)
     assert [cell.state.value for cell in found] == ["complete", "complete", "missing", "missing", "missing"]
     assert [cell.missing for cell in found] == [0, 0, 1, 1, 2]
@@ -92,11 +88,7 @@ def test_a_shard_that_was_never_exported_is_missing_since_it_began(
 ) -> None:
     """Its consumer has a cursor for it, although no unit of it was ever written; before, it lacks nothing."""
     plan = flights.plan(store, hours(0, 4), shards=[0])
-    from airflow_changefeed.output.commit import begin, commit, end
-
-    begin(store, plan)
-    commit(store, plan, *flights.write(store, plan))
-    end(store, plan, committed=True)
+    flights.run(store, plan)
     begins = {0: Ulid.floor(START).previous(), 1: Ulid.floor(START + 2 * HOUR).previous()}
     wanted = Window(START - HOUR, START + 5 * HOUR)
     found = make_calendar(

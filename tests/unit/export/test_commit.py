@@ -10,16 +10,17 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.exceptions import IncompleteReadError, SupersededError, TransientError
 from airflow_changefeed.export.parts import gather, plan_parts, write_parts
-from airflow_changefeed.export.result import ExportResult, take_result, write_result
-from airflow_changefeed.output import commit as commit_module
-from airflow_changefeed.output.commit import begin, commit, end
-from airflow_changefeed.output.store import ExportStore, StagedFile
+from airflow_changefeed.export.result import ExportResult
+from airflow_changefeed.export.spec import read_receipt, remove_spec, write_receipt
+from airflow_changefeed.output import store as store_module
+from airflow_changefeed.output.attempts import begin, end, forget
+from airflow_changefeed.output.commit import Commit
+from airflow_changefeed.output.store import ExportStore, WrittenParts
 from airflow_changefeed.storage.files import Files
 from airflow_changefeed.verify.verify import verify
 from tests.clocks import after_now
@@ -44,14 +45,20 @@ class Attempt:
     """One attempt at all units: planned and written, not committed."""
 
     plan: Plan
-    written: list[StagedFile]
-    schema: pa.Schema
+    written: WrittenParts
+
+    def write_manifests(self, files: Files) -> None:
+        """Commit all units, as a driver does."""
+        commit = Commit(ExportStore(files.root, FEED, files=files), self.plan)
+        commit.add(self.written)
+        commit.finish()
 
     def commit(self, files: Files) -> None:
-        """Commit it, as a driver does."""
+        """Commit it, as a task does that finishes."""
+        self.write_manifests(files)
         store = ExportStore(files.root, FEED, files=files)
-        commit(store, self.plan, self.written, self.schema)
         end(store, self.plan, committed=True)
+        forget(store, [self.plan.attempt])
 
 
 class World:
@@ -66,16 +73,21 @@ class World:
         """Plan, and write what tasks would write: of two hours, or of a batch."""
         plan = self.flights.plan(self.store, None if is_batch else hours(0, 2))
         begin(self.store, plan)
+        return self.write(plan)
+
+    def write(self, plan: Plan, task_attempt: int = 0) -> Attempt:
+        """Write what tasks would write."""
+        parts = plan_parts(plan)
         facts = write_parts(
             self.flights.source,
             self.files,
             feed=FEED,
             attempt=plan.attempt,
             options=plan.options,
-            task="00000-0",
-            parts=[part.content for part in plan_parts(plan)],
+            task=f"00000-{task_attempt}",
+            parts=[part.content for part in parts],
         )
-        return Attempt(plan, *gather(facts, FEED, 1))
+        return Attempt(plan, gather(facts, parts))
 
     def check_complete(self, attempt: int) -> None:
         """Check that an attempt counts alone, and nothing is left of others."""
@@ -99,7 +111,7 @@ def outputs(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], File
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is killed at a step has no other threads that are further."""
-    monkeypatch.setattr(commit_module, "_REMOTE_THREADS", 1)
+    monkeypatch.setattr(store_module, "_REMOTE_THREADS", 1)
 
 
 @pytest.fixture
@@ -114,6 +126,13 @@ def flights(tmp_path: Path) -> Flights:
 def local(tmp_path: Path, flights: Flights) -> World:
     """A local output."""
     return World(local_files(tmp_path / "out"), flights)
+
+
+def told(store: ExportStore, plan: Plan, error: Exception) -> None:
+    """Leave the receipt of a job that has failed, and read it as its task does."""
+    write_receipt(store, plan.attempt, plan.attempt, ExportResult.of_error(error, plan.attempt, plan.attempt))
+    assert read_receipt(store, plan.attempt) is not None
+    remove_spec(store, plan.attempt)
 
 
 def _steps(run: Callable[[int], bool]) -> int:
@@ -180,8 +199,7 @@ def test_a_batch_that_stops_anywhere_is_not_read_beside_the_longer_one_of_its_re
         except TransientError as error:
             stopped = True
             end(world.store, first.plan, committed=False)
-            write_result(world.store, first.plan.attempt, ExportResult.of_error(error))
-            assert take_result(world.store, first.plan.attempt) is not None
+            told(world.store, first.plan, error)
             assert len(plain_rows(world.files, FEED)) == manifest_rows(world.store)
         flights.add(3, next(added))
         after_now(flights.source)
@@ -211,13 +229,12 @@ def test_a_job_that_could_not_take_back_what_it_placed_is_helped_by_who_takes_it
 
     broken = ExportStore(world.files.root, FEED, files=stepped(world.files, fail))
     with pytest.raises(TransientError):
-        commit(broken, attempt.plan, attempt.written, attempt.schema)
+        attempt.write_manifests(broken.files)
     with pytest.raises(TransientError):
         end(broken, attempt.plan, committed=False)
     assert wrote
     assert plain_rows(world.files, FEED)
-    write_result(world.store, attempt.plan.attempt, ExportResult.of_error(TransientError("no answer")))
-    assert take_result(world.store, attempt.plan.attempt) is not None
+    told(world.store, attempt.plan, TransientError("no answer"))
     assert plain_rows(world.files, FEED) == []
     assert verify(world.store) == []
 
@@ -316,7 +333,7 @@ def test_two_attempts_at_once_leave_the_newer_one(
     Two threads replace the same units at the same time, again and again: the newer attempt always counts
     alone, and the older one is told so.
     """
-    monkeypatch.setattr(commit_module, "_REMOTE_THREADS", 4)
+    monkeypatch.setattr(store_module, "_REMOTE_THREADS", 4)
     for _ in range(5):
         world = World(outputs(), flights)
         world.attempt().commit(world.files)
@@ -388,14 +405,14 @@ def test_another_number_of_rows_commits_nothing(local: World) -> None:
     attempt = local.attempt()
     plan = replace(attempt.plan, units=(replace(attempt.plan.units[0], rows=ROWS + 1), attempt.plan.units[1]))
     with pytest.raises(IncompleteReadError, match="13 rows were planned, 12 read"):
-        commit(local.store, plan, attempt.written, attempt.schema)
+        replace(attempt, plan=plan).write_manifests(local.files)
     assert local.store.list() == []
 
 
 def test_a_dead_attempt_is_removed_by_the_next(local: World) -> None:
     """A job that was killed while it wrote leaves files that the next attempt's clean-up removes."""
     dead, other = local.attempt(), local.attempt()
-    assert dead.written
+    assert dead.written.files
     other.commit(local.files)
     local.check_complete(other.plan.attempt)
 

@@ -77,7 +77,7 @@ def test_a_batch_is_told_with_its_ranges(flights: Flights, store: ExportStore) -
 def test_nothing_is_told_of_nothing(flights: Flights, store: ExportStore) -> None:
     """A batch without new events has no units."""
     plan = replace(flights.plan(store, None), units=())
-    assert completed_export(plan, store, ExportResult.of_manifests(store, [])) is None
+    assert completed_export(plan, store, ExportResult.of_commit(store, plan, [])) is None
 
 
 def test_units_beyond_a_hundred_are_told_by_their_folder(flights: Flights, store: ExportStore) -> None:

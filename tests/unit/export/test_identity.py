@@ -21,8 +21,8 @@ from airflow_changefeed.cursors.variable_state import VariableKind, variable_sta
 from airflow_changefeed.doctor.variables import variable_faults
 from airflow_changefeed.exceptions import CursorEditedError, FeedNotFoundError, ForeignOutputError
 from airflow_changefeed.export.completed import CompletedExport
-from airflow_changefeed.output import claims
-from airflow_changefeed.output import commit as protocol
+from airflow_changefeed.output import attempts, claims
+from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.storage.files import LocalFiles
@@ -314,13 +314,14 @@ def test_a_commit_into_an_output_that_another_database_claimed_meanwhile_leaves_
     eu.add(30, 0, length=3)
     store = ExportStore(str(tmp_path / "out"), FEED)
     plan = eu.plan(store, hours(0, 3))
-    protocol.begin(store, plan)
-    written = eu.write(store, plan)
+    attempts.begin(store, plan)
+    written = list(eu.write(store, plan))
+    commit = Commit(store, plan)
     store.files.remove_file(store.layout.claim)
     claims.write(store.files, store.layout, OTHER)
     with pytest.raises(ForeignOutputError, match=f"{OTHER}, and this is .* {DATABASE}"):
-        protocol.commit(store, plan, *written)
-    protocol.end(store, plan, committed=False)
+        commit.add(written[0])
+    attempts.end(store, plan, committed=False)
     assert store.list() == []
     assert plain_rows(store.files, FEED) == []
     assert store.database() == us.source.identity().id
@@ -368,4 +369,4 @@ def test_a_task_that_comes_to_another_database_reads_nothing(
     flights.add(3, 3)
     plan = replace(flights.plan(store, hours(3, 4)), database=OTHER)
     with pytest.raises(RuntimeError, match=r"planned for database 91bc0d22.* leads to 3f2a9c1e"):
-        flights.write(store, plan)
+        list(flights.write(store, plan))

@@ -63,5 +63,11 @@ def test_only_whole_units_lie_where_plain_readers_look() -> None:
         "/out/_changefeed/nyc.Flight/manifests/shard=1/date=2013-01-01/"
         "20130101T000000Z_20130101T010000Z.000000000012.json"
     )
-    for path in (layout.unplaced(unit, 12), layout.writing(12), layout.result(12), layout.claim):
+    for path in (
+        layout.unplaced(unit, 12),
+        layout.writing(12),
+        layout.spec(12),
+        layout.receipt(12, 13),
+        layout.claim,
+    ):
         assert path.startswith("/out/_changefeed/")

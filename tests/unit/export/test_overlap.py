@@ -14,8 +14,9 @@ from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import OutputError, SupersededError
-from airflow_changefeed.output.commit import begin, commit, end
-from airflow_changefeed.output.store import ExportStore, StagedFile
+from airflow_changefeed.output.attempts import begin, end, forget
+from airflow_changefeed.output.commit import Commit
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base_cursors import CursorMove
 from airflow_changefeed.storage.files import Files
 from airflow_changefeed.verify.verify import verify
@@ -36,9 +37,8 @@ class Attempt:
         self.plan: Plan = flights.plan(store, windows)
         begin(store, self.plan)
         tasks = ExportStore(str(flights.path.parent / "tasks"), FEED)
-        self.written: list[StagedFile]
-        self.written, self.schema = flights.write(tasks, self.plan)
-        for file in self.written:
+        self.written = list(flights.write(tasks, self.plan))
+        for file in (file for written in self.written for file in written.files):
             content = tasks.files.read(f"{tasks.layout.attempt(self.plan.attempt)}/{file.path}")
             assert content is not None
             store.files.write(f"{store.layout.attempt(self.plan.attempt)}/{file.path}", content)
@@ -47,11 +47,15 @@ class Attempt:
         """Commit it as a driver does; False when it does not count."""
         store = ExportStore(self.files.root, FEED, files=files or self.files)
         try:
-            commit(store, self.plan, self.written, self.schema)
+            commit = Commit(store, self.plan)
+            for written in self.written:
+                commit.add(written)
+            commit.finish()
         except SupersededError:
             end(ExportStore(self.files.root, FEED, files=self.files), self.plan, committed=False)
             return False
         end(store, self.plan, committed=True)
+        forget(store, [self.plan.attempt])
         return True
 
 

@@ -27,7 +27,9 @@ from airflow_changefeed.exceptions import (
 from airflow_changefeed.export import parts
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.parts import write_part
-from airflow_changefeed.export.result import ExportResult, take_result, write_result
+from airflow_changefeed.export.result import ExportResult
+from airflow_changefeed.export.spec import read_receipt, write_receipt
+from airflow_changefeed.output.layout import token_text
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import LocalFiles, open_files
 from airflow_changefeed.verify.verify import read_facts
@@ -168,7 +170,7 @@ def test_an_error_comes_out_of_spark_as_it_went_in() -> None:
 def test_a_result_survives_json() -> None:
     """Done or failed, the operator reads what the job wrote."""
     done = ExportResult("done", ("a.json",), 1, 2, 3, 0.5)
-    failed = ExportResult.of_error(MissingEventError("gone"))
+    failed = ExportResult.of_error(MissingEventError("gone"), 4, 3)
     assert ExportResult.from_json(done.to_json(), where="result") == done
     assert ExportResult.from_json(failed.to_json(), where="result") == failed
     done.raise_error()
@@ -189,13 +191,12 @@ def test_a_connection_is_for_its_owner_only(tmp_path: Path) -> None:
     assert "hunter" not in str(caught.value)
 
 
-def test_taking_a_result_leaves_nothing_of_the_attempt(tmp_path: Path) -> None:
-    """The operator's look at the result removes it, and what tasks of a failed job wrote until they ended."""
+def test_reading_a_receipt_leaves_nothing_of_the_attempt(tmp_path: Path) -> None:
+    """Who reads it removes what tasks of a failed job wrote until they ended."""
     store = ExportStore(str(tmp_path), "f")
-    store.files.write(store.layout.driver(3), b"{}")
-    store.files.write(f"{store.layout.writing(3)}/0-1/x.parquet", b"late")
-    assert take_result(store, 3) is None
-    assert len(store.files.sizes(store.layout.attempts)) == 2
-    write_result(store, 3, ExportResult.of_error(MissingEventError("gone")))
-    assert take_result(store, 3) == ExportResult.of_error(MissingEventError("gone"))
-    assert store.files.names(store.layout.attempts) == []
+    store.files.write(f"{store.layout.writing(4)}/0-1/x.parquet", b"late")
+    assert read_receipt(store, 3) is None
+    failed = ExportResult.of_error(MissingEventError("gone"), 4, 3)
+    write_receipt(store, 3, 4, failed)
+    assert read_receipt(store, 3) == failed
+    assert store.files.names(store.layout.attempts) == [token_text(3)]

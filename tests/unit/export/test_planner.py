@@ -30,7 +30,6 @@ from airflow_changefeed.exceptions import (
     ShardNotFoundError,
 )
 from airflow_changefeed.export.planner import ExportRequest, make_plan
-from airflow_changefeed.output.commit import commit
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.base_cursors import CursorMove
@@ -62,7 +61,7 @@ def test_windows_become_counted_units_of_every_shard(flights: Flights, store: Ex
 def test_each_plan_draws_a_higher_token(flights: Flights, store: ExportStore) -> None:
     """Tokens grow, also above those that a restored database has forgotten."""
     first = flights.plan(store, hours(0, 1))
-    store.files.write(f"{store.layout.attempt(100)}/driver.json", b"{}")
+    store.files.write(f"{store.layout.attempt(100)}/start.json", b"{}")
     assert flights.plan(store, hours(0, 1)).attempt > max(100, first.attempt)
 
 
@@ -90,12 +89,12 @@ def test_a_batch_whose_cursor_did_not_move_is_planned_again(flights: Flights, st
     another.
     """
     plan = flights.plan(store, None, shards=[1])
-    commit(store, plan, *flights.write(store, plan))
+    flights.commit(store, plan)
     flights.add(5, 5, shard=1)
     again = flights.plan(store, None, shards=[1])
     assert [planned.unit.range.after for planned in again.units] == [Ulid.MIN, plan.units[0].unit.range.upto]
     assert [planned.rows for planned in again.units] == [30, 5]
-    commit(store, again, *flights.write(store, again))
+    flights.commit(store, again)
     assert sum(manifest.rows for manifest in store.list()) == 35
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from airflow_changefeed.core.plan import ExportOptions
-from airflow_changefeed.exceptions import IncompleteReadError, MissingEventError, SupersededError
-from airflow_changefeed.export.result import take_result
+from airflow_changefeed.exceptions import IncompleteReadError, MissingEventError
 from airflow_changefeed.export.run import run_here
+from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.verify.verify import verify
 from tests.unit.export.faults import (
@@ -39,7 +39,7 @@ def test_units_and_shards_are_written_and_committed(flights: Flights, tmp_path: 
     lines: list[str] = []
     result = run_here(flights.source, store, plan, lines.append)
     assert (result.status, result.rows, result.units) == ("done", ROWS, 6)
-    assert take_result(store, plan.attempt) == result
+    forget(store, [plan.attempt])
     assert verify(store) == []
     assert len(plain_rows(store.files, FEED)) == ROWS
     assert store.files.names(store.layout.attempts) == []
@@ -81,7 +81,7 @@ def test_killed_anywhere_nothing_half_counts_and_a_retry_cleans_up(flights: Flig
         assert manifest_rows(store) == sum(manifest.rows for manifest in store.list())
         plan = flights.plan(store, hours(0, 3))
         run_here(flights.source, store, plan, quiet)
-        take_result(store, plan.attempt)
+        forget(store, [plan.attempt])
         assert verify(store) == []
         assert len(plain_rows(files, FEED)) == manifest_rows(store) == ROWS
         if not killed:
@@ -98,10 +98,6 @@ def test_an_error_of_a_part_is_told_as_what_it_is(flights: Flights, tmp_path: Pa
     flights.execute(f'delete from "{FEED}" where id = 3')
     with pytest.raises(MissingEventError, match="was deleted"):
         run_here(flights.source, store, plan, quiet)
-    result = take_result(store, plan.attempt)
-    assert result is not None
-    with pytest.raises(MissingEventError, match="was deleted"):
-        result.raise_error()
     assert store.files.sizes(store.layout.data) == {}
     assert store.files.names(store.layout.attempts) == []
 
@@ -114,14 +110,3 @@ def test_rows_that_are_gone_since_the_plan_are_found(flights: Flights, tmp_path:
     with pytest.raises(IncompleteReadError, match="rows were planned"):
         run_here(flights.source, store, plan, quiet)
     assert store.list() == []
-
-
-def test_an_attempt_is_run_once(flights: Flights, tmp_path: Path) -> None:
-    """The token of an attempt is one process's, here as on a cluster."""
-    store = ExportStore(str(tmp_path / "out"), FEED)
-    plan = flights.plan(store, hours(0, 3))
-    run_here(flights.source, store, plan, quiet)
-    with pytest.raises(SupersededError, match="begun by another process"):
-        run_here(flights.source, store, plan, quiet)
-    assert [manifest.attempt for manifest in store.list()] == [plan.attempt] * 6
-    assert manifest_rows(store) == ROWS

@@ -19,8 +19,9 @@ from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError
 from airflow_changefeed.export.batch import batch_leases
 from airflow_changefeed.export.parts import ROW_GROUP_BYTES
 from airflow_changefeed.export.planner import ExportRequest, check_shape, make_plan
-from airflow_changefeed.export.result import ExportResult, take_result
+from airflow_changefeed.export.result import ExportResult
 from airflow_changefeed.export.run import run_here
+from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.dataset import export_dataset
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.schemas import common_schema, parse_schema, schema_text
@@ -63,10 +64,9 @@ def export(source: Any, store: ExportStore, first: int, last: int, **options: An
 
 
 def ran(source: Any, store: ExportStore, made: Plan) -> ExportResult:
-    """Run a plan, and take its result away as the operator does."""
-    run_here(source, store, made, lambda line: None)
-    result = take_result(store, made.attempt)
-    assert result is not None
+    """Run a plan, and forget it as the operator does."""
+    result = run_here(source, store, made, lambda line: None)
+    forget(store, [made.attempt])
     return result
 
 

@@ -18,7 +18,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError, ManifestError, TransientError
-from airflow_changefeed.output.commit import begin, commit_empty
+from airflow_changefeed.output.attempts import begin
+from airflow_changefeed.output.commit import commit_empty
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.schemas import common_schema
 from airflow_changefeed.output.store import ExportStore
@@ -147,8 +148,8 @@ def test_a_unit_between_place_and_manifest_is_a_leftover(flights: Flights, store
     flights.add(5, 3, shard=1)
     plan = flights.plan(store, hours(3, 4), shards=[1])
     begin(store, plan)
-    staged, _ = flights.write(store, plan)
-    store.place(plan.units[0].unit, plan.attempt, staged)
+    [written] = flights.write(store, plan)
+    store.place(plan.units[0].unit, plan.attempt, written.files)
     report = verify_export(store.path, FEED)
     assert report.damage == []
     assert any(f"changefeed_attempt={plan.attempt}" in str(fault.path) for fault in report.leftovers)

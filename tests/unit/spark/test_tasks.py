@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import zipfile
-import zlib
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,14 +21,14 @@ from airflow_changefeed.core.plan import Plan, PlannedUnit
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError
 from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.parts import cut_tasks
 from airflow_changefeed.export.progress import ProgressWatch, TaskProgress, size_text
-from airflow_changefeed.export.result import take_result
+from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.commit import commit_empty
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.archive import package_archive
 from airflow_changefeed.spark.job import main, run_plan
 from airflow_changefeed.spark.read import spark_type
-from airflow_changefeed.spark.tasks import group
 from airflow_changefeed.spark.watch import EXIT_STATUS, is_alive, watch
 from airflow_changefeed.storage.files import LocalFiles
 from airflow_changefeed.verify.verify import verify
@@ -46,26 +45,36 @@ def plan_of(rows: list[int], path: str = "/out") -> Plan:
     return Plan(FEED, path, "c", 7, "run", datetime(2026, 1, 1, tzinfo=timezone.utc), tuple(units), {})
 
 
-def units_of(tasks: list[bytes]) -> list[list[int]]:
-    """Numbers of the units of each task."""
-    return [[part["unit"] for part in json.loads(zlib.decompress(task))] for task in tasks]
+def units_of(rows: list[int]) -> list[list[int]]:
+    """Numbers of the units of each task of a plan."""
+    return [[part.unit for part in task] for task in cut_tasks(plan_of(rows))]
 
 
 def test_many_small_units_are_few_tasks() -> None:
-    """216 units of 70 rows on two cores are a few tasks, balanced, in order, and none is forgotten."""
-    tasks = units_of(group(plan_of([70] * 216), 2))
-    assert 4 <= len(tasks) <= 8
+    """216 units of 70 rows are tasks of at most a fiftieth, balanced, in order, and none is forgotten."""
+    tasks = units_of([70] * 216)
+    assert len(tasks) == 44
     assert [unit for task in tasks for unit in task] == list(range(216))
-    assert max(map(len, tasks)) - min(map(len, tasks)) <= 2
+    assert max(map(len, tasks)) == 5
+    assert units_of([70] * 24) == [[unit] for unit in range(24)], "any number of cores is busy"
+
+
+def test_a_task_has_two_million_rows_at_most_and_a_hundred_cores_are_busy() -> None:
+    """A hundred million rows are a hundred tasks, whatever the machines are when the job begins."""
+    parts = [500_000] * 200
+    tasks = units_of(parts)
+    assert len(tasks) >= 100
+    assert max(sum(parts[unit] for unit in task) for task in tasks) <= 2_000_000
+    assert len(units_of([500_000] * 4)) == 4
 
 
 def test_large_units_are_tasks_of_their_own() -> None:
     """A large unit does not carry small ones with it, and empty units are no work."""
-    tasks = units_of(group(plan_of([10, 1_000_000, 0, 10, 1_000_000, 10]), 1))
+    tasks = units_of([10, 1_000_000, 0, 10, 1_000_000, 10])
     assert [task for task in tasks if 1 in task or 4 in task] != []
     assert not any(1 in task and 4 in task for task in tasks)
     assert sorted(unit for task in tasks for unit in task) == [0, 1, 3, 4, 5]
-    assert group(plan_of([0, 0]), 2) == []
+    assert units_of([0, 0]) == []
 
 
 def test_a_task_imports_neither_pandas_nor_polars(tmp_path: Path) -> None:
@@ -75,10 +84,11 @@ import json, sqlite3, sys
 import pyarrow as pa
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.parts import cut_tasks
 from airflow_changefeed.export.planner import ExportRequest, make_plan
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.spark.tasks import WriteParts, group
+from airflow_changefeed.spark.tasks import WriteParts, packed
 
 database = {str(tmp_path / "feeds.db")!r}
 with sqlite3.connect(database) as connection:
@@ -92,11 +102,12 @@ store = ExportStore({str(tmp_path / "out")!r}, "shop.Order")
 plan = make_plan(source, store, ExportRequest("shop.Order", store.path, "reader", "run"))
 source.close()
 connection = JobConnection(source.describe(), {{}})
-tasks = tuple(group(plan, 2))
+tasks = dict(enumerate(map(packed, cut_tasks(plan))))
 write = WriteParts(plan.feed, plan.path, plan.attempt, ExportOptions(), connection, tasks, plan.database)
 number = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer((0).to_bytes(8, "little"))])
 (facts,) = write(iter([pa.RecordBatch.from_arrays([number], names=["id"])]))
-print(json.dumps([facts.num_rows, sorted({{"pandas", "polars"}} & set(sys.modules))]))
+told = json.loads(facts.column(0)[0].as_py())
+print(json.dumps([len(told["facts"]), sorted({{"pandas", "polars"}} & set(sys.modules))]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -187,7 +198,7 @@ def test_a_plan_without_rows_needs_no_spark(tmp_path: Path) -> None:
     result = run_plan(no_session, store, plan, JobConnection({}), lambda line: None)
     assert (result.units, result.rows) == (3, 0)
     assert [manifest.attempt for manifest in store.list()] == [7, 7, 7]
-    take_result(store, plan.attempt)
+    forget(store, [plan.attempt])
     later = replace(plan, attempt=8)
     assert [manifest.attempt for manifest in commit_empty(store, later)] == [8, 8, 8]
     assert verify(store) == []
@@ -195,11 +206,10 @@ def test_a_plan_without_rows_needs_no_spark(tmp_path: Path) -> None:
 
 def test_the_last_words_of_a_job_name_the_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A job that cannot begin ends with status 1 and a line with the class of the error and what is wrong."""
-    (tmp_path / "plan.json").write_text("{}")
     (tmp_path / "connection.json").write_text("{}")
-    arguments = ["--plan", str(tmp_path / "plan.json"), "--connection", str(tmp_path / "connection.json")]
+    arguments = ["--spec", "nowhere", "--connection", str(tmp_path / "connection.json")]
     assert main(arguments) == 1
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("airflow_changefeed.exceptions.TerminalError: ")
-    assert "is not a changefeed plan" in last
+    assert "is not a changefeed connection" in last
     assert not (tmp_path / "connection.json").exists(), "it holds secrets"

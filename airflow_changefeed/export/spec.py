@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What a job of an export is given, and what it says of its end: a spec and its receipts, in the output.
+
+The spec is a plan. Whatever starts the job hands over its URI, and may do so twice: each start draws a token
+of its own, leaves out what other starts have committed, and leaves a receipt. The receipt says how it ended;
+what the launcher says of it decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from airflow_changefeed.core.plan import Plan
+from airflow_changefeed.exceptions import SpecNotFoundError, TerminalError
+from airflow_changefeed.export.planner import committed
+from airflow_changefeed.export.result import ExportResult
+from airflow_changefeed.output.attempts import Start, begin, begun_units, committed_before, read_start
+from airflow_changefeed.output.layout import parse_spec, receipt_attempt
+from airflow_changefeed.output.ownership import check_database
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.sources.base import FeedSource
+
+
+def write_spec(store: ExportStore, plan: Plan) -> str:
+    """Write a plan where its job finds it, and return the URI."""
+    begin(store, plan)
+    where = store.layout.spec(plan.attempt)
+    store.files.write(where, plan.to_json().encode())
+    return store.files.url(where)
+
+
+def read_spec(uri: str, storage_options: Mapping[str, Any] | None = None) -> tuple[ExportStore, Plan]:
+    """
+    Read a spec, and open its output.
+
+    :param storage_options: for fsspec; may hold secrets.
+    :raises InvalidArgumentError: not the URI of a spec.
+    :raises SpecNotFoundError: it is gone; terminal.
+    :raises TerminalError: it is damaged, or another one.
+    """
+    root, feed, token = parse_spec(uri)
+    store = ExportStore(root, feed, storage_options)
+    content = store.files.read(store.layout.spec(token))
+    if content is None:
+        raise SpecNotFoundError(
+            f"{uri} does not exist: its task has finished, or a later try has planned again. Run the task "
+            "again that makes the plan",
+            spec=uri,
+        )
+    plan = Plan.from_json(content.decode(errors="replace"), where=uri)
+    if (plan.feed, plan.attempt) != (feed, token):
+        raise TerminalError(
+            f"{uri} holds plan {plan.attempt} of feed {plan.feed!r}: it was moved here from elsewhere. Run "
+            "the task again that makes the plan",
+            spec=uri,
+        )
+    return store, plan
+
+
+def start_plan(source: FeedSource, store: ExportStore, plan: Plan) -> Plan:
+    """
+    Return a spec's plan as this start runs it: with a token of its own, and without what others have
+    committed.
+
+    :raises ConnectionNotUsableError: the connection leads to another database than the plan's.
+    """
+    check_database(source, plan.feed, plan.database)
+    units = {unit.unit: unit.stale_seen for unit in plan.units if not unit.committed_by}
+    done = committed_before(store, Start.of(plan), plan.database, units)
+    return replace(
+        plan,
+        attempt=source.next_attempt(plan.feed, above=store.highest_attempt(units)),
+        spec=plan.attempt,
+        units=tuple(committed(done[unit.unit]) if unit.unit in done else unit for unit in plan.units),
+    )
+
+
+def write_receipt(store: ExportStore, spec: int, attempt: int, result: ExportResult) -> None:
+    """Say how a start of a spec ended."""
+    store.files.write(store.layout.receipt(spec, attempt), result.to_json().encode())
+
+
+def read_receipt(store: ExportStore, spec: int) -> ExportResult | None:
+    """
+    Return how a spec's job ended, once it is over, and take back what a failed one could not.
+
+    Of several starts one that succeeded counts, since it has committed all units; else the last one.
+
+    :return: None when no start left a receipt, because it was killed; the next attempt cleans up after it.
+    :raises TerminalError: a receipt is damaged, or of another spec.
+    """
+    found: list[ExportResult] = []
+    for name in store.files.names(store.layout.attempt(spec)):
+        attempt = receipt_attempt(name)
+        if attempt is None:
+            continue
+        where = store.layout.receipt(spec, attempt)
+        result = ExportResult.from_json(
+            (store.files.read(where) or b"").decode(errors="replace"), where=where
+        )
+        if (result.spec, result.attempt) != (spec, attempt):
+            raise TerminalError(
+                f"{where} is the receipt of attempt {result.attempt} at plan {result.spec}: it was moved "
+                "here from elsewhere. Run the task again that makes the plan",
+                receipt=where,
+            )
+        found.append(result)
+        if result.error is not None:
+            # In an outage the job could not withdraw what it had placed.
+            store.withdraw_uncommitted(begun_units(read_start(store, attempt)), attempt)
+        # Tasks of a failed job may have written on until its processes ended.
+        store.files.remove(store.layout.writing(attempt))
+        store.files.prune(store.layout.attempt(attempt), store.layout.attempts)
+        store.abandon_uploads(attempt)
+    done = [result for result in found if result.error is None]
+    return next(reversed(done or found), None)
+
+
+def remove_spec(store: ExportStore, spec: int) -> None:
+    """Remove a spec and its receipts, which nobody will read again."""
+    store.files.remove(store.layout.attempt(spec))

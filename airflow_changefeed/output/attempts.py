@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The attempts of an output: who began them, what a retry need not do again, and what they leave behind.
+
+An attempt has a folder of its own until its task has finished. The document in it says who began it, and
+which units it was to write: what it has committed of them, a retry of the same task leaves out; what it has
+not, the next attempt at the unit removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.feed import shard_text
+from airflow_changefeed.core.manifest import Manifest
+from airflow_changefeed.core.plan import ExportOptions, Plan
+from airflow_changefeed.core.unit import ExportUnit, overlapping
+from airflow_changefeed.exceptions import ManifestError, TerminalError
+from airflow_changefeed.output.layout import parse_unit_key, unit_key
+from airflow_changefeed.output.store import ExportStore
+
+
+@dataclass(frozen=True)
+class Start(Document):
+    """
+    Who began an attempt, and what it writes.
+
+    :param task: who makes the export, without the number of the try.
+    :param units: the keys of the units that it was to write.
+    """
+
+    KIND = "changefeed attempt"
+    ERROR = ManifestError
+
+    task: str
+    consumer: str
+    options: ExportOptions
+    units: tuple[str, ...]
+
+    @classmethod
+    def of(cls, plan: Plan) -> Start:
+        """Return what an attempt at a plan says of itself."""
+        units = tuple(unit_key(planned.unit) for planned in plan.units if not planned.committed_by)
+        return cls(plan.task, plan.consumer, plan.options, units)
+
+    def does_the_same(self, other: Start) -> bool:
+        """Whether another attempt of the same task writes units in the same way; never one without a task."""
+        theirs = (other.task, other.consumer, other.options)
+        return bool(self.task) and (self.task, self.consumer, self.options) == theirs
+
+
+def begin(store: ExportStore, plan: Plan) -> None:
+    """Record who begins an attempt, before anything of it is written; not needed for an empty plan."""
+    store.files.write(store.layout.start(plan.attempt), Start.of(plan).to_json().encode())
+
+
+def read_start(store: ExportStore, attempt: int) -> Start | None:
+    """Return who began an attempt; None if its task has finished, or it is unknown."""
+    where = store.layout.start(attempt)
+    content = store.files.read(where)
+    try:
+        return Start.from_json((content or b"").decode(errors="replace"), where=where)
+    except TerminalError:
+        return None
+
+
+def begun_units(start: Start | None) -> list[ExportUnit]:
+    """Return the units that an attempt was to write; none if it is unknown."""
+    units = (parse_unit_key(key) for key in (start.units if start else ()))
+    return [unit for unit in units if unit is not None]
+
+
+def committed_before(
+    store: ExportStore, ours: Start, database: str, units: Mapping[ExportUnit, int]
+) -> dict[ExportUnit, Manifest]:
+    """
+    Return units that earlier tries of a task have committed since it last finished, and that are whole.
+
+    A task that has finished forgets its attempts (:func:`forget`), so one that is cleared exports everything
+    again.
+
+    :param ours: the task, and how it writes.
+    :param database: identity of the feed's database.
+    :param units: the unit, and the stale mark that its manifest must have seen.
+    """
+    tokens = store.attempts_of_all(units)
+    newest = {own[-1] for own in tokens.values() if own}
+    same = set()
+    for attempt in newest.intersection(store.begun_attempts()) if newest else ():
+        start = read_start(store, attempt)
+        if start is not None and start.does_the_same(ours):
+            same.add(attempt)
+
+    def whole(unit: ExportUnit) -> Manifest | None:
+        manifest = store.read(unit)
+        fits = (
+            manifest is not None
+            and manifest.attempt in same
+            and manifest.database == database
+            and manifest.stale_seen >= units[unit]
+            and store.is_whole(manifest)
+        )
+        return manifest if fits else None
+
+    candidates = [unit for unit, own in tokens.items() if own and own[-1] in same]
+    return {manifest.unit: manifest for manifest in store.each(whole, candidates) if manifest is not None}
+
+
+def forget(store: ExportStore, attempts: Iterable[int]) -> None:
+    """Forget attempts of a task that has finished, so that clearing it exports everything again."""
+    for attempt in attempts:
+        store.files.remove_file(store.layout.start(attempt))
+        store.files.prune(store.layout.attempt(attempt), store.layout.attempts)
+
+
+def end(store: ExportStore, plan: Plan, *, committed: bool) -> None:
+    """
+    Remove what an attempt does not need any more once its tasks are over.
+
+    Who began it stays known as long as a unit of it counts, until :func:`forget`.
+
+    :param committed: whether all its units were, so that what older attempts left of them can go as well.
+    """
+    store.files.remove(store.layout.writing(plan.attempt))
+    if committed:
+        _remove_dead(store, plan)
+    # Also files that are visible without a manifest: a batch that is planned again ends later and has another
+    # name, and plain readers would read both.
+    elif not store.withdraw_uncommitted(
+        [each.unit for each in plan.units if each.rows and not each.committed_by], plan.attempt
+    ):
+        store.files.remove_file(store.layout.start(plan.attempt))
+    _prune(store, plan, plan.attempt)
+    store.files.sweep()
+    store.abandon_uploads(plan.attempt)
+
+
+def _prune(store: ExportStore, plan: Plan, attempt: int) -> None:
+    """Remove an attempt's empty folders."""
+    home = store.layout.attempt(attempt)
+    for shard in plan.seals:
+        store.files.prune(f"{home}/shard={shard_text(shard)}", store.layout.attempts)
+    store.files.prune(home, store.layout.attempts)
+
+
+def _begun(store: ExportStore, below: int) -> Iterator[tuple[int, Start | None]]:
+    """Yield attempts with lower tokens that have a folder, and who began them."""
+    for attempt in store.older_attempts(below):
+        yield attempt, read_start(store, attempt)
+
+
+def _remove_dead(store: ExportStore, plan: Plan) -> None:
+    """Remove our units' folders of older attempts that died before their :func:`end`."""
+    ours = [planned.unit for planned in plan.units]
+    kept = {plan.spec, *(planned.committed_by for planned in plan.units)}
+    for attempt, start in _begun(store, plan.attempt):
+        if start is None:
+            _prune(store, plan, attempt)
+            continue
+        theirs = begun_units(start)
+        gone = overlapping(theirs, ours)
+        committed = store.attempts_of_all(set(gone) - set(ours))
+        gone = [unit for unit in gone if attempt not in committed.get(unit, ())]
+        if len(gone) == len(theirs):
+            store.files.remove(store.layout.writing(attempt))
+            if attempt not in kept:
+                store.files.remove(store.layout.attempt(attempt))
+            continue
+        writing = store.layout.writing(attempt)
+        for task in store.files.names(writing):
+            for unit in gone:
+                store.files.remove(f"{writing}/{task}/{unit_key(unit)}")
+
+
+def withdraw_overlapping(store: ExportStore, units: Sequence[ExportUnit], attempt: int) -> None:
+    """
+    Take back what older attempts have placed, and not committed, of units that overlap ours by other names.
+
+    Units of ours are committed, so one that still runs is refused by its second check; one that was killed
+    leaves rows that plain readers would read beside ours for good.
+    """
+    own = set(units)
+    dead = {
+        other: [unit for unit in overlapping(begun_units(start), units) if unit not in own]
+        for other, start in _begun(store, attempt)
+    }
+    if any(dead.values()):
+        store.abort_uploads([unit for theirs in dead.values() for unit in theirs], attempt)
+        for other, theirs in dead.items():
+            store.withdraw_uncommitted(theirs, other)
