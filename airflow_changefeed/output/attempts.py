@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_changefeed.core.documents import Document
-from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import ExportOptions, Plan
 from airflow_changefeed.core.unit import ExportUnit, overlapping
@@ -112,7 +111,7 @@ def forget(store: ExportStore, attempts: Iterable[int]) -> None:
     """Forget attempts of a task that has finished, so that clearing it exports everything again."""
     for attempt in attempts:
         store.files.remove_file(store.layout.start(attempt))
-        store.files.prune(store.layout.attempt(attempt), store.layout.attempts)
+        _prune(store, attempt)
 
 
 def end(store: ExportStore, plan: Plan, *, committed: bool) -> None:
@@ -132,16 +131,16 @@ def end(store: ExportStore, plan: Plan, *, committed: bool) -> None:
         [each.unit for each in plan.units if each.rows and not each.committed_by], plan.attempt
     ):
         store.files.remove_file(store.layout.start(plan.attempt))
-    _prune(store, plan, plan.attempt)
+    _prune(store, plan.attempt)
     store.files.sweep()
     store.abandon_uploads(plan.attempt)
 
 
-def _prune(store: ExportStore, plan: Plan, attempt: int) -> None:
+def _prune(store: ExportStore, attempt: int) -> None:
     """Remove an attempt's empty folders."""
     home = store.layout.attempt(attempt)
-    for shard in plan.seals:
-        store.files.prune(f"{home}/shard={shard_text(shard)}", store.layout.attempts)
+    for name in store.files.names(home) if store.files.moves_folders else ():
+        store.files.prune(f"{home}/{name}", store.layout.attempts)
     store.files.prune(home, store.layout.attempts)
 
 
@@ -157,7 +156,7 @@ def _remove_dead(store: ExportStore, plan: Plan) -> None:
     kept = {plan.spec, *(planned.committed_by for planned in plan.units)}
     for attempt, start in _begun(store, plan.attempt):
         if start is None:
-            _prune(store, plan, attempt)
+            _prune(store, attempt)
             continue
         theirs = begun_units(start)
         gone = overlapping(theirs, ours)

@@ -159,7 +159,9 @@ def test_killed_anywhere_again_and_again_each_unit_is_written_about_once(
         made = plan(flights, store, attempt)
         committed = {manifest.unit for manifest in store.list()}
         try:
-            stepped = ExportStore(files.root, FEED, files=SteppedFiles(files, kill_at(8 + attempt % 5)))
+            stepped = ExportStore(
+                files.root, FEED, files=SteppedFiles(files, kill_at((8 if is_local else 5) + attempt % 4))
+            )
             result = run_here(flights.source, stepped, made, quiet)
         except Killed:
             seen = plain_rows(files, FEED)
