@@ -13,16 +13,16 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.exceptions import TerminalError, error_text
 from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.export.parts import PlannedPart, cut_tasks, gather
+from airflow_changefeed.export.parts import cut_tasks, gather
 from airflow_changefeed.export.progress import ProgressWatch, size_text
 from airflow_changefeed.export.result import ExportResult
 from airflow_changefeed.export.run import run_attempt
@@ -52,7 +52,7 @@ def run_spec(
     report: Callable[[str], None] = say,
 ) -> ExportResult:
     """
-    Start what a spec says, and leave a receipt beside it, whatever becomes of it.
+    Start what a spec says: write, commit what is whole, and leave a receipt, whatever becomes of it.
 
     :param spark: makes or gives the session; not called for a plan without rows.
     :param uri: of the spec.
@@ -65,7 +65,7 @@ def run_spec(
         with closing(open_source(connection.source)) as source:
             plan = start_plan(source, store, plan)
         attempt = plan.attempt
-        result = run_plan(spark, store, plan, connection, report)
+        result = run_attempt(store, plan, partial(write, spark, store, plan, connection, report))
     except Exception as error:
         write_receipt(store, spec, attempt, ExportResult.of_error(error, attempt, spec))
         raise
@@ -73,62 +73,52 @@ def run_spec(
     return result
 
 
-def run_plan(
-    spark: Callable[[], SparkSession],
+def write(
+    session: Callable[[], SparkSession],
     store: ExportStore,
     plan: Plan,
     connection: JobConnection,
-    report: Callable[[str], None] = say,
-) -> ExportResult:
+    report: Callable[[str], None],
+) -> Generator[WrittenParts, None, None]:
     """
-    Run an attempt: write, and commit what is whole.
-
-    :param spark: makes or gives the session; not called for a plan without rows.
-    :param report: takes one line of progress.
-    :raises ChangefeedError: ours, also when it was raised in a task.
-    """
-
-    def write() -> Generator[WrittenParts, None, None]:
-        running, tasks = spark(), cut_tasks(plan)
-        to_write = [planned for planned in plan.units if not planned.committed_by]
-        report(
-            f"changefeed job: feed {plan.feed}, attempt {plan.attempt}: {plan.rows} rows in "
-            f"{len(to_write)} units, {len(tasks)} tasks"
-        )
-        function = WriteParts(plan.feed, plan.path, plan.attempt, plan.options, connection, {}, plan.database)
-        with ProgressWatch(store.files, plan, report):
-            yield from _collect(running, function, tasks)
-
-    return run_attempt(store, plan, write)
-
-
-def _collect(
-    spark: SparkSession, function: WriteParts, tasks: Sequence[Sequence[PlannedPart]]
-) -> Iterator[WrittenParts]:
-    """
-    Run tasks in a bounded number of small jobs at the same time, and yield what each task has written as soon
-    as its job is over.
+    Run a plan's tasks in a bounded number of small jobs at the same time, and yield what each task has
+    written as soon as its job is over.
 
     Spark runs the jobs in the order in which they come. (One job and ``toLocalIterator`` would give partition
     after partition, and run the next one only then.)
     """
+    spark, tasks = session(), cut_tasks(plan)
     each = -(-len(tasks) // _MOST_JOBS)
     jobs = [range(first, min(first + each, len(tasks))) for first in range(0, len(tasks), each)]
-    tag = f"changefeed-{function.attempt}"
+    tag = f"changefeed-{plan.attempt}"
+    units = {part.unit for task in tasks for part in task}
+    report(
+        f"changefeed job: feed {plan.feed}, attempt {plan.attempt}: {plan.rows} rows in {len(units)} units, "
+        f"{len(tasks)} tasks"
+    )
 
     def run(numbers: range) -> list[Row]:
         spark.addTag(tag)
-        some = replace(function, tasks={number: packed(tasks[number]) for number in numbers})
+        function = WriteParts(
+            plan.feed,
+            plan.path,
+            plan.attempt,
+            plan.options,
+            connection,
+            {number: packed(tasks[number]) for number in numbers},
+            plan.database,
+        )
         frame = spark.range(numbers.start, numbers.stop, 1, len(numbers))
-        return frame.mapInArrow(some, FACTS_SCHEMA).collect()
+        return frame.mapInArrow(function, FACTS_SCHEMA).collect()
 
     pool = ThreadPoolExecutor(len(jobs), thread_name_prefix="changefeed-job")
     try:
-        for done in as_completed([pool.submit(run, numbers) for numbers in jobs]):
-            # By task: a client of Spark Connect that lost an answer may have run a job twice.
-            told = {(value := json.loads(row["facts"]))["task"]: value["facts"] for row in done.result()}
-            for number, facts in told.items():
-                yield gather(facts, tasks[number])
+        with ProgressWatch(store.files, plan, report):
+            for done in as_completed([pool.submit(run, numbers) for numbers in jobs]):
+                # By task: a client of Spark Connect that lost an answer may have run a job twice.
+                told = {(value := json.loads(row["facts"]))["task"]: value["facts"] for row in done.result()}
+                for number, facts in told.items():
+                    yield gather(facts, tasks[number])
     except BaseException:
         spark.interruptTag(tag)
         raise

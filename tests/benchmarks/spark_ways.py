@@ -63,11 +63,12 @@ def export(source: FeedSource, feed: str, output: Path, window: Window, unit: ti
     """
     from airflow_changefeed.export.job_connection import JobConnection
     from airflow_changefeed.export.planner import ExportRequest, make_plan
+    from airflow_changefeed.export.spec import write_spec
     from airflow_changefeed.output.store import ExportStore
-    from airflow_changefeed.spark.job import run_plan
+    from airflow_changefeed.spark.job import run_spec
 
     with closing(source):
         store = ExportStore(str(output), feed)
         request = ExportRequest(feed, str(output), "benchmark", "benchmark", windows=window.cut(unit))
         plan = make_plan(source, store, request)
-        return run_plan(spark_session, store, plan, JobConnection(source.describe(), {})).rows
+        return run_spec(spark_session, write_spec(store, plan), JobConnection(source.describe(), {})).rows

@@ -15,10 +15,11 @@ from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import ChangefeedError, NotSealedError, changefeed_error
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.planner import ExportRequest, make_plan
+from airflow_changefeed.export.spec import write_spec
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.spark.datasource import ChangefeedDataSource
-from airflow_changefeed.spark.job import run_plan
+from airflow_changefeed.spark.job import run_spec
 from airflow_changefeed.spark.read import read_export
 from airflow_changefeed.verify.verify import verify_export
 from tests.integration.mssql.server import Client, Database
@@ -81,7 +82,7 @@ def test_an_export_and_a_frame_hold_every_event(
     request = ExportRequest(FEED, str(tmp_path), "reader", "run", windows=WINDOW.cut(timedelta(hours=1)))
     plan = make_plan(source, store, request)
     connection = JobConnection(source.describe(), {})
-    result = run_plan(lambda: spark, store, plan, connection, lambda line: None)
+    result = run_spec(lambda: spark, write_spec(store, plan), connection, lambda line: None)
     assert (result.rows, result.units) == (HOURS * EACH * len(SHARDS), HOURS * len(SHARDS))
     assert verify_export(str(tmp_path), FEED, source=source).damage == []
     order = ("changefeed_shard", "changefeed_ulid")

@@ -10,9 +10,10 @@ import pytest
 
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.parts import plan_parts
+from airflow_changefeed.export.spec import write_spec
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.datasource import ChangefeedDataSource
-from airflow_changefeed.spark.job import run_plan
+from airflow_changefeed.spark.job import run_spec
 from airflow_changefeed.spark.tasks import FACTS_SCHEMA, WriteParts, packed
 from tests.system.canary.search import Search, canary
 from tests.system.canary.servers import garbage_server, repeating_server
@@ -43,7 +44,7 @@ def test_of_a_server_that_speaks_garbage(
         server = {"type": "mssql", "host": "127.0.0.1", "port": port, "database": "shop", "user": "reader"}
         connection = JobConnection({**server, "password": PASSWORD, "encrypt": "no"}, {"token": TOKEN})
         with pytest.raises(Exception, match=f"127.0.0.1,{port}") as caught:
-            run_plan(lambda: spark, store, plan, connection, lambda line: None)
+            run_spec(lambda: spark, write_spec(store, plan), connection, lambda line: None)
     search.look_at_error("error", caught.value, "SourceUnavailableError", "127.0.0.1")
     search.look_into("output", Path(store.path), FEED, "SourceUnavailableError")
     search.look("objects", f"{connection!r} {connection}", "JobConnection")

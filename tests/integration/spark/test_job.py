@@ -8,22 +8,23 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
-from airflow_changefeed.core.plan import ExportOptions
+from airflow_changefeed.core.plan import ExportOptions, Plan
 from airflow_changefeed.exceptions import MissingEventError
 from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.result import ExportResult, attempts_of
 from airflow_changefeed.export.spec import read_receipt, remove_spec, write_spec
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.archive import package_archive
-from airflow_changefeed.spark.job import run_plan, run_spec
+from airflow_changefeed.spark.job import run_spec
 from airflow_changefeed.spark.read import read_export
 from airflow_changefeed.verify.verify import verify
 from tests.integration.test_storage_credentials import KEYS, ROLE, aws
@@ -47,6 +48,22 @@ def store(tmp_path: Path) -> ExportStore:
     return ExportStore(str(tmp_path / "out"), FEED)
 
 
+def run(
+    spark: SparkSession,
+    flights: Flights,
+    store: ExportStore,
+    plan: Plan,
+    report: Callable[[str], None] = lambda line: None,
+) -> ExportResult:
+    """Run a plan as a task does that starts a job."""
+    connection = JobConnection(flights.source.describe())
+    result = run_spec(lambda: spark, write_spec(store, plan), connection, report)
+    assert read_receipt(store, plan.attempt) == result
+    remove_spec(store, plan.attempt)
+    forget(store, attempts_of(result))
+    return result
+
+
 def test_all_units_and_shards_of_a_run_are_exported(
     spark: SparkSession, flights: Flights, store: ExportStore
 ) -> None:
@@ -55,11 +72,10 @@ def test_all_units_and_shards_of_a_run_are_exported(
     flights.add(30, 0, shard=2, length=3)
     plan = flights.plan(store, hours(0, 4))
     lines: list[str] = []
-    result = run_plan(lambda: spark, store, plan, JobConnection(flights.source.describe()), lines.append)
+    result = run(spark, flights, store, plan, lines.append)
     assert (result.status, result.rows, result.units) == ("done", 330, 8)
     assert read_export(spark, store.path, FEED).count() == 330
     assert any("shard 1: 300 of 300 rows" in line and "shard 2: 30 of 30 rows" in line for line in lines)
-    forget(store, [plan.attempt])
     assert verify(store) == []
     assert store.files.names(store.layout.attempts) == []
 
@@ -78,7 +94,7 @@ def test_executors_assume_the_role_of_an_airflow_connection(
     plan = flights.plan(store, hours(0, 3))
     job = JobConnection(flights.source.describe(), options)
     assert "ASIA" not in job.to_json()
-    result = run_plan(lambda: spark, store, plan, job, lambda _: None)
+    result = run_spec(lambda: spark, write_spec(store, plan), job, lambda _: None)
     assert (result.status, result.rows, result.units) == ("done", 300, 3)
     assert verify(store) == []
 
@@ -109,7 +125,7 @@ def test_a_unit_is_split_into_parts_and_files(
     flights.add(90_000, 0)
     plan = flights.plan(store, hours(0, 1), options=ExportOptions(partitions=3, target_file_rows=20_000))
     assert len(plan.units[0].parts) == 3
-    run_plan(lambda: spark, store, plan, JobConnection(flights.source.describe()))
+    run(spark, flights, store, plan)
     (manifest,) = store.list()
     assert manifest.rows == 90_000
     assert len(manifest.files) == 6
@@ -142,7 +158,7 @@ def test_missing_events_can_be_exported_with_their_keys(
     flights.add(10, 0)
     plan = flights.plan(store, hours(0, 1), options=ExportOptions(on_missing="keys_only"))
     flights.execute(f'delete from "{FEED}" where id = 3')
-    run_plan(lambda: spark, store, plan, JobConnection(flights.source.describe()))
+    run(spark, flights, store, plan)
     rows = {row["id"]: row for row in read_export(spark, store.path, FEED).collect()}
     assert sorted(rows) == list(range(1, 11))
     assert rows[3]["origin"] is None
@@ -168,7 +184,9 @@ def test_reading_cuts_units_at_the_interval(
 ) -> None:
     """A batch that reaches beyond the interval gives only the interval's events, with their shard."""
     flights.add(40, 0, shard=5, length=4)
-    run_plan(lambda: spark, store, flights.plan(store, None), JobConnection(flights.source.describe()))
+    run_spec(
+        lambda: spark, write_spec(store, flights.plan(store, None)), JobConnection(flights.source.describe())
+    )
     window = hours(1, 3)
     frame = read_export(spark, store.path, FEED, window[0].start, window[-1].end, shards=[5])
     assert frame.count() == 20
@@ -182,7 +200,11 @@ def test_spark_reads_the_folder_with_partition_pruning(
     """Plain Spark reads a whole feed, and a filter on shard or date leaves the other folders alone."""
     flights.add(20, 0, shard=1)
     flights.add(30, 0, shard=2)
-    run_plan(lambda: spark, store, flights.plan(store, hours(0, 1)), JobConnection(flights.source.describe()))
+    run_spec(
+        lambda: spark,
+        write_spec(store, flights.plan(store, hours(0, 1))),
+        JobConnection(flights.source.describe()),
+    )
     frame = spark.read.parquet(store.layout.data)
     assert frame.count() == 50
     one = frame.where("changefeed_shard = 1 and changefeed_date = date'2013-01-01'")
@@ -221,7 +243,7 @@ def test_a_killed_job_is_made_good_by_a_retry(
     assert store.files.sizes(store.layout.data) == {}
     again = flights.plan(store, hours(0, 1))
     assert again.attempt > plan.attempt
-    run_plan(lambda: spark, store, again, JobConnection(flights.source.describe()))
+    run(spark, flights, store, again)
     assert verify(store) == []
     assert read_export(spark, store.path, FEED).distinct().count() == 200_000
 

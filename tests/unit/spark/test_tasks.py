@@ -20,14 +20,14 @@ import pytest
 from airflow_changefeed.core.plan import Plan, PlannedUnit
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError
-from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.parts import cut_tasks
 from airflow_changefeed.export.progress import ProgressWatch, TaskProgress, size_text
+from airflow_changefeed.export.run import run_attempt
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.commit import commit_empty
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.archive import package_archive
-from airflow_changefeed.spark.job import main, run_plan
+from airflow_changefeed.spark.job import main
 from airflow_changefeed.spark.read import spark_type
 from airflow_changefeed.spark.watch import EXIT_STATUS, is_alive, watch
 from airflow_changefeed.storage.files import LocalFiles
@@ -187,15 +187,15 @@ def test_arrow_types_have_names_in_spark() -> None:
 
 
 def test_a_plan_without_rows_needs_no_spark(tmp_path: Path) -> None:
-    """Empty units are committed, and no session is asked for."""
+    """Empty units are committed, and nothing is asked to write."""
     plan = plan_of([0, 0, 0], str(tmp_path))
 
-    def no_session() -> Any:
+    def never() -> Any:
         raise LookupError("Spark was asked for")
 
     store = ExportStore(plan.path, FEED)
     store.claim(DATABASE)
-    result = run_plan(no_session, store, plan, JobConnection({}), lambda line: None)
+    result = run_attempt(store, plan, never)
     assert (result.units, result.rows) == (3, 0)
     assert [manifest.attempt for manifest in store.list()] == [7, 7, 7]
     forget(store, [plan.attempt])
