@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
 LEAST_JAVA = 17
+_CONN_TYPES = ("spark", "spark_connect")
 _PR_SET_PDEATHSIG = 1
 _JAVA_SECONDS = 60
 _PYSPARKS = ("pyspark", "pyspark-client")
@@ -111,17 +112,17 @@ class ChangefeedSparkSubmitHook(SparkSubmitHook):
                 self._submit_sp.stdout.close()  # the provider leaves it to the garbage collector
 
 
-def check_connection(connection: Callable[[str], Connection], conn_id: str) -> None:
+def spark_connection(find: Callable[[str], Connection], conn_id: str) -> Connection:
     """
-    Check that a Spark connection exists; the provider's hook would silently go to YARN.
+    Return a Spark connection; where there is none the provider's hook would silently go to YARN.
 
-    :param connection: finds a connection by its id.
-    :raises SparkEnvironmentError: there is none, or it cannot be read; terminal.
+    :param find: finds a connection by its id.
+    :raises SparkEnvironmentError: there is none, or it is not one of Spark; terminal.
     """
     from airflow_changefeed.version_compat import AirflowNotFoundException
 
     try:
-        connection(conn_id)
+        connection = find(conn_id)
     except AirflowNotFoundException:
         raise SparkEnvironmentError(
             f"Airflow has no usable connection {conn_id!r}, and Spark's provider would silently use YARN "
@@ -129,6 +130,13 @@ def check_connection(connection: Callable[[str], Connection], conn_id: str) -> N
             'it as JSON, since a URI cannot say local[*]: {"conn_type": "spark", "host": "local[*]"}',
             conn_id=conn_id,
         ) from None
+    if connection.conn_type not in _CONN_TYPES:
+        raise SparkEnvironmentError(
+            f"connection {conn_id!r} has type {connection.conn_type!r}; expected {' or '.join(_CONN_TYPES)}: "
+            "the first starts spark-submit, the second uses a Spark Connect server",
+            conn_id=conn_id,
+        )
+    return connection
 
 
 @contextmanager

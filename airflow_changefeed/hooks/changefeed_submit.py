@@ -15,19 +15,24 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
+from airflow_changefeed.hooks import changefeed_connect
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 from airflow_changefeed.hooks.changefeed_secrets import private_files
 from airflow_changefeed.hooks.changefeed_spark import (
     ChangefeedSparkSubmitHook,
-    check_connection,
     kubernetes_named,
     local_environment,
+    spark_connection,
 )
 from airflow_changefeed.version_compat import BaseHook
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+    from pyspark.sql import SparkSession
 
 _FOLDER = re.compile(r"changefeed-(\d{1,9})-\w+")
 #: Arguments of the provider's operator that a job of ours sets itself.
@@ -50,6 +55,8 @@ def take_own(kwargs: dict[str, Any], job_name: str) -> list[str]:
 
 class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
     """Runs a job of ours: with its package, its processes watched, its files private."""
+
+    _session: SparkSession | None = None
 
     def _prepare(self, job: str, arguments: Mapping[str, str]) -> None:
         """
@@ -80,8 +87,28 @@ class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
         self._hook = None
 
     def _check_spark(self) -> None:
-        check_connection(BaseHook.get_connection, self._conn_id)
-        self._get_hook().check()
+        connection = self._spark_connection()
+        if connection.conn_type == changefeed_connect.CONN_TYPE:
+            changefeed_connect.check_host(connection)
+        else:
+            self._get_hook().check()
+
+    def _spark_connection(self) -> Connection:
+        return spark_connection(BaseHook.get_connection, self._conn_id)
+
+    @contextmanager
+    def _connect(self) -> Iterator[SparkSession | None]:
+        """Give a session at the connection's Spark Connect server; None where jobs go by spark-submit."""
+        connection = self._spark_connection()
+        if connection.conn_type != changefeed_connect.CONN_TYPE:
+            yield None
+            return
+        with changefeed_connect.connect_session(connection, self.conf) as session:
+            self._session = session
+            try:
+                yield session
+            finally:
+                self._session = None
 
     def _get_hook(self) -> ChangefeedSparkSubmitHook:
         with private_files(), kubernetes_named():
@@ -89,6 +116,8 @@ class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
 
     def on_kill(self) -> None:
         """Stop the Spark job, if one runs."""
+        if self._session is not None:
+            self._session.interruptAll()
         if self._hook is not None:
             self._hook.on_kill()
 

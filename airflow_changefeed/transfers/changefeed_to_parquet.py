@@ -98,7 +98,8 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         nor a Spark connection. 0 for never.
     :param shape: of a capture's events: ``typed``, ``envelope``, ``hasura`` or ``debezium``. Becomes one of
         ``options``. (templated)
-    :param kwargs: those of ``SparkSubmitOperator``; ``conn_id`` is the Spark connection, deploy mode client.
+    :param kwargs: those of ``SparkSubmitOperator``. ``conn_id`` is the Spark connection: of type ``spark``,
+        deploy mode client, or of type ``spark_connect``, where of these arguments only ``conf`` counts.
     """
 
     template_fields: Sequence[str] = (
@@ -256,6 +257,7 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         from airflow_changefeed.export.run import run_here
         from airflow_changefeed.export.spec import read_receipt, remove_spec, write_spec
         from airflow_changefeed.output.commit import commit_empty
+        from airflow_changefeed.spark.job import run_spec
         from airflow_changefeed.version_compat import AirflowException
 
         done = sum(1 for planned in plan.units if planned.committed_by)
@@ -283,11 +285,14 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         failure: Exception | None = None
         spec = write_spec(store, plan)
         try:
-            with job_folder() as folder:
-                file = folder / "connection.json"
-                connection.save(str(file))
-                self._prepare("job", {"spec": spec, "connection": str(file)})
-                super().execute(context)
+            with self._connect() as session, job_folder() as folder:
+                if session is not None:
+                    run_spec(lambda: session, spec, connection, self.log.info)
+                else:
+                    file = folder / "connection.json"
+                    connection.save(str(file))
+                    self._prepare("job", {"spec": spec, "connection": str(file)})
+                    super().execute(context)
         except (AirflowException, ChangefeedError) as error:
             failure = error
         # From the receipt: spark-submit only knows that it failed.

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A session at a Spark Connect server: no Java here, no start of Spark, the job runs in the Airflow task."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+
+from airflow_changefeed.exceptions import SparkEnvironmentError, TransientError
+from airflow_changefeed.hooks.changefeed_secrets import hide_secrets
+from airflow_changefeed.spark.archive import package_archive
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+    from pyspark.sql import SparkSession
+
+CONN_TYPE = SparkConnectHook.conn_type
+#: Seconds that a server may take to accept the connection. Spark's client alone would try for ten minutes.
+ANSWER_SECONDS = 30.0
+
+
+def check_host(connection: Connection) -> None:
+    """
+    Check a Spark Connect connection without asking its server.
+
+    :raises SparkEnvironmentError: it names no host; terminal.
+    """
+    if not connection.host:
+        raise SparkEnvironmentError(
+            f"Spark Connect connection {connection.conn_id!r} has no host: put the server's into the field "
+            "host, for example spark.example.com, and its port into the field port",
+            conn_id=connection.conn_id,
+        )
+
+
+@contextmanager
+def connect_session(connection: Connection, conf: Mapping[str, Any] | None = None) -> Iterator[SparkSession]:
+    """
+    Open a session of one's own at a Spark Connect server, with this package in it; released afterwards.
+
+    :param connection: of the type ``spark_connect``.
+    :param conf: settings of the session.
+    :raises TransientError: the server does not answer.
+    :raises SparkEnvironmentError: it refuses us, or is older than our client; terminal.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    check_host(connection)
+    conn_id = connection.conn_id
+    hide_secrets({"token": connection.password})
+    url = SparkConnectHook(conn_id).get_connection_url()
+    _await_server(url, conn_id)
+    session: SparkSession | None = None
+    try:
+        session = SparkSession.builder.remote(url).create()
+        check_versions(session.version, conn_id)
+        for name, value in (conf or {}).items():
+            session.conf.set(name, str(value))
+        # The client puts the archive before what is installed here.
+        path = sys.path.copy()
+        session.addArtifact(package_archive(), pyfile=True)
+        sys.path[:] = path
+    except PySparkException as error:
+        if session is not None:
+            session.stop()
+        raise SparkEnvironmentError(
+            f"the Spark Connect server of connection {conn_id!r} refuses the session: {error}. Check the "
+            "connection's token and user, and the task's conf",
+            conn_id=conn_id,
+        ) from error
+    except BaseException:
+        if session is not None:
+            session.stop()
+        raise
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _await_server(url: str, conn_id: str) -> None:
+    """Wait until the server accepts a connection, and not for longer."""
+    import grpc  # type: ignore[import-untyped] # it has no types
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    channel = DefaultChannelBuilder(url).toChannel()
+    try:
+        grpc.channel_ready_future(channel).result(ANSWER_SECONDS)
+    except grpc.FutureTimeoutError:
+        raise TransientError(
+            f"the Spark Connect server of connection {conn_id!r} does not answer within "
+            f"{ANSWER_SECONDS:.0f} s; check that it runs, and that host, port and use_ssl are right"
+        ) from None
+    finally:
+        channel.close()
+
+
+def check_versions(server: str, conn_id: str) -> None:
+    """
+    Check that a server knows what our client asks: Spark promises it to older clients, not to newer ones.
+
+    :param server: its version.
+    :raises SparkEnvironmentError: its minor version is older than ours, or its major version another one.
+    """
+    from pyspark import __version__ as client
+
+    ours, theirs = (tuple(map(int, version.split(".")[:2])) for version in (client, server))
+    if theirs < ours or theirs[0] != ours[0]:
+        raise SparkEnvironmentError(
+            f"the Spark Connect server of connection {conn_id!r} is Spark {server}, and PySpark here is "
+            f"{client}: a client must not be newer than its server. Install pyspark and pyspark-client "
+            f"{'.'.join(server.split('.')[:2])} here, or upgrade the server",
+            conn_id=conn_id,
+            server=server,
+            client=client,
+        )

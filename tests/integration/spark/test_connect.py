@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exports through a Spark Connect server: the operator's task runs the job, and needs no Java."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_changefeed.exceptions import SparkEnvironmentError, TransientError
+from airflow_changefeed.hooks import changefeed_connect
+from airflow_changefeed.hooks.changefeed_connect import check_versions
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
+from airflow_changefeed.verify.verify import verify
+from airflow_changefeed.version_compat import AirflowFailException
+from tests.integration.spark.connect import connect_server
+from tests.unit.airflow.conftest import CONSUMER, FEED, START, database, insert, metadata, server
+from tests.unit.airflow.fakes import context
+
+__all__ = ["database", "metadata", "server"]  # fixtures
+pytestmark = [pytest.mark.spark, pytest.mark.airflow, pytest.mark.usefixtures("server")]
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of a server."""
+    with connect_server(tmp_path_factory.mktemp("connect")) as port:
+        yield port
+
+
+@pytest.fixture
+def connected(database: str, port: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A feed, and an Airflow connection to the server; no Java in reach."""
+    connection = {"conn_type": "spark_connect", "host": "sc://127.0.0.1", "port": port}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    return database
+
+
+def operator(path: Path, **more: Any) -> ChangefeedToParquetOperator:
+    """Return the operator, by hours."""
+    arguments = {"task_id": "export", "feed": FEED, "path": str(path), "consumer": CONSUMER, "unit": HOUR}
+    return ChangefeedToParquetOperator(**{**arguments, **more})
+
+
+def ids(path: Path) -> list[int]:
+    """Read the ids that plain Parquet readers see."""
+    data = Path(ExportStore(str(path), FEED).layout.data)
+    files = sorted(data.rglob("*.parquet")) if data.exists() else []
+    return sorted(number for file in files for number in pq.ParquetFile(file).read().column("id").to_pylist())
+
+
+def test_a_task_exports_through_the_server(connected: str, tmp_path: Path) -> None:
+    """Six hours of two shards, with the package travelling along; nothing of the attempt is left."""
+    result = operator(tmp_path / "out").execute(context(START, START + 6 * HOUR))
+    assert (result["units"], result["rows"]) == (12, 36)
+    assert ids(tmp_path / "out") == list(range(36))
+    store = ExportStore(str(tmp_path / "out"), FEED)
+    assert verify(store) == []
+    assert store.files.names(store.layout.attempts) == []
+
+
+def test_an_error_of_a_task_on_the_server_comes_back_as_what_it_is(connected: str, tmp_path: Path) -> None:
+    """With its class and message, so that Airflow does not retry what a person must mend."""
+    import sqlite3
+
+    with sqlite3.connect(connected) as connection:
+        connection.execute('delete from "nyc.Flight" where id = 3')
+    connection.close()
+    with pytest.raises(AirflowFailException, match=r"MissingEventError.*on_missing"):
+        operator(tmp_path / "out").execute(context(START, START + HOUR))
+
+
+def _run(path: Path) -> None:
+    operator(path, options={"batch_rows": 1}).execute(context(START, START + 6 * HOUR))
+
+
+def test_a_task_that_is_killed_leaves_nothing_that_counts_twice(connected: str, tmp_path: Path) -> None:
+    """The server goes on with what it was asked; the next try has a newer token, and does what is left."""
+    insert(connected, range(36, 3036), START + 6 * HOUR)
+    path = tmp_path / "out"
+    store = ExportStore(str(path), FEED)
+    process = multiprocessing.get_context("spawn").Process(target=_run, args=(path,))
+    process.start()
+    deadline = time.monotonic() + 120
+    while not store.files.sizes(store.layout.attempts) or not ids(path):
+        assert process.is_alive(), "it must not end before it is killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    done = len(store.list())
+    result = operator(path, options={"batch_rows": 1}).execute(context(START, START + 6 * HOUR, attempt=2))
+    assert done > 0
+    assert (result["units"], result["rows"]) == (12, 36)
+    assert ids(path) == list(range(36))
+    assert verify(store) == []
+
+
+def test_a_server_that_is_away_is_named(
+    connected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Soon, as something that may pass; nothing was committed."""
+    monkeypatch.setattr(changefeed_connect, "ANSWER_SECONDS", 0.5)
+    connection = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": 1}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    with pytest.raises(TransientError, match="'spark_default' does not answer within"):
+        operator(tmp_path / "out").execute(context(START, START + HOUR))
+    assert ids(tmp_path / "out") == []
+
+
+def test_a_server_that_is_older_than_its_client_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark keeps old clients working with new servers, not the other way round."""
+    monkeypatch.setattr("pyspark.__version__", "4.1.3")
+    check_versions("4.1.0", "lake")
+    check_versions("4.2.0", "lake")
+    for version in ("4.0.4", "5.0.0", "3.5.8"):
+        with pytest.raises(
+            SparkEnvironmentError, match=f"'lake' is Spark {version}, and PySpark here is 4.1.3"
+        ):
+            check_versions(version, "lake")
+
+
+@pytest.mark.parametrize(
+    ("connection", "message"),
+    [
+        ({"conn_type": "spark_connect"}, "has no host: put the server's into the field host"),
+        ({"conn_type": "http", "host": "spark"}, "has type 'http'; expected spark or spark_connect"),
+    ],
+)
+def test_an_unusable_connection_is_refused_before_anything(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connection: dict[str, str], message: str
+) -> None:
+    """With what to do; neither database nor output is touched."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    with pytest.raises(AirflowFailException, match=f"SparkEnvironmentError.*{message}"):
+        operator(tmp_path / "out").execute(context(START, START + HOUR))
+    assert not (tmp_path / "out").exists()
