@@ -27,7 +27,8 @@ KILLED = "test_killed_anywhere_and_retried_gives_the_same"
 CRASHED = "test_a_retry_after_a_crash_anywhere_gives_the_same_result"
 #: Break, what is run, and a word of the complaint.
 EXPECTED = [
-    ("no_lock_in_drain", RACE, "feed_is_complete|readers_skip_nothing|ulids_ascend|UNIQUE"),
+    # A reader that finds itself beyond the feed ends the race, sometimes before any other harm is done.
+    ("no_lock_in_drain", RACE, "feed_is_complete|readers_skip_nothing|ulids_ascend|UNIQUE|CursorBeyondFeed"),
     ("no_clock_raise_in_seal", RACE, "sealed_windows_stay"),
     ("no_clock_raise_in_seal", f"{CONTRACT}/test_seal.py::{LATE}", LATE),
     ("no_floor_for_new_shards", f"{CONTRACT}/test_seal.py::{FIRST}", FIRST),

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +39,7 @@ from tests.integration.contract.captures import CaptureBench, change_of
 from tests.integration.contract.engines import Engine, Table
 from tests.integration.contract.oracles import Change, SealRecord
 from tests.integration.contract.race import Race
+from tests.integration.contract.worker_process import WorkerProcess
 from tests.integration.contract.workers import patiently, read_log
 
 COLUMNS = ("id", "stamp", "note", "ratio")
@@ -147,9 +147,9 @@ class CaptureRace(Race):
                 del self.kills[0]
                 self._kill(dice)
 
-    def _hear(self, process: subprocess.Popen[bytes]) -> None:
+    def _hear(self, process: WorkerProcess) -> None:
         """Count the steps of a process, let a ready one begin, or see that it ended."""
-        if process not in self.jobs or process.stdout is None:
+        if process not in self.jobs:
             return  # killed since it was heard
         steps = os.read(process.stdout.fileno(), 65536)
         job = self.jobs[process]
@@ -171,12 +171,12 @@ class CaptureRace(Race):
             self.owed[job.number] -= steps
             self.commits += steps
 
-    def _owe(self, process: subprocess.Popen[bytes], more: int) -> None:
+    def _owe(self, process: WorkerProcess, more: int) -> None:
         """Let a writer try more transactions, or one that was killed those that it still owes."""
         number = self.jobs[process].number
         given = more or self.owed[number]
         self.owed[number] += more
-        if process.stdin is not None and given:
+        if given:
             process.stdin.write(str(self.extras).encode() * given)
             process.stdin.flush()
 
@@ -192,8 +192,7 @@ class CaptureRace(Race):
         job = self.jobs[process]
         process.kill()
         process.wait()
-        if process.stdout is not None:
-            self._count(job, len(process.stdout.read()))
+        self._count(job, len(process.stdout.read()))
         self._forget(process)
         self.start(job.role, job.number, job.life + 1)
 

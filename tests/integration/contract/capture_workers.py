@@ -2,9 +2,9 @@
 """
 The processes of a race of captures: writers that change tables, an exporter, and a sealer.
 
-As in ``workers.py``: ``python -m tests.integration.contract.capture_workers`` reads its job, says that it is
-ready, and waits for a byte. A writer gets a byte for each transaction it may try, a digit that says how many
-columns were added to the tables; it ends when there are no more. An exporter goes on to the input's end.
+As in ``workers.py``: :func:`main` reads its job, says that it is ready, and waits for a byte. A writer gets a
+byte for each transaction it may try, a digit that says how many columns were added to the tables; it ends
+when there are no more. An exporter goes on to the input's end.
 """
 
 from __future__ import annotations
@@ -224,7 +224,3 @@ def main() -> None:
     step()
     receive(1)
     {"writer": write, "exporter": export, "sealer": seal}[job.role](job)
-
-
-if __name__ == "__main__":
-    main()

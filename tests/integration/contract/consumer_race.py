@@ -6,7 +6,6 @@ from __future__ import annotations
 import pickle
 import random
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from airflow_changefeed.core.feed import Shard
 from tests.integration.contract.bench import Bench
 from tests.integration.contract.consumer_workers import HANDLED, NAME, ConsumerJob
 from tests.integration.contract.engines import Table
-from tests.integration.contract.race import PROJECT
+from tests.integration.contract.worker_process import WorkerProcess
 from tests.integration.mssql.line import Line
 
 SHARDS = (0, 1)
@@ -92,7 +91,7 @@ def judge_fail_over(found: FailOver) -> list[str]:
 
 @dataclass
 class _Worker:
-    process: subprocess.Popen[bytes]
+    process: WorkerProcess
     line: Line | None
 
 
@@ -116,21 +115,14 @@ class FailOverRace:
             description |= {"host": "127.0.0.1", "port": line.port}
         may_sleep_inside = self.bench.source.capabilities.parallel_writers
         job = ConsumerJob(number, description, self.bench.feed, self.plan.lease, may_sleep_inside)
-        with (self.folder / f"consumer-{number}.err").open("ab") as errors:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.contract.consumer_workers"],
-                cwd=PROJECT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-            )
+        process = WorkerProcess(
+            "tests.integration.contract.consumer_workers", self.folder / f"consumer-{number}.err"
+        )
         raw = pickle.dumps(job)
         self._tell(process, len(raw).to_bytes(8, "big") + raw + b"!")
         self.workers[number] = _Worker(process, line)
 
-    def _tell(self, process: subprocess.Popen[bytes], message: bytes) -> None:
-        if process.stdin is None:
-            raise RuntimeError("a process without pipes")
+    def _tell(self, process: WorkerProcess, message: bytes) -> None:
         with suppress(BrokenPipeError):
             process.stdin.write(message)
             process.stdin.flush()
@@ -219,18 +211,14 @@ class FailOverRace:
 
     def _forget(self, number: int) -> None:
         worker = self.workers.pop(number)
-        for pipe in (worker.process.stdin, worker.process.stdout):
-            if pipe is not None:
-                with suppress(BrokenPipeError):
-                    pipe.close()
+        worker.process.close()
         if worker.line is not None:
             worker.line.close()
 
     def _end(self) -> None:
         """Let all end by themselves."""
         for worker in self.workers.values():
-            if worker.process.stdin is not None:
-                worker.process.stdin.close()
+            worker.process.stdin.close()
         for number, worker in self.workers.items():
             try:
                 code = worker.process.wait(self.plan.limit)
@@ -243,8 +231,7 @@ class FailOverRace:
     def stop(self) -> None:
         """End whatever still runs; gently first, as some servers do not stand clients that are gone."""
         for worker in self.workers.values():
-            if worker.process.stdin is not None:
-                worker.process.stdin.close()
+            worker.process.stdin.close()
         for number in list(self.workers):
             process = self.workers[number].process
             with suppress(subprocess.TimeoutExpired):

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The consumers of a fail-over race: each its own Python, each killed, cut off or put to sleep at any moment.
+The consumers of a fail-over race: processes of which each is killed, cut off or put to sleep at any moment.
 
-As in ``workers.py``: ``python -m tests.integration.contract.consumer_workers`` reads its job, says that it is
-ready, and waits for a byte. Each further byte puts it to sleep beyond its lease, with an event that it has
-got; the input's end ends it.
+As in ``workers.py``: :func:`main` reads its job, says that it is ready, and waits for a byte. Each further
+byte puts it to sleep beyond its lease, with an event that it has got; the input's end ends it.
 """
 
 from __future__ import annotations
@@ -119,7 +118,3 @@ def main() -> None:
         step()
         receive(1)
         consume(job, source, Orders())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The movers of a race for one cursor: each its own Python, each moves it once, by one event.
+The movers of a race for one cursor: each a process of its own, each moves it once, by one event.
 
-As in ``workers.py``: ``python -m tests.integration.contract.cursor_workers`` reads its job, says that it is
-ready, and waits for a byte to begin.
+As in ``workers.py``: :func:`main` reads its job, says that it is ready, and waits for a byte to begin.
 """
 
 from __future__ import annotations
@@ -83,7 +82,3 @@ def main() -> None:
         receive(1)
         move_once(job, source)
         step()
-
-
-if __name__ == "__main__":
-    main()

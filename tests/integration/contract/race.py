@@ -7,8 +7,6 @@ import os
 import pickle
 import random
 import selectors
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,9 +16,8 @@ from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.sources.base import ULID_COLUMN
 from tests.integration.contract.bench import Bench
 from tests.integration.contract.oracles import History, Reading, SealRecord, Transaction
+from tests.integration.contract.worker_process import WorkerProcess
 from tests.integration.contract.workers import Job, read_log
-
-PROJECT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True)
@@ -59,10 +56,10 @@ class Race:
     plan: Plan
     bench: Bench
     folder: Path
-    jobs: dict[subprocess.Popen[bytes], Job] = field(default_factory=dict)
+    jobs: dict[WorkerProcess, Job] = field(default_factory=dict)
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     failures: list[str] = field(default_factory=list)
-    waiting: set[subprocess.Popen[bytes]] = field(default_factory=set)
+    waiting: set[WorkerProcess] = field(default_factory=set)
     has_begun: bool = False
     commits: int = 0
     module: str = "tests.integration.contract.workers"
@@ -84,22 +81,12 @@ class Race:
     def start(self, role: str, number: int, life: int = 0) -> None:
         """Start a process, or start it again."""
         job = self.job(role, number, life)
-        with (self.folder / f"{role}-{number}.err").open("ab") as errors:
-            process = subprocess.Popen(
-                [sys.executable, "-m", self.module],
-                cwd=PROJECT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-            )
+        process = WorkerProcess(self.module, self.folder / f"{role}-{number}.err")
         self.jobs[process] = job
         self.waiting.add(process)
-        pipe = process.stdin
-        if pipe is None or process.stdout is None:
-            raise RuntimeError("a process without pipes")
         raw = pickle.dumps(job)
-        pipe.write(len(raw).to_bytes(8, "big") + raw)
-        pipe.flush()
+        process.stdin.write(len(raw).to_bytes(8, "big") + raw)
+        process.stdin.flush()
         self.selector.register(process.stdout, selectors.EVENT_READ, process)
 
     def run(self) -> None:
@@ -123,10 +110,8 @@ class Race:
                 del kills[0]
                 self._kill(dice)
 
-    def _hear(self, process: subprocess.Popen[bytes]) -> None:
+    def _hear(self, process: WorkerProcess) -> None:
         """Count the steps of a process, or see that it ended."""
-        if process.stdout is None:
-            raise RuntimeError("a process without pipes")
         steps = os.read(process.stdout.fileno(), 65536)
         job = self.jobs[process]
         if steps and process in self.waiting:
@@ -144,7 +129,7 @@ class Race:
         if self.is_ending:
             self._tell_end()
 
-    def _begin(self, process: subprocess.Popen[bytes]) -> None:
+    def _begin(self, process: WorkerProcess) -> None:
         """Let a ready process begin: the first ones all at once, one that was killed as soon as it can."""
         self.waiting.discard(process)
         ready = [process] if self.has_begun else list(self.jobs) if not self.waiting else []
@@ -154,9 +139,9 @@ class Race:
         if self.is_ending:
             self._tell_end()
 
-    def _allow(self, processes: list[subprocess.Popen[bytes]], steps: int) -> None:
+    def _allow(self, processes: list[WorkerProcess], steps: int) -> None:
         for process in processes:
-            if process.stdin is not None and process not in self.waiting:
+            if process not in self.waiting:
                 # One that has just ended needs no more; that it did is heard next.
                 with suppress(BrokenPipeError):
                     process.stdin.write(b"!" * steps)
@@ -164,8 +149,7 @@ class Race:
 
     def _tell_end(self) -> None:
         for process in self.jobs.keys() - self.waiting:
-            if process.stdin is not None:
-                process.stdin.close()
+            process.stdin.close()
 
     @property
     def is_ending(self) -> bool:
@@ -188,15 +172,11 @@ class Race:
             self._forget(process)
             self.start(job.role, job.number, job.life + 1)
 
-    def _forget(self, process: subprocess.Popen[bytes]) -> None:
+    def _forget(self, process: WorkerProcess) -> None:
         del self.jobs[process]
         self.waiting.discard(process)
-        if process.stdout is not None:
-            self.selector.unregister(process.stdout)
-            process.stdout.close()
-        if process.stdin is not None:
-            with suppress(BrokenPipeError):
-                process.stdin.close()
+        self.selector.unregister(process.stdout)
+        process.close()
 
     def stop(self) -> None:
         """Kill whatever still runs."""

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +14,7 @@ from airflow_changefeed.core.cursor import CursorDocument, variable_key
 from airflow_changefeed.core.ulid import Ulid
 from tests.integration.contract.bench import Bench
 from tests.integration.contract.cursor_workers import CONSUMER, MoverJob
-from tests.integration.contract.race import PROJECT
+from tests.integration.contract.worker_process import WorkerProcess
 from tests.unit.export.consumers import SharedVariables
 
 #: Of the short form; enough to see that moves are lost.
@@ -25,24 +23,16 @@ MOVERS = 10
 LIMIT = 1200.0
 
 
-def start(job: MoverJob, folder: Path) -> subprocess.Popen[bytes]:
+def start(job: MoverJob, folder: Path) -> WorkerProcess:
     """Start a mover, which waits for a byte to begin."""
-    with (folder / f"mover-{job.number}.err").open("wb") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.contract.cursor_workers"],
-            cwd=PROJECT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-        )
+    process = WorkerProcess("tests.integration.contract.cursor_workers", folder / f"mover-{job.number}.err")
     raw = pickle.dumps(job)
     tell(process, len(raw).to_bytes(8, "big") + raw)
     return process
 
 
-def tell(process: subprocess.Popen[bytes], message: bytes) -> None:
+def tell(process: WorkerProcess, message: bytes) -> None:
     """Write to a mover's input."""
-    assert process.stdin is not None
     with suppress(BrokenPipeError):
         process.stdin.write(message)
         process.stdin.flush()
@@ -53,7 +43,6 @@ def race(jobs: list[MoverJob], folder: Path) -> list[str]:
     movers = [start(job, folder) for job in jobs]
     try:
         for mover in movers:
-            assert mover.stdout is not None
             mover.stdout.read(1)
         for mover in movers:
             tell(mover, b"!")
@@ -61,7 +50,7 @@ def race(jobs: list[MoverJob], folder: Path) -> list[str]:
     finally:
         for mover in movers:
             mover.kill()
-            mover.communicate()
+            mover.close()
     return [
         (folder / f"mover-{job.number}.err").read_text()[-2000:]
         for job, code in zip(jobs, codes, strict=True)

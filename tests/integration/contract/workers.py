@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The processes of a race: writers, readers and sealers, each its own Python, each killed at any moment.
+The processes of a race: writers, readers and sealers, each a process of its own, each killed at any moment.
 
-``python -m tests.integration.contract.workers`` reads a pickled :class:`Job` from its input, answers with
-a byte when it is ready and waits for a byte to begin; one more byte of output for each step. Readers and
-sealers go on to the input's end, which says that the writers are done; a writer gets a byte for each
-transaction it may begin. What a process has done stands in its log, one JSON line each, from which it
-goes on after it was killed.
+:func:`main` reads a pickled :class:`Job` from its input, answers with a byte when it is ready and waits for a
+byte to begin; one more byte of output for each step. Readers and sealers go on to the input's end, which says
+that the writers are done; a writer gets a byte for each transaction it may begin. What a process has done
+stands in its log, one JSON line each, from which it goes on after it was killed.
 """
 
 from __future__ import annotations
@@ -230,7 +229,3 @@ def main() -> None:
     step()
     receive(1)
     {"writer": write, "reader": read, "sealer": seal}[job.role](job)
-
-
-if __name__ == "__main__":
-    main()
