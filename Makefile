@@ -20,6 +20,20 @@ WORKERS ?= 3
 # More options for pytest, for example: make test PYTEST_ARGS="tests/unit -k ulid"
 PYTEST_ARGS ?=
 
+# Minors of Spark: the newest patch of each, the Python of one, and files of tests that need what one lacks
+SPARKS ?= 3.5 4.0 4.1 4.2 4.3
+PYSPARK_3.5 := 3.5.9
+PYSPARK_4.0 := 4.0.4
+PYSPARK_4.1 := 4.1.3
+PYSPARK_4.2 := 4.2.0
+PYSPARK_4.3 := 4.3.0
+SPARK_PYTHON_3.5 := >=3.10,<3.12
+SPARK_LACKS_3.5 := *datasource*
+SPARK_LACKS_4.0 := *datasource_filters*
+# What `make matrix-spark` tests on each
+SPARK_TESTS ?= tests/unit/spark \
+	$(patsubst %,tests/integration/spark/test_%.py,versions job fold fold_job types datasource datasource_capture)
+
 # uv answers "is this installed" with hard links where it can; a copy is as good where the cache is on another disk.
 export UV_LINK_MODE ?= copy
 export UV_NO_PROGRESS ?= 1
@@ -28,7 +42,7 @@ unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 # Some dozen processes of Airflow and Spark are started, each of which would compile a thousand modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java libraries demo demo-mssql ui test browser stores soak tsql test-mssql bench lint format constraints build clean
+.PHONY: help setup java libraries demo demo-mssql ui test matrix-spark browser stores soak tsql test-mssql bench lint format constraints build clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -80,7 +94,27 @@ ui: setup java ## Open Airflow's UI with a loaded feed and a week of hourly wind
 	@exec $(BIN)/python -m tests.system.ui --port "$(PORT)"
 
 test: setup java libraries ## Run all tests but soak, tsql, browser and stores (under 10 minutes)
-	@$(BIN)/python -m pytest -m "not soak and not tsql and not browser and not stores" -n $(WORKERS) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not soak and not tsql and not browser and not stores and not registry" -n $(WORKERS) $(PYTEST_ARGS)
+
+# Spark and what its jobs need, without Airflow; Spark 3.5 with the oldest versions that do.
+.venv-spark-%/.changefeed-installed: constraints/spark.in constraints.txt $(wildcard constraints/spark-*.txt) | $(STAMP)
+	@echo "Installing PySpark $(PYSPARK_$*) into $(@D)"
+	@$(UV) venv --quiet --clear --python '$(or $(SPARK_PYTHON_$*),$(PYTHON))' $(@D)
+	@grep -Ev '^(pyspark|py4j)' $(firstword $(wildcard constraints/spark-$*.txt) constraints.txt) > $(@D)/constraints.txt
+	@$(UV) pip install --quiet --python $(@D)/bin/python -c $(@D)/constraints.txt -b constraints.txt \
+		-r constraints/spark.in pyspark==$(PYSPARK_$*)
+	@touch $@
+
+# PySpark before 4.2 leaves sockets to the garbage collector, and 3.5 still uses distutils.
+matrix-spark: $(SPARKS:%=.venv-spark-%/.changefeed-installed) java ## Test jobs and data source on other Sparks (SPARKS="3.5 4.0"), and what a plain install takes
+	@status=0; \
+	$(BIN)/python -m pytest -m registry $(PYTEST_ARGS) tests/integration/test_registry.py || status=1; \
+	$(foreach minor,$(SPARKS),echo "Spark $(minor)"; \
+		.venv-spark-$(minor)/bin/python -m pytest $(SPARK_LACKS_$(minor):%=--ignore-glob='%') \
+			-W 'ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning' \
+			-W 'ignore:The distutils package is deprecated:DeprecationWarning' \
+			-W 'ignore:distutils Version classes are deprecated:DeprecationWarning' $(PYTEST_ARGS) $(SPARK_TESTS) || status=1;) \
+	exit $$status
 
 browser: setup ## Test the page in Airflow in a browser (needs chromium and chromedriver)
 	@$(BIN)/python -m pytest -m browser $(PYTEST_ARGS) tests/system/test_page.py
@@ -142,4 +176,4 @@ build: setup ## Build the wheel and the source distribution into dist/
 
 clean: ## Remove what builds, tests, demo and ui left (the environment stays)
 	@rm -rf build dist .airflow .mypy_cache .ruff_cache .hypothesis .pytest_cache spark-warehouse
-	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+	@find . -path "./.venv*" -prune -o -name __pycache__ -type d -exec rm -rf {} +

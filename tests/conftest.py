@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,10 @@ from hypothesis import settings
 PROJECT = Path(__file__).resolve().parents[1]
 #: Which of several processes of one run this is; empty without pytest-xdist.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+try:
+    AIRFLOW = version("apache-airflow")
+except PackageNotFoundError:
+    AIRFLOW = "none"  # make matrix-spark
 
 _PERSONAL = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW_CONFIG")
 # A shell set up for a real Airflow must not lend the tests its database, connections or Variables.
@@ -27,9 +31,7 @@ for _name in [name for name in os.environ if name.startswith(_PERSONAL)]:
     del os.environ[_name]
 os.environ |= {
     # Each version and process has metadata of its own: tests write the same Variables.
-    "AIRFLOW_HOME": str(
-        PROJECT / ".airflow" / "-".join(filter(None, ("tests", version("apache-airflow"), WORKER)))
-    ),
+    "AIRFLOW_HOME": str(PROJECT / ".airflow" / "-".join(filter(None, ("tests", AIRFLOW, WORKER)))),
     "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
     "AIRFLOW__CORE__UNIT_TEST_MODE": "False",

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -231,10 +231,11 @@ def check_pyspark(env: Mapping[str, Any], binary: str = "spark-submit") -> str |
     versions = {name: each for name in _PYSPARKS if (each := _version(name))}
     if len(set(versions.values())) > 1:
         said = " and ".join(f"{name} {each}" for name, each in versions.items())
-        wanted = [f"'{each}'" for each in requires("airflow-changefeed") or () if each.startswith("pyspark")]
+        # Each version of the client is out as pyspark, too.
+        wanted = [f"'{name}=={versions['pyspark-client']}'" for name in _PYSPARKS]
         raise SparkEnvironmentError(
             f"{said} are installed into the same folder, so Spark's Python code does not fit its jars. Run: "
-            f"{sys.executable} -m pip install --force-reinstall --no-deps {' '.join(sorted(wanted))}",
+            f"{sys.executable} -m pip install --force-reinstall --no-deps {' '.join(wanted)}",
             versions=versions,
         )
     return next(iter(versions.values()), None)

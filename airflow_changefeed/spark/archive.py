@@ -13,7 +13,7 @@ from pathlib import Path
 
 from airflow_changefeed.exceptions import SparkEnvironmentError
 
-_PACKAGES = ("airflow_changefeed", "ulid")
+_PACKAGES = ("airflow_changefeed", "ulid", "tenacity", "packaging")
 # What python-ulid imports before Python 3.12; a single file.
 _MODULES = ("typing_extensions",)
 _DISTRIBUTION = "python-ulid"
@@ -24,7 +24,8 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 
 def package_archive(folder: str | None = None) -> str:
     """
-    Return the path of a zip of this package, its SQL and python-ulid; made once for each content.
+    Return the path of a zip of this package, its SQL, and what it needs in pure Python; made once for each
+    content.
 
     pyarrow, numpy, fsspec and the source's driver hold machine code and must be on the executors.
 

@@ -14,8 +14,6 @@ from contextlib import closing
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from airflow_changefeed.capture.shapes import shaped_batch
@@ -27,13 +25,19 @@ from airflow_changefeed.output.read import SHARD_COLUMN
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.arrow import check_order
 from airflow_changefeed.sources.base import FeedReader, FeedSource
-from airflow_changefeed.spark.filters import narrow
 from airflow_changefeed.spark.options import ReadOptions, parse_options
 from airflow_changefeed.spark.ranges import Piece, ShardRange, plan_partitions, resolve
 from airflow_changefeed.spark.read import spark_type
+from airflow_changefeed.spark.version_compat import has_filter_pushdown, no_data_sources, utc_arrow_schema
+
+try:
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+except ImportError:
+    raise no_data_sources() from None
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import Filter
 
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 # PySpark's names of types that have other names in SQL.
@@ -70,8 +74,12 @@ class ChangefeedDataSource(DataSource):
         Make the format known to a session, and let the session hand filters to Python data sources.
 
         With filters, a ``where`` on time, ULID or shard reads no more of the feed than it lets through. In a
-        session that must not, ``spark.dataSource.register(ChangefeedDataSource)`` does without.
+        session that must not, ``spark.dataSource.register(ChangefeedDataSource)`` does without; so does Spark
+        before 4.1.
         """
+        if not has_filter_pushdown():
+            spark.dataSource.register(cls)
+            return
         spark.conf.set(_PUSHDOWN, "true")
         spark.dataSource.register(_FilteringDataSource)
 
@@ -150,7 +158,7 @@ class ChangefeedReader(DataSourceReader):
         :raises PurgedError: events of it were purged since it was planned, or while it was read.
         :raises IncompleteReadError: it gave another number of events than were counted.
         """
-        columns = to_arrow_schema(self.columns, timezone="UTC")
+        columns = utc_arrow_schema(self.columns)
         # Spark gives a worker process one task at a time, so nobody else here has the source open.
         is_file = self.options.connection["type"] == "sqlite"
         source = open_source(self.options.connection, **({"bulk_reader": "adbc"} if is_file else {}))
@@ -161,6 +169,8 @@ class ChangefeedReader(DataSourceReader):
 class _FilteringReader(ChangefeedReader):
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
         """Narrow the ranges by filters; Spark applies all of them again."""
+        from airflow_changefeed.spark.filters import narrow
+
         self.ranges = narrow(self.ranges, filters)
         return filters
 

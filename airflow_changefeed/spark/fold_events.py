@@ -13,7 +13,7 @@ from airflow_changefeed.folding.inputs import NEW, OLD
 from airflow_changefeed.folding.plan import FoldedFiles, FoldSource
 from airflow_changefeed.output.read import UnitFile
 from airflow_changefeed.sources.base import ULID_COLUMN
-from airflow_changefeed.spark.read import ddl, spark_paths, spark_type, union
+from airflow_changefeed.spark.read import ddl, read_files, spark_type, union
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -86,7 +86,7 @@ class CapturedEvents:
                 # One field is still needed, to see whether there is a row.
                 there = dict([next(iter(group.fields.items()))])
             columns += [f"{image} struct<{ddl(there, ': ')}>"] if there else []
-        frame = self.spark.read.schema(", ".join(columns)).parquet(*spark_paths(self.source.store, files))
+        frame = read_files(self.spark, ", ".join(columns), self.source.store, files)
         frame = frame.where(functions.col("name") == self.source.table)
         if reset:
             frame = frame.where(functions.col(ULID_COLUMN) > reset)

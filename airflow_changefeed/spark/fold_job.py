@@ -33,6 +33,8 @@ SETTINGS = {
     "spark.sql.timeType.enabled": "true",
     # Few readers know Spark's default, and it cannot hold all times.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Spark before 4.0 refuses to write days before 1582 otherwise.
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
 
 

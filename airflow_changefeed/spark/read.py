@@ -111,8 +111,19 @@ def _frame(
     from pyspark.sql import functions
 
     value: Any = shard if isinstance(shard, int) else shard_text(shard)
-    frame = spark.read.schema(columns).parquet(*spark_paths(store, files))
+    frame = read_files(spark, columns, store, files)
     return frame.withColumn(SHARD_COLUMN, functions.lit(value).cast(kind))
+
+
+def read_files(spark: SparkSession, columns: str, store: ExportStore, files: Iterable[UnitFile]) -> DataFrame:
+    """
+    Read some columns of an export's files.
+
+    :param columns: and their types, as Spark's schemas are written.
+    """
+    # Spark before 4.0 refuses days before 1582 unless it hears that the files have today's calendar.
+    reader = spark.read.schema(columns).option("datetimeRebaseMode", "CORRECTED")
+    return reader.parquet(*spark_paths(store, files))
 
 
 def spark_paths(store: ExportStore, files: Iterable[UnitFile]) -> list[str]:
@@ -134,11 +145,22 @@ def check_times(spark: SparkSession, kinds: Mapping[str, pa.DataType]) -> None:
     Check that a session reads times of the day, if there are any.
 
     :param kinds: column name to type.
-    :raises ColumnTypeError: it does not; names the columns and the setting.
+    :raises ColumnTypeError: it does not; names the columns, and the setting or version that does.
     """
+    from airflow_changefeed.spark.version_compat import HAS_TIME_TYPE
+
     leaves = [leaf for name, kind in kinds.items() for leaf in leaf_types(name, kind)]
     times = [name for name, kind in leaves if spark_type(name, kind).startswith("time(")]
-    if times and spark.conf.get(_TIME_TYPE, "false") != "true":
+    if not times:
+        return
+    if not HAS_TIME_TYPE:
+        raise ColumnTypeError(
+            f"columns {', '.join(map(repr, times))} hold times of day, which Spark reads from 4.1 on, and "
+            f"this is {spark.version}: read without Spark (export_dataset), or with a later version",
+            column=times[0],
+            columns=times,
+        )
+    if spark.conf.get(_TIME_TYPE, "false") != "true":
         raise ColumnTypeError(
             f"columns {', '.join(map(repr, times))} hold times of day, which Spark reads from 4.1 on and "
             f"where {_TIME_TYPE} is true: set it with spark.conf.set, or read without Spark (export_dataset)",

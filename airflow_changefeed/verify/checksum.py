@@ -158,11 +158,11 @@ def _plain(name: str, column: pa.Array) -> tuple[pa.Array, str]:
     kind = column.type
     if pa.types.is_dictionary(kind):
         return _plain(name, column.dictionary_decode())
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if str(kind) in ("large_string", "string_view"):
         return column.cast(pa.string()).view(pa.binary()), "string"
     if pa.types.is_string(kind):
         return column.view(pa.binary()), "string"
-    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+    if str(kind) in ("large_binary", "binary_view"):
         return column.cast(pa.binary()), "binary"
     if pa.types.is_timestamp(kind) and kind.unit == "s":
         column = column.cast(pa.timestamp("ms", kind.tz))

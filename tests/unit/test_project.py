@@ -70,11 +70,11 @@ def test_pyspark_and_pyspark_client_are_one_version(python: str) -> None:
 
 
 def test_an_install_without_constraints_takes_one_version_of_both_pysparks() -> None:
-    """No range can do it: pip takes the newest of each, and not every version is out as both."""
-    both = {each.name: str(each.specifier) for each in _dependencies() if each.name.startswith("pyspark")}
+    """It takes the newest of each, so none may be newer than what is tested, which is out as both."""
+    both = {each.name: each.specifier for each in _dependencies() if each.name.startswith("pyspark")}
     assert set(both) == {"pyspark", "pyspark-client"}
-    assert re.fullmatch(r"==\d+\.\d+\.\d+", both["pyspark"])
     assert both["pyspark-client"] == both["pyspark"]
+    assert f"<={_pins('3.12')['pyspark']}" in str(both["pyspark"]).split(",")
 
 
 @pytest.mark.parametrize("python", PYTHONS)

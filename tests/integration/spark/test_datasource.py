@@ -20,6 +20,7 @@ from airflow_changefeed.exceptions import (
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.datasource import ChangefeedDataSource
 from airflow_changefeed.spark.read import read_export
+from airflow_changefeed.spark.version_compat import has_filter_pushdown
 from tests.examples import examples, run_example
 from tests.unit.export.flights import FEED, Flights, hours
 from tests.unit.spark.feeds import make_flights
@@ -78,7 +79,10 @@ def test_the_feed_is_what_spark_reads_of_its_export(
 
 
 def test_filters_read_less_and_give_the_same(session: SparkSession, flights: Flights) -> None:
-    """A filter on time and shard leaves out what was purged, and gives what a session without it gives."""
+    """
+    A filter on time and shard leaves out what was purged, and gives what a session without it gives; before
+    Spark 4.1 it gives the same, and reads all.
+    """
     flights.add(40, 0, shard=1, length=4)
     flights.add(40, 0, shard=2, length=4)
     flights.source.seal(FEED, hours(3, 4)[0].end)
@@ -90,7 +94,8 @@ def test_filters_read_less_and_give_the_same(session: SparkSession, flights: Fli
     ChangefeedDataSource.register(session)
     assert load(session, flights).where(condition).orderBy("id").collect() == expected
     flights.source.purge(FEED, hours(0, 3)[-1].end)
-    assert load(session, flights).where(condition).orderBy("id").collect() == expected
+    if has_filter_pushdown():
+        assert load(session, flights).where(condition).orderBy("id").collect() == expected
     session.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     session.dataSource.register(ChangefeedDataSource)
     assert isinstance(error_of(load(session, flights).where(condition).collect), PurgedError)

@@ -20,20 +20,17 @@ from airflow_changefeed.exceptions import MissingEventError
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.result import ExportResult, attempts_of
 from airflow_changefeed.export.spec import read_receipt, remove_spec, write_spec
-from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.archive import package_archive
 from airflow_changefeed.spark.job import run_spec
 from airflow_changefeed.spark.read import read_export
 from airflow_changefeed.verify.verify import verify
-from tests.integration.test_storage_credentials import KEYS, ROLE, aws
 from tests.unit.export.flights import FEED, Flights, hours
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["aws"]  # a fixture
 pytestmark = pytest.mark.spark
 #: Without the second compiler, as the hook starts it.
 SUBMIT = (
@@ -78,25 +75,6 @@ def test_all_units_and_shards_of_a_run_are_exported(
     assert any("shard 1: 300 of 300 rows" in line and "shard 2: 30 of 30 rows" in line for line in lines)
     assert verify(store) == []
     assert store.files.names(store.layout.attempts) == []
-
-
-def test_executors_assume_the_role_of_an_airflow_connection(
-    spark: SparkSession, flights: Flights, monkeypatch: pytest.MonkeyPatch, aws: str
-) -> None:
-    """They are handed how to get credentials: the driver's would have expired in a long export."""
-    services = {"sts": {"endpoint_url": aws}}
-    extra = {"endpoint_url": aws, "region_name": "us-east-1", "role_arn": ROLE, "service_config": services}
-    connection = {"conn_type": "aws", **KEYS, "extra": extra}
-    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(connection))
-    options = storage_options("s3a://lake/spark", "lake")
-    flights.add(300, 0, shard=1, length=3)
-    store = ExportStore("s3a://lake/spark", FEED, options)
-    plan = flights.plan(store, hours(0, 3))
-    job = JobConnection(flights.source.describe(), options)
-    assert "ASIA" not in job.to_json()
-    result = run_spec(lambda: spark, write_spec(store, plan), job, lambda _: None)
-    assert (result.status, result.rows, result.units) == ("done", 300, 3)
-    assert verify(store) == []
 
 
 def test_no_two_attempts_of_one_application_have_the_same_number(spark: SparkSession) -> None:
@@ -288,3 +266,4 @@ def test_the_job_runs_under_spark_submit_with_nothing_but_its_archive(
     result = read_receipt(store, plan.attempt)
     assert result is not None
     assert [json.loads(Path(path).read_text())["rows"] for path in result.manifests] == [25, 0]
+    assert verify(store) == []

@@ -215,7 +215,7 @@ def test_two_versions_of_pyspark_in_one_folder_are_refused_before_anything_is_su
     with pytest.raises(
         SparkEnvironmentError,
         match=r"pyspark 4\.2\.9 and pyspark-client 4\.2\.8 .* pip install --force-reinstall --no-deps "
-        r"'pyspark-client==[\d.]+' 'pyspark==[\d.]+'$",
+        r"'pyspark==4\.2\.8' 'pyspark-client==4\.2\.8'$",
     ):
         hook.check()
 

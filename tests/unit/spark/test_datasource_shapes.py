@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from airflow_changefeed.capture.shapes import shaped_batch
 from airflow_changefeed.core.plan import SHAPES, Shape
@@ -16,6 +15,7 @@ from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError
 from airflow_changefeed.spark.datasource import _columns, read_pieces
 from airflow_changefeed.spark.options import ReadOptions, parse_options
 from airflow_changefeed.spark.ranges import plan_partitions, resolve
+from airflow_changefeed.spark.version_compat import utc_arrow_schema
 from tests.unit.capture.source import COLUMNS, ROW, CaptureSource
 from tests.unit.export.flights import FEED, Flights
 
@@ -37,7 +37,7 @@ def options(shape: str = "typed") -> ReadOptions:
 def read(source: Any, shape: str) -> pa.Table:
     """Read a feed as tasks do, into what Spark declares."""
     given = options(shape)
-    columns = to_arrow_schema(_columns(source, FEED, given.shape), timezone="UTC")
+    columns = utc_arrow_schema(_columns(source, FEED, given.shape))
     pieces = [piece for part in plan_partitions(source, FEED, resolve(source, given), 2) for piece in part]
     return pa.Table.from_batches(read_pieces(source, given, pieces, columns), columns)
 

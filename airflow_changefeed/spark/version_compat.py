@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What PySpark lacks in older versions than the newest; docs/reference/spark-versions.md has the table.
+
+Looks for each feature, not for a version: platforms give their own builds features of later versions.
+"""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import Any
+
+import pyspark
+from pyspark.sql import types
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from airflow_changefeed.exceptions import SparkEnvironmentError
+
+#: Whether Spark has a type for times of day (from 4.1 on).
+HAS_TIME_TYPE = hasattr(types, "TimeType")
+
+
+def no_data_sources() -> SparkEnvironmentError:
+    """Return the error for a PySpark without data sources in Python (before 4.0)."""
+    return SparkEnvironmentError(
+        f"PySpark {pyspark.__version__} has no data sources in Python, which the format changefeed needs: "
+        "use PySpark 4.0 or later, or export the feed and read the export (read_export)",
+        version=pyspark.__version__,
+    )
+
+
+def has_filter_pushdown() -> bool:
+    """Whether Spark hands filters to data sources in Python (from 4.1 on)."""
+    from pyspark.sql.datasource import DataSourceReader
+
+    return hasattr(DataSourceReader, "pushFilters")
+
+
+def utc_arrow_schema(columns: types.StructType) -> Any:
+    """Return the Arrow schema that Spark expects of a data source, timestamps in UTC."""
+    convert: Any = to_arrow_schema
+    # Before 4.2 it knows no other zone.
+    zone = {"timezone": "UTC"} if "timezone" in signature(convert).parameters else {}
+    return convert(columns, **zone)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this version of PySpark has is what the table of versions says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from airflow_changefeed.spark import version_compat
+
+TABLE = Path(__file__).resolve().parents[3] / "docs/reference/spark-versions.md"
+
+
+def _row() -> dict[str, str]:
+    """Read the row of this minor version."""
+    lines = [
+        [cell.strip() for cell in line.strip("| \n").split("|")]
+        for line in TABLE.read_text(encoding="utf-8").splitlines()
+        if line.startswith("| ")
+    ]
+    minor = ".".join(pyspark.__version__.split(".")[:2])
+    (row,) = [line for line in lines if line[0] == minor]
+    return dict(zip(lines[0], row, strict=True))
+
+
+def test_the_table_says_what_this_version_has() -> None:
+    """Its patch, the data source, filters that reach it, and times of day."""
+    row = _row()
+    assert row["Tested"] == pyspark.__version__
+    assert (row["Times of day"] == "yes") == version_compat.HAS_TIME_TYPE
+    code = "import airflow_changefeed as c; c.ChangefeedDataSource"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=TABLE.parents[2], capture_output=True, text=True, check=False
+    )
+    assert (row["Data source"] == "yes") == (done.returncode == 0), done.stderr
+    if row["Data source"] == "yes":
+        assert (row["Its filters"] == "yes") == version_compat.has_filter_pushdown()
+
+
+def test_the_format_is_refused_by_name_where_data_sources_are_missing() -> None:
+    """With the version that is there, and what to do; the job needs none."""
+    code = (
+        "import sys; sys.modules['pyspark.sql.datasource'] = None\n"
+        "import airflow_changefeed.spark.job, airflow_changefeed.spark.fold_job, airflow_changefeed as c\n"
+        "c.read_export, c.fold\n"
+        "c.ChangefeedDataSource"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=TABLE.parents[2], capture_output=True, text=True, check=False
+    )
+    last = done.stderr.splitlines()[-1]
+    version = re.escape(pyspark.__version__)
+    assert re.search(
+        rf"SparkEnvironmentError: PySpark {version} has no data sources .* use PySpark 4\.0", last
+    )
+
+
+def test_the_version_that_is_constrained_is_in_the_table() -> None:
+    """That of constraints.txt, which every other test runs on."""
+    pinned = re.search(r"^pyspark==(\S+)$", (TABLE.parents[2] / "constraints.txt").read_text(), re.MULTILINE)
+    assert pinned is not None
+    assert f"| {pinned[1]} |" in TABLE.read_text(encoding="utf-8")
+
+
+pytestmark = pytest.mark.spark
