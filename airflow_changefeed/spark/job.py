@@ -87,6 +87,8 @@ def write(
     Spark runs the jobs in the order in which they come. (One job and ``toLocalIterator`` would give partition
     after partition, and run the next one only then.)
     """
+    from airflow_changefeed.spark.version_compat import cancel_jobs, tag_jobs
+
     spark, tasks = session(), cut_tasks(plan)
     each = -(-len(tasks) // _MOST_JOBS)
     jobs = [range(first, min(first + each, len(tasks))) for first in range(0, len(tasks), each)]
@@ -98,7 +100,7 @@ def write(
     )
 
     def run(numbers: range) -> list[Row]:
-        spark.addTag(tag)
+        tag_jobs(spark, tag)
         function = WriteParts(
             plan.feed,
             plan.path,
@@ -120,7 +122,7 @@ def write(
                 for number, facts in told.items():
                     yield gather(facts, tasks[number])
     except BaseException:
-        spark.interruptTag(tag)
+        cancel_jobs(spark, tag)
         raise
     finally:
         pool.shutdown(cancel_futures=True)

@@ -8,13 +8,16 @@ Looks for each feature, not for a version: platforms give their own builds featu
 from __future__ import annotations
 
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyspark
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from airflow_changefeed.exceptions import SparkEnvironmentError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 #: Whether Spark has a type for times of day (from 4.1 on).
 HAS_TIME_TYPE = hasattr(types, "TimeType")
@@ -42,3 +45,20 @@ def utc_arrow_schema(columns: types.StructType) -> Any:
     # Before 4.2 it knows no other zone.
     zone = {"timezone": "UTC"} if "timezone" in signature(convert).parameters else {}
     return convert(columns, **zone)
+
+
+def tag_jobs(spark: SparkSession, tag: str) -> None:
+    """Tag the jobs that this thread starts from now on, for :func:`cancel_jobs`."""
+    try:
+        spark.addTag(tag)
+    except RuntimeError:
+        # Spark 3.5 has both for sessions of Spark Connect only.
+        spark.sparkContext.addJobTag(tag)
+
+
+def cancel_jobs(spark: SparkSession, tag: str) -> None:
+    """Cancel the jobs with a tag."""
+    try:
+        spark.interruptTag(tag)
+    except RuntimeError:
+        spark.sparkContext.cancelJobsWithTag(tag)
