@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.system.fork_server import ForkServer
+from tests.system.fork_server import WITHOUT_SERVER, ForkServer
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class DagRunner:
         if self._server is None:
             environment = {**os.environ, "AIRFLOW_HOME": str(self.home)}
             # XCom's serializers import pandas.
-            self._server = ForkServer(environment, self.home / "server.log", "pandas")
+            self._server = ForkServer(environment, self.home / "server.log", *WITHOUT_SERVER, "pandas")
             self._start("airflow", "db", "migrate", folder=self.home)
             shutil.copy(self.home / "airflow.db", self.home / "empty.db")
         shutil.copy(self.home / "empty.db", self.home / "airflow.db")

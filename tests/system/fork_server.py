@@ -9,7 +9,6 @@ what to run, with the process's id; the id of a process, with its exit code or n
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import json
 import os
@@ -30,8 +29,9 @@ MODULES = (
     "airflow.api_fastapi.execution_api.routes",
     "airflow.cli.cli_parser",
     "airflow.dag_processing.dagbag",
-    "airflow.sdk.execution_time.supervisor",
 )
+#: Besides, of processes that run tasks or triggers without an API server.
+WITHOUT_SERVER = ("airflow.sdk.execution_time.supervisor", "tests.system.in_process_api")
 
 
 @dataclass
@@ -127,27 +127,6 @@ class ForkServer:
             pass
 
 
-def import_airflow() -> None:
-    """Import what the forks will, and make the API of those that run tasks or triggers without a server."""
-    import asyncio
-
-    import httpx
-
-    for module in sys.argv[1:]:
-        importlib.import_module(module)
-    from airflow.api_fastapi.execution_api import app
-
-    api = app.InProcessExecutionAPI()
-
-    async def request() -> None:
-        async with httpx.AsyncClient(transport=api.atransport, base_url="http://in-process") as client:
-            await client.get("/none")
-
-    # It makes its routes when it is first asked.
-    asyncio.run(request())
-    app.InProcessExecutionAPI = functools.partial(app.InProcessExecutionAPI, app=api.app)
-
-
 def run(arguments: Sequence[str], environment: Mapping[str, str], folder: str, log: str) -> None:
     """Become the process that was asked for."""
     from airflow import settings
@@ -174,7 +153,8 @@ def main() -> None:
     """Answer until the input ends; a fork returns when it has run what it was asked to."""
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
-        import_airflow()
+        for module in sys.argv[1:]:
+            importlib.import_module(module)
         for line in sys.stdin:
             request = json.loads(line)
             if isinstance(request, int):

@@ -17,7 +17,7 @@ import pytest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.system.airflow_settings import MARKER, AirflowSettings
-from tests.system.fork_server import ForkedProcess, ForkServer
+from tests.system.fork_server import WITHOUT_SERVER, ForkedProcess, ForkServer
 from tests.system.processes import end_all, processes_of, tail, wait_for
 
 pytestmark = pytest.mark.airflow
@@ -66,7 +66,7 @@ class Home:
                 "AIRFLOW__TRIGGERER__BLOCKED_MAIN_THREAD_WARNING_THRESHOLD": str(BLOCKED),
             },
         ).environment()
-        self.server = ForkServer(self.environment, folder / "server.log")
+        self.server = ForkServer(self.environment, folder / "server.log", *WITHOUT_SERVER)
         self.run("airflow", "db", "migrate")
 
     def fork(self, *arguments: str, log: Path) -> ForkedProcess:
