@@ -292,7 +292,7 @@ class LeaseLostError(TransientError):
 
 
 class StoppedError(TransientError):
-    """The process was asked to stop, for example by a signal, before all events were consumed."""
+    """The process was asked to stop, for example by a signal, before its work was done."""
 
 
 class SupersededError(TransientError):

@@ -196,6 +196,24 @@ def parse_options(options: object) -> ExportOptions:
         raise InvalidArgumentError(f"options: {problem}") from problem
 
 
+def parse_wait_timeout(wait_timeout: object) -> timedelta:
+    """
+    Read how long a task may wait: a ``timedelta``, or seconds.
+
+    :raises InvalidArgumentError: neither, or negative.
+    """
+    try:
+        if isinstance(wait_timeout, (int, float)) and not isinstance(wait_timeout, bool):
+            wait_timeout = timedelta(seconds=wait_timeout)
+        if isinstance(wait_timeout, timedelta) and wait_timeout >= timedelta(0):
+            return wait_timeout
+    except (ValueError, OverflowError):
+        pass  # not a number, or more seconds than a timedelta holds
+    raise InvalidArgumentError(
+        f"wait_timeout must be a timedelta, or seconds, 0 or more, not {wait_timeout!r}"
+    )
+
+
 def check_rows(name: str, value: object) -> None:
     """Refuse what is not a number of rows."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:

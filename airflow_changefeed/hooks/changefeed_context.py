@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.core.times import format_time, parse_time
+from airflow_changefeed.core.times import parse_time
 from airflow_changefeed.core.window import Window
-from airflow_changefeed.exceptions import FutureTimeError, InvalidWindowError, NotYetError, TerminalError
+from airflow_changefeed.exceptions import InvalidWindowError, TerminalError
 from airflow_changefeed.hooks.changefeed_partition import partition_window
 
 if TYPE_CHECKING:
@@ -123,24 +123,4 @@ def check_no_window_asked(context: Mapping[str, Any], task_id: str) -> None:
         raise InvalidWindowError(
             f"params {' and '.join(given)} ask for a window, but task {task_id!r} exports batches "
             "(mode='batch'): leave them empty, or export windows into an output of their own"
-        )
-
-
-def check_ended(window: Window, now: datetime) -> None:
-    """
-    Check that a window is over.
-
-    :param now: what the feed's database says, UTC.
-    :raises NotYetError: it ends in less than a minute; transient.
-    :raises FutureTimeError: it ends later; terminal.
-    """
-    ahead = window.end - now
-    if ahead > timedelta(0):
-        error = NotYetError if ahead < timedelta(minutes=1) else FutureTimeError
-        raise error(
-            f"window {window} ends in the future: the database's clock says {format_time(now)}. Export it "
-            "when it is over",
-            start=window.start,
-            end=window.end,
-            now=now,
         )

@@ -13,22 +13,29 @@ from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import InvalidWindowError, LeaseHeldError, PoisonError, StoppedError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.hooks.changefeed_arguments import check_arguments, check_name, parse_shards
+from airflow_changefeed.hooks.changefeed_arguments import (
+    check_arguments,
+    check_name,
+    parse_shards,
+    parse_wait_timeout,
+)
 from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_window
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
+from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT, WaitsForWindow
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from airflow.sdk import Context
 
+    from airflow_changefeed.core.window import Window
     from airflow_changefeed.sources.base import FeedSource
 
 #: The end up to which a task consumes.
 UNTIL = ("head", "window_end")
 
 
-class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
+class ChangefeedConsumeOperator(WaitsForWindow, NamesConnections, BaseOperator):
     """
     Consume a feed's events with a handler, exactly once where its work is in the feed's own database.
 
@@ -48,7 +55,11 @@ class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
         returns 0 when the event is done.
     :param until: ``head``: all events that are committed when the task begins; those of shards that another
         process consumes at the time are left to it. ``window_end``: those below the end of the run's window,
-        which is sealed first; the task fails while one of them is a dead letter, or is not consumed yet.
+        which is waited for and sealed first; the task fails while one of them is a dead letter, or is not
+        consumed yet.
+    :param wait_timeout: how long to wait for the window's end by the database's clock, a ``timedelta`` or
+        seconds: up to a minute in the task, longer deferred. A window that ends later is refused at once. 0
+        never defers.
     :param batch: what is handled at once: ``1`` (an event), a number of events, or ``transaction``: all
         events of the transaction that made them, of captures only.
     :param shards: those to consume; None for all. (templated)
@@ -69,6 +80,7 @@ class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
         consumer: str,
         handler: Callable[..., object] | str,
         until: str = "head",
+        wait_timeout: timedelta | float = WAIT_TIMEOUT,
         batch: int | str = 1,
         shards: Sequence[Any] | None = None,
         handler_timeout: float | None = None,
@@ -82,13 +94,13 @@ class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
         self.consumer = consumer
         self.handler = handler
         self.until = until
+        self.wait_timeout = wait_timeout
         self.batch = batch
         self.shards = shards
         self.handler_timeout = handler_timeout
         self.emit_timeout = emit_timeout
         self.register_timeout = register_timeout
         self.changefeed_conn_id = changefeed_conn_id
-        self._is_killed = False
         self._check()
 
     def _check(self) -> None:
@@ -107,26 +119,25 @@ class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
             (check_name, "feed", self.feed),
             (check_name, "consumer", self.consumer),
             (parse_shards, self.shards),
+            (parse_wait_timeout, self.wait_timeout),
             problems=problems,
         )
-
-    def on_kill(self) -> None:
-        """End after the event that is being handled; the task then fails, and may be retried."""
-        self._is_killed = True
 
     @airflow_errors()
     def execute(self, context: Context) -> dict[str, Any]:
         """Consume."""
         self._check()
-        end = self._end(context)
+        window = self._window(context)
         source = ChangefeedHook(self.changefeed_conn_id).source()
         try:
-            return self._consume(source, end, self.bound_handler(context))
+            if window is not None:
+                self._wait_until_ended(window, source)
+            return self._consume(source, window.end if window else None, self.bound_handler(context))
         finally:
             source.close()
 
-    def _end(self, context: Context) -> datetime | None:
-        """Return the end of the run's window; None if it consumes to the head."""
+    def _window(self, context: Context) -> Window | None:
+        """Return the run's window; None if it consumes to the head."""
         if self.until == "head":
             return None
         window = run_window(context, None, None)
@@ -135,7 +146,7 @@ class ChangefeedConsumeOperator(NamesConnections, BaseOperator):
                 f"task {self.task_id!r} consumes to the end of its run's window, but this run has none: use "
                 "until='head', or trigger it with a logical date, or with params window_start and window_end"
             )
-        return window.end
+        return window
 
     def bound_handler(self, context: Context) -> Callable[..., object] | str:
         """Return what is called for each event."""

@@ -27,11 +27,11 @@ from airflow_changefeed.hooks.changefeed_arguments import (
     parse_options,
     parse_shards,
     parse_unit,
+    parse_wait_timeout,
     with_shape,
 )
 from airflow_changefeed.hooks.changefeed_context import (
     airflow_errors,
-    check_ended,
     check_no_window_asked,
     run_name,
     run_window,
@@ -43,6 +43,7 @@ from airflow_changefeed.hooks.changefeed_submit import (
     job_folder,
     take_own,
 )
+from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT, WaitsForWindow
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
 JOB_NAME = "changefeed-export"
 
 
-class ChangefeedToParquetOperator(ChangefeedSparkOperator):
+class ChangefeedToParquetOperator(WaitsForWindow, ChangefeedSparkOperator):
     """
     Export the events of a feed to Parquet files, in complete windows.
 
@@ -71,6 +72,7 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
     without events is committed without Spark. The window is the task's own, else that of the run's ``params``
     (``window_start``, ``window_end``) where the DAG has such, else its data interval, else its partition by
     the DAG's ``CronPartitionTimetable``; a run without any is refused.
+    A window that has not ended by the database's clock is waited for.
 
     With ``mode="batch"`` a run exports everything after the consumer's cursor instead, whatever its interval.
 
@@ -91,6 +93,8 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         seconds. (templated)
     :param window_start: inclusive, ISO 8601 with a zone. (templated)
     :param window_end: exclusive, likewise. (templated)
+    :param wait_timeout: how long to wait for the window's end, a ``timedelta`` or seconds: up to a minute in
+        the task, longer deferred. A window that ends later is refused at once. 0 never defers.
     :param options: how files are written: an ``ExportOptions``, or a dict of its arguments, for example
         ``{"compression": "gzip"}``. (templated)
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
@@ -127,6 +131,7 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         unit: timedelta | str | None = None,
         window_start: datetime | str | None = None,
         window_end: datetime | str | None = None,
+        wait_timeout: timedelta | float = WAIT_TIMEOUT,
         options: ExportOptions | Mapping[str, Any] | None = None,
         shape: str | None = None,
         lock_timeout: float | None = None,
@@ -148,6 +153,7 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         self.unit = unit
         self.window_start = window_start
         self.window_end = window_end
+        self.wait_timeout = wait_timeout
         self.lock_timeout = lock_timeout
         self.local_below = local_below
         try:
@@ -168,6 +174,7 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
             (parse_shards, self.shards),
             (parse_unit, self.unit),
             (check_window, self.window_start, self.window_end),
+            (parse_wait_timeout, self.wait_timeout),
             (check_mode, self.mode, [name for name in of_windows if getattr(self, name) is not None]),
             (parse_options, self.options),
             (check_lock_timeout, self.lock_timeout),
@@ -191,10 +198,10 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
         # Everything that can be wrong outside comes first: a refused run has changed nothing.
         hook = ChangefeedHook(self.changefeed_conn_id, lock_timeout=self.lock_timeout)
         source, variables = hook.source(), hook.variables()
-        windows = self._windows(context, source)
         connection = JobConnection(source.describe(), storage_options(self.path, self.path_conn_id))
         if not self.local_below:
             self._check_spark()
+        windows = self._windows(context, source)
         cursors.resolve(source, variables, self.consumer, self.feed)
         store = ExportStore(self.path, self.feed, connection.storage_options)
         request = ExportRequest(
@@ -240,7 +247,7 @@ class ChangefeedToParquetOperator(ChangefeedSparkOperator):
                 "mode='batch', with a path and a consumer of its own"
             )
         # Before cutting into units: centuries of hours would not fit into memory.
-        check_ended(window, source.now())
+        self._wait_until_ended(window, source)
         return window.cut(parse_unit(self.unit))
 
     def _run(

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wait until a window has ended by the database's clock: briefly in the task, longer in the triggerer."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from airflow_changefeed.core.times import format_time, parse_time
+from airflow_changefeed.exceptions import FutureTimeError, NotYetError, StoppedError
+from airflow_changefeed.hooks.changefeed_arguments import parse_wait_timeout
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator, Context
+
+    from airflow_changefeed.core.window import Window
+    from airflow_changefeed.sources.base import FeedSource
+
+    _Base = BaseOperator
+else:
+    _Base = object
+
+#: The default of ``wait_timeout``.
+WAIT_TIMEOUT = timedelta(hours=1)
+#: Longest wait in the task itself: deferring takes a start of the task more.
+SLEEP = timedelta(minutes=1)
+#: Shortest pause, so that a clock that stands still is not asked in a busy loop.
+_SHORTEST = timedelta(seconds=0.1)
+#: Longest deferral: the clock is looked at again at least daily.
+_LONGEST = timedelta(days=1)
+
+
+class WaitsForWindow(_Base):
+    """
+    A task that waits until a window has ended.
+
+    The database's clock alone says when that is. Airflow's clocks only measure how long to wait until it is
+    looked at again, so they may differ from it.
+    """
+
+    feed: str
+    wait_timeout: timedelta | float
+    _is_killed = False
+    _waits_since: datetime | None = None
+
+    def on_kill(self) -> None:
+        """End soon: Airflow's handler of SIGTERM calls this and lets the task go on."""
+        self._is_killed = True
+        super().on_kill()
+
+    def execute_complete(self, context: Context, event: object = None, waits_since: str | None = None) -> Any:
+        """
+        Begin anew after a deferral: whatever was checked before it may have changed.
+
+        :param event: the trigger's; that it came says nothing about the database's clock.
+        :param waits_since: when the task first began to wait, by Airflow's clock. ``dag.test`` loses it.
+        """
+        self._waits_since = parse_time(waits_since) if waits_since is not None else None
+        try:
+            return self.execute(context)
+        finally:
+            # dag.test retries with the same object.
+            self._waits_since = None
+
+    def _wait_until_ended(self, window: Window, source: FeedSource) -> None:
+        """
+        Return when a window has ended; if that takes more than a minute, defer. Hold no lease meanwhile.
+
+        :raises FutureTimeError: it ends later than ``wait_timeout`` after the task's first start; terminal.
+        :raises NotYetError: it ends within a minute, but the database's clock hardly moves; transient.
+        :raises StoppedError: the task was asked to stop; transient.
+        """
+        slept = timedelta(0)
+        while (ahead := window.end - (clock := source.now())) > timedelta(0):
+            if ahead > SLEEP:
+                self._defer_until_ended(window, source, ahead, clock)
+            if slept > SLEEP:
+                raise NotYetError(
+                    f"window {window} has not ended after {_text(slept)} of waiting: the database's clock "
+                    f"says {format_time(clock)}. A retry looks again",
+                    start=window.start,
+                    end=window.end,
+                    now=clock,
+                )
+            if not slept:
+                self.log.info(
+                    "Window %s ends in %s by the database's clock, %s: waiting",
+                    window,
+                    _text(ahead),
+                    format_time(clock),
+                )
+            pause = max(ahead, _SHORTEST)
+            self._sleep(window, pause)
+            slept += pause
+
+    def _defer_until_ended(
+        self, window: Window, source: FeedSource, ahead: timedelta, clock: datetime
+    ) -> None:
+        present = datetime.fromtimestamp(time.time(), timezone.utc)
+        since = self._waits_since or present
+        waited = max(present - since, timedelta(0))
+        limit = parse_wait_timeout(self.wait_timeout)
+        clocks = f"by the database's clock, {format_time(clock)} (this machine's: {format_time(present)})"
+        if ahead > limit - waited:
+            already = f", and has waited {_text(waited)}" if waited else ""
+            raise FutureTimeError(
+                f"window {window} ends in {_text(ahead)} {clocks}; the task waits {_text(limit)} at most"
+                f"{already}. Clear it when the window has ended, or raise wait_timeout",
+                start=window.start,
+                end=window.end,
+                now=clock,
+            )
+        # A feed that does not exist is an error now, not after the wait.
+        source.feed(self.feed)
+        source.close()
+        self.log.info("Window %s ends in %s %s: deferring until then", window, _text(ahead), clocks)
+        from airflow.providers.standard.triggers.temporal import DateTimeTrigger
+
+        self.defer(
+            trigger=DateTimeTrigger(present + min(ahead, _LONGEST)),
+            method_name=self.execute_complete.__name__,
+            kwargs={"waits_since": format_time(since)},
+        )
+
+    def _sleep(self, window: Window, length: timedelta) -> None:
+        end = time.monotonic() + length.total_seconds()
+        while (left := end - time.monotonic()) > 0:
+            if self._is_killed:
+                raise StoppedError(
+                    f"task {self.task_id!r}: stopped on request while it waited for the end of window "
+                    f"{window}; nothing was done yet",
+                    start=window.start,
+                    end=window.end,
+                )
+            # A signal's handler runs at once, but the sleep it interrupts is slept to its end.
+            time.sleep(min(left, 1.0))
+
+
+def _text(length: timedelta) -> str:
+    return str(timedelta(seconds=round(length.total_seconds())))
