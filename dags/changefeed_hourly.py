@@ -2,8 +2,8 @@
 """
 ### Keep an export of a change feed up to date, hour by hour.
 
-`wait` waits for new events or for the end of the hour. `export` seals the hour, writes its events to Parquet
-and moves the cursor of the consumer `warehouse`, which an Airflow Variable shows.
+`export` waits until the hour has ended by the database's clock, seals it, writes its events to Parquet and
+moves the cursor of the consumer `warehouse`, which an Airflow Variable shows.
 
 * *Backfill* exports past hours and replaces those that are already exported.
 * *Trigger* exports the last complete hour, or the window from `window_start` to `window_end`, in whole hours.
@@ -18,7 +18,7 @@ from datetime import datetime, timedelta, timezone
 from airflow.sdk import DAG
 from airflow.timetables.interval import CronDataIntervalTimetable
 
-from airflow_changefeed import ChangefeedSensor, ChangefeedToParquetOperator, window_params
+from airflow_changefeed import ChangefeedToParquetOperator, window_params
 
 CONN_ID = "changefeed_default"
 SPARK_CONN_ID = "spark_default"
@@ -38,16 +38,7 @@ with DAG(
     doc_md=__doc__,
     tags=["changefeed"],
 ):
-    wait = ChangefeedSensor(
-        task_id="wait",
-        feed=FEED,
-        consumer=CONSUMER,
-        changefeed_conn_id=CONN_ID,
-        poke_interval=30,
-        timeout=2 * 60 * 60,
-        mode="reschedule",
-    )
-    export = ChangefeedToParquetOperator(
+    ChangefeedToParquetOperator(
         task_id="export",
         feed=FEED,
         path=PATH,
@@ -59,4 +50,3 @@ with DAG(
         # Each run may start Spark, and backfills ignore the DAG's max_active_runs.
         max_active_tis_per_dag=2,
     )
-    wait >> export

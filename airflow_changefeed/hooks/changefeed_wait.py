@@ -7,7 +7,7 @@ import time
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.core.times import format_time, parse_time
+from airflow_changefeed.core.times import floor_to_millisecond, format_time, parse_time
 from airflow_changefeed.exceptions import FutureTimeError, NotYetError, StoppedError
 from airflow_changefeed.hooks.changefeed_arguments import parse_wait_timeout
 
@@ -97,7 +97,7 @@ class WaitsForWindow(_Base):
     def _defer_until_ended(
         self, window: Window, source: FeedSource, ahead: timedelta, clock: datetime
     ) -> None:
-        present = datetime.fromtimestamp(time.time(), timezone.utc)
+        present = floor_to_millisecond(datetime.fromtimestamp(time.time(), timezone.utc))
         since = self._waits_since or present
         waited = max(present - since, timedelta(0))
         limit = parse_wait_timeout(self.wait_timeout)

@@ -102,6 +102,18 @@ def test_a_partitioned_run_exports_its_partition(
     assert cursors(source, FEEDS[0]) == {Ulid.floor(START + 70 * HOUR).previous()}
 
 
+def test_a_task_whose_window_has_not_ended_defers_and_begins_anew(
+    source: SqliteFeedSource, runner: DagRunner, tmp_path: Path
+) -> None:
+    """By a trigger of Airflow's own, as ``dag.test`` runs it; then the window is exported whole."""
+    result = run(runner, ("waiting", START.isoformat()))
+    assert "deferring until then" in result.output
+    exported, end = result.results[0]
+    assert exported["rows"] == 3 * 24 * 6
+    assert cursors(source, FEEDS[0]) == {Ulid.floor(datetime.fromisoformat(end)).previous()}
+    assert verify(ExportStore(str(tmp_path / "out"), FEEDS[0])) == []
+
+
 def test_the_documented_dags_run(
     source: SqliteFeedSource, runner: DagRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
