@@ -77,6 +77,34 @@ def test_an_install_without_constraints_takes_one_version_of_both_pysparks() -> 
     assert f"<={_pins('3.12')['pyspark']}" in str(both["pyspark"]).split(",")
 
 
+def _table(first: str) -> list[dict[str, str]]:
+    """Read a table of docs/reference/spark-versions.md by the first cell of its head."""
+    page = (PROJECT / "docs/reference/spark-versions.md").read_text(encoding="utf-8")
+    (text,) = [each for each in page.split("\n\n") if each.startswith(f"| {first} |".replace("  ", " "))]
+    head, _, *rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in text.splitlines()]
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+def test_the_table_of_sparks_says_what_is_tested_and_installed() -> None:
+    """Its patches are those of make matrix-spark; what goes with Airflow's provider, pyproject.toml takes."""
+    tested = re.findall(r"^PYSPARK_(\S+) := (\S+)", (PROJECT / "Makefile").read_text(), re.MULTILINE)
+    rows = _table("Spark")
+    assert [(row["Spark"], row["Tested"]) for row in rows] == tested
+    (pyspark,) = [each.specifier for each in _dependencies() if each.name == "pyspark"]
+    for row in rows:
+        assert row["With Airflow's provider"] == ("yes" if pyspark.contains(row["Tested"]) else "no")
+
+
+def test_what_a_job_needs_on_spark_3_5_is_what_it_is_tested_with() -> None:
+    """The oldest versions in the table of needs are those of constraints/spark-3.5.txt."""
+    pins = dict(
+        re.findall(r"^(\S+)==(\S+)", (PROJECT / "constraints/spark-3.5.txt").read_text(), re.MULTILINE)
+    )
+    needs = {row[""].split(",")[0]: row["Spark 3.5"] for row in _table("")}
+    for name in ("pyarrow", "numpy", "pandas", "fsspec"):
+        assert f"{pins[name]}.".startswith(f"{needs[name]}."), name
+
+
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("dependency", _dependencies(), ids=str)
 def test_every_dependency_is_pinned_within_its_range(dependency: Requirement, python: str) -> None:
