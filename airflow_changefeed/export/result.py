@@ -13,7 +13,6 @@ from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import error_text, own_error
 from airflow_changefeed.output.layout import ManifestName
 from airflow_changefeed.output.store import ExportStore
@@ -109,16 +108,15 @@ def summary(
     plan: Plan,
     store: ExportStore,
     result: ExportResult,
-    windows: Sequence[Window] | None,
     rows: Mapping[Shard, CursorRow],
 ) -> dict[str, Any]:
     """
     Return an export's result as JSON values.
 
-    :param windows: None for a batch, which has none.
     :param rows: the cursors of the shards that were exported.
     """
-    spans = [(window.start, window.end) for window in windows or ()]
+    windows = {planned.unit.window for planned in plan.units if planned.unit.window is not None}
+    spans = [(window.start, window.end) for window in sorted(windows)]
     if len(spans) > MOST_NAMED:
         spans = [(spans[0][0], spans[-1][1])]
     return {

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -18,7 +19,7 @@ from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.exceptions import SupersededError
 from airflow_changefeed.export import run as run_module
 from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
-from airflow_changefeed.output import commit as commit_module
+from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.verify.verify import verify
@@ -122,14 +123,14 @@ def test_a_run_with_another_cut_that_committed_first_wins(
     database: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planned before, overtaken by a later run: the older one withdraws, and its retry is told why."""
-    whole = commit_module.commit
+    whole = Commit.add
 
     def overtaken(*args: Any) -> Any:
-        monkeypatch.setattr(run_module, "commit", whole)
+        monkeypatch.setattr(Commit, "add", whole)
         run(path, 2 * HOUR, 1)
         return whole(*args)
 
-    monkeypatch.setattr(run_module, "commit", overtaken)
+    monkeypatch.setattr(Commit, "add", overtaken)
     with pytest.raises(SupersededError):
         run(path, HOUR, 1)
     assert_one_cut(path, 2)
@@ -142,21 +143,35 @@ def test_a_newer_run_with_another_cut_does_not_commit_twice(
     database: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planned at once, the older one committed first: the newer one withdraws, and its retry is told why."""
-    whole = commit_module.commit
+    begin, add = run_module.begin, Commit.add
+    older_is_done, newer_is_planned = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
 
-    def older(*args: Any) -> Any:
-        def newer(*newer_args: Any) -> Any:
-            whole(*args)
-            return whole(*newer_args)
-
-        monkeypatch.setattr(run_module, "commit", newer)
-        with pytest.raises(SupersededError):
+    def newer() -> None:
+        try:
             run(path, 2 * HOUR, 1)
-        return whole(*args)
+        except BaseException as error:
+            errors.append(error)
 
-    monkeypatch.setattr(run_module, "commit", older)
+    def wait(*args: Any) -> Any:
+        if threading.current_thread() is thread:
+            newer_is_planned.set()
+            older_is_done.wait(60)
+        return add(*args)
+
+    def start(*args: Any) -> Any:
+        monkeypatch.setattr(run_module, "begin", begin)
+        thread.start()
+        newer_is_planned.wait(60)
+        return begin(*args)
+
+    thread = threading.Thread(target=newer)
+    monkeypatch.setattr(run_module, "begin", start)
+    monkeypatch.setattr(Commit, "add", wait)
     run(path, HOUR, 1)
-    monkeypatch.setattr(run_module, "commit", whole)
+    older_is_done.set()
+    thread.join()
+    assert [type(error) for error in errors] == [SupersededError]
     assert_one_cut(path, 4)
     with pytest.raises(AirflowFailException, match="OutputError"):
         run(path, 2 * HOUR, 2)

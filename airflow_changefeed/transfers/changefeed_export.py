@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operators that export a feed share: their arguments, a run's window, what follows the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_changefeed.assets.changefeed import emit, export_alias
+from airflow_changefeed.exceptions import InvalidArgumentError, InvalidWindowError
+from airflow_changefeed.hooks.changefeed import ChangefeedHook
+from airflow_changefeed.hooks.changefeed_arguments import (
+    BATCH,
+    check_arguments,
+    check_consumer_name,
+    check_lock_timeout,
+    check_mode,
+    check_name,
+    check_window,
+    parse_options,
+    parse_shards,
+    parse_unit,
+    parse_wait_timeout,
+    with_shape,
+)
+from airflow_changefeed.hooks.changefeed_context import check_no_window_asked, run_name, run_window
+from airflow_changefeed.hooks.changefeed_output import storage_options
+from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT, WaitsForWindow
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
+    from airflow.sdk import Context
+
+    from airflow_changefeed.core.feed import Shard
+    from airflow_changefeed.core.manifest import Manifest
+    from airflow_changefeed.core.plan import ExportOptions, Plan
+    from airflow_changefeed.core.ulid import UlidRange
+    from airflow_changefeed.core.window import Window
+    from airflow_changefeed.cursors.cursors import VariableStore
+    from airflow_changefeed.cursors.leases import HeldLeases
+    from airflow_changefeed.export.job_connection import JobConnection
+    from airflow_changefeed.export.planner import ExportRequest
+    from airflow_changefeed.export.result import ExportResult
+    from airflow_changefeed.output.store import ExportStore
+    from airflow_changefeed.sources.base import FeedSource
+
+
+@dataclass(frozen=True)
+class ExportRun:
+    """What a task opens for a run; what is asked for has been checked, and nothing changed."""
+
+    source: FeedSource
+    variables: VariableStore
+    connection: JobConnection
+    store: ExportStore
+    request: ExportRequest
+
+
+class ExportOperator(WaitsForWindow, BaseOperator):
+    """
+    Base of the operators that plan an export; the arguments are described with them.
+
+    A subclass calls :meth:`_check` when it has its own arguments.
+    """
+
+    #: The templated arguments.
+    template_fields: Sequence[str] = (
+        "feed",
+        "path",
+        "consumer",
+        "window_start",
+        "window_end",
+        "shards",
+        "unit",
+        "options",
+    )
+    mode = "window"
+
+    def __init__(
+        self,
+        *,
+        feed: str,
+        path: str,
+        consumer: str,
+        changefeed_conn_id: str = ChangefeedHook.default_conn_name,
+        path_conn_id: str | None = None,
+        shards: Sequence[Shard | str] | None = None,
+        unit: timedelta | str | None = None,
+        window_start: datetime | str | None = None,
+        window_end: datetime | str | None = None,
+        wait_timeout: timedelta | float = WAIT_TIMEOUT,
+        options: ExportOptions | Mapping[str, Any] | None = None,
+        shape: str | None = None,
+        lock_timeout: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.feed = feed
+        self.path = path
+        self.consumer = consumer
+        self.changefeed_conn_id = changefeed_conn_id
+        self.path_conn_id = path_conn_id
+        self.shards = shards
+        self.unit = unit
+        self.window_start = window_start
+        self.window_end = window_end
+        self.wait_timeout = wait_timeout
+        self.lock_timeout = lock_timeout
+        self._wrong: list[str] = []
+        try:
+            self.options = with_shape(options, shape)
+        except InvalidArgumentError as problem:
+            self.options = options
+            self._wrong.append(problem.message)
+
+    def _check(self, *more: tuple[Any, ...]) -> None:
+        """
+        Check all arguments.
+
+        :param more: what checks those of a subclass, and what it is given.
+        :raises InvalidArgumentError: names everything that is wrong.
+        """
+        of_windows = ("unit", "window_start", "window_end")
+        wrong, self._wrong = self._wrong, []
+        check_arguments(
+            self,
+            (check_name, "feed", self.feed),
+            (check_name, "path", self.path),
+            (check_consumer_name, self.consumer),
+            (check_name, "changefeed_conn_id", self.changefeed_conn_id),
+            (parse_shards, self.shards),
+            (parse_unit, self.unit),
+            (check_window, self.window_start, self.window_end),
+            (parse_wait_timeout, self.wait_timeout),
+            (check_mode, self.mode, [name for name in of_windows if getattr(self, name) is not None]),
+            (parse_options, self.options),
+            (check_lock_timeout, self.lock_timeout),
+            *more,
+            problems=wrong,
+        )
+
+    def _open(self, context: Context) -> ExportRun:
+        """Open what a run needs, wait for the end of its window, and check its cursors."""
+        from airflow_changefeed.cursors import cursors
+        from airflow_changefeed.export.job_connection import JobConnection
+        from airflow_changefeed.export.planner import ExportRequest
+        from airflow_changefeed.output.store import ExportStore
+
+        # Everything that can be wrong outside comes first: a refused run has changed nothing.
+        hook = ChangefeedHook(self.changefeed_conn_id, lock_timeout=self.lock_timeout)
+        source, variables = hook.source(), hook.variables()
+        connection = JobConnection(source.describe(), storage_options(self.path, self.path_conn_id))
+        self._check_launcher()
+        windows = self._windows(context, source)
+        cursors.resolve(source, variables, self.consumer, self.feed)
+        request = ExportRequest(
+            feed=self.feed,
+            path=self.path,
+            consumer=self.consumer,
+            run=run_name(context),
+            windows=windows,
+            shards=parse_shards(self.shards),
+            options=parse_options(self.options),
+        )
+        store = ExportStore(self.path, self.feed, connection.storage_options)
+        return ExportRun(source, variables, connection, store, request)
+
+    def _check_launcher(self) -> None:
+        """Check what starts the job, where this task does."""
+
+    def _windows(self, context: Context, source: FeedSource) -> list[Window] | None:
+        if self.mode == BATCH:
+            check_no_window_asked(context, self.task_id)
+            return None
+        window = run_window(context, self.window_start, self.window_end)
+        if window is None:
+            raise InvalidWindowError(
+                f"task {self.task_id!r} exports windows, but this run has no window: trigger it with params "
+                "window_start and window_end (window_params), or with a logical date where the schedule is "
+                "a CronDataIntervalTimetable. To export everything after the cursor, give a "
+                "ChangefeedToParquetOperator mode='batch', with a path and a consumer of its own"
+            )
+        # Before cutting into units: centuries of hours would not fit into memory.
+        self._wait_until_ended(window, source)
+        return window.cut(parse_unit(self.unit))
+
+    def _log_plan(self, plan: Plan) -> None:
+        done = sum(1 for planned in plan.units if planned.committed_by)
+        self.log.info(
+            "Feed %s: %s rows in %s units to export, attempt %s%s",
+            plan.feed,
+            plan.rows,
+            len(plan.units) - done,
+            plan.attempt,
+            f"; earlier tries have committed {done} units" if done else "",
+        )
+
+
+def conclude(
+    task: BaseOperator,
+    context: Context,
+    source: FeedSource,
+    variables: VariableStore,
+    store: ExportStore,
+    plan: Plan,
+    result: ExportResult,
+    *,
+    earlier: Sequence[Manifest] = (),
+    leases: HeldLeases | None = None,
+) -> dict[str, Any]:
+    """
+    Do what follows the commit: move the cursors, publish the Variable, forget the attempts, emit the event.
+
+    :param earlier: batches that earlier tries have committed and moved their cursors behind.
+    :param leases: of a batch.
+    :return: the task's result.
+    """
+    from airflow_changefeed.cursors import cursors
+    from airflow_changefeed.export.completed import completed_export
+    from airflow_changefeed.export.result import attempts_of, summary, waiting
+    from airflow_changefeed.output.attempts import forget
+
+    result = result.after(store, earlier)
+    done: dict[Shard, list[UlidRange]] = {}
+    for planned in plan.units:
+        done.setdefault(planned.unit.shard, []).append(planned.unit.range)
+    rows = cursors.advance(source, variables, plan.consumer, plan.feed, done, by=plan.run, leases=leases)
+    forget(store, {plan.attempt, *attempts_of(result)})
+    for line in waiting(rows):
+        task.log.warning(line)
+    emit(context, task.outlets, completed_export(plan, store, result, earlier))
+    shards = {manifest.unit.shard for manifest in earlier}.union(done)
+    return summary(plan, store, result, {row.shard: row for row in rows if row.shard in shards})
+
+
+def add_alias(task: BaseOperator) -> None:
+    """Let a task emit what it has exported."""
+    task.outlets = [*task.outlets, export_alias()]
