@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from airflow.sdk import Asset, AssetAlias
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.output.layout import Layout
+from airflow_changefeed.version_compat import AIRFLOW_V_3_2_PLUS
 
 if TYPE_CHECKING:
     from airflow_changefeed.export.completed import CompletedExport
@@ -71,4 +73,11 @@ def emit(context: Mapping[str, Any], outlets: Sequence[Any], completed: Complete
     if asset in outlets:
         events[asset].extra.update(encode(completed))
     else:
-        events[export_alias()].add(asset, extra=encode(completed))
+        extra = encode(completed)
+        if not AIRFLOW_V_3_2_PLUS:
+            # Airflow 3.0 makes a set of the values of an alias's event, and fails the task if it cannot.
+            extra = {
+                name: json.dumps(value) if isinstance(value, (list, dict)) else value
+                for name, value in extra.items()
+            }
+        events[export_alias()].add(asset, extra=extra)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
 
 from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
+from airflow_changefeed.version_compat import AIRFLOW_V_3_1_PLUS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -48,6 +49,9 @@ class _ChangefeedDecoratedOperator(DecoratedOperator, ChangefeedConsumeOperator)
         *DecoratedOperator.template_fields,
         *ChangefeedConsumeOperator.template_fields,
     )
+    if not AIRFLOW_V_3_1_PLUS:
+        # DecoratedOperator hands it on, and nothing uses it.
+        xcom_push = None
 
     def __init__(
         self,

@@ -6,7 +6,9 @@ an Airflow asset event.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -92,7 +94,7 @@ class CompletedExport:
         :raises InvalidArgumentError: not made by an export, but for example by a person in the UI.
         """
         try:
-            return decode(cls, extra, where="the event's extra")
+            return decode(cls, _nested(extra), where="the event's extra")
         except InvalidArgumentError as problem:
             raise InvalidArgumentError(
                 f"{problem.message}: another task or a person made the event; ignore it, or export the "
@@ -155,6 +157,15 @@ class CompletedExport:
         if self.window is not None:
             wanted = dict.fromkeys(self.shards, self.window.range)
         return [file for shard, range_ in wanted.items() for file in _files_of(store, shard, range_)]
+
+
+def _nested(extra: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Read lists and mappings from JSON texts: before Airflow 3.2 an alias's event has them so."""
+    found = dict(extra or {})
+    for name in ("batch", "manifests", "shards", "windows"):
+        with suppress(KeyError, TypeError, ValueError):
+            found[name] = json.loads(found[name])
+    return found or extra
 
 
 def _unit_name(manifest: str) -> str:

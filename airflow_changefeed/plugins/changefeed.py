@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from airflow.plugins_manager import AirflowPlugin
 
+from airflow_changefeed.version_compat import AIRFLOW_V_3_1_PLUS
+
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
     from typing import Any
@@ -40,19 +42,20 @@ def _load() -> ASGIApp:
 
 
 class ChangefeedPlugin(AirflowPlugin):
-    """The page and its entry in Airflow's navigation."""
+    """The page and its entry in Airflow's navigation; nothing in Airflow 3.0."""
 
     name = "changefeed"
-    fastapi_apps = [{"app": LazyPage(), "url_prefix": URL_PREFIX, "name": "Changefeed"}]  # noqa: RUF012 - Airflow's own type
-    external_views = [  # noqa: RUF012 - likewise
-        {
-            "name": "Changefeed",
-            # Relative, because Airflow may be served below a path.
-            "href": f"{URL_PREFIX[1:]}/",
-            "destination": "nav",
-            "category": "browse",
-            "url_route": "changefeed",
-            "icon": f"{URL_PREFIX[1:]}/static/icon.svg",
-            "icon_dark_mode": f"{URL_PREFIX[1:]}/static/icon-dark.svg",
-        }
-    ]
+    if AIRFLOW_V_3_1_PLUS:
+        fastapi_apps = [{"app": LazyPage(), "url_prefix": URL_PREFIX, "name": "Changefeed"}]
+        external_views = [
+            {
+                "name": "Changefeed",
+                # Relative, because Airflow may be served below a path.
+                "href": f"{URL_PREFIX[1:]}/",
+                "destination": "nav",
+                "category": "browse",
+                "url_route": "changefeed",
+                "icon": f"{URL_PREFIX[1:]}/static/icon.svg",
+                "icon_dark_mode": f"{URL_PREFIX[1:]}/static/icon-dark.svg",
+            }
+        ]

@@ -15,7 +15,8 @@ from airflow.models.dag import DagModel
 from airflow.models.dag_version import DagVersion
 from airflow.models.serialized_dag import SerializedDagModel
 from airflow.utils.session import create_session
-from sqlalchemy import Select, func, select
+from sqlalchemy import func, select
+from sqlalchemy.sql import Select
 
 from airflow_changefeed.core.feed import Shard, parse_shard
 from airflow_changefeed.exceptions import InvalidArgumentError

@@ -26,7 +26,7 @@ from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.plugins.changefeed_rows import Row
 from airflow_changefeed.plugins.changefeed_uses import Use
 from airflow_changefeed.sources.base import FeedReader, FeedSource
-from airflow_changefeed.version_compat import coerce_datetime
+from airflow_changefeed.version_compat import AIRFLOW_V_3_3_PLUS, coerce_datetime
 
 #: Maximum number of shards in a calendar.
 MOST_SHARDS = 50
@@ -186,8 +186,10 @@ def _partitions(dag: Any, window: Window) -> list[tuple[datetime, datetime]]:
 
 
 def _wall(dag: Any, time: datetime) -> datetime:
-    """Return the schedule's wall time at a time, labelled as UTC: Airflow expects dates in this form."""
+    """Return the wall time of the schedule at a time, labelled as UTC: what Airflow expects from 3.3 on."""
     wall = time
+    if not AIRFLOW_V_3_3_PLUS:
+        return wall
     for _ in range(2):
         # The first guess may be on the other side of a daylight saving change.
         wall = time + (wall - dag.timetable.localize_partition_datetime(wall))

@@ -24,9 +24,11 @@ from airflow_changefeed.hooks.changefeed_arguments import (
 from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_window
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 from airflow_changefeed.version_compat import (
+    AirflowException,
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
+    TaskDeferralError,
     conf,
 )
 
@@ -152,7 +154,7 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
         """
         try:
             return super().resume_execution(next_method, next_kwargs, context)
-        except (AirflowSensorTimeout, AirflowSkipException) as error:
+        except (AirflowException, TaskDeferralError) as error:
             # Of soft_fail and never_fail a skip is made, from the timeout.
             if isinstance(error, AirflowSensorTimeout) or isinstance(error.__cause__, AirflowSensorTimeout):
                 # Here, and not in the triggerer again.
@@ -164,9 +166,10 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
                 else:
                     if answer:
                         return answer.xcom_value
-                if isinstance(error, AirflowSensorTimeout) and (self.soft_fail or self.never_fail):
-                    # Airflow 3.0 skips for other errors only.
-                    raise AirflowSkipException("Skipping due to soft_fail or never_fail") from error
+            if (self.soft_fail or self.never_fail) and not isinstance(error, AirflowSkipException):
+                # Airflow before 3.1.8 leaves out never_fail, and the timeout.
+                option = "soft_fail" if self.soft_fail else "never_fail"
+                raise AirflowSkipException(f"Skipping due to {option} is set to True.") from error
             raise
 
     def _window(self, context: Context) -> Window | None:

@@ -22,13 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.minors import DAGBAG
 from tests.system.airflow_settings import PROJECT
 from tests.system.processes import HomeError, tail, wait_for
 
 MODULES = (
     "airflow.api_fastapi.execution_api.routes",
     "airflow.cli.cli_parser",
-    "airflow.dag_processing.dagbag",
+    DAGBAG,
 )
 #: Besides, of processes that run tasks or triggers without an API server.
 WITHOUT_SERVER = ("airflow.sdk.execution_time.supervisor", "tests.system.in_process_api")

@@ -14,8 +14,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from datetime import datetime
+from argparse import Namespace
+from datetime import datetime, timezone
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from airflow_changefeed.version_compat import AIRFLOW_V_3_1_PLUS, AIRFLOW_V_3_2_PLUS
+from tests.minors import DAGBAG, dag_serialization
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
@@ -24,12 +29,13 @@ if TYPE_CHECKING:
 
 def run(runs: list[tuple[str, str, dict[str, Any] | None]]) -> None:
     """Run one after the other, and print what became of them."""
-    from airflow.dag_processing.dagbag import DagBag
     from airflow.models import Variable
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
 
-    bag = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
+    bag = import_module(DAGBAG).DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
+    if not AIRFLOW_V_3_1_PLUS:  # later ones do so before a DAG's first test
+        _synchronize()
     made = []
     for name, about, conf in runs:
         for task in bag.dags[name].tasks:
@@ -74,15 +80,9 @@ def _triggered(dag: DAG, partition_key: str) -> str:
 
 def _synchronize() -> None:
     """Write the folder's DAGs into the database, as the DAG processor does."""
-    from airflow.dag_processing.bundles.manager import DagBundlesManager
-    from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
+    from airflow.cli.commands.dag_command import dag_reserialize
 
-    manager = DagBundlesManager()
-    manager.sync_bundles_to_db()
-    for bundle in manager.get_all_dag_bundles():
-        bundle.initialize()
-        bag = BundleDagBag(dag_folder=bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
-        sync_bag_to_db(bag, bundle.name, bundle.version)
+    dag_reserialize(Namespace(bundle_name=None))
 
 
 def _due(dag: DAG) -> str:
@@ -96,7 +96,11 @@ def _due(dag: DAG) -> str:
     with create_session() as session:
         model = session.get(DagModel, dag.dag_id)
         assert model is not None, f"{dag.dag_id} is not in the database yet"
-        SchedulerJobRunner(Job())._create_dag_runs_asset_triggered(dag_models=[model], session=session)
+        now = {dag.dag_id: datetime.now(timezone.utc)}
+        times = {} if AIRFLOW_V_3_2_PLUS else {"triggered_date_by_dag": now}
+        SchedulerJobRunner(Job())._create_dag_runs_asset_triggered(
+            dag_models=[model], **times, session=session
+        )
         run = session.query(DagRun).filter_by(dag_id=dag.dag_id).order_by(DagRun.id.desc()).first()
         assert run is not None, f"no asset has asked for a run of {dag.dag_id}"
         return str(run.run_id)
@@ -105,15 +109,14 @@ def _due(dag: DAG) -> str:
 def _run_tasks(dag: DAG, run_id: str) -> DagRun:
     """Run a run's tasks, as ``dag.test`` runs those of its own runs."""
     from airflow.models.dagrun import DagRun
-    from airflow.sdk import TaskInstanceState
     from airflow.sdk.definitions.dag import _run_task
-    from airflow.serialization.serialized_objects import DagSerialization
     from airflow.utils.session import create_session
-    from airflow.utils.state import DagRunState
+    from airflow.utils.state import DagRunState, TaskInstanceState
 
     with create_session() as session:
         run = session.query(DagRun).filter_by(dag_id=dag.dag_id, run_id=run_id).one()
-        run.dag = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+        server = dag_serialization()
+        run.dag = server.deserialize_dag(server.serialize_dag(dag)) if AIRFLOW_V_3_1_PLUS else dag
         run.state = DagRunState.RUNNING
         session.commit()
         while run.state == DagRunState.RUNNING:
@@ -124,7 +127,8 @@ def _run_tasks(dag: DAG, run_id: str) -> DagRun:
                 ti.state = TaskInstanceState.SCHEDULED
             session.commit()
             for ti in ready:
-                _run_task(ti=ti, task=dag.task_dict[ti.task_id], run_triggerer=True)
+                ti.task = dag.task_dict[ti.task_id]
+                _run_task(ti=ti, run_triggerer=True, **({"task": ti.task} if AIRFLOW_V_3_1_PLUS else {}))
         session.expunge_all()
         return run
 

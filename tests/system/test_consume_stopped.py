@@ -47,8 +47,8 @@ with DAG("stopped", schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UT
     book() >> after()
 
 if __name__ == "__main__":
-    from airflow.sdk import timezone
-    print("STATE", dag.test(logical_date=timezone.datetime(2013, 1, 2)).state)
+    from datetime import datetime, timezone
+    print("STATE", dag.test(logical_date=datetime(2013, 1, 2, tzinfo=timezone.utc)).state)
 """
 
 HANDLER = """
@@ -109,8 +109,7 @@ def test_a_command_that_was_to_reach_the_head_says_that_it_did_not(
     """Its status is not 0, so a script does not go on with half of the events; run again, it goes on."""
     (tmp_path / "stopping.py").write_text(HANDLER)
     command = [
-        "airflow",
-        "changefeed",
+        "airflow_changefeed",
         "consume",
         "billing",
         "--conn-id",

@@ -7,6 +7,7 @@ import json
 import sqlite3
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import pytest
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.minors import DAGBAG
 from tests.system.dag_runner import DagRunner, DagRuns
 from tests.system.demo.board import Board
 from tests.system.demo.captured import check, whole
@@ -64,9 +66,8 @@ def feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteFeedSource:
 @pytest.fixture
 def bag(feed: SqliteFeedSource) -> DagBag:
     """The DAGs, as Airflow imports them."""
-    from airflow.dag_processing.dagbag import DagBag
-
-    return DagBag(DAGS)
+    bag: DagBag = import_module(DAGBAG).DagBag(DAGS)
+    return bag
 
 
 def test_every_dag_is_imported_without_an_error(bag: DagBag) -> None:

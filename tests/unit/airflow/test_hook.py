@@ -166,6 +166,18 @@ def test_a_value_that_comes_late_is_not_absence(
         AirflowVariables().get(KEY)
 
 
+@pytest.mark.parametrize("change", ["set", "delete"])
+def test_a_change_that_airflow_only_logs_is_a_transient_error(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Before 3.3 a task is not told that a Variable was neither written nor deleted."""
+    supervisor.values[KEY] = "one"
+    monkeypatch.setattr("airflow_changefeed.hooks.changefeed_variables.AIRFLOW_V_3_3_PLUS", False)
+    monkeypatch.setattr(f"airflow.sdk.Variable.{change}", lambda key, *value, **more: None)
+    with pytest.raises(SourceUnavailableError, match="did not take the change"):
+        getattr(AirflowVariables(), change)(*{"set": (KEY, "two"), "delete": (KEY,)}[change])
+
+
 def test_a_variable_that_cannot_be_written_is_a_transient_error(supervisor: Supervisor) -> None:
     """A retry may help, and the rows have it."""
     supervisor.is_broken_for = (PutVariable,)

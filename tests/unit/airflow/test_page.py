@@ -25,8 +25,11 @@ from airflow_changefeed.plugins.changefeed import URL_PREFIX
 from airflow_changefeed.plugins.changefeed_access import reading
 from airflow_changefeed.plugins.changefeed_page import page
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, insert
 from tests.unit.airflow.page import CONN_ID, Visitor, mounted, store_dags
+
+pytestmark = since("3.1", "the page")
 
 
 @pytest.fixture(autouse=True)

@@ -26,8 +26,11 @@ from airflow_changefeed.plugins import changefeed_moves
 from airflow_changefeed.plugins.changefeed import URL_PREFIX
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.identity import DATABASE
+from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START
 from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
+
+pytestmark = since("3.1", "the page")
 
 CURSOR = {"conn_id": CONN_ID, "feed": FEED, "consumer": CONSUMER, "shard": "0"}
 TWO = format_time(START + timedelta(hours=2))

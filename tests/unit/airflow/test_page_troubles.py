@@ -17,8 +17,11 @@ from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, DeadLetterState, OnPoison
 from airflow_changefeed.exceptions import CaptureGapError
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED
 from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
+
+pytestmark = since("3.1", "the page")
 
 CAPTURE = "fares changes"
 NOTHING = {"count": 0, "first": [], "command": f"airflow-changefeed capture resolve {FEED} --conn-id ..."}

@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, BaseOperator
-from airflow.serialization.serialized_objects import DagSerialization
 from airflow.timetables.interval import CronDataIntervalTimetable
 
 from airflow_changefeed import ChangefeedSensor, ChangefeedToParquetOperator
 from airflow_changefeed.plugins.changefeed_uses import Use, uses_of, without_secrets
+from tests.minors import dag_serialization, since
+
+pytestmark = since("3.1", "the page")
 
 
 def read(dag: DAG) -> dict[str, Use]:
     """Serialize a DAG as Airflow does, and return what is read of it, by task."""
-    data: dict[str, Any] = DagSerialization.to_dict(dag)
+    data: dict[str, Any] = dag_serialization().to_dict(dag)
     return {use.task_id: use for use in uses_of(dag.dag_id, data)}
 
 

@@ -14,7 +14,7 @@ import pytest
 from airflow.models.backfill import ReprocessBehavior, _do_dry_run
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
-from airflow.sdk import DAG, CronPartitionTimetable
+from airflow.sdk import DAG
 from airflow.timetables.interval import CronDataIntervalTimetable
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState
@@ -26,9 +26,12 @@ from airflow_changefeed.core.times import format_time, parse_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
 from tests.unit.export.flights import Flights, hours
+
+pytestmark = since("3.1", "the page")
 
 HOURLY, DAILY, BATCHES = "page_hourly_windows", "page_daily_windows", "page_batches"
 HOUR = timedelta(hours=1)
@@ -191,8 +194,11 @@ def test_a_missing_weekend_is_filled_by_the_run_of_its_friday(tmp_path: Path) ->
     assert (found["from_date"], found["to_date"]) == ("2013-01-04T00:00:00Z", "2013-01-04T00:00:00Z")
 
 
+@since("3.2", "partitioned runs")
 def test_partitions_are_named_as_airflow_reads_their_dates(tmp_path: Path) -> None:
     """By the clock of the schedule's zone; of a missing hour the partition that it lies in."""
+    from airflow.sdk import CronPartitionTimetable
+
     timetable = CronPartitionTimetable("0 0 * * *", timezone="America/New_York")
     store_export("page_partitions", timetable, tmp_path)
     for month, offset in ((1, 5), (7, 4)):
@@ -216,8 +222,11 @@ def test_partitions_are_named_as_airflow_reads_their_dates(tmp_path: Path) -> No
             assert [run.partition_date for run in runs] == [midnight, midnight + 24 * HOUR]
 
 
+@since("3.2", "partitioned runs")
 def test_a_running_partition_is_shown(tmp_path: Path) -> None:
     """From its date to the next one's, although its run has no interval."""
+    from airflow.sdk import CronPartitionTimetable
+
     timetable = CronPartitionTimetable("0 0 * * *", timezone="America/New_York")
     store_export("page_partitions", timetable, tmp_path)
     midnight = datetime(2013, 1, 1, 5, tzinfo=timezone.utc)

@@ -21,6 +21,7 @@ import airflow_changefeed
 from airflow_changefeed.exceptions import SparkEnvironmentError
 from airflow_changefeed.get_provider_info import get_provider_info
 from airflow_changefeed.hooks import changefeed_spark
+from tests.minors import since
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -57,6 +58,7 @@ def test_every_public_name_can_be_had(name: str) -> None:
     assert name in dir(airflow_changefeed)
 
 
+@since("3.1", "the page")
 def test_airflow_finds_the_page_by_its_entry_point() -> None:
     """As a plugin that says where the page is, and loads nothing of it."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

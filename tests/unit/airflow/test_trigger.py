@@ -57,7 +57,7 @@ def fire(**more: Any) -> Any:
 def test_the_loop_imports_next_to_nothing() -> None:
     """The triggerer imports the trigger in the loop that all triggers share; the rest is a thread's."""
     code = (
-        "import sys, airflow.triggers.base; before = set(sys.modules); "
+        "import sys, airflow.triggers.base, airflow_changefeed; before = set(sys.modules); "
         "import airflow_changefeed.triggers.changefeed; print(*sorted(set(sys.modules) - before))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

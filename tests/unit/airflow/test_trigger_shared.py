@@ -19,11 +19,14 @@ from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import ShardNotFoundError, SourceUnavailableError
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.triggers.changefeed import MOST_FAILURES, read_event
+from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, insert
 from tests.unit.airflow.feeds import play, raiser
 from tests.unit.airflow.test_sensor import FAR, consume_all, poke, sensor
 from tests.unit.airflow.test_trigger import LOST, event_of, trigger
 from tests.unit.airflow.virtual import Triggerer, VirtualLoop, run
+
+pytestmark = since("3.3", "shared streams of triggers")
 
 #: Seconds between polls, of the loop's own time.
 INTERVAL = 60.0
