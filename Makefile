@@ -34,6 +34,14 @@ SPARK_LACKS_4.0 := *datasource_filters*
 SPARK_TESTS ?= tests/unit/spark \
 	$(patsubst %,tests/integration/spark/test_%.py,versions job fold fold_job types datasource datasource_capture)
 
+# Older minors of Airflow: the newest patch of each, the day of its release, and the Spark that it is tested with
+MINORS ?= 3.0 3.1 3.2
+RELEASE_3.0 := 3.0.6 2025-08-29 $(PYSPARK_4.0)
+RELEASE_3.1 := 3.1.8 2026-03-11 $(PYSPARK_4.1)
+RELEASE_3.2 := 3.2.2 2026-05-29 $(PYSPARK_4.2)
+# What `make matrix` tests on each
+FACES ?= tests/unit/airflow tests/system/test_dags.py
+
 # uv answers "is this installed" with hard links where it can; a copy is as good where the cache is on another disk.
 export UV_LINK_MODE ?= copy
 export UV_NO_PROGRESS ?= 1
@@ -42,7 +50,7 @@ unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 # Some dozen processes of Airflow and Spark are started, each of which would compile a thousand modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java libraries demo demo-mssql ui test matrix-spark browser stores soak tsql test-mssql bench lint format constraints build clean
+.PHONY: help setup java libraries demo demo-mssql ui test matrix matrix-spark browser stores soak tsql test-mssql bench lint format constraints constraints-airflow build clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -87,6 +95,10 @@ libraries: ## Check that Microsoft's driver for SQL Server finds the libraries o
 demo: setup java ## Backfill real flights through Airflow and Spark, with proof (under 6 minutes)
 	@$(BIN)/python -m tests.system.demo
 
+# The same on an older Airflow: make demo-airflow-3.0
+demo-airflow-%: .venv-airflow-%/.changefeed-installed java
+	@.venv-airflow-$*/bin/python -m tests.system.demo
+
 demo-mssql: setup java libraries ## The same on the SQL Server named by CHANGEFEED_TEST_MSSQL
 	@$(BIN)/python -m tests.system.demo --mssql
 
@@ -114,6 +126,21 @@ matrix-spark: $(SPARKS:%=.venv-spark-%/.changefeed-installed) java ## Test jobs 
 			-W 'ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning' \
 			-W 'ignore:The distutils package is deprecated:DeprecationWarning' \
 			-W 'ignore:distutils Version classes are deprecated:DeprecationWarning' $(PYTEST_ARGS) $(SPARK_TESTS) || status=1;) \
+	exit $$status
+
+# An older Airflow in an environment of its own, with what its time had; Airflow 3.0 needs Python 3.12 or earlier.
+.venv-airflow-%/.changefeed-installed: pyproject.toml constraints/airflow-%.txt | $(STAMP)
+	@[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
+	@echo "Installing into $(@D)"
+	@$(UV) pip install --quiet --python $(@D)/bin/python -c constraints/airflow-$*.txt -b constraints.txt -e '.[dev,mssql,spark,s3,azure,gcs]'
+	@touch $@
+
+matrix: $(MINORS:%=.venv-airflow-%/.changefeed-installed) java ## Run the tests of the Airflow faces and the example DAGs on older Airflows (MINORS="3.0 3.1 3.2")
+	@status=0; \
+	for minor in $(MINORS); do \
+		echo "Airflow $$minor"; \
+		.venv-airflow-$$minor/bin/python -m pytest -m "not browser" -n $(WORKERS) $(PYTEST_ARGS) $(FACES) || status=1; \
+	done; \
 	exit $$status
 
 browser: setup ## Test the page in Airflow in a browser (needs chromium and chromedriver)
@@ -169,6 +196,23 @@ constraints: setup ## Resolve constraints.txt again (UPGRADE=1 takes the newest 
 	@cat build/constraints.txt >> build/constraints.new
 	@mv build/constraints.new constraints.txt
 	@rm build/constraints.txt
+
+# What is exempt from the date is not Airflow's: our driver, Spark, and tools that the tests know in one version.
+UNDATED := hypothesis moto mssql-python pyspark pyspark-client pytest
+
+constraints-airflow: setup ## Resolve constraints/airflow-3.N.txt again, from what was released until Airflow's
+	@mkdir -p build constraints
+	@resolve() { \
+		printf '%s\n' "apache-airflow==$$2" "pyspark==$$4" "pyspark-client==$$4" > build/airflow.in; \
+		rm -f build/airflow.txt; \
+		$(UV) pip compile --quiet --universal --python-version 3.10 --all-extras --no-header --no-annotate \
+			--exclude-newer "$$3" $(UNDATED:%=--exclude-newer-package %=2026-11-20) \
+			pyproject.toml build/airflow.in -o build/airflow.txt && \
+		{ echo "# Airflow $$2 and what was released until $$3, but for: $(UNDATED)."; \
+			echo "# Made by \`make constraints-airflow\`; versions only, no addresses."; \
+			cat build/airflow.txt; } > "constraints/airflow-$$1.txt"; \
+	}; \
+	$(foreach minor,$(MINORS),resolve $(minor) $(RELEASE_$(minor)) &&) rm build/airflow.in build/airflow.txt
 
 build: setup ## Build the wheel and the source distribution into dist/
 	@rm -rf dist
