@@ -136,12 +136,10 @@ def test_no_secret_is_in_an_error_of_the_storage(tmp_path: Path) -> None:
 def check_spark(run: Places, sampler: Sampler, stored: Set[str] = frozenset()) -> None:
     """Look at what Spark has shown and left, and at what lay in files meanwhile."""
     search = run.search
-    search.look("process list", b"\n".join(sampler.commands), "org.apache.spark.deploy.SparkSubmit", "--plan")
+    search.look("process list", b"\n".join(sampler.commands), "org.apache.spark.deploy.SparkSubmit", "--spec")
     assert set(PAGES) <= sampler.pages.keys(), "Spark's pages were not seen"
     for path, content in sampler.pages.items():
-        search.look(
-            f"Spark's page {path}", content, '"' if path.startswith("/api") else "changefeed nyc.Flight"
-        )
+        search.look(f"Spark's page {path}", content, '"' if path.startswith("/api") else "changefeed export")
     search.look("Spark's queries", sampler.pages["/SQL/execution/?id=0"], "MapInArrow")
     search.look("Spark's environment", sampler.pages["/environment/"], "spark.eventLog.dir")
     search.look_into("event log", run.events, "SparkListenerEnvironmentUpdate", "MapInArrow", "JobEnd")

@@ -173,7 +173,7 @@ def test_no_secret_is_found_after_an_export(
     assert result["rows"] == 10
     said = capsys.readouterr()
     search.look("log", said.out + said.err + caplog.text, "DEBUG SparkContext", "changefeed done: 10 rows")
-    search.look("process list", b"\n".join(sampler.commands), "org.apache.spark.deploy.SparkSubmit", "--plan")
+    search.look("process list", b"\n".join(sampler.commands), "org.apache.spark.deploy.SparkSubmit", "--spec")
     assert set(PAGES) <= sampler.pages.keys()
     search.look("Spark's pages", b"\n".join(sampler.pages.values()), "MapInArrow", "spark.eventLog.dir")
     search.look_into("event log", events, "SparkListenerEnvironmentUpdate", "JobEnd")
