@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_changefeed.core.times import floor_to_millisecond, format_time, parse_time
 from airflow_changefeed.exceptions import FutureTimeError, NotYetError, StoppedError
@@ -73,68 +73,63 @@ class WaitsForWindow(_Base):
         """
         slept = timedelta(0)
         while (ahead := window.end - (clock := source.now())) > timedelta(0):
+            ends = f"window {window} ends in {_text(ahead)} by the database's clock, {format_time(clock)}"
             if ahead > SLEEP:
-                self._defer_until_ended(window, source, ahead, clock)
-            if slept > SLEEP:
+                present = floor_to_millisecond(datetime.fromtimestamp(time.time(), timezone.utc))
+                since = self._waits_since or present
+                waited = max(present - since, timedelta(0))
+                limit = parse_wait_timeout(self.wait_timeout)
+                ends += f" (this machine's: {format_time(present)})"
+                if ahead > limit - waited:
+                    already = f", and has waited {_text(waited)}" if waited else ""
+                    raise FutureTimeError(
+                        f"{ends}; the task waits {_text(limit)} at most{already}. Clear it when the window "
+                        "has ended, or raise wait_timeout",
+                        start=window.start,
+                        end=window.end,
+                        now=clock,
+                    )
+                # A triggerer whose clock is ahead wakes the task too early again and again: a minute between.
+                if slept or self._waits_since is None:
+                    # A feed that does not exist is an error now, not after the wait.
+                    source.feed(self.feed)
+                    source.close()
+                    self.log.info("Deferring: %s", ends)
+                    self._defer_until(present + min(ahead, _LONGEST), since)
+            if slept > 2 * SLEEP:
                 raise NotYetError(
-                    f"window {window} has not ended after {_text(slept)} of waiting: the database's clock "
-                    f"says {format_time(clock)}. A retry looks again",
+                    f"{ends}, after {_text(slept)} of waiting. A retry looks again",
                     start=window.start,
                     end=window.end,
                     now=clock,
                 )
             if not slept:
-                self.log.info(
-                    "Window %s ends in %s by the database's clock, %s: waiting",
-                    window,
-                    _text(ahead),
-                    format_time(clock),
-                )
-            pause = max(ahead, _SHORTEST)
+                self.log.info("Waiting: %s", ends)
+            pause = min(max(ahead, _SHORTEST), SLEEP)
             self._sleep(window, pause)
             slept += pause
 
-    def _defer_until_ended(
-        self, window: Window, source: FeedSource, ahead: timedelta, clock: datetime
-    ) -> None:
-        present = floor_to_millisecond(datetime.fromtimestamp(time.time(), timezone.utc))
-        since = self._waits_since or present
-        waited = max(present - since, timedelta(0))
-        limit = parse_wait_timeout(self.wait_timeout)
-        clocks = f"by the database's clock, {format_time(clock)} (this machine's: {format_time(present)})"
-        if ahead > limit - waited:
-            already = f", and has waited {_text(waited)}" if waited else ""
-            raise FutureTimeError(
-                f"window {window} ends in {_text(ahead)} {clocks}; the task waits {_text(limit)} at most"
-                f"{already}. Clear it when the window has ended, or raise wait_timeout",
-                start=window.start,
-                end=window.end,
-                now=clock,
-            )
-        # A feed that does not exist is an error now, not after the wait.
-        source.feed(self.feed)
-        source.close()
-        self.log.info("Window %s ends in %s %s: deferring until then", window, _text(ahead), clocks)
+    def _defer_until(self, moment: datetime, since: datetime) -> NoReturn:
         from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
         self.defer(
-            trigger=DateTimeTrigger(present + min(ahead, _LONGEST)),
+            trigger=DateTimeTrigger(moment),
             method_name=self.execute_complete.__name__,
             kwargs={"waits_since": format_time(since)},
         )
 
     def _sleep(self, window: Window, length: timedelta) -> None:
         end = time.monotonic() + length.total_seconds()
-        while (left := end - time.monotonic()) > 0:
-            if self._is_killed:
-                raise StoppedError(
-                    f"task {self.task_id!r}: stopped on request while it waited for the end of window "
-                    f"{window}; nothing was done yet",
-                    start=window.start,
-                    end=window.end,
-                )
+        while not self._is_killed and (left := end - time.monotonic()) > 0:
             # A signal's handler runs at once, but the sleep it interrupts is slept to its end.
             time.sleep(min(left, 1.0))
+        if self._is_killed:
+            raise StoppedError(
+                f"task {self.task_id!r}: stopped on request while it waited for the end of window {window}; "
+                "nothing was done yet",
+                start=window.start,
+                end=window.end,
+            )
 
 
 def _text(length: timedelta) -> str:

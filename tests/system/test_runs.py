@@ -107,7 +107,7 @@ def test_a_task_whose_window_has_not_ended_defers_and_begins_anew(
 ) -> None:
     """By a trigger of Airflow's own, as ``dag.test`` runs it; then the window is exported whole."""
     result = run(runner, ("waiting", START.isoformat()))
-    assert "deferring until then" in result.output
+    assert "Deferring: window" in result.output
     (exported,) = result.results[0]
     assert exported["rows"] == 3 * 24 * 6
     assert cursors(source, FEEDS[0]) == {Ulid.floor(START + 72 * HOUR).previous()}
