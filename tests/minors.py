@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests need to know of Airflow's minors."""
+"""What the tests need to know of Airflow's minors; imports nothing of Airflow."""
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import Any
 
 import pytest
 from packaging.version import Version
 
-from airflow_changefeed.version_compat import AIRFLOW_V_3_2_PLUS, AIRFLOW_VERSION
-
+_MINOR = Version(version("apache-airflow")).release[:2]
 #: Module that reads DAG files.
-DAGBAG = "airflow.dag_processing.dagbag" if AIRFLOW_V_3_2_PLUS else "airflow.models.dagbag"
+DAGBAG = "airflow.dag_processing.dagbag" if _MINOR >= (3, 2) else "airflow.models.dagbag"
+#: Whether a task that is killed is retried also if its supervisor lives on.
+RETRIES_KILLED_TASKS = _MINOR >= (3, 1)
 
 
 def since(minor: str, what: str) -> pytest.MarkDecorator:
@@ -23,7 +25,7 @@ def since(minor: str, what: str) -> pytest.MarkDecorator:
     :param what: what the older ones lack.
     """
     return pytest.mark.skipif(
-        Version(AIRFLOW_VERSION).release[:2] < Version(minor).release,
+        Version(minor).release > _MINOR,
         reason=f"Airflow {minor} and later only: {what}",
     )
 
@@ -31,4 +33,4 @@ def since(minor: str, what: str) -> pytest.MarkDecorator:
 def dag_serialization() -> Any:
     """Return the class that makes of a DAG what Airflow's server has."""
     objects = import_module("airflow.serialization.serialized_objects")
-    return objects.DagSerialization if AIRFLOW_V_3_2_PLUS else objects.SerializedDAG
+    return objects.DagSerialization if _MINOR >= (3, 2) else objects.SerializedDAG

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import httpx
 import psutil
 
+from tests.minors import RETRIES_KILLED_TASKS
 from tests.system.airflow_api import AirflowApi
 from tests.system.airflow_settings import MARKER, AirflowSettings
 from tests.system.fork_server import ForkedProcess, ForkServer
@@ -270,7 +271,8 @@ class AirflowHome:
         """
         Wait until a task is in the middle of its work, then kill its process by SIGKILL.
 
-        Airflow notices after ``heartbeat_timeout`` seconds. Only the task's own process is killed.
+        Airflow notices after ``heartbeat_timeout`` seconds. Only the task's own process is killed; before
+        Airflow 3.1 its supervisor, too.
 
         :param ready: is given the command lines of the task's descendants; says whether to kill now.
         :param timeout: seconds to wait for that.
@@ -288,8 +290,10 @@ class AirflowHome:
             children = descendants(process)
             if not ready([command_line(child) for child in children]):
                 return None
+            victims = [process] if RETRIES_KILLED_TASKS else [process.parent() or process, process]
             try:
-                process.kill()
+                for victim in victims:
+                    victim.kill()
             except psutil.NoSuchProcess:
                 return None
             return KilledTask(process.pid, try_number, tuple(children))
