@@ -38,6 +38,7 @@ if TYPE_CHECKING or AIRFLOW_V_3_2_PLUS:
         AirflowNotFoundException,
         AirflowSensorTimeout,
         AirflowSkipException,
+        DownstreamTasksSkipped,
         TaskDeferralError,
         TaskDeferred,
     )
@@ -49,6 +50,7 @@ else:
         AirflowNotFoundException,
         AirflowSensorTimeout,
         AirflowSkipException,
+        DownstreamTasksSkipped,
         TaskDeferralError,
         TaskDeferred,
     )
@@ -64,6 +66,7 @@ __all__ = [
     "AirflowSensorTimeout",
     "AirflowSkipException",
     "BaseHook",
+    "DownstreamTasksSkipped",
     "TaskDeferralError",
     "TaskDeferred",
     "coerce_datetime",

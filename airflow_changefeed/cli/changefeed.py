@@ -51,6 +51,7 @@ def get_cli_commands() -> list[CLICommand]:
                 _verify(),
                 _doctor(),
                 _output(),
+                _job_connection(),
                 cursor_commands(),
                 capture_commands(),
                 consumer_commands(),
@@ -249,6 +250,19 @@ def _output() -> GroupCommand:
         *shown(),
     )
     return GroupCommand(name="output", help="Repair the output of exports", subcommands=(remove,))
+
+
+def _job_connection() -> ActionCommand:
+    return action(
+        "job-connection",
+        "job_connection.job_connection",
+        "Print the connection of a job, to be kept as a secret of the cluster that runs it",
+        "For jobs that changefeed_export_group starts by an operator of another provider. Shows passwords: "
+        "write it into the cluster's secret store, not to a terminal that is recorded.",
+        *conn_id(),
+        option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
+        option("--path-conn-id", help=PATH_CONN_ID_HELP),
+    )
 
 
 def _doctor() -> ActionCommand:

@@ -23,6 +23,9 @@ from airflow_changefeed.output.ownership import check_database
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
 
+#: Specs that are kept for tasks that may be cleared: a month of hours, and more.
+_MOST_SPECS = 1000
+
 
 def write_spec(store: ExportStore, plan: Plan) -> str:
     """Write a plan where its job finds it, and return the URI."""
@@ -117,6 +120,13 @@ def read_receipt(store: ExportStore, spec: int) -> ExportResult | None:
         store.abandon_uploads(attempt)
     done = [result for result in found if result.error is None]
     return next(reversed(done or found), None)
+
+
+def prune_specs(store: ExportStore) -> None:
+    """Remove the oldest specs, with their receipts, of tasks that have finished; the newest thousand stay."""
+    for attempt in store.begun_attempts()[:-_MOST_SPECS]:
+        if store.files.size(store.layout.start(attempt)) is None:
+            remove_spec(store, attempt)
 
 
 def remove_spec(store: ExportStore, spec: int) -> None:

@@ -150,6 +150,11 @@ class Layout:
         return f"{self.control}/manifests"
 
     @property
+    def programs(self) -> str:
+        """Folder of what jobs run, shared by all feeds below the path; no feed's name begins with ``_``."""
+        return f"{self.path}/{CONTROL}/_programs"
+
+    @property
     def attempts(self) -> str:
         """Folder of all attempts."""
         return f"{self.control}/attempts"

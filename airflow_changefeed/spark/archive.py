@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from airflow_changefeed.exceptions import SparkEnvironmentError
+from airflow_changefeed.output.store import ExportStore
 
 _PACKAGES = ("airflow_changefeed", "ulid", "tenacity", "packaging")
 # What python-ulid imports before Python 3.12; a single file.
@@ -43,6 +44,26 @@ def package_archive(folder: str | None = None) -> str:
     if not path.exists():
         _write(path, content)
     return str(path)
+
+
+def store_program(store: ExportStore) -> tuple[str, str]:
+    """
+    Put the job's file and the package's archive into an output, where a cluster finds them.
+
+    :return: their URIs.
+    """
+    archive = Path(package_archive())
+    targets = []
+    for name, content in (
+        (f"{archive.stem}-job.py", Path(__file__).with_name("job.py").read_bytes()),
+        (archive.name, archive.read_bytes()),
+    ):
+        where = f"{store.layout.programs}/{name}"
+        # The name says what is in it.
+        if store.files.size(where) != len(content):
+            store.files.write(where, content)
+        targets.append(store.files.url(where))
+    return targets[0], targets[1]
 
 
 def _own_folder() -> Path:

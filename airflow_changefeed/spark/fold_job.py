@@ -22,7 +22,7 @@ from airflow_changefeed.folding.states import State, StateStore
 from airflow_changefeed.folding.task import FoldResult, FoldTask
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.fold import fold_source
-from airflow_changefeed.spark.job import job_arguments, read_handed, say, session
+from airflow_changefeed.spark.job import job_arguments, read_connection, read_handed, say, session
 from airflow_changefeed.spark.watch import watch
 
 if TYPE_CHECKING:
@@ -85,10 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = job_arguments("fold_job.py", "Fold a capture's export on Spark.", own).parse_args(arguments)
     watch(options.watch_pid, say)
     try:
-        # Both before either is parsed: the connection's file is removed in any case.
-        content, secret = read_handed(options.fold), read_handed(options.connection, remove=True)
-        task = FoldTask.from_json(content, where=options.fold)
-        connection = JobConnection.from_json(secret, where=options.connection)
+        connection = read_connection(options.connection)
+        task = FoldTask.from_json(read_handed(options.fold), where=options.fold)
         state = run_fold(lambda: session(f"changefeed fold {task.feed} {task.run}"), task, connection)
     except Exception as error:
         text = error_text(error)

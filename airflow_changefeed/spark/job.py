@@ -35,6 +35,8 @@ from airflow_changefeed.spark.watch import watch
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
+#: Environment variables that hold a connection, or name a file with it.
+TEXT_VARIABLE, FILE_VARIABLE = "CHANGEFEED_CONNECTION", "CHANGEFEED_CONNECTION_FILE"
 #: Jobs of Spark at the same time: so much of an export is lost at most when it is killed.
 _MOST_JOBS = 32
 
@@ -154,6 +156,25 @@ def read_handed(path: str, *, remove: bool = False) -> str:
     )
 
 
+def read_connection(path: str | None) -> JobConnection:
+    """
+    Read the connection that a job was given: a file of its own, or a secret of the cluster.
+
+    :param path: of the job's own file; None where it has none.
+    :raises TerminalError: there is none, or it is damaged.
+    """
+    if path is not None:
+        return JobConnection.from_json(read_handed(path, remove=True), where=path)
+    if file := os.environ.get(FILE_VARIABLE):
+        return JobConnection.from_json(read_handed(file), where=file)
+    if text := os.environ.get(TEXT_VARIABLE):
+        return JobConnection.from_json(text, where=TEXT_VARIABLE)
+    raise TerminalError(
+        "no connection: give --connection, or keep what `airflow-changefeed job-connection` prints as a secret "
+        f"of the cluster, in the environment variable {TEXT_VARIABLE} or in a file that {FILE_VARIABLE} names"
+    )
+
+
 def job_arguments(prog: str, description: str, own: Mapping[str, str]) -> argparse.ArgumentParser:
     """
     Return a parser of a job's arguments: its own, its connection, and the processes to end with.
@@ -164,7 +185,9 @@ def job_arguments(prog: str, description: str, own: Mapping[str, str]) -> argpar
     for name, what in own.items():
         parser.add_argument(f"--{name}", required=True, help=what)
     parser.add_argument(
-        "--connection", required=True, help="JSON of the connection, mode 0600; removed once read"
+        "--connection",
+        help=f"JSON of the connection, mode 0600; removed once read (default: the file that {FILE_VARIABLE} "
+        f"names, else the text in {TEXT_VARIABLE})",
     )
     parser.add_argument(
         "--watch-pid",
@@ -182,8 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = job_arguments("job.py", "Run a changefeed export on Spark.", own).parse_args(arguments)
     watch(options.watch_pid, say)
     try:
-        secret = read_handed(options.connection, remove=True)
-        connection = JobConnection.from_json(secret, where=options.connection)
+        connection = read_connection(options.connection)
         result = run_spec(lambda: session("changefeed export"), options.spec, connection)
     except Exception as error:
         say(error_text(error))

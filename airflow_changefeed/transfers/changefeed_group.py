@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An export whose job any operator starts: a task that plans, the user's own, and one that finishes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator, TaskGroup
+
+from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.hooks.changefeed import ChangefeedHook
+from airflow_changefeed.hooks.changefeed_context import airflow_errors
+from airflow_changefeed.hooks.changefeed_fields import NamesConnections
+from airflow_changefeed.hooks.changefeed_output import storage_options
+from airflow_changefeed.transfers.changefeed_export import ExportOperator, add_alias, conclude
+from airflow_changefeed.version_compat import AirflowFailException, DownstreamTasksSkipped
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_changefeed.export.result import ExportResult
+
+#: What the task that plans pushes, each under its own key.
+KEYS = ("spec_uri", "job_uri", "archive_uri", "rows", "units", "tasks")
+
+
+@dataclass(frozen=True)
+class ExportJob:
+    """
+    What ``submit`` gets: templates, which the task that plans fills in a run.
+
+    As an argument of an operator each is a native value; in an f-string it is its template.
+
+    :param spec_uri: of what the job is to do, in the output: the one argument of the job.
+    :param job_uri: of the job's Python file, in the output.
+    :param archive_uri: of the package as a Python archive (``--py-files``), in the output.
+    :param rows: events that are still to be written.
+    :param units: export units that are still to be written.
+    :param tasks: tasks that Spark will run: more cores than that stay idle.
+    """
+
+    spec_uri: Any
+    job_uri: Any
+    archive_uri: Any
+    rows: Any
+    units: Any
+    tasks: Any
+
+
+class ChangefeedPlanOperator(NamesConnections, ExportOperator):
+    """
+    Plan the export of a run's window, and write what its job needs into the output; part of
+    :func:`changefeed_export_group`.
+
+    Where nothing is to be written, it commits the units without rows itself, and skips what starts the job.
+
+    :ivar submits: the ids of the tasks that start the job, and begin after this one.
+    """
+
+    submits: Sequence[str] = ()
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._check()
+
+    @airflow_errors()
+    def execute(self, context: Context) -> None:
+        """Plan."""
+        from airflow_changefeed.export.parts import cut_tasks
+        from airflow_changefeed.export.planner import check_shape, make_plan
+        from airflow_changefeed.export.result import ExportResult
+        from airflow_changefeed.export.spec import prune_specs, write_receipt, write_spec
+        from airflow_changefeed.output.commit import commit_empty
+        from airflow_changefeed.spark.archive import store_program
+
+        self._check()
+        run = self._open(context)
+        plan = make_plan(run.source, run.store, run.request)
+        self._log_plan(plan)
+        prune_specs(run.store)
+        job, archive = store_program(run.store)
+        tasks = cut_tasks(plan)
+        units = len({part.unit for task in tasks for part in task})
+        values = (write_spec(run.store, plan), job, archive, plan.rows, units, len(tasks))
+        ti: Any = context["ti"]
+        for key, value in zip(KEYS, values, strict=True):
+            ti.xcom_push(key=key, value=value)
+        if plan.is_empty:
+            plan = replace(plan, spec=plan.attempt)
+            schema = check_shape(run.source, plan.feed, plan.options.shape)
+            result = ExportResult.of_commit(run.store, plan, commit_empty(run.store, plan, schema))
+            write_receipt(run.store, plan.spec, plan.attempt, result)
+            self.log.info("Nothing is to be written: the job is skipped")
+            index = getattr(ti, "map_index", -1)
+            raise DownstreamTasksSkipped(  # type: ignore[no-untyped-call] # Airflow's
+                tasks=[(task, index) if index >= 0 else task for task in self.submits]
+            )
+
+
+class ChangefeedFinishOperator(NamesConnections, BaseOperator):
+    """
+    Read the receipt of a job, then move the cursors and emit the event; part of
+    :func:`changefeed_export_group`.
+
+    The result is that of a ``ChangefeedToParquetOperator``.
+
+    :param plan_task_id: the task that plans.
+    :param submits: the ids of the tasks that start the job, for messages.
+    :param changefeed_conn_id: Airflow connection of the feed's database.
+    :param path_conn_id: Airflow connection of the output.
+    :param lock_timeout: seconds to wait for another writer; None takes the connection's.
+    """
+
+    def __init__(
+        self,
+        *,
+        plan_task_id: str,
+        submits: Sequence[str] = (),
+        changefeed_conn_id: str = ChangefeedHook.default_conn_name,
+        path_conn_id: str | None = None,
+        lock_timeout: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        add_alias(self)
+        self.plan_task_id = plan_task_id
+        self.submits = submits
+        self.changefeed_conn_id = changefeed_conn_id
+        self.path_conn_id = path_conn_id
+        self.lock_timeout = lock_timeout
+
+    @airflow_errors()
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Finish what the job has committed; fail where it has not."""
+        from airflow_changefeed.export.spec import read_receipt, read_spec
+        from airflow_changefeed.output.layout import parse_spec
+        from airflow_changefeed.output.ownership import check_database
+
+        ti: Any = context["ti"]
+        index = getattr(ti, "map_index", -1)
+        uri = ti.xcom_pull(
+            task_ids=self.plan_task_id, key="spec_uri", map_indexes=index if index >= 0 else None
+        )
+        if not uri:
+            raise AirflowFailException(
+                f"task {self.plan_task_id} has left no spec: clear it, and the tasks after it"
+            )
+        hook = ChangefeedHook(self.changefeed_conn_id, lock_timeout=self.lock_timeout)
+        source, variables = hook.source(), hook.variables()
+        store, plan = read_spec(uri, storage_options(parse_spec(uri)[0], self.path_conn_id))
+        check_database(source, plan.feed, plan.database)
+        result = self._succeeded(uri, read_receipt(store, plan.attempt))
+        return conclude(self, context, source, variables, store, plan, result)
+
+    def _succeeded(self, uri: str, result: ExportResult | None) -> ExportResult:
+        submits = " and ".join(self.submits) or "the task that starts the job"
+        if result is None:
+            raise AirflowFailException(
+                f"the job has left no receipt beside {uri}: it was not started, or was killed. Clear "
+                f"{submits} and the tasks after it; the job then does what is left. Or clear "
+                f"{self.plan_task_id}, which plans again"
+            )
+        try:
+            result.raise_error()
+        except Exception as error:
+            raise AirflowFailException(
+                f"{type(error).__name__}: {error}. When the cause is gone, clear {submits} and the tasks "
+                "after it; the job then does what is left. If rows have changed since, clear "
+                f"{self.plan_task_id}, which plans again"
+            ) from None
+        return result
+
+
+def changefeed_export_group(
+    *,
+    submit: Callable[[ExportJob], object],
+    group_id: str = "export",
+    changefeed_conn_id: str = ChangefeedHook.default_conn_name,
+    path_conn_id: str | None = None,
+    lock_timeout: float | None = None,
+    **export: Any,
+) -> TaskGroup:
+    """
+    Export a feed's windows by a job that any operator starts: on Kubernetes, Databricks, EMR, Livy, or by a
+    shell.
+
+    Three steps: ``plan``, the tasks that ``submit`` makes, and ``finish``, which runs however they ended.
+    What they say of the job decides nothing; its receipt in the output does. Each of the three may be
+    cleared, and retried; a job that is started again does what is left. Where nothing is to be written only
+    what starts the job is skipped. The group may be mapped, and backfilled. Batches need a
+    ``ChangefeedToParquetOperator``: their leases cannot span tasks.
+
+    The job runs ``<job_uri> --spec <spec_uri>`` with ``<archive_uri>`` as its Python archive, on machines
+    that have pyarrow, numpy, fsspec and the source's driver. It reads the connection from the environment
+    variable ``CHANGEFEED_CONNECTION``, or from the file that ``CHANGEFEED_CONNECTION_FILE`` names: what
+    ``airflow-changefeed job-connection`` prints, kept as a secret of the cluster.
+
+    :param submit: called once, inside the group, with an :class:`ExportJob`; makes one or more tasks.
+    :param group_id: of the task group.
+    :param changefeed_conn_id: Airflow connection of the feed's database, for ``plan`` and ``finish``.
+    :param path_conn_id: Airflow connection of the output, for ``plan`` and ``finish``.
+    :param lock_timeout: seconds to wait for another writer; None takes the connection's.
+    :param export: the other arguments of an export, as ``feed``, ``path``, ``consumer`` and ``unit``; and of
+        tasks, for ``plan``.
+    :return: the group.
+    :raises InvalidArgumentError: an argument is wrong; ``submit`` made no task; or a batch was asked for.
+    """
+    if "mode" in export:
+        raise InvalidArgumentError(
+            "changefeed_export_group exports windows only: the leases of a batch cannot span tasks. Use a "
+            "ChangefeedToParquetOperator with mode='batch'"
+        )
+    shared: dict[str, Any] = {
+        "changefeed_conn_id": changefeed_conn_id,
+        "path_conn_id": path_conn_id,
+        "lock_timeout": lock_timeout,
+    }
+    with TaskGroup(group_id) as group:
+        plan = ChangefeedPlanOperator(task_id="plan", **shared, **export)
+        output: Any = plan.output
+        submit(ExportJob(*(output[key] for key in KEYS)))
+        made = [task for task in group if isinstance(task, BaseOperator) and task is not plan]
+        if not made:
+            raise InvalidArgumentError(f"submit of group {group_id!r} made no task; call its operator inside")
+        ids = {task.task_id for task in made}
+        first = [task for task in made if not ids.intersection(task.upstream_task_ids)]
+        last = [task for task in made if not ids.intersection(task.downstream_task_ids)]
+        plan.submits = tuple(task.task_id for task in first)
+        finish = ChangefeedFinishOperator(
+            task_id="finish",
+            plan_task_id=plan.task_id,
+            submits=plan.submits,
+            trigger_rule="all_done",
+            **shared,
+        )
+        plan >> first
+        [plan, *last] >> finish
+    return group

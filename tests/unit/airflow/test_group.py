@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A group of plan, the user's own operator and finish: what each does, and what clearing one of them does."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, BaseOperator
+
+from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.export import spec as spec_module
+from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.spec import prune_specs, read_spec
+from airflow_changefeed.hooks.changefeed import ChangefeedHook
+from airflow_changefeed.output.layout import token_text
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from airflow_changefeed.spark import job
+from airflow_changefeed.spark.job import FILE_VARIABLE, TEXT_VARIABLE, read_connection
+from airflow_changefeed.transfers.changefeed_group import (
+    ChangefeedFinishOperator,
+    ChangefeedPlanOperator,
+    ExportJob,
+    changefeed_export_group,
+)
+from airflow_changefeed.verify.verify import verify
+from airflow_changefeed.version_compat import AirflowFailException, DownstreamTasksSkipped
+from tests.unit.airflow.commands import Commands
+from tests.unit.airflow.conftest import CONSUMER, FEED, START
+from tests.unit.airflow.fakes import LocalSpark, context
+from tests.unit.airflow.test_operator import exported, path, places
+
+__all__ = ["path"]  # a fixture
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("server")]
+HOUR = timedelta(hours=1)
+
+
+class Submit(BaseOperator):
+    """Starts a job somewhere."""
+
+    template_fields = ("spec", "command")
+
+    def __init__(self, spec: Any, command: str = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.spec, self.command = spec, command
+
+
+class Group:
+    """The three tasks, run by hand; XComs are kept as Airflow keeps them."""
+
+    def __init__(self, path: str, **more: Any) -> None:
+        with DAG("dag"):
+            group = changefeed_export_group(
+                submit=lambda job: Submit(task_id="submit", spec=job.spec_uri, command=f"run {job.job_uri}"),
+                **{"feed": FEED, "path": path, "consumer": CONSUMER, "unit": HOUR, **more},
+            )
+        self.tasks: dict[str, Any] = {task.task_id.partition(".")[2]: task for task in group}
+        self.pushed: dict[str, Any] = {}
+        self.skipped: list[Any] = []
+
+    def _context(self, hours: int, attempt: int) -> Any:
+        made = context(START, START + hours * HOUR, attempt=attempt)
+        made["ti"].xcom_push = self.pushed.__setitem__
+        made["ti"].xcom_push = lambda key, value: self.pushed.__setitem__(key, value)
+        made["ti"].xcom_pull = lambda task_ids, key, map_indexes: self.pushed.get(key)
+        return made
+
+    def plan(self, hours: int = 2, attempt: int = 1) -> None:
+        """Run plan."""
+        self.pushed.clear()
+        self.skipped = []
+        try:
+            self.tasks["plan"].execute(self._context(hours, attempt))
+        except DownstreamTasksSkipped as skip:
+            self.skipped = skip.tasks
+
+    def submit(self) -> None:
+        """Run the job, as a cluster does: with the spec, and its own secret."""
+        connection = JobConnection(ChangefeedHook().source().describe())
+        job.run_spec(LocalSpark, self.pushed["spec_uri"], connection, lambda line: None)
+
+    def finish(self, hours: int = 2) -> dict[str, Any]:
+        """Run finish."""
+        result: dict[str, Any] = self.tasks["finish"].execute(self._context(hours, 1))
+        return result
+
+
+def test_the_group_has_three_steps_that_know_each_other(path: str) -> None:
+    """Values are native in arguments and templates in texts; finish runs however the job ended."""
+    tasks = Group(path).tasks
+    assert set(tasks) == {"plan", "submit", "finish"}
+    assert isinstance(tasks["plan"], ChangefeedPlanOperator)
+    assert isinstance(tasks["finish"], ChangefeedFinishOperator)
+    assert tasks["plan"].submits == ("export.submit",)
+    assert tasks["submit"].upstream_task_ids == {"export.plan"}
+    assert tasks["finish"].upstream_task_ids == {"export.plan", "export.submit"}
+    assert tasks["finish"].trigger_rule == "all_done"
+    assert "xcom_pull" in tasks["submit"].command
+    assert "job_uri" in tasks["submit"].command
+
+
+def test_a_window_is_exported_by_the_three(database: str, path: str) -> None:
+    """As by the operator: output, cursors, Variable and the result; what may be cleared stays."""
+    group = Group(path)
+    group.plan()
+    assert {name: group.pushed[name] for name in ("rows", "units", "tasks")} == {
+        "rows": 12,
+        "units": 4,
+        "tasks": 4,
+    }
+    assert read_spec(group.pushed["spec_uri"])[1].rows == 12
+    for name in ("job_uri", "archive_uri"):
+        assert Path(group.pushed[name]).exists()
+    group.submit()
+    assert places(database) == dict.fromkeys((0, 1), places(database)[0])
+    result = group.finish()
+    assert (result["units"], result["rows"]) == (4, 12)
+    assert exported(path) == list(range(12))
+    store = ExportStore(path, FEED)
+    assert verify(store) == []
+    token = read_spec(group.pushed["spec_uri"])[1].attempt
+    assert store.files.names(store.layout.attempts) == [token_text(token)]
+
+
+def test_clearing_each_of_the_three_works(database: str, path: str) -> None:
+    """Finish again changes nothing; the job again, or plan and all after it, exports everything again."""
+    group = Group(path)
+    group.plan()
+    group.submit()
+    first, before = group.finish(), places(database)
+    assert group.finish() == first
+    group.submit()
+    second = group.finish()
+    assert second["attempt"] > first["attempt"]
+    group.plan(attempt=2)
+    assert group.pushed["units"] == 4
+    group.submit()
+    group.finish()
+    assert places(database) == before
+    assert exported(path) == list(range(12))
+    assert verify(ExportStore(path, FEED)) == []
+
+
+def test_a_job_that_died_is_told_and_its_second_start_does_what_is_left(
+    database: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finish says what to clear, and moves nothing."""
+    group = Group(path)
+    group.plan()
+    with pytest.raises(AirflowFailException, match=r"left no receipt beside .*Clear export\.submit"):
+        group.finish()
+    import sqlite3
+
+    with sqlite3.connect(database) as connection:
+        connection.execute('delete from "nyc.Flight" where id = 3')
+    connection.close()
+    with pytest.raises(Exception, match="was deleted"):
+        group.submit()
+    with pytest.raises(
+        AirflowFailException, match=r"MissingEventError: .*clear export\.submit and the tasks"
+    ):
+        group.finish()
+    before = len(ExportStore(path, FEED).list())
+    with sqlite3.connect(database) as connection:
+        connection.execute('insert into "nyc.Flight" values (3, ?)', ("JFK",))
+    connection.close()
+    group.submit()
+    result = group.finish()
+    assert (result["units"], result["rows"]) == (4, 12)
+    assert before < 4
+    assert_sealed(database, path)
+
+
+def assert_sealed(database: str, path: str) -> None:
+    """Check that two hours are whole, and read once."""
+    assert exported(path) == list(range(12))
+    assert verify(ExportStore(path, FEED)) == []
+    assert {row.shard for row in SqliteFeedSource(database).cursors(FEED, CONSUMER)} == {0, 1}
+
+
+def test_an_idle_window_skips_the_job_only(database: str, path: str) -> None:
+    """Its units are committed by plan, and finish tells of them."""
+    group = Group(path, window_start="2013-01-01T08:00:00Z", window_end="2013-01-01T09:00:00Z")
+    group.plan()
+    assert group.skipped == ["export.submit"]
+    assert (group.pushed["rows"], group.pushed["tasks"]) == (0, 0)
+    result = group.finish()
+    assert (result["units"], result["rows"]) == (2, 0)
+
+
+def test_a_failed_plan_is_told(path: str, database: str) -> None:
+    """Finish runs, and has nothing to read."""
+    with pytest.raises(AirflowFailException, match=r"task export\.plan has left no spec: clear it"):
+        Group(path).finish()
+
+
+def test_a_spec_that_is_gone_is_named(database: str, path: str) -> None:
+    """As when somebody has cleaned up the output."""
+    group = Group(path)
+    group.plan()
+    store, plan = read_spec(group.pushed["spec_uri"])
+    spec_module.remove_spec(store, plan.attempt)
+    with pytest.raises(
+        AirflowFailException, match="SpecNotFoundError.*Run the task again that makes the plan"
+    ):
+        group.finish()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"mode": "batch"}, "the leases of a batch cannot span tasks"),
+        ({"submit": lambda job: None}, "submit of group 'export' made no task"),
+        ({"unit": timedelta(0)}, "unit must be"),
+    ],
+)
+def test_wrong_arguments_are_refused_as_the_dag_is_parsed(path: str, more: Any, message: str) -> None:
+    """With what is wrong."""
+    arguments = {"submit": lambda job: Submit(task_id="submit", spec=job.spec_uri), "feed": FEED}
+    with DAG("dag"), pytest.raises(InvalidArgumentError, match=message):
+        changefeed_export_group(**{**arguments, "path": path, "consumer": CONSUMER, **more})
+
+
+def test_the_connection_comes_from_the_clusters_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that stays, or a text; without any of them the job says what to do."""
+    connection = JobConnection({"type": "sqlite", "path": "/feeds.db"})
+    with pytest.raises(Exception, match="no connection: give --connection, or keep what `airflow-changefeed"):
+        read_connection(None)
+    monkeypatch.setenv(TEXT_VARIABLE, connection.to_json())
+    assert read_connection(None) == connection
+    file = tmp_path / "secret.json"
+    file.write_text(JobConnection({"type": "sqlite", "path": "/other.db"}).to_json())
+    monkeypatch.setenv(FILE_VARIABLE, str(file))
+    assert read_connection(None).source["path"] == "/other.db"
+    assert file.exists()
+
+
+def test_the_command_prints_what_the_job_reads(commands: Commands, database: str, path: str) -> None:
+    """With its secrets: it is for a secret store."""
+    text = commands.run("job-connection", "--path", path)
+    assert JobConnection.from_json(text, where="the command") == JobConnection(
+        ChangefeedHook().source().describe()
+    )
+
+
+def test_old_specs_do_not_gather(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest stay, and those whose task has not finished."""
+    monkeypatch.setattr(spec_module, "_MOST_SPECS", 2)
+    store = ExportStore(path, FEED)
+    for token in range(1, 6):
+        store.files.write(store.layout.spec(token), b"{}")
+    store.files.write(store.layout.start(2), b"{}")
+    prune_specs(store)
+    assert store.files.names(store.layout.attempts) == [token_text(token) for token in (2, 4, 5)]
+
+
+def test_templates_are_what_they_say(path: str) -> None:
+    """An ExportJob has a field for each key."""
+    assert [*ExportJob.__dataclass_fields__] == [
+        "spec_uri",
+        "job_uri",
+        "archive_uri",
+        "rows",
+        "units",
+        "tasks",
+    ]
+    json.dumps(list(ExportJob.__dataclass_fields__))
