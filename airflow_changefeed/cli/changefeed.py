@@ -253,6 +253,8 @@ def _output() -> GroupCommand:
 
 
 def _job_connection() -> ActionCommand:
+    from airflow.cli.cli_config import ARG_VERBOSE
+
     return action(
         "job-connection",
         "job_connection.job_connection",
@@ -262,6 +264,7 @@ def _job_connection() -> ActionCommand:
         *conn_id(),
         option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
         option("--path-conn-id", help=PATH_CONN_ID_HELP),
+        ARG_VERBOSE,
     )
 
 
