@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.spark.datasource import ChangefeedDataSource
     from airflow_changefeed.spark.fold import fold
     from airflow_changefeed.spark.read import read_export
+    from airflow_changefeed.transfers.changefeed_group import ExportJob, changefeed_export_group
     from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
     from airflow_changefeed.verify.verify import verify_export
 
@@ -50,6 +51,7 @@ _MODULES = {
     "ChangefeedVerifyOperator": "operators.changefeed",
     "Consumer": "consumers.consumer",
     "ConsumerSpec": "core.consumer",
+    "ExportJob": "transfers.changefeed_group",
     "ExportOptions": "core.plan",
     "KeyChange": "core.capture",
     "TableCapture": "core.capture",
@@ -57,6 +59,7 @@ _MODULES = {
     "Ulid": "core.ulid",
     "Window": "core.window",
     "changefeed_asset": "assets.changefeed",
+    "changefeed_export_group": "transfers.changefeed_group",
     "create_consumer": "consumers.begin",
     "export_dataset": "output.dataset",
     "fold": "spark.fold",
@@ -80,6 +83,7 @@ __all__ = [
     "CompletedExport",
     "Consumer",
     "ConsumerSpec",
+    "ExportJob",
     "ExportOptions",
     "KeyChange",
     "TableCapture",
@@ -87,6 +91,7 @@ __all__ = [
     "Window",
     "__version__",
     "changefeed_asset",
+    "changefeed_export_group",
     "create_consumer",
     "export_dataset",
     "fold",

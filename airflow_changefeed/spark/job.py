@@ -171,7 +171,8 @@ def read_connection(path: str | None) -> JobConnection:
         return JobConnection.from_json(text, where=TEXT_VARIABLE)
     raise TerminalError(
         "no connection: give --connection, or keep what `airflow-changefeed job-connection` prints as a "
-        f"secret of the cluster, in the environment variable {TEXT_VARIABLE} or in a file that {FILE_VARIABLE} names"
+        f"secret of the cluster, in the environment variable {TEXT_VARIABLE} or in a file that "
+        f"{FILE_VARIABLE} names"
     )
 
 

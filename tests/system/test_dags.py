@@ -15,6 +15,7 @@ import pytest
 
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.minors import DAGBAG
 from tests.system.dag_runner import DagRunner, DagRuns
@@ -53,9 +54,15 @@ def feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteFeedSource:
                 (number % 3, hint, number),
             )
         connection.commit()
+    secret = tmp_path / "connection.json"
     dags = copy_dags(
-        tmp_path / "dags", PATH=str(tmp_path / "out"), FOLD_PATH=str(tmp_path / "folded"), UNIT=SECOND
+        tmp_path / "dags",
+        PATH=str(tmp_path / "out"),
+        FOLD_PATH=str(tmp_path / "folded"),
+        UNIT=SECOND,
+        CONNECTION_FILE=str(secret),
     )
+    JobConnection(source.describe()).save(str(secret))
     monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(dags))
     monkeypatch.setenv("AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION", "False")
     monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps({"conn_type": "sqlite", "host": path}))
@@ -139,6 +146,24 @@ def test_a_day_then_an_hour_then_a_chosen_window_are_exported(
     (followed,) = result.results[1]
     assert [read["rows"] for read in followed] == [read["expected"] for read in followed] == [60] * 24
     assert followed[-1]["window"] == "[2013-01-01T23:00:00Z, 2013-01-02T00:00:00Z)"
+
+
+@pytest.mark.spark
+def test_a_job_that_another_operator_starts_is_finished(
+    feed: SqliteFeedSource, runner: DagRunner, tmp_path: Path
+) -> None:
+    """By a shell's spark-submit, with the file and the archive from the output; an idle hour starts none."""
+    hour = timedelta(hours=1)
+    result = run(
+        runner,
+        ("changefeed_any_operator", START + hour, None),
+        ("changefeed_any_operator", START + 3 * DAY, None),
+        shown="changefeed done: 60 rows",
+    )
+    assert exported(tmp_path / "out") == list(range(60))
+    finished = [[value for value in values if isinstance(value, dict)] for values in result.results]
+    assert [(done[-1]["units"], done[-1]["rows"]) for done in finished] == [(3, 60), (3, 0)]
+    assert result.output.count("spark-submit") > 0
 
 
 @pytest.mark.spark

@@ -238,8 +238,8 @@ def test_the_connection_comes_from_the_clusters_secret(
 
 def test_the_command_prints_what_the_job_reads(commands: Commands, database: str, path: str) -> None:
     """With its secrets: it is for a secret store."""
-    text = commands.run("job-connection", "--path", path)
-    printed = JobConnection.from_json(text, where="the command")
+    assert commands.run("job-connection", "--path", path) == 0, commands.err
+    printed = JobConnection.from_json(commands.out, where="the command")
     assert printed == JobConnection(ChangefeedHook().source().describe())
 
 
