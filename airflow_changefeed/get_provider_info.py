@@ -72,7 +72,11 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "source-integration-name": _NAME,
                 "target-integration-name": "Parquet",
-                "python-module": "airflow_changefeed.transfers.changefeed_to_parquet",
+                "python-module": module,
             }
+            for module in (
+                "airflow_changefeed.transfers.changefeed_to_parquet",
+                "airflow_changefeed.transfers.changefeed_group",
+            )
         ],
     }

@@ -257,7 +257,7 @@ def _job_connection() -> ActionCommand:
 
     return action(
         "job-connection",
-        "job_connection.job_connection",
+        "output.job_connection",
         "Print the connection of a job, to be kept as a secret of the cluster that runs it",
         "For jobs that changefeed_export_group starts by an operator of another provider. Shows passwords: "
         "write it into the cluster's secret store, not to a terminal that is recorded.",

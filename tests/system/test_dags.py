@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import sys
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from importlib import import_module
@@ -150,10 +152,11 @@ def test_a_day_then_an_hour_then_a_chosen_window_are_exported(
 
 @pytest.mark.spark
 def test_a_job_that_another_operator_starts_is_finished(
-    feed: SqliteFeedSource, runner: DagRunner, tmp_path: Path
+    feed: SqliteFeedSource, runner: DagRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a shell's spark-submit, with the file and the archive from the output; an idle hour starts none."""
     hour = timedelta(hours=1)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     result = run(
         runner,
         ("changefeed_any_operator", START + hour, None),

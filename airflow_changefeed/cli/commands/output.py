@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow-changefeed output``."""
+"""``airflow-changefeed output`` and ``job-connection``."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from airflow.utils.platform import getuser
@@ -46,6 +47,17 @@ def remove_batches(args: Namespace) -> None:
         remove_batches(source, variables, store, batches, by=getuser())
     show(rows, args.output, _short)
     echo(f"Batches removed: {len(batches)}" + (". Run the windows of their time now" if batches else ""))
+
+
+@command
+def job_connection(args: Namespace) -> None:
+    """Print how a job reaches the feed and the output, with its secrets."""
+    from airflow_changefeed.export.job_connection import JobConnection
+    from airflow_changefeed.hooks.changefeed_output import storage_options
+
+    with open_feeds(args.conn_id) as source:
+        connection = JobConnection(source.describe(), storage_options(args.path, args.path_conn_id))
+    sys.stdout.write(f"{connection.to_json()}\n")
 
 
 def _row(batch: Manifest) -> Row:
