@@ -63,10 +63,16 @@ class ChangefeedSparkSubmitHook(SparkSubmitHook):
         """Whether driver and executors run on this machine."""
         return self.master.startswith("local")
 
-    def check(self) -> None:
+    @property
+    def is_cluster(self) -> bool:
+        """Whether the driver runs elsewhere, in deploy mode cluster."""
+        return bool(self._connection["deploy_mode"] == "cluster")
+
+    def check(self, *, driver_elsewhere: bool = False) -> None:
         """
         Check what would otherwise fail late, or silently do something else.
 
+        :param driver_elsewhere: whether the job finds all it needs without this machine.
         :raises SparkEnvironmentError: names what is missing, and the remedy; terminal.
         """
         if self.master == "spark://":
@@ -74,10 +80,15 @@ class ChangefeedSparkSubmitHook(SparkSubmitHook):
                 f"Spark connection {self._conn_id!r} has no master: put one into the field host, for "
                 "example local[*] or spark://host:7077"
             )
-        if self._connection["deploy_mode"] == "cluster":
+        if self.is_cluster and not driver_elsewhere:
             raise SparkEnvironmentError(
-                f"Spark connection {self._conn_id!r} has deploy mode cluster, but an export's plan and "
-                "connection lie on the worker: use deploy mode client"
+                f"Spark connection {self._conn_id!r} has deploy mode cluster, but what this job reads lies "
+                "on the worker: use deploy mode client"
+            )
+        if self.is_cluster and not self.master.startswith(("yarn", "k8s://")):
+            raise SparkEnvironmentError(
+                f"Spark connection {self._conn_id!r} has deploy mode cluster, which Spark has for Python "
+                f"jobs on YARN and Kubernetes only, not on {self.master}: use deploy mode client"
             )
         env = {**os.environ, **(self._env_vars or {})}
         binary = str(self._connection["spark_binary"])
@@ -86,7 +97,7 @@ class ChangefeedSparkSubmitHook(SparkSubmitHook):
                 f"{binary} is not on PATH or beside {sys.executable}: install pyspark where the task "
                 "runs, or put Spark's bin folder on PATH"
             )
-        # In client mode the driver runs here, wherever the master is.
+        # spark-submit itself runs here, and in client mode the driver.
         check_java(env)
         check_pyspark(env, binary)
 

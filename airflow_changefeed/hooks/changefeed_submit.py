@@ -58,18 +58,23 @@ class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
 
     _session: SparkSession | None = None
 
-    def _prepare(self, job: str, arguments: Mapping[str, str]) -> None:
+    def _prepare(
+        self, job: str, arguments: Mapping[str, str], elsewhere: tuple[str, str] | None = None
+    ) -> None:
         """
         Set what the provider's operator runs.
 
         :param job: name of the module in ``spark``.
         :param arguments: of the job; only paths, since everybody can read them.
+        :param elsewhere: where a driver on another machine finds the job's file and the package's archive;
+            None for a driver on this one, which ends with this task.
         """
         from airflow_changefeed.spark.archive import package_archive
 
-        self.application = str(Path(__file__).parents[1] / "spark" / f"{job}.py")
+        application = str(Path(__file__).parents[1] / "spark" / f"{job}.py")
+        self.application, archive = elsewhere or (application, package_archive())
         self.application_args = [text for name, value in arguments.items() for text in (f"--{name}", value)]
-        for pid in pids_to_watch():
+        for pid in () if elsewhere else pids_to_watch():
             self.application_args += ["--watch-pid", str(pid)]
         self.conf = {**(self.conf or {})}
         # The task's log is for the job's progress, not for a hundred lines of Spark's about itself.
@@ -80,18 +85,18 @@ class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
             # A web page that nobody needs, on a port of all addresses.
             self.conf.setdefault("spark.ui.enabled", "false")
         # Also for a local job: spark-submit's Python may have another path than this one.
-        self.py_files = ",".join(filter(None, [self.py_files, package_archive()]))
+        self.py_files = ",".join(filter(None, [self.py_files, archive]))
         # DAG-wide defaults for other Spark tasks may name a class; ours is a Python job.
         self._java_class = None
         # The provider creates it after it has added its own, for example OpenLineage's properties.
         self._hook = None
 
-    def _check_spark(self) -> None:
+    def _check_spark(self, *, driver_elsewhere: bool = False) -> None:
         connection = self._spark_connection()
         if connection.conn_type == changefeed_connect.CONN_TYPE:
             changefeed_connect.check_host(connection)
         else:
-            self._get_hook().check()
+            self._get_hook().check(driver_elsewhere=driver_elsewhere)
 
     def _spark_connection(self) -> Connection:
         return spark_connection(BaseHook.get_connection, self._conn_id)

@@ -90,6 +90,7 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
         from airflow_changefeed.export.job_connection import JobConnection
         from airflow_changefeed.folding.states import new_attempt
         from airflow_changefeed.folding.task import FoldTask
+        from airflow_changefeed.spark.fold_job import run_fold
 
         self._check()
         at, run = self._time(context), run_name(context)
@@ -97,12 +98,15 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
         connection = JobConnection({}, storage_options(self.path, self.path_conn_id))
         self._check_spark()
         task = FoldTask(self.feed, self.path, self.output_path, at, self.table, new_attempt(), run)
-        with job_folder() as folder:
-            files = {name: folder / f"{name}.json" for name in ("fold", "connection", "result")}
-            files["fold"].write_text(task.to_json(), encoding="utf-8")
-            connection.save(str(files["connection"]))
-            self._prepare("fold_job", {name: str(file) for name, file in files.items()})
-            state = self._run(context, files["result"])
+        with self._connect() as session, job_folder() as folder:
+            if session is not None:
+                state = run_fold(lambda: session, task, connection, self.log.info)
+            else:
+                files = {name: folder / f"{name}.json" for name in ("fold", "connection", "result")}
+                files["fold"].write_text(task.to_json(), encoding="utf-8")
+                connection.save(str(files["connection"]))
+                self._prepare("fold_job", {name: str(file) for name, file in files.items()})
+                state = self._run(context, files["result"])
         self.log.info(
             "Table %s at %s: %s rows in %s", state.table, state.at.isoformat(), state.rows, state.path
         )

@@ -69,7 +69,8 @@ class ChangefeedToParquetOperator(ExportOperator, ChangefeedSparkOperator):
     :param shape: of a capture's events: ``typed``, ``envelope``, ``hasura`` or ``debezium``. Becomes one of
         ``options``. (templated)
     :param kwargs: those of ``SparkSubmitOperator``. ``conn_id`` is the Spark connection: of type ``spark``,
-        deploy mode client, or of type ``spark_connect``, where of these arguments only ``conf`` counts.
+        or of type ``spark_connect``, where of these arguments only ``conf`` counts. In deploy mode cluster
+        the job reads its connection from a secret of the cluster (``airflow-changefeed job-connection``).
     """
 
     template_fields: Sequence[str] = (*ExportOperator.template_fields, *TEMPLATED)
@@ -114,7 +115,7 @@ class ChangefeedToParquetOperator(ExportOperator, ChangefeedSparkOperator):
 
     def _check_launcher(self) -> None:
         if not self.local_below:
-            self._check_spark()
+            self._check_spark(driver_elsewhere=True)
 
     def _run(self, context: Context, run: ExportRun, plan: Plan) -> ExportResult:
         """Write and commit a plan here or on Spark, and return the attempt's result."""
@@ -123,6 +124,7 @@ class ChangefeedToParquetOperator(ExportOperator, ChangefeedSparkOperator):
         from airflow_changefeed.export.run import run_here
         from airflow_changefeed.export.spec import read_receipt, remove_spec, write_spec
         from airflow_changefeed.output.commit import commit_empty
+        from airflow_changefeed.spark.archive import store_program
         from airflow_changefeed.spark.job import run_spec
         from airflow_changefeed.version_compat import AirflowException
 
@@ -139,13 +141,17 @@ class ChangefeedToParquetOperator(ExportOperator, ChangefeedSparkOperator):
             )
             return run_here(run.source, run.store, plan, self.log.info)
         if self.local_below:
-            self._check_spark()
+            self._check_spark(driver_elsewhere=True)
         failure: Exception | None = None
         spec = write_spec(run.store, plan)
         try:
             with self._connect() as session, job_folder() as folder:
                 if session is not None:
                     run_spec(lambda: session, spec, run.connection, self.log.info)
+                elif self._get_hook().is_cluster:
+                    # The connection comes from a secret of the cluster.
+                    self._prepare("job", {"spec": spec}, store_program(run.store))
+                    super().execute(context)
                 else:
                     file = folder / "connection.json"
                     run.connection.save(str(file))

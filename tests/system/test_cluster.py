@@ -15,12 +15,13 @@ import pytest
 from airflow.providers.apache.spark.hooks import spark_submit
 
 from airflow_changefeed import ChangefeedToParquetOperator
-from airflow_changefeed.exceptions import SparkEnvironmentError
+from airflow_changefeed.exceptions import SparkEnvironmentError, TransientError
+from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.verify.verify import verify
 from tests.examples import examples, run_example
 from tests.system.spark_cluster import Cluster, other_python, spark_cluster
-from tests.unit.airflow.conftest import START, database, metadata, server
+from tests.unit.airflow.conftest import FEED, START, database, metadata, server
 from tests.unit.airflow.fakes import context
 
 __all__ = ["database", "metadata", "server"]  # fixtures
@@ -28,7 +29,7 @@ __all__ = ["database", "metadata", "server"]  # fixtures
 pytestmark = pytest.mark.airflow
 
 PAGE = "how-to/run-on-a-cluster.md"
-CLUSTERS = ("standalone", "yarn", "kubernetes")
+CLUSTERS = ("standalone", "yarn", "kubernetes", "connect")
 HOURS = 6
 
 
@@ -79,6 +80,35 @@ def test_the_documented_settings_reach_spark_submit(
     for word in [*words, f"spark.pyspark.driver.python={sys.executable}", "--py-files", "--spec"]:
         assert word in command
     assert "--deploy-mode cluster" not in command
+
+
+@pytest.mark.usefixtures("server")
+def test_a_driver_elsewhere_finds_all_it_needs_in_the_output(
+    monkeypatch: pytest.MonkeyPatch, database: str, tmp_path: Path
+) -> None:
+    """In deploy mode cluster: file, package and spec by their URIs, no connection, and nobody to watch."""
+    commands: list[list[str]] = []
+    monkeypatch.setattr(spark_submit, "kube_client", object(), raising=False)
+    extra = {"deploy-mode": "cluster", "namespace": "etl"}
+    connection = {"conn_type": "spark", "host": "k8s://https://kubernetes.default.svc:443", "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+
+    def submit(self: ChangefeedSparkSubmitHook, application: str = "", **kwargs: Any) -> None:
+        commands.append(self._build_spark_submit_command(application))
+
+    monkeypatch.setattr(ChangefeedSparkSubmitHook, "submit", submit)
+    task = ChangefeedToParquetOperator(
+        task_id="export", feed=FEED, path=str(tmp_path / "out"), consumer="warehouse"
+    )
+    with pytest.raises(TransientError, match="ended without a receipt"):
+        task.execute(context(START, START + timedelta(hours=1)))
+    [command] = commands
+    programs = str(tmp_path / "out" / "_changefeed" / "_programs")
+    assert command[command.index("--deploy-mode") + 1] == "cluster"
+    assert command[command.index("--py-files") + 1].startswith(f"{programs}/airflow_changefeed-")
+    assert [text for text in command if text.startswith(programs) and text.endswith("-job.py")]
+    assert "--spec" in command
+    assert not {"--connection", "--watch-pid"}.intersection(command)
 
 
 def test_kubernetes_without_its_provider_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,4 +171,4 @@ def test_an_export_runs_on_a_standalone_cluster(
 def test_the_documented_connections_are_json() -> None:
     """One for each cluster, as Airflow takes it."""
     connections = [json.loads(text) for text in examples(PAGE, {}, "json")]
-    assert [connection["conn_type"] for connection in connections] == ["spark"] * len(CLUSTERS)
+    assert [connection["conn_type"] for connection in connections] == ["spark"] * 3 + ["spark_connect"]

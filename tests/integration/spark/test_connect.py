@@ -19,6 +19,7 @@ import pytest
 from airflow_changefeed.exceptions import SparkEnvironmentError, TransientError
 from airflow_changefeed.hooks import changefeed_connect
 from airflow_changefeed.hooks.changefeed_connect import check_versions
+from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 from airflow_changefeed.verify.verify import verify
@@ -26,6 +27,7 @@ from airflow_changefeed.version_compat import AirflowFailException
 from tests.integration.spark.connect import connect_server
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, database, insert, metadata, server
 from tests.unit.airflow.fakes import context
+from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport, Event
 
 __all__ = ["database", "metadata", "server"]  # fixtures
 pytestmark = [pytest.mark.spark, pytest.mark.airflow, pytest.mark.usefixtures("server")]
@@ -107,6 +109,28 @@ def test_a_task_that_is_killed_leaves_nothing_that_counts_twice(connected: str, 
     assert (result["units"], result["rows"]) == (12, 36)
     assert ids(path) == list(range(36))
     assert verify(store) == []
+
+
+def test_a_fold_goes_through_the_server_as_well(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the state that spark-submit would write."""
+    connection = {"conn_type": "spark_connect", "host": "sc://127.0.0.1", "port": port}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    export = CapturedExport.create(tmp_path / "out")
+    rows = [{"id": number, "name": "boot", "price": None} for number in range(3)]
+    export.write([Event(START + HOUR / 2, "add", None, row) for row in rows])
+    fold = ChangefeedFoldOperator(
+        task_id="fold",
+        feed=CAPTURE,
+        path=export.store.path,
+        output_path=str(tmp_path / "folded"),
+        table=TABLE,
+    )
+    state = fold.execute(context(START, START + HOUR))
+    assert state["rows"] == 3
+    assert pq.read_table(state["path"]).column("id").to_pylist() == [0, 1, 2]
 
 
 def test_a_server_that_is_away_is_named(
