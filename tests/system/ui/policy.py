@@ -25,4 +25,4 @@ def dag_policy(dag: DAG) -> None:
     from tests.system.ui.timetable import PastTimetable
 
     if "changefeed" in dag.tags and isinstance(dag.timetable, CronDataIntervalTimetable):
-        dag.timetable = PastTimetable(dag.timetable.expression, dag.timetable.timezone)
+        dag.timetable = PastTimetable.deserialize(dag.timetable.serialize())
