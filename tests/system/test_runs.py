@@ -132,8 +132,9 @@ def test_the_documented_dags_run(
         ("many", hours[1]),
         ("days", "partition:2013-03-31"),
         ("batches", "no date"),
+        ("news", hours[1]),
     )
-    small, reader, many, days, batches = result.results
+    small, reader, many, days, batches, news = result.results
     assert [export["rows"] for export in small] == [6]
     assert reader == [{"[2013-03-30T00:00:00Z, 2013-03-30T01:00:00Z)": [6, 2]}]
     assert [export["rows"] for export in many[:2]] == [6, 6]
@@ -141,3 +142,4 @@ def test_the_documented_dags_run(
     assert [(export["rows"], export["units"], export["windows"]) for export in batches] == [
         (3 * 24 * 6, 2, [])
     ]
+    assert news == [], "the batch before has left no new events, so the export is skipped"
