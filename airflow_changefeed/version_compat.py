@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow import __version__ as AIRFLOW_VERSION
+from airflow import __version__
 from packaging.version import Version
 
-_MINOR = Version(AIRFLOW_VERSION).release[:2]
-#: The page: external views, and a user who is known by a cookie.
+_MINOR = Version(__version__).release[:2]
+#: Views for the page, and users who are known by a cookie; decorated operators do not need ``xcom_push``.
 AIRFLOW_V_3_1_PLUS = _MINOR >= (3, 1)
-#: Commands of providers, and partitioned runs.
+#: Partitioned runs; any values in the extra of an alias's event.
 AIRFLOW_V_3_2_PLUS = _MINOR >= (3, 2)
-#: Shared streams of triggers, ``Variable.keys``, and a ``Variable.set`` that raises what goes wrong.
+#: Changes of Variables that fail in a task raise; dates of partitions are wall times.
 AIRFLOW_V_3_3_PLUS = _MINOR >= (3, 3)
 
 if TYPE_CHECKING or AIRFLOW_V_3_1_PLUS:
@@ -56,7 +56,6 @@ else:
     )
 
 __all__ = [
-    "AIRFLOW_VERSION",
     "AIRFLOW_V_3_1_PLUS",
     "AIRFLOW_V_3_2_PLUS",
     "AIRFLOW_V_3_3_PLUS",

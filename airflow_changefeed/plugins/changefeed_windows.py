@@ -26,7 +26,7 @@ from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.plugins.changefeed_rows import Row
 from airflow_changefeed.plugins.changefeed_uses import Use
 from airflow_changefeed.sources.base import FeedReader, FeedSource
-from airflow_changefeed.version_compat import AIRFLOW_V_3_3_PLUS, coerce_datetime
+from airflow_changefeed.version_compat import AIRFLOW_V_3_2_PLUS, AIRFLOW_V_3_3_PLUS, coerce_datetime
 
 #: Maximum number of shards in a calendar.
 MOST_SHARDS = 50
@@ -156,6 +156,8 @@ def _runs(dag_id: str, window: Window) -> list[tuple[datetime, datetime]]:
             .limit(_MOST_RUNS)
         )
         intervals = [(start, end) for start, end in found if start is not None and end is not None]
+        if not AIRFLOW_V_3_2_PLUS:
+            return intervals
         # Runs of partitions have no intervals.
         dates = session.scalars(
             select(DagRun.partition_date)
@@ -164,7 +166,7 @@ def _runs(dag_id: str, window: Window) -> list[tuple[datetime, datetime]]:
             .limit(_MOST_RUNS)
         )
         partitions = set(dates)
-    if partitions and (dag := _dag(dag_id)).timetable.partitioned:
+    if partitions and _is_partitioned(dag := _dag(dag_id)):
         intervals += [one for one in _partitions(dag, window) if one[0] in partitions]
     return intervals
 
@@ -196,6 +198,10 @@ def _wall(dag: Any, time: datetime) -> datetime:
     return wall
 
 
+def _is_partitioned(dag: Any) -> bool:
+    return AIRFLOW_V_3_2_PLUS and bool(dag.timetable.partitioned)
+
+
 def _dag(dag_id: str) -> Any:
     dag = SerializedDagModel.get_dag(dag_id)
     if dag is None:
@@ -205,8 +211,9 @@ def _dag(dag_id: str) -> Any:
 
 def _interval(dag_id: str) -> timedelta | None:
     """Return the length of the interval of a DAG's runs; None if they have none."""
-    timetable = _dag(dag_id).timetable
-    if not timetable.periodic or timetable.partitioned:
+    dag = _dag(dag_id)
+    timetable = dag.timetable
+    if not timetable.periodic or _is_partitioned(dag):
         return None
     import pendulum
 
@@ -231,7 +238,7 @@ def backfill_dates(dag_id: str, start: datetime, end: datetime) -> Row:
     if window.length > _LONGEST:
         raise InvalidWindowError(f"{window} is too long; choose at most {_LONGEST.days} days")
     dag = _dag(dag_id)
-    if dag.timetable.partitioned:
+    if _is_partitioned(dag):
         dates = [_wall(dag, date) for date, _ in _partitions(dag, window)]
         return _dates(dag_id, window, dates, are_partitions=True)
     length = _interval(dag_id)

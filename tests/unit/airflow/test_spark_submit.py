@@ -166,7 +166,8 @@ def test_what_openlineage_adds_reaches_spark(
         command = InProcessHook.commands[-1]
         assert "spark.openlineage.parentRunId=42" in command
         assert "spark.log.level=WARN" in command
-        assert Path(command[command.index("--plan") + 1]).parent.name.startswith(f"changefeed-{os.getpid()}-")
+        folder = Path(command[command.index("--connection") + 1]).parent
+        assert folder.name.startswith(f"changefeed-{os.getpid()}-")
     assert InProcessHook.commands[-1] != InProcessHook.commands[-2], "each run has a folder of its own"
 
 
