@@ -3,7 +3,7 @@
 Run the benchmarks, print the tables of each when it is done, and leave them in ``build/benchmarks.json``.
 
 ``python -m tests.benchmarks [export] [fixed] [drain] [capture] [waiting] [fold] [consume] [wake]
-[page] [store] [mssql]``, or all.
+[page] [store] [history] [mssql]``, or all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,20 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.benchmarks import capture, consume, drain, export, fixed, fold, mssql, page, store, waiting, wake
+from tests.benchmarks import (
+    capture,
+    consume,
+    drain,
+    export,
+    fixed,
+    fold,
+    history,
+    mssql,
+    page,
+    store,
+    waiting,
+    wake,
+)
 from tests.benchmarks.figures import tell
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "benchmarks.json"
@@ -30,6 +43,7 @@ ALL = {
     "wake": wake.run,
     "page": page.run,
     "store": store.run,
+    "history": history.run,
     "mssql": mssql.run,
 }
 
