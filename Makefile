@@ -199,7 +199,7 @@ constraints: setup ## Resolve constraints.txt again (UPGRADE=1 takes the newest 
 	@rm build/constraints.txt
 
 # What is exempt from the date is not Airflow's: our driver, Spark, and tools that the tests know in one version.
-UNDATED := hypothesis moto mssql-python pyspark pyspark-client pytest
+UNDATED := hypothesis moto mssql-python mssql-python-odbc mssql-python-rs pyspark pyspark-client pytest
 
 constraints-airflow: setup ## Resolve constraints/airflow-3.N.txt again, from what was released until Airflow's
 	@mkdir -p build constraints
