@@ -17,19 +17,20 @@ from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.exceptions import SpecNotFoundError, TerminalError
 from airflow_changefeed.export.planner import committed
 from airflow_changefeed.export.result import ExportResult
-from airflow_changefeed.output.attempts import Start, begin, begun_units, committed_before, read_start
+from airflow_changefeed.output.attempts import Start, begun_units, committed_before, read_start
 from airflow_changefeed.output.layout import parse_spec, receipt_attempt
 from airflow_changefeed.output.ownership import check_database
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
 
-#: Specs that are kept for tasks that may be cleared: a month of hours, and more.
+#: Specs that are kept for tasks that may be cleared: a month of hours, and more. Older ones go.
 _MOST_SPECS = 1000
 
 
 def write_spec(store: ExportStore, plan: Plan) -> str:
     """Write a plan where its job finds it, and return the URI."""
-    begin(store, plan)
+    for spec in store.specs()[:-_MOST_SPECS]:
+        remove_spec(store, spec)
     where = store.layout.spec(plan.attempt)
     store.files.write(where, plan.to_json().encode())
     return store.files.url(where)
@@ -96,7 +97,7 @@ def read_receipt(store: ExportStore, spec: int) -> ExportResult | None:
     :raises TerminalError: a receipt is damaged, or of another spec.
     """
     found: list[ExportResult] = []
-    for name in store.files.names(store.layout.attempt(spec)):
+    for name in store.files.names(store.layout.spec_folder(spec)):
         attempt = receipt_attempt(name)
         if attempt is None:
             continue
@@ -122,13 +123,16 @@ def read_receipt(store: ExportStore, spec: int) -> ExportResult | None:
     return next(reversed(done or found), None)
 
 
-def prune_specs(store: ExportStore) -> None:
-    """Remove the oldest specs, with their receipts, of tasks that have finished; the newest thousand stay."""
-    for attempt in store.begun_attempts()[:-_MOST_SPECS]:
-        if store.files.size(store.layout.start(attempt)) is None:
-            remove_spec(store, attempt)
+def mark_finished(store: ExportStore, spec: int) -> None:
+    """Say that a spec's task has finished: a job that is started again exports everything again."""
+    store.files.write(store.layout.finished(spec), b"{}")
+
+
+def is_finished(store: ExportStore, spec: int) -> bool:
+    """Whether a spec's task has finished."""
+    return store.files.size(store.layout.finished(spec)) is not None
 
 
 def remove_spec(store: ExportStore, spec: int) -> None:
     """Remove a spec and its receipts, which nobody will read again."""
-    store.files.remove(store.layout.attempt(spec))
+    store.files.remove(store.layout.spec_folder(spec))

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 CONN_TYPE = SparkConnectHook.conn_type
 #: Seconds that a server may take to accept the connection. Spark's client alone would try for ten minutes.
 ANSWER_SECONDS = 30.0
+#: In the errors of a server that would say the same again.
+_REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED", "CANNOT_MODIFY", "UNIMPLEMENTED")
 
 
 def check_host(connection: Connection) -> None:
@@ -54,6 +57,9 @@ def connect_session(connection: Connection, conf: Mapping[str, Any] | None = Non
     conn_id = connection.conn_id
     hide_secrets({"token": connection.password})
     url = SparkConnectHook(conn_id).get_connection_url()
+    if connection.password:
+        # The provider's hook leaves "/" as it is, and Spark's client then takes the rest for something else.
+        url = url.replace(quote(connection.password), quote(connection.password, safe=""))
     _await_server(url, conn_id)
     session: SparkSession | None = None
     try:
@@ -68,10 +74,11 @@ def connect_session(connection: Connection, conf: Mapping[str, Any] | None = Non
     except PySparkException as error:
         if session is not None:
             session.stop()
+        text = f"the Spark Connect server of connection {conn_id!r} gives no session: {error}"
+        if not any(word in str(error) for word in _REFUSALS):
+            raise TransientError(text) from error
         raise SparkEnvironmentError(
-            f"the Spark Connect server of connection {conn_id!r} refuses the session: {error}. Check the "
-            "connection's token and user, and the task's conf",
-            conn_id=conn_id,
+            f"{text}. Check the connection's token and user, and the task's conf", conn_id=conn_id
         ) from error
     except BaseException:
         if session is not None:

@@ -153,9 +153,11 @@ def _begun(store: ExportStore, below: int) -> Iterator[tuple[int, Start | None]]
 def _remove_dead(store: ExportStore, plan: Plan) -> None:
     """Remove our units' folders of older attempts that died before their :func:`end`."""
     ours = [planned.unit for planned in plan.units]
-    kept = {plan.spec, *(planned.committed_by for planned in plan.units)}
+    kept = {planned.committed_by for planned in plan.units}
     for attempt, start in _begun(store, plan.attempt):
         if start is None:
+            # It ended; tasks of a job that was killed may have written on.
+            store.files.remove(store.layout.writing(attempt))
             _prune(store, attempt)
             continue
         theirs = begun_units(start)

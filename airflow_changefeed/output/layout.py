@@ -90,10 +90,17 @@ def receipt_attempt(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def is_document(path: str) -> bool:
-    """Whether a path below the folder of attempts is a document: a start, a spec or a receipt."""
+def is_document(kind: str, path: str) -> bool:
+    """
+    Whether a file is a document of an attempt or a job.
+
+    :param kind: name of the folder, ``attempts`` or ``specs``.
+    :param path: relative to it.
+    """
     _, _, name = path.partition("/")
-    return name in ("start.json", "spec.json") or receipt_attempt(name) is not None
+    if kind == "attempts":
+        return name == "start.json"
+    return kind == "specs" and (name in ("spec.json", "finished.json") or receipt_attempt(name) is not None)
 
 
 def parse_spec(uri: str) -> tuple[str, str, int]:
@@ -105,10 +112,10 @@ def parse_spec(uri: str) -> tuple[str, str, int]:
     """
     root, _, rest = uri.rpartition(f"/{CONTROL}/")
     parts = rest.split("/")
-    if root and len(parts) == 4 and parts[1] == "attempts" and parts[2].isdigit() and parts[3] == "spec.json":
+    if root and len(parts) == 4 and parts[1] == "specs" and parts[2].isdigit() and parts[3] == "spec.json":
         return root, unquote_feed(parts[0]), int(parts[2])
     raise InvalidArgumentError(
-        f"{uri!r} is not the URI of a spec; expected <path>/{CONTROL}/<feed>/attempts/<token>/spec.json"
+        f"{uri!r} is not the URI of a spec; expected <path>/{CONTROL}/<feed>/specs/<token>/spec.json"
     )
 
 
@@ -203,10 +210,23 @@ class Layout:
         """Document that says who began an attempt, and what it writes."""
         return f"{self.attempt(attempt)}/start.json"
 
-    def spec(self, attempt: int) -> str:
-        """Document with what a job is to do: a plan, by its token."""
-        return f"{self.attempt(attempt)}/spec.json"
+    @property
+    def specs(self) -> str:
+        """Folder of all specs: apart from attempts, so that keeping them costs an attempt nothing."""
+        return f"{self.control}/specs"
+
+    def spec_folder(self, spec: int) -> str:
+        """Folder of a job's documents, by the token of its plan."""
+        return f"{self.specs}/{token_text(spec)}"
+
+    def spec(self, spec: int) -> str:
+        """Document with what a job is to do: a plan."""
+        return f"{self.spec_folder(spec)}/spec.json"
 
     def receipt(self, spec: int, attempt: int) -> str:
-        """Document that says how a job ended, by the token of its plan and its own."""
-        return f"{self.attempt(spec)}/result.{token_text(attempt)}.json"
+        """Document that says how a start of a job ended, by the token of its plan and its own."""
+        return f"{self.spec_folder(spec)}/result.{token_text(attempt)}.json"
+
+    def finished(self, spec: int) -> str:
+        """Document that says that the task has finished whose job it was."""
+        return f"{self.spec_folder(spec)}/finished.json"

@@ -137,7 +137,7 @@ class ManifestStore:
         Return the highest token that any attempt has left in the output, or among the units' manifests; else
         0.
         """
-        attempts = self.begun_attempts()
+        attempts = [*self.begun_attempts(), *self.specs()]
         folders: dict[str, set[str]] = {}
         for unit in units:
             folders.setdefault(self.layout.unit_manifests(unit), set()).add(unit.name)
@@ -149,6 +149,10 @@ class ManifestStore:
     def begun_attempts(self) -> Tokens:
         """Return the tokens of attempts that have a folder."""
         return [int(name) for name in self.files.names(self.layout.attempts) if name.isdigit()]
+
+    def specs(self) -> Tokens:
+        """Return the tokens of plans whose job has a spec."""
+        return [int(name) for name in self.files.names(self.layout.specs) if name.isdigit()]
 
     # ---- manifests
 

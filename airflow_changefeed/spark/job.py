@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import sys
+import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
@@ -26,7 +27,8 @@ from airflow_changefeed.export.parts import cut_tasks, gather
 from airflow_changefeed.export.progress import ProgressWatch, size_text
 from airflow_changefeed.export.result import ExportResult
 from airflow_changefeed.export.run import run_attempt
-from airflow_changefeed.export.spec import read_spec, start_plan, write_receipt
+from airflow_changefeed.export.spec import is_finished, read_spec, start_plan, write_receipt
+from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.store import ExportStore, WrittenParts
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.spark.tasks import FACTS_SCHEMA, WriteParts, packed
@@ -69,9 +71,14 @@ def run_spec(
         attempt = plan.attempt
         result = run_attempt(store, plan, partial(write, spark, store, plan, connection, report))
     except Exception as error:
-        write_receipt(store, spec, attempt, ExportResult.of_error(error, attempt, spec))
+        # Where the output cannot be written either, the error is what counts.
+        with contextlib.suppress(Exception):
+            write_receipt(store, spec, attempt, ExportResult.of_error(error, attempt, spec))
         raise
     write_receipt(store, spec, attempt, result)
+    if is_finished(store, spec):
+        # Nobody waits for it any more, as where a cluster starts a driver again.
+        forget(store, [attempt])
     return result
 
 
@@ -94,7 +101,7 @@ def write(
     spark, tasks = session(), cut_tasks(plan)
     each = -(-len(tasks) // _MOST_JOBS)
     jobs = [range(first, min(first + each, len(tasks))) for first in range(0, len(tasks), each)]
-    tag = f"changefeed-{plan.attempt}"
+    tag = f"changefeed-{uuid.uuid4().hex}"
     units = {part.unit for task in tasks for part in task}
     report(
         f"changefeed job: feed {plan.feed}, attempt {plan.attempt}: {plan.rows} rows in {len(units)} units, "
@@ -124,7 +131,9 @@ def write(
                 for number, facts in told.items():
                     yield gather(facts, tasks[number])
     except BaseException:
-        cancel_jobs(spark, tag)
+        # Where that fails as well, the error is what counts.
+        with contextlib.suppress(Exception):
+            cancel_jobs(spark, tag)
         raise
     finally:
         pool.shutdown(cancel_futures=True)

@@ -15,12 +15,18 @@ from airflow_changefeed.hooks.changefeed_context import airflow_errors
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.transfers.changefeed_export import ExportOperator, add_alias, conclude
-from airflow_changefeed.version_compat import AirflowFailException, DownstreamTasksSkipped
+from airflow_changefeed.version_compat import (
+    AirflowFailException,
+    AirflowSkipException,
+    DownstreamTasksSkipped,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_changefeed.core.plan import Plan
     from airflow_changefeed.export.result import ExportResult
+    from airflow_changefeed.output.store import ExportStore
 
 #: What the task that plans pushes, each under its own key.
 KEYS = ("spec_uri", "job_uri", "archive_uri", "rows", "units", "tasks")
@@ -29,9 +35,10 @@ KEYS = ("spec_uri", "job_uri", "archive_uri", "rows", "units", "tasks")
 @dataclass(frozen=True)
 class ExportJob:
     """
-    What ``submit`` gets: templates, which the task that plans fills in a run.
+    What ``submit`` gets: what the task that plans finds out in a run.
 
-    As an argument of an operator each is a native value; in an f-string it is its template.
+    The URIs are templates, for templated arguments and f-strings. The sizes are ``XComArg``: as an argument
+    of an operator each becomes a number.
 
     :param spec_uri: of what the job is to do, in the output: the one argument of the job.
     :param job_uri: of the job's Python file, in the output.
@@ -41,9 +48,9 @@ class ExportJob:
     :param tasks: tasks that Spark will run: more cores than that stay idle.
     """
 
-    spec_uri: Any
-    job_uri: Any
-    archive_uri: Any
+    spec_uri: str
+    job_uri: str
+    archive_uri: str
     rows: Any
     units: Any
     tasks: Any
@@ -71,7 +78,7 @@ class ChangefeedPlanOperator(NamesConnections, ExportOperator):
         from airflow_changefeed.export.parts import cut_tasks
         from airflow_changefeed.export.planner import check_shape, make_plan
         from airflow_changefeed.export.result import ExportResult
-        from airflow_changefeed.export.spec import prune_specs, write_receipt, write_spec
+        from airflow_changefeed.export.spec import write_receipt, write_spec
         from airflow_changefeed.output.commit import commit_empty
         from airflow_changefeed.spark.archive import store_program
 
@@ -79,7 +86,6 @@ class ChangefeedPlanOperator(NamesConnections, ExportOperator):
         run = self._open(context)
         plan = make_plan(run.source, run.store, run.request)
         self._log_plan(plan)
-        prune_specs(run.store)
         job, archive = store_program(run.store)
         tasks = cut_tasks(plan)
         units = len({part.unit for task in tasks for part in task})
@@ -134,25 +140,36 @@ class ChangefeedFinishOperator(NamesConnections, BaseOperator):
     @airflow_errors()
     def execute(self, context: Context) -> dict[str, Any]:
         """Finish what the job has committed; fail where it has not."""
-        from airflow_changefeed.export.spec import read_receipt, read_spec
+        from airflow_changefeed.export.spec import mark_finished, read_receipt, read_spec
         from airflow_changefeed.output.layout import parse_spec
         from airflow_changefeed.output.ownership import check_database
 
-        ti: Any = context["ti"]
-        index = getattr(ti, "map_index", -1)
-        uri = ti.xcom_pull(
-            task_ids=self.plan_task_id, key="spec_uri", map_indexes=index if index >= 0 else None
-        )
-        if not uri:
-            raise AirflowFailException(
-                f"task {self.plan_task_id} has left no spec: clear it, and the tasks after it"
-            )
+        uri = self._spec(context["ti"])
         hook = ChangefeedHook(self.changefeed_conn_id, lock_timeout=self.lock_timeout)
         source, variables = hook.source(), hook.variables()
         store, plan = read_spec(uri, storage_options(parse_spec(uri)[0], self.path_conn_id))
         check_database(source, plan.feed, plan.database)
         result = self._succeeded(uri, read_receipt(store, plan.attempt))
-        return conclude(self, context, source, variables, store, plan, result)
+        self._check_whole(store, plan)
+        done = conclude(self, context, source, variables, store, plan, result)
+        mark_finished(store, plan.attempt)
+        return done
+
+    def _spec(self, ti: Any) -> str:
+        """Return the spec's URI of a plan that has succeeded; an XCom alone may be an earlier run's."""
+        index = ti.map_index if ti.map_index >= 0 else None
+        states = ti.get_task_states(
+            dag_id=ti.dag_id, run_ids=[ti.run_id], task_ids=[self.plan_task_id], map_index=index
+        )
+        found = {str(state) for state in states.get(ti.run_id, {}).values()}
+        if found == {"skipped"}:
+            raise AirflowSkipException(f"task {self.plan_task_id} was skipped")
+        uri = ti.xcom_pull(task_ids=self.plan_task_id, key="spec_uri", map_indexes=ti.map_index)
+        if found != {"success"} or not uri:
+            raise AirflowFailException(
+                f"task {self.plan_task_id} has left no spec: clear it, and the tasks after it"
+            )
+        return str(uri)
 
     def _succeeded(self, uri: str, result: ExportResult | None) -> ExportResult:
         submits = " and ".join(self.submits) or "the task that starts the job"
@@ -171,6 +188,24 @@ class ChangefeedFinishOperator(NamesConnections, BaseOperator):
                 f"{self.plan_task_id}, which plans again"
             ) from None
         return result
+
+    def _check_whole(self, store: ExportStore, plan: Plan) -> None:
+        """Refuse where a start that came later has replaced files, and was killed before it was done."""
+        units = [planned.unit for planned in plan.units]
+        manifests = store.each(store.read, units)
+        whole = store.each(lambda manifest: manifest is not None and store.is_whole(manifest), manifests)
+        broken = [unit for unit, is_whole in zip(units, whole, strict=True) if not is_whole]
+        if broken:
+            submits = " and ".join(self.submits) or "the task that starts the job"
+            raise AirflowFailException(
+                f"{len(broken)} of {len(units)} units are not whole any more, the first {broken[0]}: another "
+                f"start of the job has replaced them and was stopped. Clear {submits} and the tasks after it"
+            )
+
+
+def _pulled(plan: BaseOperator, key: str) -> str:
+    """Return the template of a value; that of an XComArg would bring those of all mapped tasks."""
+    return f"{{{{ ti.xcom_pull(task_ids={plan.task_id!r}, key={key!r}, map_indexes=ti.map_index) }}}}"
 
 
 def changefeed_export_group(
@@ -220,8 +255,8 @@ def changefeed_export_group(
     with TaskGroup(group_id) as group:
         plan = ChangefeedPlanOperator(task_id="plan", **shared, **export)
         output: Any = plan.output
-        submit(ExportJob(*(output[key] for key in KEYS)))
-        made = [task for task in group if isinstance(task, BaseOperator) and task is not plan]
+        submit(ExportJob(*(_pulled(plan, key) for key in KEYS[:3]), *(output[key] for key in KEYS[3:])))
+        made: list[Any] = [task for task in group if task is not plan]
         if not made:
             raise InvalidArgumentError(f"submit of group {group_id!r} made no task; call its operator inside")
         ids = {task.task_id for task in made}

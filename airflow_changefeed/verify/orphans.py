@@ -183,9 +183,11 @@ def _control(store: ExportStore, units: dict[ExportUnit, int]) -> Iterator[Fault
         kind, _, rest = name.partition("/")
         if kind == "manifests":
             yield from _manifest(path, rest)
+        elif is_document(kind, rest):
+            # What a task needs to know of its tries and its job is no leftover; no reader ever sees it.
+            continue
         elif kind == "attempts" and rest:
-            # What a task needs to know of its earlier tries is no leftover; no reader ever sees it.
-            if not is_document(rest) and not any(rest.startswith(prefix) for prefix in current):
+            if not any(rest.startswith(prefix) for prefix in current):
                 what = "it is from an attempt that is running or was killed"
                 yield output_fault(FaultKind.LEFTOVER, what, _RUNNING, path=path)
         elif unfinished(name) == "feed.json":

@@ -13,9 +13,8 @@ from airflow.sdk import DAG, BaseOperator
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.export import spec as spec_module
 from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.export.spec import prune_specs, read_spec
+from airflow_changefeed.export.spec import read_spec, write_spec
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.output.layout import token_text
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.spark import job
@@ -26,7 +25,11 @@ from airflow_changefeed.transfers.changefeed_group import (
     changefeed_export_group,
 )
 from airflow_changefeed.verify.verify import verify
-from airflow_changefeed.version_compat import AirflowFailException, DownstreamTasksSkipped
+from airflow_changefeed.version_compat import (
+    AirflowFailException,
+    AirflowSkipException,
+    DownstreamTasksSkipped,
+)
 from tests.unit.airflow.commands import Commands
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.fakes import LocalSpark, context
@@ -59,10 +62,12 @@ class Group:
         self.tasks: dict[str, Any] = {task.task_id.partition(".")[2]: task for task in group}
         self.pushed: dict[str, Any] = {}
         self.skipped: list[Any] = []
+        self.state = "success"
 
     def _context(self, hours: int, attempt: int) -> Any:
         made = context(START, START + hours * HOUR, attempt=attempt)
         made["ti"].xcom_push = lambda *, key, value: self.pushed.update({key: value})
+        made["ti"].get_task_states = lambda **_: {"run": {"export.plan": self.state}}
         made["ti"].xcom_pull = lambda task_ids, key, map_indexes: self.pushed.get(key)
         return made
 
@@ -96,7 +101,7 @@ def test_the_group_has_three_steps_that_know_each_other(path: str) -> None:
     assert tasks["submit"].upstream_task_ids == {"export.plan"}
     assert tasks["finish"].upstream_task_ids == {"export.plan", "export.submit"}
     assert tasks["finish"].trigger_rule == "all_done"
-    assert "xcom_pull" in tasks["submit"].command
+    assert tasks["submit"].spec.endswith("key='spec_uri', map_indexes=ti.map_index) }}")
     assert "job_uri" in tasks["submit"].command
 
 
@@ -119,8 +124,8 @@ def test_a_window_is_exported_by_the_three(database: str, path: str) -> None:
     assert exported(path) == list(range(12))
     store = ExportStore(path, FEED)
     assert verify(store) == []
-    token = read_spec(group.pushed["spec_uri"])[1].attempt
-    assert store.files.names(store.layout.attempts) == [token_text(token)]
+    assert store.begun_attempts() == []
+    assert store.specs() == [read_spec(group.pushed["spec_uri"])[1].attempt]
 
 
 def test_clearing_each_of_the_three_works(database: str, path: str) -> None:
@@ -243,12 +248,63 @@ def test_the_command_prints_what_the_job_reads(commands: Commands, database: str
     assert printed == JobConnection(ChangefeedHook().source().describe())
 
 
-def test_old_specs_do_not_gather(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The newest stay, and those whose task has not finished."""
+def test_old_specs_do_not_gather(database: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest stay, and nothing but specs goes."""
     monkeypatch.setattr(spec_module, "_MOST_SPECS", 2)
+    group = Group(path)
+    for attempt in range(1, 5):
+        group.plan(attempt=attempt)
+    store, plan = read_spec(group.pushed["spec_uri"])
+    assert len(store.specs()) == 3
+    write_spec(store, plan)
+    assert store.specs()[-1] == plan.attempt
+
+
+def test_finish_is_skipped_with_its_plan_and_believes_no_old_spec(database: str, path: str) -> None:
+    """A whole run is skipped, or cleared and its plan fails: an XCom of before proves nothing."""
+    group = Group(path)
+    group.plan()
+    group.submit()
+    group.state = "skipped"
+    with pytest.raises(AirflowSkipException):
+        group.finish()
+    group.state = "upstream_failed"
+    with pytest.raises(AirflowFailException, match="has left no spec"):
+        group.finish()
+
+
+def test_a_start_after_the_end_leaves_nothing_that_is_left_out_later(database: str, path: str) -> None:
+    """A cluster starts the driver again, long after finish: clearing plan exports everything again."""
+    group = Group(path)
+    group.plan()
+    group.submit()
+    group.finish()
+    group.submit()
+    assert ExportStore(path, FEED).begun_attempts() == []
+    group.plan(attempt=2)
+    assert group.pushed["units"] == 4
+
+
+def test_units_that_a_later_start_left_half_replaced_are_not_told_as_whole(database: str, path: str) -> None:
+    """An older start had succeeded; finish looks at the files."""
+    group = Group(path)
+    group.plan()
+    group.submit()
     store = ExportStore(path, FEED)
-    for token in range(1, 6):
-        store.files.write(store.layout.spec(token), b"{}")
-    store.files.write(store.layout.start(2), b"{}")
-    prune_specs(store)
-    assert store.files.names(store.layout.attempts) == [token_text(token) for token in (2, 4, 5)]
+    name = next(iter(store.files.sizes(store.layout.data)))
+    store.files.remove_file(f"{store.layout.data}/{name}")
+    with pytest.raises(AirflowFailException, match=r"1 of 4 units are not whole any more"):
+        group.finish()
+
+
+def test_other_runs_leave_a_spec_alone(database: str, path: str) -> None:
+    """A plan waits for a slot while another DAG exports its window, or another one: its job still begins."""
+    group, other = Group(path), Group(path)
+    other.tasks["plan"].dag.dag_id = "other"
+    group.plan()
+    other.plan(hours=2)
+    other.submit()
+    other.finish()
+    group.submit()
+    assert group.finish()["units"] == 4
+    assert exported(path) == list(range(12))
