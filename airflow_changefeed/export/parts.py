@@ -162,7 +162,6 @@ def write_parts(
         ):
             path = "" if upload else f"writing/{task}/{part['folder']}/{facts.name}"
             yield encode(StagedFile(part["unit"], path, facts, upload))
-    progress.write()
 
 
 def write_part(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How far an export is: each task leaves a small file beside what it writes, the driver adds them up.
+How far an export is: each task that runs for long leaves a small file beside what it writes; the driver adds
+them to what ended tasks have told it.
 
 Files, because Spark does not inform the driver about a running Python task, and because the output is the one
 place that all of them reach.
@@ -11,13 +12,18 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.output.layout import Layout
+from airflow_changefeed.output.store import WrittenParts
 from airflow_changefeed.storage.files import Files
 
+#: Rows and bytes by shard.
+Done: TypeAlias = Mapping[str, tuple[int, int]]
 SECONDS = 3.0
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
@@ -46,7 +52,7 @@ class TaskProgress:
             self.write()
 
     def write(self) -> None:
-        """Write the file."""
+        """Write the file; a task's last rows need none, as what it returns says them."""
         self._files.write(self._path, json.dumps(self._done).encode())
         self._next = time.monotonic() + self._seconds
 
@@ -63,12 +69,13 @@ class ProgressWatch:
     ) -> None:
         self._files = files
         self._folder = Layout(files.root, plan.feed).writing(plan.attempt)
-        self._planned: dict[str, int] = {}
-        for planned in plan.units:
-            if planned.committed_by:
-                continue
-            shard = shard_text(planned.unit.shard)
-            self._planned[shard] = self._planned.get(shard, 0) + planned.rows
+        self._planned: Counter[str] = Counter()
+        self._shards = [shard_text(planned.unit.shard) for planned in plan.units]
+        for shard, planned in zip(self._shards, plan.units, strict=True):
+            if not planned.committed_by:
+                self._planned[shard] += planned.rows
+        #: Rows and bytes by shard of each task that has ended.
+        self._ended: dict[int, Done] = {}
         self._write = write
         self._seconds = seconds
         self._stop = threading.Event()
@@ -84,6 +91,14 @@ class ProgressWatch:
         self._thread.join()
         self.report()
 
+    def add(self, task: int, written: WrittenParts) -> None:
+        """Count what a task has written that ended."""
+        done: dict[str, tuple[int, int]] = {}
+        for file in written.files:
+            rows, size = done.get(self._shards[file.unit], (0, 0))
+            done[self._shards[file.unit]] = (rows + file.facts.rows, size + file.facts.size)
+        self._ended[task] = done
+
     def _run(self) -> None:
         while not self._stop.wait(self._seconds):
             self.report()
@@ -91,7 +106,7 @@ class ProgressWatch:
     def report(self) -> None:
         """Write the progress of the tasks, if it changed."""
         try:
-            line = line_of(self._planned, read_progress(self._files, self._folder))
+            line = line_of(self._planned, self._done())
         except Exception as error:
             # Reporting must never end the work that it reports on.
             line = f"changefeed progress: not readable ({type(error).__name__}: {error})"
@@ -99,31 +114,34 @@ class ProgressWatch:
             self._last = line
             self._write(line)
 
+    def _done(self) -> Done:
+        """
+        Return rows and bytes by shard, over all tasks.
 
-def read_progress(files: Files, folder: str) -> dict[str, tuple[int, int]]:
-    """
-    Return rows and bytes by shard, over all tasks of an attempt.
-
-    A task that ran twice counts once: the attempt that is furthest.
-    """
-    furthest: dict[str, dict[str, list[int]]] = {}
-    for name in files.names(folder):
-        content = files.read(f"{folder}/{name}/progress.json")
-        if content is None:
-            continue
-        done: dict[str, list[int]] = json.loads(content)
-        task = name.partition("-")[0]
-        if sum(rows for rows, _ in done.values()) >= sum(rows for rows, _ in furthest.get(task, {}).values()):
-            furthest[task] = done
-    total: dict[str, tuple[int, int]] = {}
-    for done in furthest.values():
-        for shard, (rows, size) in done.items():
-            before = total.get(shard, (0, 0))
-            total[shard] = (before[0] + rows, before[1] + size)
-    return total
+        A task that ran twice counts once: as it ended, else the attempt that is furthest.
+        """
+        tasks: dict[int, Done] = {}
+        ended = dict(self._ended)
+        for name in self._files.names(self._folder):
+            task = int(name.partition("-")[0])
+            if task in ended or not (content := self._files.read(f"{self._folder}/{name}/progress.json")):
+                continue
+            done: Done = json.loads(content)
+            if _rows(done) >= _rows(tasks.get(task, {})):
+                tasks[task] = done
+        total: dict[str, tuple[int, int]] = {}
+        for done in (tasks | ended).values():
+            for shard, (rows, size) in done.items():
+                before = total.get(shard, (0, 0))
+                total[shard] = (before[0] + rows, before[1] + size)
+        return total
 
 
-def line_of(planned: Mapping[str, int], done: Mapping[str, tuple[int, int]]) -> str:
+def _rows(done: Done) -> int:
+    return sum(rows for rows, _ in done.values())
+
+
+def line_of(planned: Mapping[str, int], done: Done) -> str:
     """Write ``changefeed progress: shard 1: 123 of 456 rows, 78 kB; ...``."""
     shards = []
     for shard, rows in planned.items():

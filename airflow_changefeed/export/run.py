@@ -61,7 +61,7 @@ def run_here(
     """
 
     def write() -> Generator[WrittenParts, None, None]:
-        with ProgressWatch(store.files, plan, report):
+        with ProgressWatch(store.files, plan, report) as progress:
             for number, task in enumerate(cut_tasks(plan)):
                 facts = write_parts(
                     source,
@@ -72,6 +72,7 @@ def run_here(
                     task=task_name(number, 0),
                     parts=[part.content for part in task],
                 )
-                yield gather(facts, task)
+                progress.add(number, written := gather(facts, task))
+                yield written
 
     return run_attempt(store, plan, write)

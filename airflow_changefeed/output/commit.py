@@ -10,6 +10,7 @@ again; at the end 6. remove what older attempts left. See docs/adr/0002-output-l
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,9 @@ from airflow_changefeed.output.store import ExportStore, StagedFile, WrittenPart
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+#: Between commits of an attempt: so much is lost at most, besides tasks that run, when a job is killed.
+_SECONDS = 1.0
 
 
 def commit_empty(store: ExportStore, plan: Plan, schema: pa.Schema | None = None) -> list[Manifest]:
@@ -57,23 +61,26 @@ class Commit:
         #: Parts that are still to be written, of each unit with rows; then its files.
         self._open: dict[int, int] = {}
         self._files: dict[int, list[StagedFile]] = {}
-        self._empty: list[int] = []
+        #: Units to commit; those without rows are whole from the beginning.
+        self._whole: list[int] = []
+        self._next = time.monotonic() + _SECONDS
         for number, planned in enumerate(plan.units):
             if planned.rows and not planned.committed_by:
                 self._open[number], self._files[number] = len(planned.parts), []
             elif not planned.committed_by:
-                self._empty.append(number)
+                self._whole.append(number)
         self._manifests: dict[int, Manifest] = {}
         self._hidden: dict[ExportUnit, list[int]] = {}
         self._superseded: list[str] = []
 
     def add(self, written: WrittenParts) -> None:
         """
-        Commit the units of which everything is written now; those of newer attempts do not stop the others.
+        Commit the units of which everything is written now, once a second at most: what is asked of the
+        output is asked for all of them together. Those of newer attempts do not stop the others.
 
         :param written: by one task; each part once.
         :raises IncompleteReadError: a unit's files hold another number of rows than was planned; none of
-            those that became whole was committed.
+            this task's units was committed.
         :raises SchemaChangedError: two tasks saw different columns.
         :raises ForeignOutputError: another database claimed the output since the plan was made.
         """
@@ -90,12 +97,14 @@ class Commit:
             self._open[number] -= 1
         whole = sorted(number for number in set(written.units) if not self._open[number])
         self._check_counts(whole)
-        self._commit([*self._empty, *whole])
-        self._empty = []
+        self._whole += whole
+        if time.monotonic() >= self._next:
+            self._commit()
+            self._next = time.monotonic() + _SECONDS
 
     def finish(self) -> list[Manifest]:
         """
-        Commit what has no rows, and remove what older attempts have left.
+        Commit the rest, and remove what older attempts have left.
 
         :return: the manifests that were committed, in the plan's order.
         :raises IncompleteReadError: a part was not written.
@@ -109,7 +118,7 @@ class Commit:
                 f"{missing[0]}; retry",
                 attempt=self._plan.attempt,
             )
-        self._commit(self._empty)
+        self._commit()
         by_attempt: dict[int, list[ExportUnit]] = {}
         for planned in self._plan.units:
             if planned.committed_by:
@@ -141,8 +150,9 @@ class Commit:
                 attempt=self._plan.attempt,
             )
 
-    def _commit(self, numbers: Sequence[int]) -> None:
-        """Run steps 1 to 5 for some units."""
+    def _commit(self) -> None:
+        """Run steps 1 to 5 for what is whole."""
+        numbers, self._whole = self._whole, []
         if not numbers:
             return
         store, plan = self._store, self._plan

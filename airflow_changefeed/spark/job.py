@@ -124,12 +124,13 @@ def write(
 
     pool = ThreadPoolExecutor(len(jobs), thread_name_prefix="changefeed-job")
     try:
-        with ProgressWatch(store.files, plan, report):
+        with ProgressWatch(store.files, plan, report) as progress:
             for done in as_completed([pool.submit(run, numbers) for numbers in jobs]):
                 # By task: a client of Spark Connect that lost an answer may have run a job twice.
                 told = {(value := json.loads(row["facts"]))["task"]: value["facts"] for row in done.result()}
                 for number, facts in told.items():
-                    yield gather(facts, tasks[number])
+                    progress.add(number, written := gather(facts, tasks[number]))
+                    yield written
     except BaseException:
         # Where that fails as well, the error is what counts.
         with contextlib.suppress(Exception):

@@ -70,7 +70,7 @@ def manifest_before_data() -> None:
     from airflow_changefeed.exceptions import SupersededError
     from airflow_changefeed.output import commit
 
-    def broken(self: Any, number: int) -> Any:
+    def broken(self: Any, number: int, others: Any) -> Any:
         store, plan, planned = self._store, self._plan, self._plan.units[number]
         unit, attempt, staged = planned.unit, plan.attempt, self._files.get(number, ())
         manifest = commit._manifest(plan, planned, staged, self._schema)
@@ -86,7 +86,7 @@ def manifest_before_data() -> None:
             return None
         return manifest
 
-    commit._Commit._commit_unit = broken
+    commit.Commit._commit_unit = broken
 
 
 def cursor_before_manifest() -> None:

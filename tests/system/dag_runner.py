@@ -53,7 +53,12 @@ class DagRunner:
     def python(self, *arguments: str, folder: Path) -> tuple[int, str]:
         """Run ``python -m``, with environment and database likewise; return its exit code and its output."""
         if self._server is None:
-            environment = {**os.environ, "AIRFLOW_HOME": str(self.home)}
+            # Airflow reads as it is imported whether new DAGs are paused; assets start no run of those.
+            environment = {
+                **os.environ,
+                "AIRFLOW_HOME": str(self.home),
+                "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            }
             # XCom's serializers import pandas.
             self._server = ForkServer(environment, self.home / "server.log", *WITHOUT_SERVER, "pandas")
             self._start("airflow", "db", "migrate", folder=self.home)

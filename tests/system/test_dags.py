@@ -66,7 +66,6 @@ def feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteFeedSource:
     )
     JobConnection(source.describe()).save(str(secret))
     monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(dags))
-    monkeypatch.setenv("AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION", "False")
     monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps({"conn_type": "sqlite", "host": path}))
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
     return source

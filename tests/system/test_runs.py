@@ -49,7 +49,6 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteFeedSource:
     monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps({"conn_type": "sqlite", "host": path}))
     dags = copy_dags(tmp_path / "own-dags", Path(__file__).parent / "dags", PATH=str(tmp_path / "out"))
     monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(dags))
-    monkeypatch.setenv("AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION", "False")
     monkeypatch.setenv("JAVA_HOME", "/none")
     return source
 

@@ -125,10 +125,11 @@ def test_an_older_run_of_the_same_unit_is_superseded(
     assert_complete(database, path, 1)
 
 
-def test_errors_are_the_same_either_way(database: str, path: str) -> None:
+def test_errors_are_the_same_either_way(database: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal one fails the task at once, by its class; nothing is left, and the remedy works."""
     import sqlite3
 
+    monkeypatch.setattr("airflow_changefeed.output.commit._SECONDS", 0)
     with sqlite3.connect(database) as connection:
         connection.execute('delete from "nyc.Flight" where id = 3')
     connection.close()

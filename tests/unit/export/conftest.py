@@ -35,6 +35,12 @@ def flights(tmp_path: Path) -> Flights:
 
 
 @pytest.fixture
+def commits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Units are committed when their last task ends, not only once a second."""
+    monkeypatch.setattr("airflow_changefeed.output.commit._SECONDS", 0)
+
+
+@pytest.fixture
 def exported(source: SqliteFeedSource, variables: Variables) -> list[CursorRow]:
     """A consumer that has exported six hours of both shards."""
     begin(source)

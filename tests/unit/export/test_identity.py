@@ -306,6 +306,7 @@ def test_of_two_databases_that_begin_an_output_at_once_one_gets_it(tmp_path: Pat
     us.export(late, hours(0, 3))
 
 
+@pytest.mark.usefixtures("commits_at_once")
 def test_a_commit_into_an_output_that_another_database_claimed_meanwhile_leaves_nothing(
     tmp_path: Path,
 ) -> None:

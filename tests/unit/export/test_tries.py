@@ -43,6 +43,8 @@ from tests.unit.export.faults import (
 )
 from tests.unit.export.flights import FEED, Flights, hours
 
+pytestmark = pytest.mark.usefixtures("commits_at_once")
+
 ROWS, UNITS = 36, 6
 OTHER = "91bc0d22-0000-4000-8000-c0ffee000002"
 _MOST_CHANGES = 200
@@ -148,7 +150,7 @@ def test_killed_anywhere_again_and_again_each_unit_is_written_about_once(
     flights: Flights, tmp_path: Path, is_local: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    Each try is killed a few changes further than the last one: together they write hardly more than once, and
+    Each second try is killed a change further than the last one: together they write hardly more than once, and
     what they leave is what no kill leaves.
     """
     monkeypatch.setattr("airflow_changefeed.output.store._REMOTE_THREADS", 1)
@@ -160,7 +162,7 @@ def test_killed_anywhere_again_and_again_each_unit_is_written_about_once(
         committed = {manifest.unit for manifest in store.list()}
         try:
             stepped = ExportStore(
-                files.root, FEED, files=SteppedFiles(files, kill_at((8 if is_local else 5) + attempt % 4))
+                files.root, FEED, files=SteppedFiles(files, kill_at((8 if is_local else 5) + attempt // 2))
             )
             result = run_here(flights.source, stepped, made, quiet)
         except Killed:

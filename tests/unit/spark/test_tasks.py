@@ -18,7 +18,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_changefeed.core.manifest import FileFacts
 from airflow_changefeed.core.plan import Plan, PlannedUnit
+from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError
 from airflow_changefeed.export.parts import cut_tasks
@@ -26,7 +28,7 @@ from airflow_changefeed.export.progress import ProgressWatch, TaskProgress, size
 from airflow_changefeed.export.run import run_attempt
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.commit import commit_empty
-from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.output.store import ExportStore, StagedFile, WrittenParts
 from airflow_changefeed.spark.archive import package_archive
 from airflow_changefeed.spark.job import main
 from airflow_changefeed.spark.read import spark_type
@@ -87,7 +89,7 @@ from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.parts import cut_tasks
 from airflow_changefeed.export.planner import ExportRequest, make_plan
-from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.output.store import ExportStore, StagedFile, WrittenParts
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.spark.tasks import WriteParts, packed
 
@@ -116,7 +118,10 @@ print(json.dumps([len(told["facts"]), sorted({{"pandas", "polars"}} & set(sys.mo
 
 
 def test_progress_adds_up_tasks_and_counts_twins_once(tmp_path: Path) -> None:
-    """The line names rows and bytes by shard; of two attempts at one task the furthest counts."""
+    """
+    The line names rows and bytes by shard; of two attempts at one task the furthest counts, and of a task
+    that has ended what it returned.
+    """
     files = LocalFiles(str(tmp_path))
     lines: list[str] = []
     watched = ProgressWatch(files, plan_of([100, 50], str(tmp_path)), lines.append)
@@ -125,7 +130,13 @@ def test_progress_adds_up_tasks_and_counts_twins_once(tmp_path: Path) -> None:
         progress.add("1", rows, rows * 1000)
     watched.report()
     watched.report()
-    assert lines == ["changefeed progress: shard 1: 90 of 150 rows, 90 kB"]
+    facts = FileFacts("part.parquet", 100, 70_000, Ulid.MIN, Ulid.MIN, 0)
+    watched.add(0, WrittenParts([0], [StagedFile(0, "", facts)], pa.schema([])))
+    watched.report()
+    assert lines == [
+        "changefeed progress: shard 1: 90 of 150 rows, 90 kB",
+        "changefeed progress: shard 1: 150 of 150 rows, 120 kB",
+    ]
     assert size_text(1_500_000) == "2 MB"
 
 
