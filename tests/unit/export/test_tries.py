@@ -150,8 +150,8 @@ def test_killed_anywhere_again_and_again_each_unit_is_written_about_once(
     flights: Flights, tmp_path: Path, is_local: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    Each second try is killed a change further than the last one: together they write hardly more than once, and
-    what they leave is what no kill leaves.
+    Each second try is killed a change further than the last one: together they write hardly more than once,
+    and what they leave is what no kill leaves.
     """
     monkeypatch.setattr("airflow_changefeed.output.store._REMOTE_THREADS", 1)
     files = local_files(tmp_path / "out") if is_local else remote_files()
