@@ -129,7 +129,7 @@ def test_errors_are_the_same_either_way(database: str, path: str, monkeypatch: p
     """A terminal one fails the task at once, by its class; nothing is left, and the remedy works."""
     import sqlite3
 
-    monkeypatch.setattr("airflow_changefeed.output.commit._SECONDS", 0)
+    monkeypatch.setattr("airflow_changefeed.output.commit._PAUSE", 0)
     with sqlite3.connect(database) as connection:
         connection.execute('delete from "nyc.Flight" where id = 3')
     connection.close()
