@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,6 +72,18 @@ class ExportResult(Document):
             round(seconds, 3),
             attempt=plan.attempt,
             spec=plan.spec,
+        )
+
+    @classmethod
+    def total(cls, results: Iterable[ExportResult]) -> ExportResult:
+        """Return the sums of what succeeded; the manifests are those of all."""
+        each = list(results)
+        return cls(
+            DONE,
+            tuple(path for result in each for path in result.manifests),
+            sum(result.units for result in each),
+            sum(result.rows for result in each),
+            sum(result.size for result in each),
         )
 
     def after(self, store: ExportStore, earlier: Sequence[Manifest]) -> ExportResult:

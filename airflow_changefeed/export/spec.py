@@ -2,26 +2,30 @@
 """
 What a job of an export is given, and what it says of its end: a spec and its receipts, in the output.
 
-The spec is a plan. Whatever starts the job hands over its URI, and may do so twice: each start draws a token
-of its own, leaves out what other starts have committed, and leaves a receipt. The receipt says how it ended;
-what the launcher says of it decides nothing.
+The spec is a plan of one feed; a job may be given a list of them. Whatever starts the job hands over its URI,
+and may do so twice: each start draws a token of its own, leaves out what other starts have committed, and
+leaves a receipt. The receipt says how it ended; what the launcher says of it decides nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from ulid import ULID
+
+from airflow_changefeed.core.documents import Document
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.exceptions import SpecNotFoundError, TerminalError
 from airflow_changefeed.export.planner import committed
 from airflow_changefeed.export.result import ExportResult
 from airflow_changefeed.output.attempts import Start, begun_units, committed_before, read_start
-from airflow_changefeed.output.layout import parse_spec, receipt_attempt
+from airflow_changefeed.output.layout import Layout, parse_job, parse_spec, receipt_attempt
 from airflow_changefeed.output.ownership import check_database
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
+from airflow_changefeed.storage.files import open_files
 
 #: Specs that are kept for tasks that may be cleared: a month of hours, and more. Older ones go.
 _MOST_SPECS = 1000
@@ -62,6 +66,52 @@ def read_spec(uri: str, storage_options: Mapping[str, Any] | None = None) -> tup
             spec=uri,
         )
     return store, plan
+
+
+@dataclass(frozen=True)
+class SpecList(Document):
+    """
+    A job of several feeds below one path.
+
+    :param specs: URIs of their specs.
+    """
+
+    KIND = "changefeed job"
+
+    specs: tuple[str, ...]
+
+
+def write_job(store: ExportStore, specs: Sequence[str]) -> str:
+    """
+    Write what a job is to do for several feeds, and return the URI.
+
+    :param store: of any of the feeds.
+    :param specs: URIs.
+    """
+    for name in sorted(store.files.names(store.layout.jobs))[:-_MOST_SPECS]:
+        store.files.remove_file(f"{store.layout.jobs}/{name}")
+    where = store.layout.job(str(ULID()))
+    store.files.write(where, SpecList(tuple(specs)).to_json().encode())
+    return store.files.url(where)
+
+
+def read_job(uri: str, storage_options: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+    """
+    Return the URIs of the specs of a job: that of one spec, or of a list of them.
+
+    :param storage_options: for fsspec; may hold secrets.
+    :raises SpecNotFoundError: the list is gone; terminal.
+    :raises TerminalError: it is damaged.
+    """
+    found = parse_job(uri)
+    if found is None:
+        return (uri,)
+    root, name = found
+    files = open_files(root, storage_options)
+    content = files.read(Layout(files.root, "").job(name))
+    if content is None:
+        raise SpecNotFoundError(f"{uri} does not exist: run the task again that makes the plan", spec=uri)
+    return SpecList.from_json(content.decode(errors="replace"), where=uri).specs
 
 
 def start_plan(source: FeedSource, store: ExportStore, plan: Plan) -> Plan:

@@ -92,7 +92,7 @@ class WaitsForWindow(_Base):
                 # A triggerer whose clock is ahead wakes the task too early again and again: a minute between.
                 if slept or self._waits_since is None:
                     # A feed that does not exist is an error now, not after the wait.
-                    source.feed(self.feed)
+                    self._check_feed(source)
                     source.close()
                     self.log.info("Deferring: %s", ends)
                     self._defer_until(present + min(ahead, _LONGEST), since)
@@ -108,6 +108,9 @@ class WaitsForWindow(_Base):
             pause = min(max(ahead, _SHORTEST), SLEEP)
             self._sleep(window, pause)
             slept += pause
+
+    def _check_feed(self, source: FeedSource) -> None:
+        source.feed(self.feed)
 
     def _defer_until(self, moment: datetime, since: datetime) -> NoReturn:
         from airflow.providers.standard.triggers.temporal import DateTimeTrigger

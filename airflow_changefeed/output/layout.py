@@ -15,6 +15,8 @@ from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.storage.files import CONTROL
 
 _TOKEN_DIGITS = 12
+# No feed's name begins with "_".
+_JOBS = "_jobs"
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]")
 _RECEIPT = re.compile(rf"result\.(\d{{{_TOKEN_DIGITS},}})\.json")
 _PLACED = re.compile(r"changefeed_attempt=(\d+)")
@@ -103,6 +105,17 @@ def is_document(kind: str, path: str) -> bool:
     return kind == "specs" and (name in ("spec.json", "finished.json") or receipt_attempt(name) is not None)
 
 
+def parse_job(uri: str) -> tuple[str, str] | None:
+    """
+    Parse the URI of a job of several specs.
+
+    :return: the root of the output, and the job's name; None if it is not one.
+    """
+    root, _, rest = uri.rpartition(f"/{CONTROL}/{_JOBS}/")
+    name, _, suffix = rest.rpartition(".")
+    return (root, name) if root and name and "/" not in name and suffix == "json" else None
+
+
 def parse_spec(uri: str) -> tuple[str, str, int]:
     """
     Parse the URI of a spec.
@@ -160,6 +173,15 @@ class Layout:
     def programs(self) -> str:
         """Folder of what jobs run, shared by all feeds below the path; no feed's name begins with ``_``."""
         return f"{self.path}/{CONTROL}/_programs"
+
+    @property
+    def jobs(self) -> str:
+        """Folder of the documents of jobs that export several feeds, shared by all feeds below the path."""
+        return f"{self.path}/{CONTROL}/{_JOBS}"
+
+    def job(self, name: str) -> str:
+        """Document that names the specs of a job."""
+        return f"{self.jobs}/{name}.json"
 
     @property
     def attempts(self) -> str:

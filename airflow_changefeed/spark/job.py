@@ -13,11 +13,13 @@ import contextlib
 import json
 import os
 import sys
+import time
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.plan import Plan
@@ -27,8 +29,9 @@ from airflow_changefeed.export.parts import cut_tasks, gather
 from airflow_changefeed.export.progress import ProgressWatch, size_text
 from airflow_changefeed.export.result import ExportResult
 from airflow_changefeed.export.run import run_attempt
-from airflow_changefeed.export.spec import is_finished, read_spec, start_plan, write_receipt
+from airflow_changefeed.export.spec import is_finished, read_job, read_spec, start_plan, write_receipt
 from airflow_changefeed.output.attempts import forget
+from airflow_changefeed.output.layout import parse_spec
 from airflow_changefeed.output.store import ExportStore, WrittenParts
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.spark.tasks import FACTS_SCHEMA, WriteParts, packed
@@ -41,12 +44,43 @@ if TYPE_CHECKING:
 TEXT_VARIABLE, FILE_VARIABLE = "CHANGEFEED_CONNECTION", "CHANGEFEED_CONNECTION_FILE"
 #: Jobs of Spark at the same time: so much of an export is lost at most when it is killed.
 _MOST_JOBS = 32
+#: Feeds of a job that are exported at the same time.
+_FEEDS_AT_ONCE = 8
 
 
 def say(line: str) -> None:
     """Write one line for readers of the job's output; Airflow's task log shows it."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
+
+
+def _run_specs(
+    spark: Callable[[], SparkSession],
+    specs: Sequence[str],
+    connection: JobConnection,
+    report: Callable[[str], None],
+) -> ExportResult:
+    """Run specs, some at the same time; one that fails does not stop the others."""
+    done = count(1)
+
+    def run(spec: str) -> ExportResult | Exception:
+        _, feed, _ = parse_spec(spec)
+        try:
+            result = run_spec(spark, spec, connection, lambda line: None)
+        except Exception as error:
+            report(f"changefeed feed {next(done)} of {len(specs)}, {feed}: {error_text(error)}")
+            return error
+        of = f"{next(done)} of {len(specs)}"
+        report(f"changefeed feed {of}, {feed}: {result.rows} rows in {result.units} units")
+        return result
+
+    with ThreadPoolExecutor(_FEEDS_AT_ONCE, thread_name_prefix="changefeed-feed") as pool:
+        found = list(pool.map(run, specs))
+    failed = [each for each in found if isinstance(each, Exception)]
+    if failed:
+        report(f"changefeed: {len(failed)} of {len(specs)} feeds failed; the first error follows")
+        raise failed[0]
+    return ExportResult.total(each for each in found if isinstance(each, ExportResult))
 
 
 def run_spec(
@@ -58,11 +92,17 @@ def run_spec(
     """
     Start what a spec says: write, commit what is whole, and leave a receipt, whatever becomes of it.
 
+    Of a list of specs, one that fails does not stop the others; each has a receipt of its own.
+
     :param spark: makes or gives the session; not called for a plan without rows.
-    :param uri: of the spec.
+    :param uri: of the spec, or of a list of specs.
     :param report: takes one line of progress.
-    :raises ChangefeedError: ours, also when it was raised in a task.
+    :return: of a list, the sums.
+    :raises ChangefeedError: ours, also when it was raised in a task; of a list the first one, after all.
     """
+    specs = read_job(uri, connection.storage_options)
+    if specs != (uri,):
+        return _run_specs(spark, specs, connection, report)
     store, plan = read_spec(uri, connection.storage_options)
     spec = attempt = plan.attempt
     try:
@@ -212,9 +252,10 @@ def job_arguments(prog: str, description: str, own: Mapping[str, str]) -> argpar
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job, and return its exit status."""
-    own = {"spec": "URI of the spec: what to export"}
+    own = {"spec": "URI of the spec, or of a list of specs: what to export"}
     options = job_arguments("job.py", "Run a changefeed export on Spark.", own).parse_args(arguments)
     watch(options.watch_pid, say)
+    started = time.monotonic()
     try:
         connection = read_connection(options.connection)
         result = run_spec(lambda: session("changefeed export"), options.spec, connection)
@@ -223,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     say(
         f"changefeed done: {result.rows} rows, {size_text(result.size)}, in {result.units} units, "
-        f"{result.seconds:.1f} s"
+        f"{time.monotonic() - started:.1f} s"
     )
     return 0
 

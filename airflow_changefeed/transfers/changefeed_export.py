@@ -56,8 +56,7 @@ class ExportRun:
     source: FeedSource
     variables: VariableStore
     connection: JobConnection
-    store: ExportStore
-    request: ExportRequest
+    windows: list[Window] | None
 
 
 class ExportOperator(WaitsForWindow, BaseOperator):
@@ -83,9 +82,9 @@ class ExportOperator(WaitsForWindow, BaseOperator):
     def __init__(
         self,
         *,
-        feed: str,
         path: str,
         consumer: str,
+        feed: str = "",
         changefeed_conn_id: str = ChangefeedHook.default_conn_name,
         path_conn_id: str | None = None,
         shards: Sequence[Shard | str] | None = None,
@@ -128,7 +127,7 @@ class ExportOperator(WaitsForWindow, BaseOperator):
         wrong, self._wrong = self._wrong, []
         check_arguments(
             self,
-            (check_name, "feed", self.feed),
+            *self._feed_checks(),
             (check_name, "path", self.path),
             (check_consumer_name, self.consumer),
             (check_name, "changefeed_conn_id", self.changefeed_conn_id),
@@ -143,31 +142,37 @@ class ExportOperator(WaitsForWindow, BaseOperator):
             problems=wrong,
         )
 
+    def _feed_checks(self) -> list[tuple[Any, ...]]:
+        return [(check_name, "feed", self.feed)]
+
     def _open(self, context: Context) -> ExportRun:
-        """Open what a run needs, wait for the end of its window, and check its cursors."""
-        from airflow_changefeed.cursors import cursors
+        """Open what a run needs, and wait for the end of its window."""
         from airflow_changefeed.export.job_connection import JobConnection
-        from airflow_changefeed.export.planner import ExportRequest
-        from airflow_changefeed.output.store import ExportStore
 
         # Everything that can be wrong outside comes first: a refused run has changed nothing.
         hook = ChangefeedHook(self.changefeed_conn_id, lock_timeout=self.lock_timeout)
         source, variables = hook.source(), hook.variables()
         connection = JobConnection(source.describe(), storage_options(self.path, self.path_conn_id))
         self._check_launcher()
-        windows = self._windows(context, source)
-        cursors.resolve(source, variables, self.consumer, self.feed)
+        return ExportRun(source, variables, connection, self._windows(context, source))
+
+    def _request(self, context: Context, run: ExportRun, feed: str) -> tuple[ExportStore, ExportRequest]:
+        """Check a feed's cursors, open its output, and return what is asked for."""
+        from airflow_changefeed.cursors import cursors
+        from airflow_changefeed.export.planner import ExportRequest
+        from airflow_changefeed.output.store import ExportStore
+
+        cursors.resolve(run.source, run.variables, self.consumer, feed)
         request = ExportRequest(
-            feed=self.feed,
+            feed=feed,
             path=self.path,
             consumer=self.consumer,
             run=run_name(context),
-            windows=windows,
+            windows=run.windows,
             shards=parse_shards(self.shards),
             options=parse_options(self.options),
         )
-        store = ExportStore(self.path, self.feed, connection.storage_options)
-        return ExportRun(source, variables, connection, store, request)
+        return ExportStore(self.path, feed, run.connection.storage_options), request
 
     def _check_launcher(self) -> None:
         """Check what starts the job, where this task does."""

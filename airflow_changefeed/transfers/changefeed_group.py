@@ -1,20 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An export whose job any operator starts: a task that plans, the user's own, and one that finishes."""
+"""
+An export of one feed or of many by one job, which any operator starts: a task that plans, one that starts the
+job, and one that finishes, for each feed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator, TaskGroup
 
-from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.exceptions import (
+    ChangefeedError,
+    InvalidArgumentError,
+    TransientError,
+    error_text,
+    own_error,
+)
+from airflow_changefeed.export.feeds import choose_feeds, parse_feeds
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_context import airflow_errors
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.transfers.changefeed_export import ExportOperator, add_alias, conclude
+from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedSubmitOperator
 from airflow_changefeed.version_compat import (
     AirflowFailException,
     AirflowSkipException,
@@ -27,6 +38,8 @@ if TYPE_CHECKING:
     from airflow_changefeed.core.plan import Plan
     from airflow_changefeed.export.result import ExportResult
     from airflow_changefeed.output.store import ExportStore
+    from airflow_changefeed.sources.base import FeedSource
+    from airflow_changefeed.transfers.changefeed_export import ExportRun
 
 #: What the task that plans pushes, each under its own key.
 KEYS = ("spec_uri", "job_uri", "archive_uri", "rows", "units", "tasks")
@@ -40,7 +53,7 @@ class ExportJob:
     The URIs are templates, for templated arguments and f-strings. The sizes are ``XComArg``: as an argument
     of an operator each becomes a number.
 
-    :param spec_uri: of what the job is to do, in the output: the one argument of the job.
+    :param spec_uri: of what the job is to do, in the output, for one feed or many: its one argument.
     :param job_uri: of the job's Python file, in the output.
     :param archive_uri: of the package as a Python archive (``--py-files``), in the output.
     :param rows: events that are still to be written.
@@ -56,53 +69,142 @@ class ExportJob:
     tasks: Any
 
 
+@dataclass(frozen=True)
+class _Planned:
+    """
+    A feed's plan.
+
+    :param spec_uri: of its spec.
+    :param tasks: numbers of the units of each task that Spark will run.
+    """
+
+    store: ExportStore
+    plan: Plan
+    spec_uri: str
+    tasks: Sequence[set[int]]
+
+
 class ChangefeedPlanOperator(NamesConnections, ExportOperator):
     """
     Plan the export of a run's window, and write what its job needs into the output; part of
     :func:`changefeed_export_group`.
 
-    Where nothing is to be written, it commits the units without rows itself, and skips what starts the job.
+    Units of a feed without rows are committed by itself. Where there is nothing else, what starts the job is
+    skipped; with ``feeds`` it runs, and has nothing to do. With ``feeds``, the result (XCom) is a list with
+    an item for each: ``{"feed", "spec_uri"}``, or ``{"feed", "error"}`` for one that could not be planned.
 
     :ivar submits: the ids of the tasks that start the job, and begin after this one.
     """
 
+    template_fields = (*ExportOperator.template_fields, "feeds", "exclude")
     submits: Sequence[str] = ()
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(
+        self, *, feeds: str | Sequence[str] | None = None, exclude: str | Sequence[str] = (), **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
+        self.feeds = feeds
+        self.exclude = exclude
         self._check()
 
+    def _feed_checks(self) -> list[tuple[Any, ...]]:
+        if self.feeds is None:
+            return super()._feed_checks()
+        if self.feed:
+            self._wrong.append("feed and feeds cannot both be given")
+        return [(parse_feeds, "feeds", self.feeds), (parse_feeds, "exclude", self.exclude)]
+
+    def _chosen(self, source: FeedSource) -> list[str]:
+        return choose_feeds(source, parse_feeds("feeds", self.feeds), parse_feeds("exclude", self.exclude))
+
+    def _check_feed(self, source: FeedSource) -> None:
+        if self.feeds is None:
+            super()._check_feed(source)
+        else:
+            self._chosen(source)
+
     @airflow_errors()
-    def execute(self, context: Context) -> None:
+    def execute(self, context: Context) -> list[dict[str, str]] | None:
         """Plan."""
+        self._check()
+        run = self._open(context)
+        if self.feeds is None:
+            planned = self._plan(context, run, self.feed)
+            self._push(context, planned.spec_uri, [planned])
+            if planned.plan.is_empty:
+                self._skip_job(context)
+            return None
+        return self._plan_many(context, run, self._chosen(run.source))
+
+    def _plan(self, context: Context, run: ExportRun, feed: str) -> _Planned:
+        """Plan a feed; where it has no rows, commit as well."""
         from airflow_changefeed.export.parts import cut_tasks
         from airflow_changefeed.export.planner import check_shape, make_plan
         from airflow_changefeed.export.result import ExportResult
         from airflow_changefeed.export.spec import write_receipt, write_spec
         from airflow_changefeed.output.commit import commit_empty
-        from airflow_changefeed.spark.archive import store_program
 
-        self._check()
-        run = self._open(context)
-        plan = make_plan(run.source, run.store, run.request)
+        store, request = self._request(context, run, feed)
+        plan = make_plan(run.source, store, request)
         self._log_plan(plan)
-        job, archive = store_program(run.store)
-        tasks = cut_tasks(plan)
-        units = len({part.unit for task in tasks for part in task})
-        values = (write_spec(run.store, plan), job, archive, plan.rows, units, len(tasks))
-        ti: Any = context["ti"]
-        for key, value in zip(KEYS, values, strict=True):
-            ti.xcom_push(key=key, value=value)
+        tasks = [{part.unit for part in task} for task in cut_tasks(plan)]
+        planned = _Planned(store, plan, write_spec(store, plan), tasks)
         if plan.is_empty:
             plan = replace(plan, spec=plan.attempt)
             schema = check_shape(run.source, plan.feed, plan.options.shape)
-            result = ExportResult.of_commit(run.store, plan, commit_empty(run.store, plan, schema))
-            write_receipt(run.store, plan.spec, plan.attempt, result)
-            self.log.info("Nothing is to be written: the job is skipped")
-            index = getattr(ti, "map_index", -1)
-            raise DownstreamTasksSkipped(  # type: ignore[no-untyped-call] # Airflow's
-                tasks=[(task, index) if index >= 0 else task for task in self.submits]
-            )
+            result = ExportResult.of_commit(store, plan, commit_empty(store, plan, schema))
+            write_receipt(store, plan.spec, plan.attempt, result)
+        return planned
+
+    def _plan_many(self, context: Context, run: ExportRun, feeds: Sequence[str]) -> list[dict[str, str]]:
+        from airflow_changefeed.export.spec import write_job
+
+        plans: dict[str, _Planned] = {}
+        failed: dict[str, ChangefeedError] = {}
+
+        def attempt(feed: str) -> None:
+            try:
+                plans[feed] = self._plan(context, run, feed)
+                failed.pop(feed, None)
+            except ChangefeedError as error:
+                failed[feed] = error
+
+        for feed in feeds:
+            attempt(feed)
+        # What passes has perhaps passed by now; a retry of the task would plan all of them again.
+        for feed in [feed for feed, error in failed.items() if isinstance(error, TransientError)]:
+            attempt(feed)
+        for feed, error in failed.items():
+            self.log.error("Feed %s cannot be planned: %s: %s", feed, type(error).__name__, error.message)
+        if not plans:
+            raise next(iter(failed.values()))
+        filled = [planned for planned in plans.values() if planned.tasks] or list(plans.values())[:1]
+        self._push(context, write_job(filled[0].store, [planned.spec_uri for planned in filled]), filled)
+        return [
+            {"feed": feed, "spec_uri": plans[feed].spec_uri}
+            if feed in plans
+            else {"feed": feed, "error": error_text(failed[feed])}
+            for feed in feeds
+        ]
+
+    def _push(self, context: Context, uri: str, plans: Sequence[_Planned]) -> None:
+        """Hand on what the job is to do."""
+        from airflow_changefeed.spark.archive import store_program
+
+        job, archive = store_program(plans[0].store)
+        tasks = [task for planned in plans for task in planned.tasks]
+        rows = sum(planned.plan.rows for planned in plans)
+        units = sum(len(set().union(*planned.tasks)) for planned in plans)
+        ti: Any = context["ti"]
+        for key, value in zip(KEYS, (uri, job, archive, rows, units, len(tasks)), strict=True):
+            ti.xcom_push(key=key, value=value)
+
+    def _skip_job(self, context: Context) -> NoReturn:
+        self.log.info("Nothing is to be written: the job is skipped")
+        index = getattr(context["ti"], "map_index", -1)
+        raise DownstreamTasksSkipped(  # type: ignore[no-untyped-call] # Airflow's
+            tasks=[(task, index) if index >= 0 else task for task in self.submits]
+        )
 
 
 class ChangefeedFinishOperator(NamesConnections, BaseOperator):
@@ -113,6 +215,7 @@ class ChangefeedFinishOperator(NamesConnections, BaseOperator):
     The result is that of a ``ChangefeedToParquetOperator``.
 
     :param plan_task_id: the task that plans.
+    :param export: with many feeds, the item of the one to finish, of the plan's result.
     :param submits: the ids of the tasks that start the job, for messages.
     :param changefeed_conn_id: Airflow connection of the feed's database.
     :param path_conn_id: Airflow connection of the output.
@@ -123,6 +226,7 @@ class ChangefeedFinishOperator(NamesConnections, BaseOperator):
         self,
         *,
         plan_task_id: str,
+        export: Mapping[str, str] | None = None,
         submits: Sequence[str] = (),
         changefeed_conn_id: str = ChangefeedHook.default_conn_name,
         path_conn_id: str | None = None,
@@ -132,6 +236,7 @@ class ChangefeedFinishOperator(NamesConnections, BaseOperator):
         super().__init__(**kwargs)
         add_alias(self)
         self.plan_task_id = plan_task_id
+        self.export = export
         self.submits = submits
         self.changefeed_conn_id = changefeed_conn_id
         self.path_conn_id = path_conn_id
@@ -144,7 +249,7 @@ class ChangefeedFinishOperator(NamesConnections, BaseOperator):
         from airflow_changefeed.output.layout import parse_spec
         from airflow_changefeed.output.ownership import check_database
 
-        uri = self._spec(context["ti"])
+        uri = self._spec(context["ti"]) if self.export is None else self._spec_of(self.export)
         hook = ChangefeedHook(self.changefeed_conn_id, lock_timeout=self.lock_timeout)
         source, variables = hook.source(), hook.variables()
         store, plan = read_spec(uri, storage_options(parse_spec(uri)[0], self.path_conn_id))
@@ -154,6 +259,17 @@ class ChangefeedFinishOperator(NamesConnections, BaseOperator):
         done = conclude(self, context, source, variables, store, plan, result)
         mark_finished(store, plan.attempt)
         return done
+
+    def _spec_of(self, export: Mapping[str, str]) -> str:
+        """Return the spec's URI of one of many feeds."""
+        if "error" in export:
+            error = own_error(export["error"])
+            raise AirflowFailException(
+                f"feed {export['feed']!r} could not be planned: {type(error).__name__}: {error}. When the "
+                f"cause is gone, clear {self.plan_task_id} and the tasks after it, which exports the window "
+                "of all feeds again"
+            )
+        return export["spec_uri"]
 
     def _spec(self, ti: Any) -> str:
         """Return the spec's URI of a plan that has succeeded; an XCom alone may be an earlier run's."""
@@ -208,20 +324,33 @@ def _pulled(plan: BaseOperator, key: str) -> str:
     return f"{{{{ ti.xcom_pull(task_ids={plan.task_id!r}, key={key!r}, map_indexes=ti.map_index) }}}}"
 
 
+def _by_spark(arguments: Mapping[str, Any]) -> Callable[[ExportJob], object]:
+    return lambda job: ChangefeedSubmitOperator(
+        task_id="submit",
+        spec_uri=job.spec_uri,
+        job_uri=job.job_uri,
+        archive_uri=job.archive_uri,
+        tasks=job.tasks,
+        **arguments,
+    )
+
+
 def changefeed_export_group(
     *,
-    submit: Callable[[ExportJob], object],
+    submit: Callable[[ExportJob], object] | None = None,
     group_id: str = "export",
     changefeed_conn_id: str = ChangefeedHook.default_conn_name,
     path_conn_id: str | None = None,
     lock_timeout: float | None = None,
+    spark: Mapping[str, Any] | None = None,
     **export: Any,
 ) -> TaskGroup:
     """
-    Export a feed's windows by a job that any operator starts: on Kubernetes, Databricks, EMR, Livy, or by a
-    shell.
+    Export the windows of a feed, or of many by one job, which any operator starts: on Kubernetes, Databricks,
+    EMR, Livy, or by a shell.
 
     Three steps: ``plan``, the tasks that ``submit`` makes, and ``finish``, which runs however they ended.
+    With ``feeds`` the last is mapped over them, so that cursor, asset event and failure are each feed's own.
     What they say of the job decides nothing; its receipt in the output does. Each of the three may be
     cleared, and retried; a job that is started again does what is left. Where nothing is to be written only
     what starts the job is skipped. The group may be mapped, and backfilled. Batches need a
@@ -232,16 +361,21 @@ def changefeed_export_group(
     variable ``CHANGEFEED_CONNECTION``, or from the file that ``CHANGEFEED_CONNECTION_FILE`` names: what
     ``airflow-changefeed job-connection`` prints, kept as a secret of the cluster.
 
-    :param submit: called once, inside the group, with an :class:`ExportJob`; makes one or more tasks.
+    :param submit: called once, inside the group, with an :class:`ExportJob`; makes one or more tasks. None
+        makes one that runs the job by a Spark connection.
     :param group_id: of the task group.
     :param changefeed_conn_id: Airflow connection of the feed's database, for ``plan`` and ``finish``.
     :param path_conn_id: Airflow connection of the output, for ``plan`` and ``finish``.
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
+    :param spark: arguments of a ``SparkSubmitOperator`` for that one, as ``conn_id`` and ``conf``.
     :param export: the other arguments of an export, as ``feed``, ``path``, ``consumer`` and ``unit``; and of
-        tasks, for ``plan``.
+        tasks, for ``plan``. Instead of ``feed``: ``feeds``, names of feeds or patterns as ``myservice.*``,
+        and ``exclude``, those to leave out. They share the path and the consumer's name.
     :return: the group.
     :raises InvalidArgumentError: an argument is wrong; ``submit`` made no task; or a batch was asked for.
     """
+    if submit is not None and spark is not None:
+        raise InvalidArgumentError("spark is for the task that is made without submit: give one of both")
     if "mode" in export:
         raise InvalidArgumentError(
             "changefeed_export_group exports windows only: the leases of a batch cannot span tasks. Use a "
@@ -255,6 +389,9 @@ def changefeed_export_group(
     with TaskGroup(group_id) as group:
         plan = ChangefeedPlanOperator(task_id="plan", **shared, **export)
         output: Any = plan.output
+        if submit is None:
+            connections = {"changefeed_conn_id": changefeed_conn_id, "path_conn_id": path_conn_id}
+            submit = _by_spark({**(spark or {}), **connections})
         submit(ExportJob(*(_pulled(plan, key) for key in KEYS[:3]), *(output[key] for key in KEYS[3:])))
         made: list[Any] = [task for task in group if task is not plan]
         if not made:
@@ -263,13 +400,14 @@ def changefeed_export_group(
         first = [task for task in made if not ids.intersection(task.upstream_task_ids)]
         last = [task for task in made if not ids.intersection(task.downstream_task_ids)]
         plan.submits = tuple(task.task_id for task in first)
-        finish = ChangefeedFinishOperator(
-            task_id="finish",
-            plan_task_id=plan.task_id,
-            submits=plan.submits,
-            trigger_rule="all_done",
-            **shared,
-        )
+        shared |= {"plan_task_id": plan.task_id, "submits": plan.submits, "trigger_rule": "all_done"}
+        finish: Any
+        if plan.feeds is None:
+            finish = ChangefeedFinishOperator(task_id="finish", **shared)
+        else:
+            names = {"map_index_template": "{{ task.export['feed'] }}"}
+            partial_finish = ChangefeedFinishOperator.partial(task_id="finish", **names, **shared)
+            finish = partial_finish.expand(export=output)
         plan >> first
         [plan, *last] >> finish
     return group

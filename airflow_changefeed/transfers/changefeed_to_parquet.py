@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.exceptions import ChangefeedError, TransientError
+from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError, TransientError
+from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import check_rows
 from airflow_changefeed.hooks.changefeed_context import airflow_errors
+from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_submit import (
     TEMPLATED,
     ChangefeedSparkOperator,
@@ -17,19 +20,49 @@ from airflow_changefeed.hooks.changefeed_submit import (
     take_own,
 )
 from airflow_changefeed.transfers.changefeed_export import ExportOperator, add_alias, conclude
+from airflow_changefeed.version_compat import AirflowSkipException
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_changefeed.core.plan import Plan
+    from airflow_changefeed.export.job_connection import JobConnection
     from airflow_changefeed.export.result import ExportResult
+    from airflow_changefeed.output.store import ExportStore
     from airflow_changefeed.transfers.changefeed_export import ExportRun
 
 #: Name of the Spark job, unless the task or ``default_args`` sets one.
 JOB_NAME = "changefeed-export"
 
 
-class ChangefeedToParquetOperator(ExportOperator, ChangefeedSparkOperator):
+class _RunsExports(ChangefeedSparkOperator):
+    """A task that runs the job of an export by a Spark connection."""
+
+    def _run_job(
+        self, context: Context, spec: str, connection: JobConnection, program: Callable[[], tuple[str, str]]
+    ) -> None:
+        """
+        Run the job of a spec by the Spark connection, and return when it is over.
+
+        :param spec: its URI.
+        :param program: puts the job's file and the package's archive where a cluster finds them.
+        """
+        from airflow_changefeed.spark.job import run_spec
+
+        with self._connect() as session, job_folder() as folder:
+            if session is not None:
+                run_spec(lambda: session, spec, connection, self.log.info)
+                return
+            if self._get_hook().is_cluster:
+                # The connection comes from a secret of the cluster.
+                self._prepare("job", {"spec": spec}, program())
+            else:
+                connection.save(file := str(folder / "connection.json"))
+                self._prepare("job", {"spec": spec, "connection": file})
+            super().execute(context)
+
+
+class ChangefeedToParquetOperator(ExportOperator, _RunsExports):
     """
     Export the events of a feed to Parquet files, in complete windows.
 
@@ -92,21 +125,22 @@ class ChangefeedToParquetOperator(ExportOperator, ChangefeedSparkOperator):
 
         self._check((check_rows, "local_below", self.local_below))
         run = self._open(context)
-        request, leases, earlier = run.request, None, []
+        store, request = self._request(context, run, self.feed)
+        leases, earlier = None, []
         with ExitStack() as stack:
             if request.windows is None:
-                request, leases = stack.enter_context(batch_leases(run.source, request, run.store))
+                request, leases = stack.enter_context(batch_leases(run.source, request, store))
                 # A try that died after moving its cursor is retried from there, and has reported nothing.
                 rows = run.source.cursors(self.feed, self.consumer)
-                earlier = batches_of_earlier_tries(run.store, rows, request)
-            plan = make_plan(run.source, run.store, request)
-            result = self._run(context, run, plan)
+                earlier = batches_of_earlier_tries(store, rows, request)
+            plan = make_plan(run.source, store, request)
+            result = self._run(context, run, store, plan)
             return conclude(
                 self,
                 context,
                 run.source,
                 run.variables,
-                run.store,
+                store,
                 plan,
                 result,
                 earlier=earlier,
@@ -117,7 +151,7 @@ class ChangefeedToParquetOperator(ExportOperator, ChangefeedSparkOperator):
         if not self.local_below:
             self._check_spark(driver_elsewhere=True)
 
-    def _run(self, context: Context, run: ExportRun, plan: Plan) -> ExportResult:
+    def _run(self, context: Context, run: ExportRun, store: ExportStore, plan: Plan) -> ExportResult:
         """Write and commit a plan here or on Spark, and return the attempt's result."""
         from airflow_changefeed.export.planner import check_shape
         from airflow_changefeed.export.result import ExportResult
@@ -125,43 +159,31 @@ class ChangefeedToParquetOperator(ExportOperator, ChangefeedSparkOperator):
         from airflow_changefeed.export.spec import read_receipt, remove_spec, write_spec
         from airflow_changefeed.output.commit import commit_empty
         from airflow_changefeed.spark.archive import store_program
-        from airflow_changefeed.spark.job import run_spec
         from airflow_changefeed.version_compat import AirflowException
 
         self._log_plan(plan)
         if plan.is_empty:
             # An empty unit also has the feed's columns.
             schema = check_shape(run.source, plan.feed, plan.options.shape)
-            return ExportResult.of_commit(run.store, plan, commit_empty(run.store, plan, schema))
+            return ExportResult.of_commit(store, plan, commit_empty(store, plan, schema))
         if plan.rows < self.local_below:
             self.log.info(
                 "%s rows are fewer than local_below=%s: written here, without Spark",
                 plan.rows,
                 self.local_below,
             )
-            return run_here(run.source, run.store, plan, self.log.info)
+            return run_here(run.source, store, plan, self.log.info)
         if self.local_below:
             self._check_spark(driver_elsewhere=True)
         failure: Exception | None = None
-        spec = write_spec(run.store, plan)
+        spec = write_spec(store, plan)
         try:
-            with self._connect() as session, job_folder() as folder:
-                if session is not None:
-                    run_spec(lambda: session, spec, run.connection, self.log.info)
-                elif self._get_hook().is_cluster:
-                    # The connection comes from a secret of the cluster.
-                    self._prepare("job", {"spec": spec}, store_program(run.store))
-                    super().execute(context)
-                else:
-                    file = folder / "connection.json"
-                    run.connection.save(str(file))
-                    self._prepare("job", {"spec": spec, "connection": str(file)})
-                    super().execute(context)
+            self._run_job(context, spec, run.connection, partial(store_program, store))
         except (AirflowException, ChangefeedError) as error:
             failure = error
         # From the receipt: spark-submit only knows that it failed.
-        result = read_receipt(run.store, plan.attempt)
-        remove_spec(run.store, plan.attempt)
+        result = read_receipt(store, plan.attempt)
+        remove_spec(store, plan.attempt)
         if result is None:
             raise failure or TransientError(
                 f"the Spark job of plan {plan.attempt} at feed {plan.feed!r} ended without a receipt; retry"
@@ -171,3 +193,57 @@ class ChangefeedToParquetOperator(ExportOperator, ChangefeedSparkOperator):
         except Exception as error:
             raise error from failure
         return result
+
+
+class ChangefeedSubmitOperator(_RunsExports):
+    """
+    Run the job of a plan by a Spark connection, ``spark`` or ``spark_connect``; part of
+    :func:`changefeed_export_group`.
+
+    :param spec_uri: what it is to do; this and the next three as of an :class:`ExportJob`. (templated)
+    :param job_uri: the job's file. (templated)
+    :param archive_uri: the package's archive. (templated)
+    :param tasks: tasks of Spark; with none of them the job is skipped. (templated)
+    :param changefeed_conn_id: Airflow connection of the feeds' database.
+    :param path_conn_id: Airflow connection of the output.
+    :param kwargs: those of ``SparkSubmitOperator``.
+    """
+
+    template_fields: Sequence[str] = ("spec_uri", "job_uri", "archive_uri", "tasks", *TEMPLATED)
+
+    def __init__(
+        self,
+        *,
+        spec_uri: str,
+        job_uri: str,
+        archive_uri: str,
+        tasks: Any,
+        changefeed_conn_id: str = ChangefeedHook.default_conn_name,
+        path_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        own = take_own(kwargs, JOB_NAME)
+        super().__init__(**kwargs)
+        self.spec_uri = spec_uri
+        self.job_uri = job_uri
+        self.archive_uri = archive_uri
+        self.tasks = tasks
+        self.changefeed_conn_id = changefeed_conn_id
+        self.path_conn_id = path_conn_id
+        InvalidArgumentError.collect(
+            f"{type(self).__name__} {self.task_id!r}",
+            [f"{name} cannot be given: an export runs a job of its own" for name in own],
+        )
+
+    @airflow_errors()
+    def execute(self, context: Context) -> None:
+        """Run the job."""
+        if not self.tasks:
+            raise AirflowSkipException("nothing is to be written")
+        from airflow_changefeed.export.job_connection import JobConnection
+
+        source = ChangefeedHook(self.changefeed_conn_id).source()
+        options = storage_options(self.spec_uri, self.path_conn_id)
+        self._check_spark(driver_elsewhere=True)
+        connection = JobConnection(source.describe(), options)
+        self._run_job(context, self.spec_uri, connection, lambda: (self.job_uri, self.archive_uri))

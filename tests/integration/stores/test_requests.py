@@ -37,7 +37,7 @@ _DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Er
 
 @pytest.fixture
 def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flights:
-    """Events in each hour of a day; after the first, its units are committed together, on fast machines too."""
+    """Events in each hour of a day; after the first, units are committed together on fast machines, too."""
     monkeypatch.setattr("airflow_changefeed.output.commit._PAUSE", math.inf)
     return create_day(tmp_path / "day.db")
 

@@ -182,11 +182,29 @@ class SqliteReader:
         on_missing: str = "fail",
     ) -> Iterator[pa.RecordBatch]:
         """See the protocol."""
+        from airflow_changefeed.sources.sqlite.feed import arrow
+
         _check_stream_options(batch_rows, on_missing)
         if range_.is_empty:
             return
         try:
-            yield from self._stream(feed, shard, range_, batch_rows, on_missing)
+            if self.bulk_reader == "adbc":
+                from airflow_changefeed.sources.sqlite.feed.adbc import stream_adbc
+
+                # Closed before ADBC opens the file, and opened again after it (ADR 0003).
+                with self.database.connect() as connection, self.database.snapshot(connection):
+                    query = self._query(connection, feed, shard, range_, on_missing)
+                    rows = arrow.bounded_rows(connection, query, batch_rows)
+                yield from stream_adbc(self.database.path, query, rows, self.database.lock_timeout)
+                # The check and the read were two connections: a purge in between would have left rows out
+                # (R12).
+                with self.database.connect() as connection, self.database.snapshot(connection):
+                    self._query(connection, feed, shard, range_, on_missing)
+                return
+            with self.database.connect() as connection, self.database.snapshot(connection):
+                query = self._query(connection, feed, shard, range_, on_missing)
+                rows = arrow.bounded_rows(connection, query, batch_rows)
+                yield from arrow.stream_sqlite3(connection, query, rows)
         except ColumnTypeError as error:
             raise self._recorded(feed, shard, range_, error) from None
 
@@ -213,28 +231,6 @@ class SqliteReader:
             event=value.event,
             ulid=str(value.ulid),
         )
-
-    def _stream(
-        self, feed: str, shard: Shard, range_: UlidRange, batch_rows: int, on_missing: str
-    ) -> Iterator[pa.RecordBatch]:
-        from airflow_changefeed.sources.sqlite.feed import arrow
-
-        if self.bulk_reader == "adbc":
-            from airflow_changefeed.sources.sqlite.feed.adbc import stream_adbc
-
-            # Closed before ADBC opens the file, and opened again after it (ADR 0003).
-            with self.database.connect() as connection, self.database.snapshot(connection):
-                query = self._query(connection, feed, shard, range_, on_missing)
-                rows = arrow.bounded_rows(connection, query, batch_rows)
-            yield from stream_adbc(self.database.path, query, rows, self.database.lock_timeout)
-            # The check and the read were two connections: a purge in between would have left rows out (R12).
-            with self.database.connect() as connection, self.database.snapshot(connection):
-                self._query(connection, feed, shard, range_, on_missing)
-            return
-        with self.database.connect() as connection, self.database.snapshot(connection):
-            query = self._query(connection, feed, shard, range_, on_missing)
-            rows = arrow.bounded_rows(connection, query, batch_rows)
-            yield from arrow.stream_sqlite3(connection, query, rows)
 
     def _query(
         self, connection: sqlite3.Connection, feed: str, shard: Shard, range_: UlidRange, on_missing: str
