@@ -84,6 +84,11 @@ class _Planned:
     tasks: Sequence[set[int]]
 
 
+def _check_one_way(feed: str) -> None:
+    if feed:
+        raise InvalidArgumentError("feed and feeds cannot both be given")
+
+
 class ChangefeedPlanOperator(NamesConnections, ExportOperator):
     """
     Plan the export of a run's window, and write what its job needs into the output; part of
@@ -110,9 +115,11 @@ class ChangefeedPlanOperator(NamesConnections, ExportOperator):
     def _feed_checks(self) -> list[tuple[Any, ...]]:
         if self.feeds is None:
             return super()._feed_checks()
-        if self.feed:
-            self._wrong.append("feed and feeds cannot both be given")
-        return [(parse_feeds, "feeds", self.feeds), (parse_feeds, "exclude", self.exclude)]
+        return [
+            (_check_one_way, self.feed),
+            (parse_feeds, "feeds", self.feeds),
+            (parse_feeds, "exclude", self.exclude),
+        ]
 
     def _chosen(self, source: FeedSource) -> list[str]:
         return choose_feeds(source, parse_feeds("feeds", self.feeds), parse_feeds("exclude", self.exclude))
