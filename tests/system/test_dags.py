@@ -169,6 +169,42 @@ def test_a_job_that_another_operator_starts_is_finished(
 
 
 @pytest.mark.spark
+def test_many_feeds_are_exported_by_one_job(
+    feed: SqliteFeedSource, runner: DagRunner, tmp_path: Path
+) -> None:
+    """By a real spark-submit; each feed is finished by a task of its own, also the one without events."""
+    with closing(sqlite3.connect(tmp_path / "feeds.db")) as connection:
+        for name in ("nyc.Gate", "nyc.Idle", "nyc.Gate_test"):
+            connection.execute(f'create table "{name}" (id integer primary key)')
+        connection.commit()
+    for name in ("nyc.Gate", "nyc.Idle", "nyc.Gate_test"):
+        feed.set_up_feed(name)
+    with closing(sqlite3.connect(tmp_path / "feeds.db")) as connection:
+        hint = int((START + timedelta(minutes=30)).timestamp() * 1000)
+        connection.execute('insert into "nyc.Gate" values (7)')
+        connection.execute(
+            'insert into "changefeed.outbox:nyc.Gate" (shard_id, time_hint, id) values (0, ?, 7)', (hint,)
+        )
+        connection.commit()
+    result = run(
+        runner, ("changefeed_many_feeds", START + timedelta(hours=1), None), shown="changefeed done: 61 rows"
+    )
+    finished = [value for value in result.results[0] if isinstance(value, dict)]
+    assert {(done["feed"], done["rows"]) for done in finished} == {
+        ("nyc.Flight", 60),
+        ("nyc.Gate", 1),
+        ("nyc.Idle", 0),
+    }
+    assert "changefeed feed 2 of 2" in result.output
+    assert exported(tmp_path / "out") == list(range(60))
+    assert places(feed) == {Ulid.floor(START + timedelta(hours=1)).previous()}
+    assert {key.rpartition(":")[2] for key in result.variables if f":{CONSUMER}:" in key} == {
+        "nyc.Flight",
+        "nyc.Gate",
+    }
+
+
+@pytest.mark.spark
 def test_a_captured_table_is_exported_and_folded(
     feed: SqliteFeedSource, runner: DagRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
