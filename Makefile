@@ -177,6 +177,9 @@ test-mssql: setup java libraries ## Run all tests of SQL Server on CHANGEFEED_TE
 bench: setup java ## Measure (about 12 minutes), and 20 more on the server named by CHANGEFEED_TEST_MSSQL
 	@$(BIN)/python -m tests.benchmarks
 
+bench-%: setup java ## Measure one chapter: bench-history, or bench-year (an hour, 20 GB of disk)
+	@$(BIN)/python -m tests.benchmarks $*
+
 lint: setup ## Check style and types
 	@status=0; \
 	$(BIN)/ruff check --output-format concise . || status=1; \

@@ -27,23 +27,29 @@ def run(folder: Path) -> Chapter:
         database = folder / f"{rows}.db"
         loads.append(Figure("load: event and outbox, by 10,000", rows, orders.load(database, rows)))
         # The loop takes minutes, and is far from where a round more would count.
-        rounds = [(way, _measure(way, database, rows)) for _ in range(ROUNDS) for way in ("floor", "export")]
-        rounds.append(("pandas", _measure("pandas", database, rows)))
+        rounds = [(way, measure(way, database, rows)) for _ in range(ROUNDS) for way in ("floor", "export")]
+        rounds.append(("pandas", measure("pandas", database, rows)))
         for way in ("floor", "pandas", "export"):
             own = [reading for name, reading in rounds if name == way]
             figures[way, rows] = figure_of(_WHAT[way], rows, own)
     small, large = SIZES
     database = folder / f"{large}.db"
-    hourly = [_measure("hourly", database, large) for _ in range(ROUNDS)]
+    hourly = [measure("hourly", database, large) for _ in range(ROUNDS)]
     figures["hourly", large] = figure_of(_WHAT["hourly"], large, hourly)
     return Chapter(
         "Windows of the embedded source", [*loads, *figures.values()], _targets(loads, figures, small, large)
     )
 
 
-def _measure(way: str, database: Path, rows: int) -> Reading:
+def measure(way: str, database: Path, rows: int, hours: int = orders.HOURS) -> Reading:
+    """
+    Export the rows of a database in a process of its own.
+
+    :param hours: of the window.
+    """
     with tempfile.TemporaryDirectory(dir=database.parent) as output:
-        reading = watch("tests.benchmarks.export_child", [way, str(database), output])[way]
+        arguments = [way, str(database), output, str(hours)]
+        reading = watch("tests.benchmarks.export_child", arguments)[way]
     if reading.result["rows"] != rows:
         raise RuntimeError(f"{way} wrote {reading.result['rows']} rows, not {rows}")
     return reading

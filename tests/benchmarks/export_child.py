@@ -2,7 +2,7 @@
 """
 One way to export the month, in a process of its own.
 
-``python -m tests.benchmarks.export_child floor|pandas|export|hourly DATABASE OUTPUT``
+``python -m tests.benchmarks.export_child floor|pandas|export|hourly DATABASE OUTPUT [HOURS]``
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from tests.benchmarks.orders import COLUMNS, FEED, SHARD, month
+from tests.benchmarks.orders import COLUMNS, FEED, HOURS, SHARD, month
 from tests.benchmarks.spark_ways import export, spark_session, warm_up
 from tests.benchmarks.watch import measured
 
@@ -90,12 +90,12 @@ WAYS: dict[str, Callable[[str, Path, Window], int]] = {
 }
 
 
-def main(way: str, database: str, output: str) -> None:
+def main(way: str, database: str, output: str, hours: str = str(HOURS)) -> None:
     """Warm up, and measure."""
     for name in ("adbc_driver_sqlite.dbapi", "pandas"):
         import_module(name)  # before the clock runs, for those who need them
 
-    window = month()
+    window = month(int(hours))
     if way in ("export", "hourly"):
         warm_up(spark_session())
     with measured(way) as result:

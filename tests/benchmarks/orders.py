@@ -35,20 +35,21 @@ BATCH_ROWS = 10_000
 KINDS = 100_000
 
 
-def month() -> Window:
-    """Return the window of the whole month."""
-    return Window(START, START + timedelta(hours=HOURS))
+def month(hours: int = HOURS) -> Window:
+    """Return the window of the whole month, or of another number of hours."""
+    return Window(START, START + timedelta(hours=hours))
 
 
-def load(path: Path, rows: int) -> float:
+def load(path: Path, rows: int, hours: int = HOURS) -> float:
     """
     Make the table and its feed, and write all rows in transactions of 10,000: event and outbox.
 
+    :param hours: over which they are spread.
     :return: seconds that the writing took, without the making of the rows.
     """
     _create(path)
     source, made, seconds = SqliteFeedSource(str(path)), kinds(), 0.0
-    first, span = to_milliseconds(START), HOURS * 3_600_000
+    first, span = to_milliseconds(START), hours * 3_600_000
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         marks = ", ".join("?" * len(COLUMNS))
         for begin in range(0, rows, BATCH_ROWS):
