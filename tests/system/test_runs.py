@@ -88,6 +88,23 @@ def test_tasks_mapped_over_feeds_do_not_meet(
     assert all(Path(manifest).exists() for told in heard for manifest in told["manifests"])
 
 
+def test_a_group_is_mapped_over_feeds(source: SqliteFeedSource, runner: DagRunner, tmp_path: Path) -> None:
+    """Each job gets its own spec and numbers, and each feed is finished; an idle hour skips both jobs."""
+    done = runner.run(
+        ("mapped_group", (START + HOUR).isoformat(), None),
+        ("mapped_group", (START + 100 * HOUR).isoformat(), None),
+    )
+    assert done.states == ["success"] * 2, done.output[-5000:]
+    for results, rows in zip(done.results, (6, 0), strict=True):
+        finished = [value for value in results if isinstance(value, dict) and "feed" in value]
+        assert [(value["feed"], value["rows"]) for value in finished] == [(feed, rows) for feed in FEEDS]
+    jobs = [value for value in done.results[0] if isinstance(value, dict) and "told" in value]
+    assert jobs == [{"told": 6, "written": 6}] * 2
+    assert not [value for value in done.results[1] if isinstance(value, dict) and "told" in value]
+    for feed in FEEDS:
+        assert cursors(source, feed) == {Ulid.floor(START + HOUR).previous()}, "it waits before the gap"
+
+
 def test_a_partitioned_run_exports_its_partition(
     source: SqliteFeedSource, runner: DagRunner, tmp_path: Path
 ) -> None:
