@@ -29,8 +29,8 @@ from airflow_changefeed.output.store import ExportStore, StagedFile, WrittenPart
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Between commits, for each second that the last one took. What is whole meanwhile is committed together, and
-#: lost when a job is killed.
+#: Between commits, for each second in which the last one asked what all of its units need to know. What is
+#: whole meanwhile is committed together, and lost when a job is killed.
 _PAUSE = 10.0
 
 
@@ -77,7 +77,8 @@ class Commit:
     def add(self, written: WrittenParts) -> None:
         """
         Commit the units of which everything is written now, soon: on a slow output several tasks' together,
-        so that commits take a tenth of the time at most. Those of newer attempts do not stop the others.
+        so that what they share takes a tenth of the time at most. Those of newer attempts do not stop the
+        others.
 
         :param written: by one task; each part once.
         :raises IncompleteReadError: a unit's files hold another number of rows than was planned; none of
@@ -99,9 +100,8 @@ class Commit:
         whole = sorted(number for number in set(written.units) if not self._open[number])
         self._check_counts(whole)
         self._whole += whole
-        if (began := time.monotonic()) >= self._next:
+        if time.monotonic() >= self._next:
             self._commit()
-            self._next = (ended := time.monotonic()) + _PAUSE * (ended - began)
 
     def finish(self) -> list[Manifest]:
         """
@@ -157,11 +157,16 @@ class Commit:
         if not numbers:
             return
         store, plan = self._store, self._plan
+        began = time.monotonic()
         check_same(store.layout.data, store.database(), plan.database, plan.feed)
         others = _Others(store, [plan.units[number].unit for number in numbers])
+        first = time.monotonic()
         found = store.each(lambda number: self._commit_unit(number, others), numbers)
+        last = time.monotonic()
         manifests = {number: manifest for number, manifest in zip(numbers, found, strict=True) if manifest}
         self._check_again(manifests, others)
+        ended = time.monotonic()
+        self._next = ended + _PAUSE * (first - began + ended - last)
         for number in numbers:
             self._files.pop(number, None)
 
