@@ -32,8 +32,9 @@ begin
                 N'Nothing was changed; choose another name for the export');
             throw 77153, @message, 1;
         end;
-        select @found = count(*), @before = max(c.ulid), @version = max(c.resource_version) from <<schema>>.[consumers] as c with (updlock, holdlock, rowlock)
+        select @before = c.ulid, @version = c.resource_version from <<schema>>.[consumers] as c with (updlock, holdlock, rowlock)
         where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = @shard;
+        set @found = @@rowcount;
         -- A further shard gets the owner of the first one, even when an operator adds it.
         select top (1) @owner = c.owner from <<schema>>.[consumers] as c
         where c.feed_id = <<feed_id>> and c.consumer = @consumer

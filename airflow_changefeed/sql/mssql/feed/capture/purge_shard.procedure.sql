@@ -22,13 +22,15 @@ begin
         while @removed = @batch_rows
         begin
             set @end = null;
-            select @end = max(b.ulid)
+            -- Not max(): Babelfish makes 8 bytes of a binary(16).
+            select top (1) @end = b.ulid
             from (
                 select top (@batch_rows) f.ulid
                 from <<schema>>.[feed:<<name>>] as f
                 where f.shard_id = @shard_id and f.ulid <= @upto
                 order by f.ulid
-            ) as b;
+            ) as b
+            order by b.ulid desc;
             if @end is null break;
             begin transaction;
             -- Seek by key: a scan of the table would wait for open writers.
