@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
@@ -13,6 +16,7 @@ from tests.benchmarks import orders
 from tests.benchmarks.figures import Chapter, Figure, Target, figure_of
 from tests.benchmarks.polls import poll_figures
 from tests.benchmarks.watch import Reading, watch
+from tests.integration.spark.connect import connect_server
 from tests.system.airflow_settings import AirflowSettings
 
 ROUNDS = 3
@@ -47,6 +51,7 @@ def run(folder: Path) -> Chapter:
             Target(
                 "export of one row, time of the script's", jobs["one"].seconds / jobs["script"].seconds, 1.3
             ),
+            Target("one row by a warm Spark Connect server, in the task, s", jobs["connect"].seconds, 6),
             Target("empty window in the task, s", jobs["empty"].seconds, 2),
             Target("poll of 2,000,000 rows, time of one at 2,000", long.seconds / short.seconds, 1.25),
             Target("DAG file with the package, s beyond an empty one", full.seconds - empty.seconds, 0.3),
@@ -57,26 +62,39 @@ def run(folder: Path) -> Chapter:
 def _jobs(folder: Path) -> dict[str, Figure]:
     database = folder / "one.db"
     orders.load(database, 1)
-    readings: dict[str, list[Reading]] = {"script": [], "one": [], "empty": [], "local": []}
-    for _ in range(ROUNDS):
-        for way, own in readings.items():
-            with tempfile.TemporaryDirectory(dir=folder) as home:
-                arguments = [way] if way == "script" else [way, str(Path(home) / "out")]
-                environment = _environment(Path(home), database)
-                reading = watch("tests.benchmarks.task_child", arguments, environment=environment)[way]
-                if reading.result.get("rows", 0) != (way in ("one", "local")):
-                    raise RuntimeError(f"{way} exported {reading.result['rows']} rows")
-                own.append(reading)
+    ways = ("script", "one", "connect", "empty", "local")
+    readings: dict[str, list[Reading]] = {way: [] for way in ways}
+    with connect_server(folder) as port:
+        # The first task warms the server up.
+        for way in ("connect", *ROUNDS * ways):
+            readings[way].append(_job(way, folder, database, port))
+    readings["connect"] = readings["connect"][1:]
     what = {
         "script": "spark-submit: session and a small mapInArrow",
         "one": "task: one row, by Spark",
+        "connect": "task: one row, by a warm Spark Connect server",
         "local": "task: one row, local_below",
         "empty": "task: empty window",
     }
     return {way: figure_of(what[way], 0, own) for way, own in readings.items()}
 
 
-def _environment(home: Path, database: Path) -> dict[str, str]:
+def _job(way: str, folder: Path, database: Path, port: int) -> Reading:
+    spark: dict[str, Any] = {"conn_type": "spark", "host": "local[2]"}
+    if way == "connect":
+        spark = {"conn_type": "spark_connect", "host": "sc://127.0.0.1", "port": port}
+    with tempfile.TemporaryDirectory(dir=folder) as home:
+        arguments = [way] if way == "script" else [way, str(Path(home) / "out")]
+        environment = _environment(Path(home), database, spark)
+        reading = watch("tests.benchmarks.task_child", arguments, environment=environment)[way]
+    if reading.result.get("rows", 0) != (way in ("one", "connect", "local")):
+        raise RuntimeError(f"{way} exported {reading.result['rows']} rows")
+    return reading
+
+
+def _environment(
+    home: Path, database: Path, spark: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, str]:
     return AirflowSettings(
         home=home,
         dags=home,
@@ -85,7 +103,7 @@ def _environment(home: Path, database: Path) -> dict[str, str]:
         secret="signs nothing here",
         connections={
             "changefeed_default": {"conn_type": "sqlite", "host": str(database)},
-            "spark_default": {"conn_type": "spark", "host": "local[2]"},
+            "spark_default": dict(spark),
         },
     ).environment()
 

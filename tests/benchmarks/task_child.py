@@ -2,7 +2,7 @@
 """
 What a task does, in a process of its own as Airflow's worker is one.
 
-``python -m tests.benchmarks.task_child one|empty|local DATABASE OUTPUT``: exports the hour in which the one
+``python -m tests.benchmarks.task_child one|connect|empty|local OUTPUT``: exports the hour in which the one
 event lies, by Spark or in the task, or one without events. ``python -m tests.benchmarks.task_child script``:
 submits :mod:`tests.benchmarks.small_job`.
 """
