@@ -22,7 +22,7 @@ begin
         while @removed = @batch_rows
         begin
             set @end = null;
-            -- Not max(): Babelfish makes 8 bytes of a binary(16).
+            -- Not max(): not every compatible server keeps all 16 bytes.
             select top (1) @end = b.ulid
             from (
                 select top (@batch_rows) f.ulid
