@@ -227,12 +227,22 @@ def is_hung_up(terminal: int) -> bool:
 
 @contextlib.contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """A block that Ctrl-C waits for; processes that are started in it never hear of Ctrl-C."""
+    """
+    A block that Ctrl-C waits for; processes that are started in it never hear of Ctrl-C.
+
+    They inherit the mask. It does not shield this process: a signal that a thread of a library takes is
+    answered by the main thread, mask or not. So the answer waits, too.
+    """
+    held: list[int] = []
+    handlers = _handle((signal.SIGINT,), lambda number, frame: held.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        restore_signals(handlers)
+        if held:
+            signal.raise_signal(signal.SIGINT)
 
 
 def restore_signals(handlers: Handlers) -> None:

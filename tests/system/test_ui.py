@@ -9,6 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
@@ -35,6 +37,7 @@ from tests.system.processes import (
     command_line,
     descendants,
     free_port,
+    interrupts_blocked,
     is_hung_up,
     wait_for,
 )
@@ -181,6 +184,33 @@ def test_ctrl_c_while_loading_ends_the_writers_and_the_next_start_loads_again(tm
     psutil.wait_procs(writers, timeout=10)
     assert [writer for writer in writers if writer.is_running()] == []
     assert not Surroundings(folder).database.exists()
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """SIGINT raises, as in a process that nobody took it from; a worker of pytest ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_that_another_thread_takes_waits_for_the_end_of_a_block(ctrl_c: None) -> None:
+    """As of a library's pool, which has no mask; a process started half would not be ended."""
+    stop, reached = threading.Event(), list[str]()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        with interrupts_blocked():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+            reached.append("the end of the block")
+        reached.append("too far")
+    except KeyboardInterrupt:
+        reached.append("the interrupt")
+    finally:
+        stop.set()
+        thread.join()
+    assert reached == ["the end of the block", "the interrupt"]
 
 
 def kill_the_triggerer(process: subprocess.Popen[str]) -> str:
