@@ -3,7 +3,8 @@
 Run the benchmarks, print the tables of each when it is done, and leave them in ``build/benchmarks.json``.
 
 ``python -m tests.benchmarks [export] [fixed] [drain] [capture] [waiting] [fold] [consume] [wake]
-[page] [store] [history] [feeds] [mssql]``, or all of these; ``year`` takes an hour, and 20 GB of disk.
+[page] [store] [history] [feeds] [windows] [mssql]``, or all of these; ``year`` takes an hour, and 20 GB of
+disk.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tests.benchmarks import (
     store,
     waiting,
     wake,
+    windows,
     year,
 )
 from tests.benchmarks.figures import tell
@@ -47,6 +49,7 @@ ALL = {
     "store": store.run,
     "history": history.run,
     "feeds": feeds.run,
+    "windows": windows.run,
     "mssql": mssql.run,
 }
 BY_HAND = {"year": year.run}
