@@ -36,6 +36,7 @@ def run(folder: Path) -> Chapter:
     end = START + HOURS * HOUR
     for shard in range(SHARDS):
         flights.add(1000, HOURS, shard=shard, length=9 * 24)
+    flights.source.seal(FEED, end)
     stores = {hours: ExportStore(str(folder / str(hours)), FEED) for hours in (7 * 24, HOURS)}
     for hours, store in stores.items():
         _fill(store, hours)

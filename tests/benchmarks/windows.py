@@ -82,7 +82,8 @@ def _backfill(home: AirflowHome, dag: str, day: int) -> float:
     """Return how many seconds a backfill of a day takes."""
     first = orders.START + day * timedelta(days=1)
     began = time.perf_counter()
-    home.api.create_backfill(dag, first, first + (RUNS - 1) * timedelta(hours=1), max_active_runs=AT_ONCE)
+    last = first + (RUNS - 1) * timedelta(hours=1)
+    backfill = home.api.create_backfill(dag, first, last, max_active_runs=AT_ONCE)
 
     def all_ended() -> bool:
         runs = home.api.runs(dag)[day * RUNS :]
@@ -92,4 +93,8 @@ def _backfill(home: AirflowHome, dag: str, day: int) -> float:
     seconds = time.perf_counter() - began
     if bad := [run.run_id for run in home.api.runs(dag) if run.state != "success"]:
         raise RuntimeError(f"{dag}: runs {bad} failed; logs are in {home.folder}")
+    # Airflow notices the end later, and takes no other backfill of the DAG before.
+    home.wait_for(
+        "the end of the backfill", lambda: home.api.backfill(backfill.id).completed_at is not None, timeout=90
+    )
     return seconds
