@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.capture import (
@@ -17,22 +18,32 @@ from airflow_changefeed.core.capture import (
 )
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.times import format_time, from_milliseconds, to_milliseconds
-from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.exceptions import FoldError, InvalidArgumentError, NotExportedError
-from airflow_changefeed.folding.inputs import FileColumns, file_columns, foldable_table, second_fields
-from airflow_changefeed.output.coverage import Gap, Interval, find_gaps
-from airflow_changefeed.output.read import UnitFile, check_once, export_there, units_and_files
-from airflow_changefeed.output.schemas import wider_type
+from airflow_changefeed.exceptions import FoldError, InvalidArgumentError
+from airflow_changefeed.folding.bases import Base, find_base
+from airflow_changefeed.folding.choice import BaseChoice
+from airflow_changefeed.folding.extent import Units, check_begins, check_complete, end_of_export, named
+from airflow_changefeed.folding.inputs import file_columns, foldable_table, second_fields
+from airflow_changefeed.folding.states import BaseFacts
+from airflow_changefeed.output.coverage import Interval, find_gaps
+from airflow_changefeed.output.read import (
+    SHARD_COLUMN,
+    UnitFile,
+    check_once,
+    export_there,
+    last_file,
+    units_and_files,
+)
+from airflow_changefeed.output.schemas import schema_text, wider_type
 from airflow_changefeed.output.store import ExportStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_MOST_NAMED = 20
 _NO_SNAPSHOT = "the capture did not record the rows that existed when it was enabled"
+_EVENTS_LACK_KEY = "events since then do not have the columns of its current key"
 RESOLVE = "record all rows with resolve_capture(..., resync=True), then fold a later time"
-_Units = Mapping[Shard, Sequence[ExportUnit]]
 
 
 @dataclass(frozen=True)
@@ -59,7 +70,10 @@ class FoldSource:
         each its second columns.
     :param seconds: the second columns, and the column that each belongs to.
     :param kinds: Arrow type of each column, which holds the values of all files.
-    :param unknown: why the events are not sufficient without a reset; empty if they are.
+    :param base: the state that the events are folded into; None if they begin with the capture.
+    :param shards: of the export.
+    :param unknown: why the events are not sufficient without a reset, or not from this base; empty if they
+        are.
     :param known_from: the reset must not be earlier; None for any.
     """
 
@@ -71,6 +85,8 @@ class FoldSource:
     kinds: Mapping[str, pa.DataType]
     groups: tuple[FoldedFiles, ...]
     seconds: Mapping[str, str] = field(default_factory=dict)
+    base: Base | None = None
+    shards: tuple[Shard, ...] = ()
     unknown: str = ""
     known_from: datetime | None = None
 
@@ -87,50 +103,86 @@ class FoldSource:
         """Whether an update may have lost its row's old key."""
         return self.shape.key_change is KeyChange.NEW_ONLY
 
+    def base_facts(self) -> BaseFacts | None:
+        """Return what a later fold needs to start from this state; None if a column has the shards' name."""
+        import pyarrow as pa
+
+        if SHARD_COLUMN in self.kinds:
+            return None
+        known = {field: None for group in self.groups for field in group.fields}
+        if self.base is not None:
+            known |= dict.fromkeys(self.base.facts.known_fields)
+        return BaseFacts(self.shape, schema_text(pa.schema(self.kinds)), self.columns, tuple(known))
+
     def refusal(self, why: str, **facts: object) -> FoldError:
         """Return an error with the reason why the state cannot be folded."""
         return _refusal(self.store, self.table, self.at, why, **facts)
 
 
-def find_fold(store: ExportStore, at: datetime | None = None, table: str | None = None) -> FoldSource:
+def find_fold(
+    store: ExportStore,
+    at: datetime | None = None,
+    table: str | None = None,
+    bases: BaseChoice | None = None,
+) -> FoldSource:
     """
     Find what a fold reads, by manifests and the schemas of a few files.
 
     :param at: exclusive; None for the end of the unbroken run of complete units.
     :param table: table of the capture, as in its spec; None if it has only one.
+    :param bases: the state to start from; None starts at the capture's beginning.
     :raises FoldError: the state cannot be folded, or the table does not exist; has all reasons.
     :raises NotExportedError: not all units until then are complete; has the missing ones; transient.
-    :raises ManifestError: nothing was exported there, a manifest or file is damaged, or units overlap.
+    :raises ManifestError: nothing was exported there, a manifest, file or state is damaged, or units overlap.
     :raises InvalidArgumentError: ``at`` is not a time with a zone.
     """
-    end = _parse_time(at)
+    given = _parse_time(at)
     export_there(store)
-    there = {shard: list(store.units(shard)) for shard in store.shards()}
-    end = _check_time(store, there, end)
-    found = units_and_files(store, None, end)
-    units: dict[Shard, list[ExportUnit]] = {shard: [] for shard in there}
+    end = given if given is not None else end_of_export(store)
+    base = find_base(bases, store, table, end) if bases is not None else None
+    if bases is not None and base is not None:
+        newest = _newest_file(store, base.state.at)
+        shape = file_columns(store, newest).shape if newest is not None else base.facts.shape
+        name, problem = foldable_table(shape, table), base.problem(shape, end)
+        if not problem:
+            source = _find(store, end, name, base)
+            problem = source.unknown
+            if not problem:
+                return source
+        if bases.is_named:
+            where = format_time(base.state.at)
+            raise _refusal(store, name, end, f"its state at {where} cannot be the base: {problem}")
+    if given is not None:
+        check_begins(store, end)
+    return _find(store, end, table)
+
+
+def _find(store: ExportStore, end: datetime, table: str | None, base: Base | None = None) -> FoldSource:
+    """Find what a fold reads from a base on, or from the beginning."""
+    start, after = (None, Ulid.MIN) if base is None else (base.state.at, base.after)
+    found = units_and_files(store, start, end)
+    shards = tuple(store.shards())
+    units: dict[Shard, list[ExportUnit]] = {shard: [] for shard in shards}
     for manifest, _ in found:
         units.setdefault(manifest.unit.shard, []).append(manifest.unit)
     check_once(store, units)
-    _check_complete(store, units, end)
-    files = [file for _, own in found for file in own if file.facts.first < Ulid.floor(end)]
-    newest = max(files, key=_age) if files else _next_file(store, end)
-    if newest is None:
-        raise FoldError(
-            f"the export of feed {store.feed!r} in {store.path} has no events yet, so the columns of its "
-            "tables are unknown; fold it when there are events",
-            feed=store.feed,
-        )
-    known = file_columns(store, newest)
+    check_complete(store, units, start, end)
+    files = [file for _, own in found for file in own]
+    files = [file for file in files if after < file.facts.last and file.facts.first < Ulid.floor(end)]
+    before = [] if base is None else [FoldedFiles((), base.fields, base.facts.shape)]
+    known = _newest_columns(store, files, end) if files or base is None else before[0]
     name = foldable_table(known.shape, table)
     captured = known.shape.tables[name]
     groups = _groups(store, files)
-    read = groups or (FoldedFiles((newest,), known.fields, known.shape),)
-    columns, seconds = _columns(captured.columns[Operation.INSERT], (*read, known))
+    read = [*before, *groups] or [known]
+    columns, seconds = _columns(captured.columns[Operation.INSERT], [*read, known])
     kinds = _kinds(store, name, columns, read)
+    source = FoldSource(store, name, end, known.shape, columns, kinds, groups, seconds, base, shards)
+    keyless = _keyless(groups, name, captured)
+    if base is not None:
+        return replace(source, unknown=_EVENTS_LACK_KEY if keyless else _misfit(source, base))
     gap = _last_gap(store, name, end)
     unknown = _unknown(store, known.shape, captured, units, end)
-    keyless = _keyless(groups, name, captured)
     if keyless is not None:
         unknown = (
             f"events until {format_time(keyless)} do not have the columns of its current key "
@@ -138,8 +190,17 @@ def find_fold(store: ExportStore, at: datetime | None = None, table: str | None 
         )
     if gap is not None:
         unknown = f"the capture missed changes, as detected at {format_time(gap)}: {RESOLVE}"
-    known_from = max(filter(None, (keyless, gap)), default=None)
-    return FoldSource(store, name, end, known.shape, columns, kinds, groups, seconds, unknown, known_from)
+    return replace(source, unknown=unknown, known_from=max(filter(None, (keyless, gap)), default=None))
+
+
+def _misfit(source: FoldSource, base: Base) -> str:
+    """Return why the columns of a base are not sufficient; empty if they are."""
+    there = set(base.facts.fields.values())
+    lost = [name for name, place in source.columns.items() if place not in there]
+    keys = source.shape.tables[source.table].key_columns
+    # Without the state an earlier event has it: of a column that was not captured for a while.
+    lost = [name for name in lost if name in keys or source.columns[name] in base.facts.known_fields]
+    return f"it does not have {', '.join(map(repr, lost))}" if lost else ""
 
 
 def _parse_time(at: object) -> datetime | None:
@@ -150,62 +211,32 @@ def _parse_time(at: object) -> datetime | None:
     return from_milliseconds(to_milliseconds(at))
 
 
-def _check_time(store: ExportStore, units: _Units, end: datetime | None) -> datetime:
-    """Return the time to fold, which must be after the start of the first unit."""
-    ranges = [[unit.range for unit in own] for own in units.values() if own]
-    if not ranges:
-        raise NotExportedError(
-            f"the export of feed {store.feed!r} in {store.path} has no complete units yet; export it first",
-            feed=store.feed,
-        )
-    if end is None:
-        return min(_end_of_run(own) for own in ranges).next().time
-    first = min(own[0].after for own in ranges).next()
-    if Ulid.floor(end) <= first:
-        raise FoldError(
-            f"feed {store.feed!r} in {store.path} cannot be folded at {format_time(end)}, because its export "
-            f"begins at {format_time(first.time)}; use a later time, or export the time before",
-            feed=store.feed,
-            at=end,
-        )
-    return end
-
-
-def _end_of_run(ranges: Sequence[UlidRange]) -> Ulid:
-    """Return the end of the unbroken run of ranges from the first one on; they are in order."""
-    end = ranges[0].upto
-    for each in ranges[1:]:
-        if each.after > end:
-            break
-        end = max(end, each.upto)
-    return end
-
-
-def _check_complete(store: ExportStore, units: _Units, end: datetime) -> None:
-    gaps = find_gaps(store, Interval(None, end), units)
-    if gaps:
-        raise NotExportedError(
-            f"feed {store.feed!r} in {store.path} cannot be folded at {format_time(end)}, because nothing is "
-            f"complete in {_named(gaps)}. Export the missing windows, or use an earlier time",
-            feed=store.feed,
-            at=end,
-            missing=list(gaps),
-        )
-
-
-def _named(gaps: Sequence[Gap]) -> str:
-    more = f"; and {len(gaps) - _MOST_NAMED} more" if len(gaps) > _MOST_NAMED else ""
-    return f"{'; '.join(map(str, gaps[:_MOST_NAMED]))}{more}"
-
-
 def _age(file: UnitFile) -> tuple[datetime, int, Ulid]:
     return file.manifest.made_at, file.manifest.attempt, file.facts.last
 
 
-def _next_file(store: ExportStore, end: datetime) -> UnitFile | None:
-    """Return the first file after a time: if there are no earlier events, it has the columns."""
-    files = [file for _, own in units_and_files(store, end, None) for file in own]
-    return min(files, key=lambda file: file.facts.first, default=None)
+def _newest_file(store: ExportStore, since: datetime) -> UnitFile | None:
+    """Return the newest of the shards' last files since a time; reads the manifests of idle units only."""
+    found = []
+    for shard in store.shards():
+        units = (unit for date in store.backwards(shard) for unit in reversed(date))
+        later = takewhile(lambda unit: unit.range.upto >= Ulid.floor(since), units)
+        found.append(next(filter(None, (last_file(store, unit) for unit in later)), None))
+    return max(filter(None, found), key=_age, default=None)
+
+
+def _newest_columns(store: ExportStore, files: Sequence[UnitFile], end: datetime) -> FoldedFiles:
+    """Return the columns of the newest file; without events until a time, of the first file after it."""
+    later = () if files else (file for _, own in units_and_files(store, end, None) for file in own)
+    newest = max(files, key=_age, default=None) or min(later, key=lambda file: file.facts.first, default=None)
+    if newest is None:
+        raise FoldError(
+            f"the export of feed {store.feed!r} in {store.path} has no events yet, so the columns of its "
+            "tables are unknown; fold it when there are events",
+            feed=store.feed,
+        )
+    columns = file_columns(store, newest)
+    return FoldedFiles((newest,), columns.fields, columns.shape)
 
 
 def _last_gap(store: ExportStore, table: str, end: datetime) -> datetime | None:
@@ -246,9 +277,7 @@ def _groups(store: ExportStore, files: Iterable[UnitFile]) -> tuple[FoldedFiles,
     return tuple(FoldedFiles(own, columns.fields, columns.shape) for own, columns in found)
 
 
-def _columns(
-    own: Mapping[str, str], files: Sequence[FoldedFiles | FileColumns]
-) -> tuple[dict[str, str], dict[str, str]]:
+def _columns(own: Mapping[str, str], files: Sequence[FoldedFiles]) -> tuple[dict[str, str], dict[str, str]]:
     """Return the columns, each followed by its second columns, and the owner of each second column."""
     taken = frozenset().union(*(each.shape.own_fields for each in files))
     columns: dict[str, str] = {}
@@ -287,7 +316,7 @@ def _kinds(
 
 
 def _unknown(
-    store: ExportStore, shape: CaptureShape, captured: CapturedTable, units: _Units, end: datetime
+    store: ExportStore, shape: CaptureShape, captured: CapturedTable, units: Units, end: datetime
 ) -> str:
     """Return why the events do not include all rows at their beginning; empty if they do."""
     if not captured.is_whole:
@@ -300,7 +329,7 @@ def _unknown(
     gaps = find_gaps(store, Interval(begun, None), units)
     if gaps:
         return (
-            f"the capture was enabled at {format_time(begun)}, but nothing is complete in {_named(gaps)}. "
+            f"the capture was enabled at {format_time(begun)}, but nothing is complete in {named(gaps)}. "
             f"Export the missing windows; or {RESOLVE}"
         )
     return ""

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from airflow_changefeed.core.capture import CaptureShape
 from airflow_changefeed.core.documents import Document
-from airflow_changefeed.core.times import format_compact, now, to_milliseconds
+from airflow_changefeed.core.times import format_compact, now, parse_compact, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import ManifestError, OutputNotWritableError
+from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError, OutputNotWritableError
 from airflow_changefeed.output import claims
 from airflow_changefeed.output.layout import Layout
 from airflow_changefeed.storage.files import Files, open_files
@@ -30,7 +31,25 @@ from airflow_changefeed.storage.files import Files, open_files
 _DOCUMENT = re.compile(r"_state\.([0-9A-Z]{26})\.json")
 # Not the leftovers of tasks below _temporary.
 _PARQUET = re.compile(r"[^/_.][^/]*\.parquet")
+_FOLDER = "changefeed_at="
 _TRIES = 20
+
+
+@dataclass(frozen=True)
+class BaseFacts:
+    """
+    What a later fold must know of a state's rows. Their shards are in the column ``changefeed_shard``.
+
+    :param shape: of the capture.
+    :param schema: the table's columns: Arrow's serialized schema in base64.
+    :param fields: of ``old`` and ``new``, for each column.
+    :param known_fields: all that the events had until then, also those that are no column's any more.
+    """
+
+    shape: CaptureShape
+    schema: str
+    fields: Mapping[str, str]
+    known_fields: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -43,6 +62,7 @@ class State(Document):
     :param path: folder that contains exactly its files, in the form that Spark and other readers use.
     :param bytes: total size of all files.
     :param database: identity of the feed's database; empty if the export does not have it.
+    :param base: what a later fold needs to start from it; None if none can.
     """
 
     KIND = "changefeed state"
@@ -57,6 +77,7 @@ class State(Document):
     rows: int
     bytes: int
     database: str = ""
+    base: BaseFacts | None = None
 
 
 def new_attempt() -> str:
@@ -103,7 +124,11 @@ class StateStore:
 
     def folder(self, at: datetime) -> str:
         """Return the folder of a time's state."""
-        return f"{self.layout.data}/changefeed_at={format_compact(at)}"
+        return f"{self.layout.data}/{_FOLDER}{format_compact(at)}"
+
+    def placed(self, at: datetime, attempt: str) -> str:
+        """Return the folder of an attempt's files, once it is complete."""
+        return f"{self.folder(at)}/changefeed_attempt={attempt}"
 
     def writing(self, at: datetime, attempt: str) -> str:
         """Return the folder that only this attempt writes to."""
@@ -115,6 +140,15 @@ class StateStore:
 
     def _attempts(self, at: datetime) -> str:
         return f"{self.layout.attempts}/{format_compact(at)}"
+
+    def times(self) -> list[datetime]:
+        """Return the times that may have a state, ascending."""
+        found = []
+        for name in self.files.names(self.layout.data):
+            if name.startswith(_FOLDER):
+                with contextlib.suppress(InvalidArgumentError):
+                    found.append(parse_compact(name.removeprefix(_FOLDER)))
+        return sorted(found)
 
     def read(self, at: datetime) -> State | None:
         """
@@ -133,7 +167,7 @@ class StateStore:
                 return State.from_json(content.decode(errors="replace"), where=where)
         raise ManifestError(f"{self.folder(at)} is being replaced repeatedly; read it later")
 
-    def commit(self, at: datetime, attempt: str) -> State:
+    def commit(self, at: datetime, attempt: str, base: BaseFacts | None = None) -> State:
         """
         Commit an attempt, and remove the files of older attempts.
 
@@ -142,7 +176,7 @@ class StateStore:
         folder = self.writing(at, attempt)
         sizes = {name: size for name, size in self.files.sizes(folder).items() if _PARQUET.fullmatch(name)}
         rows = sum(self._rows(f"{folder}/{name}") for name in sizes)
-        path = self.files.url(f"{self.folder(at)}/changefeed_attempt={attempt}")
+        path = self.files.url(self.placed(at, attempt))
         state = State(
             feed=self.feed,
             table=self.table,
@@ -153,6 +187,7 @@ class StateStore:
             rows=rows,
             bytes=sum(sizes.values()),
             database=self.database,
+            base=base,
         )
         text = state.to_json()
         document = f"{self._home(at, attempt)}/_state.{attempt}.json"

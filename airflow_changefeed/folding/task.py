@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_changefeed.core.documents import Document
+from airflow_changefeed.folding.choice import NEWEST
 from airflow_changefeed.folding.states import State
 
 
@@ -22,6 +23,7 @@ class FoldTask(Document):
     :param table: None if the capture has only one.
     :param attempt: see :func:`~airflow_changefeed.folding.states.new_attempt`.
     :param run: name of the run that folds.
+    :param base: see :class:`~airflow_changefeed.folding.bases.BaseChoice`.
     """
 
     KIND = "changefeed fold"
@@ -33,6 +35,7 @@ class FoldTask(Document):
     table: str | None
     attempt: str
     run: str
+    base: str = NEWEST
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.codec import encode
+from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import InvalidWindowError, TransientError, own_error
+from airflow_changefeed.folding.choice import NEWEST, parse_base
 from airflow_changefeed.hooks.changefeed_arguments import check_arguments, check_name, parse_at
 from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_name, run_window
 from airflow_changefeed.hooks.changefeed_output import storage_options
@@ -39,6 +41,10 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
     be exported until then without a gap, so it runs behind the export; where another run still exports a
     window before, a retry helps. Fails at once if the events do not determine the state.
 
+    It starts from the newest state of the output before that time, and reads only the events since then.
+    Where there is none, or the capture has had a gap since, it reads all events from the capture's beginning
+    on.
+
     The state of each time has a folder of its own, ``<output_path>/<table>/changefeed_at=<time>``; a retry
     replaces it as a whole, and two attempts never mix. The result (XCom) is ``{"feed", "table", "at",
     "attempt", "path", "files", "rows", "bytes"}``: ``path`` is the folder with exactly the state's files.
@@ -48,12 +54,14 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
     :param output_path: root of where states go; other tables' and exports may share it. (templated)
     :param table: of the capture, as its spec names it; None where it has only one. (templated)
     :param at: feed time, exclusive, ISO 8601 with a zone; None for the end of the run's window. (templated)
+    :param base: the state to start from: ``newest``, where there is one; the time of a state, ISO 8601 with a
+        zone; or ``beginning`` to read all events. (templated)
     :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of ``path`` and
         ``output_path``.
     :param kwargs: those of ``SparkSubmitOperator``; ``conn_id`` is the Spark connection, deploy mode client.
     """
 
-    template_fields: Sequence[str] = ("feed", "path", "output_path", "table", "at", *TEMPLATED)
+    template_fields: Sequence[str] = ("feed", "path", "output_path", "table", "at", "base", *TEMPLATED)
 
     def __init__(
         self,
@@ -63,6 +71,7 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
         output_path: str,
         table: str | None = None,
         at: datetime | str | None = None,
+        base: datetime | str = NEWEST,
         path_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -75,6 +84,7 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
         self.output_path = output_path
         self.table = table
         self.at = at
+        self.base = base
         self.path_conn_id = path_conn_id
         self._check(wrong)
 
@@ -82,7 +92,7 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
         checks = [(check_name, name, getattr(self, name)) for name in ("feed", "path", "output_path")]
         if self.table is not None:
             checks.append((check_name, "table", self.table))
-        check_arguments(self, *checks, (parse_at, self.at), problems=wrong)
+        check_arguments(self, *checks, (parse_at, self.at), (parse_base, self.base), problems=wrong)
 
     @airflow_errors()
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
@@ -97,7 +107,9 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
         # A fold reads no database.
         connection = JobConnection({}, storage_options(self.path, self.path_conn_id))
         self._check_spark()
-        task = FoldTask(self.feed, self.path, self.output_path, at, self.table, new_attempt(), run)
+        base = parse_base(self.base)
+        base = base if isinstance(base, str) else format_time(base)
+        task = FoldTask(self.feed, self.path, self.output_path, at, self.table, new_attempt(), run, base)
         with self._connect() as session, job_folder() as folder:
             if session is not None:
                 state = run_fold(lambda: session, task, connection, self.log.info)
@@ -111,6 +123,8 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
             "Table %s at %s: %s rows in %s", state.table, state.at.isoformat(), state.rows, state.path
         )
         result: dict[str, Any] = encode(state)
+        # For later folds, and long.
+        del result["base"]
         return result
 
     def _time(self, context: Context) -> datetime:

@@ -92,6 +92,15 @@ def owner(files: Files, layout: Layout) -> str:
     return _load(content, layout).database if content is not None else ""
 
 
+def tables(files: Files, feed: str) -> list[str]:
+    """Return the tables whose states, folded from a feed, lie below a root."""
+    layouts = (Layout(files.root, unquote_feed(name)) for name in files.names(f"{files.root}/{CONTROL}"))
+    claimed = (
+        _load(content, layout) for layout in layouts if (content := files.read(layout.claim)) is not None
+    )
+    return [claim.table for claim in claimed if claim.table and claim.feed == feed]
+
+
 def _load(content: bytes, layout: Layout) -> Claim:
     return Claim.from_json(content.decode(errors="replace"), where=layout.claim)
 

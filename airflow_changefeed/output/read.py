@@ -206,6 +206,12 @@ def units_and_files(
     return found
 
 
+def last_file(store: ExportStore, unit: ExportUnit) -> UnitFile | None:
+    """Return a unit's last file; None for one without rows, or that was withdrawn."""
+    found = _unit(store, unit)
+    return found[1][-1] if found is not None and found[1] else None
+
+
 def _unit(
     store: ExportStore, unit: ExportUnit, wanted: UlidRange | None = None
 ) -> tuple[Manifest, list[UnitFile]] | None:

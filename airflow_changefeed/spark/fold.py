@@ -3,7 +3,8 @@
 Folds the events of a capture into the table they were captured from, as it was at a sealed time.
 
 Of each key the last event by ULID counts: a key never changes its shard, and a shard is in order. One pass
-over the files, one group by key; what could make the result wrong is looked for before, in few columns.
+over the files, one group by key; what could make the result wrong is looked for before, in few columns. Where
+a state of an earlier time is there, only the events since then are read, and joined to its rows.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.core.feed import Shard, parse_shard
+from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import error_text
+from airflow_changefeed.folding.bases import Base
+from airflow_changefeed.folding.choice import NEWEST, BaseChoice
 from airflow_changefeed.folding.inputs import NEW, OLD
 from airflow_changefeed.folding.plan import RESOLVE, FoldSource, find_fold
+from airflow_changefeed.output.read import SHARD_COLUMN
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import ULID_COLUMN
 from airflow_changefeed.spark.fold_events import CAPTURED_AT, SHARD, CapturedEvents
-from airflow_changefeed.spark.read import check_times, ddl
+from airflow_changefeed.spark.read import check_times, ddl, quoted, read_parquet, spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -55,6 +59,8 @@ def fold(
     at: datetime | None = None,
     table: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    states: str | None = None,
+    base: datetime | str = NEWEST,
 ) -> DataFrame:
     """
     Return a captured table as it was at a time, from the export of its capture in shape ``typed``.
@@ -68,6 +74,9 @@ def fold(
         units of each shard reach until there. None takes the end of their unbroken run.
     :param table: of the capture, as its spec names it; None where the capture has only one.
     :param storage_options: for the manifests, through fsspec; Spark reads the files by its own settings.
+    :param states: root of the states that ``ChangefeedFoldOperator`` has written; None looks in ``path``.
+    :param base: the state to start from, so that only later events are read: ``newest`` before the time, if
+        there is one; the time of a state; or ``beginning`` to read all events.
     :return: a row for each row of the table; its columns as they were captured, in the table's order.
     :raises FoldError: the events do not determine the state: a key change lost its old key, the capture
         leaves something out, or began later than the table and without a snapshot; says which.
@@ -75,23 +84,32 @@ def fold(
     :raises ManifestError: nothing was exported there, a manifest or file is damaged, or units overlap.
     :raises ColumnTypeError: Spark does not have a column's type.
     """
-    return fold_source(spark, find_fold(ExportStore(path, feed, storage_options), at, table))
+    bases = BaseChoice(path if states is None else states, base, storage_options)
+    source = find_fold(ExportStore(path, feed, storage_options), at, table, bases)
+    return fold_source(spark, source).select(*map(quoted, source.columns))
 
 
 def fold_source(spark: SparkSession, source: FoldSource) -> DataFrame:
-    """Return the state that a source's events give; see :func:`fold`."""
+    """Return the state that a source's events give, and the shard of each row; see :func:`fold`."""
     for group in source.groups:
         check_times(spark, group.fields)
+    if source.base is not None:
+        check_times(spark, source.base.kinds)
     if not source.groups:
         if source.unknown:
             raise source.refusal(source.unknown)
-        return spark.createDataFrame([], ddl(source.kinds))
+        if source.base is not None:
+            return _rows(source, _base_rows(spark, source, source.base, {}))
+        return spark.createDataFrame([], f"{ddl(source.kinds)}, {_shard_ddl(source)}")
     found = _count_special(CapturedEvents(spark, source))
     resets = _last_resets(CapturedEvents(spark, source)) if found.resets or source.unknown else {}
     events = CapturedEvents(spark, source, resets)
     if found.lost_keys:
         _refuse_lost_keys(events)
-    return _state(source, _changes(events, has_moved=found.moved > 0))
+    ends = _ends(source, _changes(events, has_moved=found.moved > 0), has_moved=found.moved > 0)
+    if source.base is None:
+        return _rows(source, ends.where(_is_there(source)))
+    return _rows(source, _onto_base(source, _base_rows(spark, source, source.base, resets), ends))
 
 
 @dataclass(frozen=True)
@@ -189,17 +207,15 @@ def _refuse_lost_keys(events: CapturedEvents) -> None:
 
 def _changes(events: CapturedEvents, *, has_moved: bool) -> DataFrame:
     """
-    Return an event a row: ULID, key, whether it adds the row, and the row behind it, null for a delete.
+    Return an event a row: ULID, shard, key, whether it adds the row, and the row behind it, null for a
+    delete.
 
     :param has_moved: whether keys have changed to others that the database takes for the same.
     """
     from pyspark.sql import functions
 
     source, kind = events.source, functions.col("type")
-    # A key in other bytes may have another shard, and two shards have no order between them.
-    shards = {file.manifest.unit.shard for group in source.groups for file in group.files}
-    by_shard = has_moved and len(shards) > 1
-    frame = events.read([ULID_COLUMN, "type"], source.keys, list(source.columns), by_shard=by_shard)
+    frame = events.read([ULID_COLUMN, "type"], source.keys, list(source.columns), by_shard=True)
     frame = frame.where(kind != "reset")
     old, new = functions.col(OLD), functions.col(NEW)
     adds = (kind == "add") | _has_moved(source) if has_moved else kind == "add"
@@ -207,15 +223,14 @@ def _changes(events: CapturedEvents, *, has_moved: bool) -> DataFrame:
     keys = [
         functions.when(new.isNotNull(), new.getField(key)).otherwise(old.getField(key)) for key in source.keys
     ]
-    shard = [SHARD] if by_shard else []
-    changes = frame.select(ULID_COLUMN, *shard, *_numbered(keys), adds.alias("adds"), NEW)
+    changes = frame.select(ULID_COLUMN, SHARD, *_numbered(keys), adds.alias("adds"), NEW)
     if not has_moved:
         return changes
     keys = [old.getField(key) for key in source.keys]
     nothing = functions.when(functions.lit(False), new).alias(NEW)
     left = frame.where(_has_moved(source))
     return changes.unionByName(
-        left.select(ULID_COLUMN, *shard, *_numbered(keys), functions.lit(False).alias("adds"), nothing)
+        left.select(ULID_COLUMN, SHARD, *_numbered(keys), functions.lit(False).alias("adds"), nothing)
     )
 
 
@@ -224,35 +239,116 @@ def _numbered(columns: Sequence[Column]) -> list[Column]:
     return [column.alias(f"key{number}") for number, column in enumerate(columns)]
 
 
-def _state(source: FoldSource, changes: DataFrame) -> DataFrame:
-    """Return the row after each key's last change; the computation fails if it is not known."""
+def _ends(source: FoldSource, changes: DataFrame, *, has_moved: bool) -> DataFrame:
+    """
+    Return each changed key with the row after its last change, and its first; the computation fails if a key
+    is no key.
+    """
     from pyspark.sql import functions
 
     keys = [f"key{number}" for number in range(len(source.keys))]
     ends = changes.groupBy(*keys).agg(
         functions.max_by(NEW, ULID_COLUMN).alias("row"),
+        functions.max_by(SHARD, ULID_COLUMN).alias(SHARD),
         functions.min(functions.struct(ULID_COLUMN, "adds")).alias("first"),
-        *([functions.count_distinct(SHARD).alias("shards")] if SHARD in changes.columns else []),
+        # A key in other bytes may have another shard, and two shards have no order between them.
+        *([functions.count_distinct(SHARD).alias("shards")] if has_moved else []),
     )
-    row, first = functions.col("row"), functions.col("first")
-
-    def fails(why: str) -> Column:
-        return _failure(source, first.getField(ULID_COLUMN), why)
-
     own = keys[: len(source.shape.tables[source.table].key_columns)]
     is_null = reduce(lambda one, other: one | other, (functions.col(key).isNull() for key in own))
-    there = functions.when(is_null, fails(_NULL_KEY))
+    is_known = functions.when(is_null, _failure(source, _NULL_KEY))
+    if has_moved:
+        is_known = is_known.when(functions.col("shards") > 1, _failure(source, _MOVED_SHARD))
+    return ends.where(is_known.otherwise(functions.lit(True)))
+
+
+def _is_there(source: FoldSource) -> Column:
+    """Whether a key that was not there before has a row in the end; fails if nothing has added it."""
+    from pyspark.sql import functions
+
+    added = functions.col("first").getField("adds")
+    return functions.when(added, functions.col("row").isNotNull()).otherwise(_failure(source, _BROKEN_CHAIN))
+
+
+def _base_rows(spark: SparkSession, source: FoldSource, base: Base, resets: Mapping[Shard, str]) -> DataFrame:
+    """
+    Return the rows of the base, each with its key and shard; those of shards with a reset do not count.
+
+    Columns by the fields of the events, as a column that was renamed is another one for them.
+    """
+    from pyspark.sql import functions
+
+    names = {place: name for name, place in base.facts.fields.items()}
+    frame = read_parquet(spark, f"{ddl(base.kinds)}, {_shard_ddl(source)}", base.paths)
+    shard = functions.col(SHARD_COLUMN).cast("string")
+    if resets:
+        frame = frame.where(~shard.isin([shard_text(one) for one in resets]))
+    values = {
+        name: functions.col(quoted(names[place])) if place in names else functions.lit(None)
+        for name, place in source.columns.items()
+    }
+    values = {name: value.cast(spark_type(name, source.kinds[name])) for name, value in values.items()}
+    row = functions.struct(*(value.alias(name) for name, value in values.items()))
+    keys = (values[key].alias(f"base{number}") for number, key in enumerate(source.keys))
+    return frame.select(*keys, row.alias("row"), shard.alias(SHARD))
+
+
+def _onto_base(source: FoldSource, base: DataFrame, ends: DataFrame) -> DataFrame:
+    """
+    Return the base's rows as the changes have left them, and the rows of new keys.
+
+    Joined, not grouped, as a base is mostly much longer than its changes: Spark sends those to its rows.
+    """
+    from pyspark.sql import functions
+
+    numbers = range(len(source.keys))
+    same = [functions.col(f"base{one}").eqNullSafe(functions.col(f"key{one}")) for one in numbers]
+    is_changed, row = functions.col("first").isNotNull(), functions.col("row")
+    renamed = base.withColumnsRenamed({"row": "base_row", SHARD: "base_shard"})
+    stays = ~is_changed | row.isNotNull()
     if "shards" in ends.columns:
-        there = there.when(functions.col("shards") > 1, fails(_MOVED_SHARD))
-    there = there.when(first.getField("adds"), row.isNotNull()).otherwise(fails(_BROKEN_CHAIN))
-    return ends.where(there).select(*(row.getField(name).alias(name) for name in source.columns))
+        moved = is_changed & (functions.col("base_shard") != functions.col(SHARD))
+        stays = functions.when(moved, _failure(source, _MOVED_SHARD)).otherwise(stays)
+    kept = renamed.join(ends, same, "left").where(stays)
+    kept = kept.select(
+        functions.when(is_changed, row).otherwise(functions.col("base_row")).alias("row"),
+        functions.when(is_changed, functions.col(SHARD)).otherwise(functions.col("base_shard")).alias(SHARD),
+    )
+    # First the keys that are in both, in few columns: the rest would send the whole base to the changes.
+    known = base.select(*(f"base{one}" for one in numbers)).join(
+        ends.select(*(f"key{one}" for one in numbers)), same, "left_semi"
+    )
+    # Not an anti-join: Spark would look for keys that nothing has added before it joins.
+    known = known.withColumn("is_known", functions.lit(True))
+    is_new = functions.when(functions.col("is_known"), functions.lit(False)).otherwise(_is_there(source))
+    new = ends.join(known, same, "left").where(is_new)
+    return kept.unionByName(new.select("row", SHARD))
 
 
-def _failure(source: FoldSource, ulid: Column, why: str) -> Column:
-    """Return a column that fails the computation with our error in Spark's text."""
+def _rows(source: FoldSource, found: DataFrame) -> DataFrame:
+    """Return the columns of rows, and their shards."""
+    from pyspark.sql import functions
+
+    row, shard = functions.col("row"), functions.col(SHARD).cast(_shard_type(source))
+    return found.select(
+        *(row.getField(name).alias(name) for name in source.columns), shard.alias(SHARD_COLUMN)
+    )
+
+
+def _shard_type(source: FoldSource) -> str:
+    return "bigint" if all(isinstance(shard, int) for shard in source.shards) else "string"
+
+
+def _shard_ddl(source: FoldSource) -> str:
+    return f"{SHARD_COLUMN} {_shard_type(source)}"
+
+
+def _failure(source: FoldSource, why: str) -> Column:
+    """Return a column that fails the computation with our error, which names the key's first event."""
     from pyspark.sql import functions
 
     error = source.refusal(f"event {_SOME_ULID} {why}")
     before, _, behind = error_text(error).partition(_SOME_ULID)
+    ulid = functions.col("first").getField(ULID_COLUMN)
     text = functions.concat(functions.lit(before), ulid, functions.lit(behind))
     return functions.raise_error(text).cast("boolean")

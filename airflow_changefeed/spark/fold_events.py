@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.core.feed import Shard, shard_text
+from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.folding.inputs import NEW, OLD
 from airflow_changefeed.folding.plan import FoldedFiles, FoldSource
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 CAPTURED_AT = "captured_at"
 SHARD = "shard"
+# Of a placed file, and of one that is being replaced.
+_SHARD_IN_PATH = "shard=([^/]+)/"
 # Columns of an event that a fold reads, with Spark's types.
 _OWN = {ULID_COLUMN: "string", "name": "string", "type": "string", CAPTURED_AT: "timestamp"}
 
@@ -27,7 +29,7 @@ _OWN = {ULID_COLUMN: "string", "name": "string", "type": "string", CAPTURED_AT: 
 @dataclass(frozen=True)
 class CapturedEvents:
     """
-    The events of a table, as far as they count.
+    The events of a table, as far as they count: those after the base, if there is one.
 
     :param resets: ULID of each shard's last reset: it and what is before it are left out.
     """
@@ -48,16 +50,17 @@ class CapturedEvents:
         :param by_shard: whether to add each event's shard, as text.
         """
         frames = []
+        base = self.source.base
+        begin = "" if base is None else str(base.after)
         for group in self.source.groups:
-            parts: dict[tuple[Shard | None, str], list[UnitFile]] = {}
+            parts: dict[str, list[UnitFile]] = {}
             for file in group.files:
-                shard = file.manifest.unit.shard
-                reset = self.resets.get(shard, "")
-                if str(file.facts.last) > reset:
-                    parts.setdefault((shard if by_shard else None, reset), []).append(file)
-            for (place, reset), files in parts.items():
-                frame = self._read(group, files, reset, (own, old, new))
-                frames.append(frame if place is None else _with_shard(frame, place))
+                after = self.resets.get(file.manifest.unit.shard, begin)
+                if str(file.facts.last) > after:
+                    parts.setdefault(after, []).append(file)
+            frames += [
+                self._read(group, files, after, (own, old, new), by_shard) for after, files in parts.items()
+            ]
         if not frames:
             kinds = {OLD: old, NEW: new}
             columns = [f"{name} string" for name in own]
@@ -70,15 +73,17 @@ class CapturedEvents:
         self,
         group: FoldedFiles,
         files: Sequence[UnitFile],
-        reset: str,
+        after: str,
         wanted: tuple[Sequence[str], Sequence[str], Sequence[str]],
+        by_shard: bool,
     ) -> DataFrame:
         from pyspark.sql import functions
 
         own, *images = wanted
         end = Ulid.floor(self.source.at)
         has_later = any(file.facts.last >= end for file in files)
-        needed = {*own, "name", "type", *((ULID_COLUMN,) if reset or has_later else ())}
+        has_earlier = any(str(file.facts.first) <= after for file in files)
+        needed = {*own, "name", "type", *((ULID_COLUMN,) if has_earlier or has_later else ())}
         columns = [f"{name} {_OWN[name]}" for name in _OWN if name in needed]
         for image, names in zip((OLD, NEW), images, strict=True):
             there = {field: group.fields[field] for field in map(self._field, names) if field in group.fields}
@@ -87,15 +92,18 @@ class CapturedEvents:
                 there = dict([next(iter(group.fields.items()))])
             columns += [f"{image} struct<{ddl(there, ': ')}>"] if there else []
         frame = read_files(self.spark, ", ".join(columns), self.source.store, files)
+        if by_shard:
+            path = functions.col("_metadata.file_path")
+            frame = frame.withColumn(SHARD, functions.regexp_extract(path, _SHARD_IN_PATH, 1))
         frame = frame.where(functions.col("name") == self.source.table)
-        if reset:
-            frame = frame.where(functions.col(ULID_COLUMN) > reset)
+        if has_earlier:
+            frame = frame.where(functions.col(ULID_COLUMN) > after)
         if has_later:
             frame = frame.where(functions.col(ULID_COLUMN) < str(end))
         read = [
             self._image(group, image, names) for image, names in zip((OLD, NEW), images, strict=True) if names
         ]
-        return frame.select(*own, *read)
+        return frame.select(*own, *read, *([SHARD] if by_shard else []))
 
     def _image(self, group: FoldedFiles, image: str, names: Sequence[str]) -> Column:
         """Return an image with the table's columns and their types of all files."""
@@ -117,9 +125,3 @@ class CapturedEvents:
 
     def _ddl(self, names: Sequence[str]) -> str:
         return ddl({name: self.source.kinds[name] for name in names}, ": ")
-
-
-def _with_shard(frame: DataFrame, shard: Shard) -> DataFrame:
-    from pyspark.sql import functions
-
-    return frame.withColumn(SHARD, functions.lit(shard_text(shard)))

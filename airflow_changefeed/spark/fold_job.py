@@ -17,6 +17,7 @@ from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import error_text, own_error
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.progress import size_text
+from airflow_changefeed.folding.choice import BaseChoice
 from airflow_changefeed.folding.plan import find_fold
 from airflow_changefeed.folding.states import State, StateStore
 from airflow_changefeed.folding.task import FoldResult, FoldTask
@@ -52,12 +53,14 @@ def run_fold(
     :raises ChangefeedError: ours, also when it was raised in a task.
     """
     options = connection.storage_options
-    source = find_fold(ExportStore(task.path, task.feed, options), task.at, task.table)
+    bases = BaseChoice(task.output, task.base, options)
+    source = find_fold(ExportStore(task.path, task.feed, options), task.at, task.table, bases)
     output = StateStore(task.output, task.feed, source.table, options, database=source.store.database())
     output.claim()
+    since = "the beginning" if source.base is None else f"the state at {format_time(source.base.state.at)}"
     report(
         f"changefeed fold: table {source.table} of feed {task.feed} at {format_time(source.at)}: "
-        f"{sum(file.facts.rows for group in source.groups for file in group.files)} events"
+        f"{sum(file.facts.rows for group in source.groups for file in group.files)} events since {since}"
     )
     running = spark()
     before = {name: running.conf.get(name, None) for name in SETTINGS}
@@ -67,7 +70,7 @@ def run_fold(
         frame = fold_source(running, source)
         url = output.files.url(output.writing(source.at, task.attempt))
         frame.write.option("compression", "zstd").parquet(url)
-        return output.commit(source.at, task.attempt)
+        return output.commit(source.at, task.attempt, source.base_facts())
     except Exception as error:
         output.discard(source.at, task.attempt)
         raise own_error(error) from error

@@ -121,14 +121,19 @@ def read_files(spark: SparkSession, columns: str, store: ExportStore, files: Ite
 
     :param columns: and their types, as Spark's schemas are written.
     """
+    return read_parquet(spark, columns, (store.files.url(file.path) for file in files))
+
+
+def read_parquet(spark: SparkSession, columns: str, urls: Iterable[str]) -> DataFrame:
+    """Read some columns of files that we have written; ``columns`` as for :func:`read_files`."""
     # Spark before 4.0 refuses days before 1582 unless it hears that the files have today's calendar.
     reader = spark.read.schema(columns).option("datetimeRebaseMode", "CORRECTED")
-    return reader.parquet(*spark_paths(store, files))
+    return reader.parquet(*map(spark_path, urls))
 
 
-def spark_paths(store: ExportStore, files: Iterable[UnitFile]) -> list[str]:
-    """Return paths for Spark, which treats them as patterns."""
-    return [_GLOB.sub(r"\\\1", store.files.url(file.path)) for file in files]
+def spark_path(url: str) -> str:
+    """Return a path for Spark, which treats it as a pattern."""
+    return _GLOB.sub(r"\\\1", url)
 
 
 def _between(frame: DataFrame, start: datetime | None, end: datetime | None) -> DataFrame:

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import json
-from datetime import date, datetime, time, timedelta, timezone
-from decimal import Decimal
+from datetime import date, datetime, time, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +19,7 @@ from airflow_changefeed.folding.states import StateStore, new_attempt
 from airflow_changefeed.folding.task import FoldResult, FoldTask
 from airflow_changefeed.spark import fold_job
 from airflow_changefeed.spark.version_compat import HAS_TIME_TYPE
+from tests.integration.spark.shoes import HOUR, shoe
 from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport, Event, reshaped, shape
 from tests.unit.export.flights import START, hours
 
@@ -29,13 +29,6 @@ if TYPE_CHECKING:
     from airflow_changefeed.folding.states import State
 
 pytestmark = pytest.mark.spark
-
-HOUR = timedelta(hours=1)
-
-
-def shoe(number: int, name: str = "boot") -> dict[str, Any]:
-    """A row of the table."""
-    return {"id": number, "name": name, "price": Decimal("9.50")}
 
 
 @pytest.fixture
@@ -66,12 +59,17 @@ def left(export: CapturedExport) -> list[str]:
 
 
 def test_a_state_is_plain_parquet(spark: SparkSession, export: CapturedExport) -> None:
-    """With the table's columns only, in its own folder; a time has one state, however often it is folded."""
+    """
+    With the table's columns and the rows' shards, in its own folder; a time has one state, however often it
+    is folded.
+    """
     states = [run(spark, export, 1) for _ in range(2)]
     assert [state.rows for state in states] == [2, 2]
     path = Path(states[1].path)
     rows = [row for file in states[1].files for row in pq.ParquetFile(path / file).read().to_pylist()]
-    assert sorted(rows, key=lambda row: int(row["id"])) == [shoe(1), shoe(2)]
+    assert sorted(rows, key=lambda row: int(row["id"])) == [
+        {**shoe(number), "changefeed_shard": 0} for number in (1, 2)
+    ]
     assert not Path(states[0].path).exists()
     assert path.parent.name == "changefeed_at=20130101T010000Z"
     assert spark.read.parquet(str(path.parent.parent)).count() == 2
@@ -83,7 +81,7 @@ def test_an_empty_table_can_be_read(spark: SparkSession, export: CapturedExport)
     state = run(spark, export, 2)
     assert (state.rows, len(state.files) > 0) == (0, True)
     frame = spark.read.parquet(state.path)
-    assert frame.columns == ["id", "name", "price"]
+    assert frame.columns == ["id", "name", "price", "changefeed_shard"]
     assert frame.count() == 0
     assert StateStore(str(Path(state.path).parents[2]), CAPTURE, TABLE).read(state.at) == state
 
@@ -130,7 +128,7 @@ def test_all_types_arrive_as_they_are(spark: SparkSession, export: CapturedExpor
     before = spark.conf.get("spark.sql.parquet.outputTimestampType")
     state = run(spark, export, 1)
     (file,) = [pq.ParquetFile(Path(state.path) / name) for name in state.files if name]
-    assert file.read().to_pylist() == [row]
+    assert file.read().to_pylist() == [{**row, "changefeed_shard": 0}]
     assert file.schema_arrow.field("local").type == pa.timestamp("us")
     assert spark.conf.get("spark.sql.parquet.outputTimestampType") == before
 

@@ -103,7 +103,7 @@ def test_the_job_folds_at_the_end_of_the_runs_window(
     """Its task says all that it must know, and the result is the state's."""
     monkeypatch.setattr(SubmitHook, "says", FoldResult(STATE))
     result = operator(export, table=TABLE).execute(context(START, START + HOUR))
-    assert result == encode(STATE)
+    assert result == {name: value for name, value in encode(STATE).items() if name != "base"}
     assert json.loads(json.dumps(result)) == result
     (task,) = SubmitHook.tasks
     assert (task.feed, task.path, task.table, task.at) == (CAPTURE, export.store.path, TABLE, START + HOUR)
@@ -117,6 +117,22 @@ def test_a_given_time_counts(export: CapturedExport, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(SubmitHook, "says", FoldResult(STATE))
     operator(export, at=at).execute(context())
     assert SubmitHook.tasks[0].at == START + HOUR * 2 / 3
+
+
+@pytest.mark.parametrize(
+    ("base", "wanted"),
+    [("newest", "newest"), ("beginning", "beginning"), (START, START), ("{{ params.base }}", START)],
+    ids=["newest", "beginning", "a time", "a template"],
+)
+def test_the_base_is_handed_to_the_job(export: CapturedExport, base: Any, wanted: Any) -> None:
+    """Where it is a state, it must be there."""
+    task = operator(export, base=base)
+    task.render_template_fields({"params": {"base": "2013-01-01T00:00:00Z"}})
+    refused = pytest.raises(AirflowFailException, match="there is none; earlier states: none")
+    killed = pytest.raises(AirflowException, match="Error code is: 137")
+    with refused if wanted == START else killed:
+        task.execute(context(START, START + HOUR))
+    assert SubmitHook.tasks[0].base == ("2013-01-01T00:00:00Z" if wanted == START else wanted)
 
 
 def test_the_windows_of_params_and_of_empty_templates_count(
@@ -173,6 +189,8 @@ def test_a_transient_error_is_tried_again(export: CapturedExport, monkeypatch: p
         ({"at": "yesterday"}, "at: 'yesterday' is not a time"),
         ({"at": "2013-01-01T00:00:00"}, "at: .*no time zone"),
         ({"at": 5}, "at: 5 is not a time"),
+        ({"base": "oldest"}, "base must be 'newest', 'beginning' or the time of a state"),
+        ({"base": None}, "base must be 'newest'"),
         ({"application": "x.py"}, "application cannot be given"),
     ],
     ids=lambda value: str(value)[:40],

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_changefeed.folding.states import StateStore
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.spark.read import spark_paths
+from airflow_changefeed.spark.read import spark_path
 
 FEED = "shop.Order"
 KEY = {"account_name": "lake", "account_key": "a2V5"}
@@ -55,7 +55,7 @@ def test_spark_gets_the_scheme_and_authority_that_the_user_wrote(
     file = f"{store.layout.data}/x=1/part{{1}}.parquet"
     below = file.removeprefix(store.files.root.rstrip("/"))
     wanted = url + below.replace("{", "\\{").replace("}", "\\}")
-    assert spark_paths(store, [cast(Any, SimpleNamespace(path=file))]) == [wanted]
+    assert spark_path(store.files.url(file)) == wanted
     assert "x=1" in wanted
     states = StateStore(path, FEED, "shop.Order", options)
     assert states.files.url(f"{states.files.root.rstrip('/')}/state") == f"{url}/state"

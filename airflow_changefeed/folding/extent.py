@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From when until when an export is complete, as far as a fold needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.exceptions import FoldError, NotExportedError
+from airflow_changefeed.output.coverage import Gap, Interval, find_gaps
+from airflow_changefeed.output.store import ExportStore
+
+Units = Mapping[Shard, Sequence[ExportUnit]]
+_MOST_NAMED = 20
+
+
+def _ranges(store: ExportStore) -> list[list[UlidRange]]:
+    """Return the complete ranges of each shard that has any, in order."""
+    ranges = [own for shard in store.shards() if (own := [unit.range for unit in store.units(shard)])]
+    if not ranges:
+        raise NotExportedError(
+            f"the export of feed {store.feed!r} in {store.path} has no complete units yet; export it first",
+            feed=store.feed,
+        )
+    return ranges
+
+
+def end_of_export(store: ExportStore) -> datetime:
+    """Return the end of the unbroken run of complete units, of the shard whose run ends first."""
+    return min(_end_of_run(own) for own in _ranges(store)).next().time
+
+
+def check_begins(store: ExportStore, end: datetime) -> None:
+    """Check that a time is after the start of the first unit."""
+    first = min(own[0].after for own in _ranges(store)).next()
+    if Ulid.floor(end) <= first:
+        raise FoldError(
+            f"feed {store.feed!r} in {store.path} cannot be folded at {format_time(end)}, because its export "
+            f"begins at {format_time(first.time)}; use a later time, or export the time before",
+            feed=store.feed,
+            at=end,
+        )
+
+
+def _end_of_run(ranges: Sequence[UlidRange]) -> Ulid:
+    """Return the end of the unbroken run of ranges from the first one on; they are in order."""
+    end = ranges[0].upto
+    for each in ranges[1:]:
+        if each.after > end:
+            break
+        end = max(end, each.upto)
+    return end
+
+
+def check_complete(store: ExportStore, units: Units, start: datetime | None, end: datetime) -> None:
+    """
+    Check that everything of an interval was exported.
+
+    :param start: inclusive; None begins with each shard's first unit.
+    :param end: exclusive.
+    """
+    gaps = find_gaps(store, Interval(start, end), units)
+    if gaps:
+        raise NotExportedError(
+            f"feed {store.feed!r} in {store.path} cannot be folded at {format_time(end)}, because nothing is "
+            f"complete in {named(gaps)}. Export the missing windows, or use an earlier time",
+            feed=store.feed,
+            at=end,
+            missing=list(gaps),
+        )
+
+
+def named(gaps: Sequence[Gap]) -> str:
+    """Name gaps for an error, the first ones only."""
+    more = f"; and {len(gaps) - _MOST_NAMED} more" if len(gaps) > _MOST_NAMED else ""
+    return f"{'; '.join(map(str, gaps[:_MOST_NAMED]))}{more}"

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A captured table of shoes: its rows, and a history of random changes."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+from random import Random
+from typing import Any
+
+from tests.unit.export.captures import Event
+from tests.unit.export.flights import START
+
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+
+
+def shoe(number: int, name: str | None = "boot", price: str = "9.50") -> dict[str, Any]:
+    """A row of the table."""
+    return {"id": number, "name": name, "price": Decimal(price)}
+
+
+def minute(number: float) -> datetime:
+    """A time of the first day."""
+    return START + number * MINUTE
+
+
+class History:
+    """A table that changes at random, and what its capture records."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.table: dict[int, dict[str, Any]] = {}
+        self.events: list[tuple[int, Event]] = []
+
+    def run(self, hour: int, changes: int) -> None:
+        """Make changes at random times of an hour; several may share a millisecond."""
+        times = sorted(self.random.randrange(0, 3_600_000, 7) for _ in range(changes))
+        for number, ms in enumerate(times):
+            self.change(START + hour * HOUR + timedelta(milliseconds=ms), number)
+
+    def change(self, at: datetime, number: int) -> None:
+        """Make one change; a key change is recorded as a delete and an insert."""
+        key, to = self.random.randrange(60), self.random.randrange(60)
+        row = shoe(
+            key, self.random.choice([None, "", "boot", "clog", "ß" * 20]), f"{self.random.random():.2f}"
+        )
+        old = self.table.pop(key, None)
+        if old is None:
+            self.add(at, number, row)
+        elif self.random.random() < 0.3:
+            self.tell(key, Event(at, "del", old, number=2 * number))
+        elif to not in self.table and to != key and self.random.random() < 0.3:
+            self.tell(key, Event(at, "del", old, number=2 * number))
+            self.add(at, number, {**row, "id": to})
+        else:
+            self.table[key] = row
+            self.tell(key, Event(at, "upd", old, row, number=2 * number))
+
+    def add(self, at: datetime, number: int, row: dict[str, Any]) -> None:
+        """Insert a row."""
+        self.table[row["id"]] = row
+        self.tell(row["id"], Event(at, "add", None, row, number=2 * number + 1))
+
+    def tell(self, key: int, event: Event) -> None:
+        """Record an event in the shard of its key."""
+        self.events.append((key % 3, event))
+
+    def of(self, shard: int, hour: int) -> list[Event]:
+        """The events of a shard's hour."""
+        return [
+            event
+            for own, event in self.events
+            if own == shard and event.at - START - hour * HOUR < HOUR and event.at >= START + hour * HOUR
+        ]

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which state a fold starts from: the newest before its time, the one that was named, or none."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_changefeed.exceptions import FoldError, InvalidArgumentError, ManifestError
+from airflow_changefeed.folding.choice import BaseChoice
+from airflow_changefeed.folding.plan import FoldSource, find_fold
+from airflow_changefeed.folding.states import StateStore, new_attempt
+from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport, Event, reshaped, shape
+from tests.unit.export.flights import START, hours
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> CapturedExport:
+    """Six hours of a table, an event in each."""
+    export = CapturedExport.create(tmp_path / "out")
+    for hour in range(6):
+        event = Event(START + (hour + 0.5) * HOUR, "add", None, {"id": hour})
+        export.write([event], hours(hour, hour + 1)[0])
+    return export
+
+
+def save(export: CapturedExport, hour: float, database: str | None = None) -> Path:
+    """Write a state without rows, and return its folder."""
+    at, attempt = START + hour * HOUR, new_attempt()
+    owner, root = export.store.database(), str(Path(export.store.path).parent / "states")
+    StateStore(root, CAPTURE, TABLE, database=owner).claim()
+    states = StateStore(root, CAPTURE, TABLE, database=owner if database is None else database)
+    path = f"{states.writing(at, attempt)}/part-0.parquet"
+    with states.files.writer(path) as file:
+        pq.write_table(pa.table({"id": pa.array([], pa.int64())}), file)
+    state = states.commit(at, attempt, find_fold(export.store, at).base_facts())
+    return Path(state.path)
+
+
+def found(export: CapturedExport, hour: float, base: datetime | str = "newest") -> FoldSource:
+    """Plan a fold at a time."""
+    choice = BaseChoice(str(Path(export.store.path).parent / "states"), base)
+    return find_fold(export.store, START + hour * HOUR, bases=choice)
+
+
+def hours_read(source: FoldSource) -> list[int]:
+    """The hours whose files a fold reads."""
+    files = [file for group in source.groups for file in group.files]
+    return sorted(int((file.facts.first.time - START) / HOUR) for file in files)
+
+
+def begin(source: FoldSource) -> float | None:
+    """The hour of the base."""
+    return None if source.base is None else (source.base.state.at - START) / HOUR
+
+
+def test_the_newest_state_before_the_time_is_the_base(export: CapturedExport) -> None:
+    """Only later files are read. Not one at the time itself: a fold that is repeated makes it again."""
+    assert begin(found(export, 6)) is None
+    for hour in (1, 2.5, 4):
+        save(export, hour)
+    places = {
+        place: (begin(source), hours_read(source))
+        for place in (1, 2, 4, 6)
+        if (source := found(export, place))
+    }
+    assert places == {1: (None, [0]), 2: (1, [1]), 4: (2.5, [2, 3]), 6: (4, [4, 5])}
+    assert begin(found(export, 6, "beginning")) is None
+    assert begin(found(export, 6, START + HOUR)) == 1
+    assert begin(found(export, 6, "2013-01-01T01:00:00Z")) == 1
+
+
+def test_a_gap_that_a_state_could_not_know_ends_it(export: CapturedExport) -> None:
+    """One that began before the state, too, was found later: the state may lack what was missed then."""
+    save(export, 3)
+    for after, detected, base in ((1, 2, None), (3, 3.5, None), (5, 5.2, 3), (4.5, 5, None)):
+        export.shape = reshaped(shape(), gaps=((START + after * HOUR, START + detected * HOUR),))
+        export.write([Event(START + 5.5 * HOUR, "add", None, {"id": 5})], hours(5, 6)[0])
+        assert begin(found(export, 5)) == base
+    export.shape = reshaped(shape(), gaps=((START + HOUR, START + 2 * HOUR),))
+    export.write([Event(START + 2.5 * HOUR, "add", None, {"id": 2})], hours(2, 3)[0])
+    export.write([Event(START + 5.5 * HOUR, "add", None, {"id": 5})], hours(5, 6)[0])
+    save(export, 3)
+    assert begin(found(export, 5)) == 3
+
+
+def test_a_capture_of_several_tables_needs_the_table_named(export: CapturedExport) -> None:
+    """Also where only one of them has states."""
+    save(export, 3)
+    export.shape = shape(TABLE, "shop.Box")
+    export.write([Event(START + 5.5 * HOUR, "add", None, {"id": 5})], hours(5, 6)[0])
+    with pytest.raises(FoldError, match="has several tables"):
+        found(export, 6)
+
+
+def test_an_idle_feed_is_folded_from_its_state(export: CapturedExport) -> None:
+    """The state knows the columns, and nothing before it is read."""
+    for hour in range(6, 9):
+        export.write([], hours(hour, hour + 1)[0])
+    save(export, 6)
+    source = found(export, 9)
+    assert (begin(source), hours_read(source), list(source.kinds)) == (6, [], ["id", "name", "price"])
+
+
+def test_without_a_time_the_end_of_the_export_counts(export: CapturedExport) -> None:
+    """And the newest state before that."""
+    save(export, 4)
+    choice = BaseChoice(str(Path(export.store.path).parent / "states"))
+    source = find_fold(export.store, bases=choice)
+    assert (source.at, begin(source)) == (START + 6 * HOUR, 4)
+
+
+def test_a_base_that_is_not_there_is_refused(export: CapturedExport) -> None:
+    """Never another one instead; the last ones are named."""
+    for hour in (1, 4):
+        save(export, hour)
+    with pytest.raises(FoldError, match=r"there is none; earlier states: 2013-01-01T01:00:00Z$"):
+        found(export, 3, START + 4 * HOUR)
+    with pytest.raises(FoldError, match=r"earlier states: 2013-01-01T01:00:00Z, 2013-01-01T04:00:00Z$"):
+        found(export, 6, START + 2 * HOUR)
+
+
+@pytest.mark.parametrize("base", ["oldest", "", "2013-01-01T01:00:00", datetime(2013, 1, 1), 5, None])
+def test_what_is_no_base_is_refused(base: object) -> None:
+    """By what would be one."""
+    with pytest.raises(
+        InvalidArgumentError, match="base must be 'newest', 'beginning' or the time of a state"
+    ):
+        BaseChoice("/states", base)  # type: ignore[arg-type]
+
+
+def test_a_state_of_another_database_is_no_base(export: CapturedExport) -> None:
+    """Nor one that does not say what a base must."""
+    save(export, 1, "another")
+    assert begin(found(export, 3)) is None
+    save(export, 2)
+    assert begin(found(export, 3)) == 2
+
+
+def test_a_base_that_lost_a_file_is_named(export: CapturedExport) -> None:
+    """With what to do; and so is a damaged one."""
+    folder = save(export, 1)
+    assert begin(found(export, 3)) == 1
+    (folder / "part-0.parquet").unlink()
+    with pytest.raises(
+        ManifestError, match=r"has lost part-0.parquet; delete its folder, or fold with base='beginning'"
+    ):
+        found(export, 3)
+    assert begin(found(export, 3, "beginning")) is None
+    (document,) = folder.parent.glob("_state.*.json")
+    document.write_text(document.read_text().replace(TABLE, "shop.Hat"))
+    with pytest.raises(ManifestError, match=r"is damaged.*delete its folder"):
+        found(export, 3)
