@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
@@ -22,6 +25,11 @@ if TYPE_CHECKING:
 CONN_TYPE = SparkConnectHook.conn_type
 #: Seconds that a server may take to accept the connection. Spark's client alone would try for ten minutes.
 ANSWER_SECONDS = 30.0
+#: Times that a lost server is asked again, in about a minute; its restart would have lost the session anyway.
+#: Spark's client alone would take ten minutes, for each request that is left.
+ASKS, MOST_WAIT_MS = 9, 10_000
+#: In the error of a server that has closed a session: its number is never used again.
+_GONE = "INVALID_HANDLE"
 #: In the errors of a server that would say the same again.
 _REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED", "CANNOT_MODIFY", "UNIMPLEMENTED")
 
@@ -41,17 +49,22 @@ def check_host(connection: Connection) -> None:
 
 
 @contextmanager
-def connect_session(connection: Connection, conf: Mapping[str, Any] | None = None) -> Iterator[SparkSession]:
+def connect_session(
+    connection: Connection, conf: Mapping[str, Any] | None = None, *, is_shared: bool = False
+) -> Iterator[SparkSession]:
     """
-    Open a session of one's own at a Spark Connect server, with this package in it; released afterwards.
+    Open a session at a Spark Connect server, with this package in it.
 
     :param connection: of the type ``spark_connect``.
     :param conf: settings of the session.
+    :param is_shared: whether tasks of the same connection and settings may have it at the same time, and
+        later ones of this hour find it warm: Spark starts Python anew for each session, which takes longer
+        than a small export. The server closes it when it has been idle. Otherwise it is the caller's own, and
+        released afterwards.
     :raises TransientError: the server does not answer.
     :raises SparkEnvironmentError: it refuses us, or is older than our client; terminal.
     """
     from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
 
     check_host(connection)
     conn_id = connection.conn_id
@@ -63,7 +76,10 @@ def connect_session(connection: Connection, conf: Mapping[str, Any] | None = Non
     _await_server(url, conn_id)
     session: SparkSession | None = None
     try:
-        session = SparkSession.builder.remote(url).create()
+        if is_shared:
+            session = _shared_session(url, connection, conf or {})
+        if session is None:
+            session = _session(url)
         check_versions(session.version, conn_id)
         for name, value in (conf or {}).items():
             session.conf.set(name, str(value))
@@ -88,6 +104,36 @@ def connect_session(connection: Connection, conf: Mapping[str, Any] | None = Non
         yield session
     finally:
         session.stop()
+
+
+def _session(url: str) -> SparkSession:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    session = SparkSession.builder.remote(url).create()
+    session.client.set_retry_policies([DefaultPolicy(max_retries=ASKS, max_backoff=MOST_WAIT_MS)])
+    return session
+
+
+def _shared_session(url: str, connection: Connection, conf: Mapping[str, Any]) -> SparkSession | None:
+    """Return the session of this hour; None if the server has closed it for good."""
+    from pyspark.errors import PySparkException
+
+    hour = datetime.now(timezone.utc).strftime("%Y%m%dT%H")
+    server = (connection.host, connection.port, connection.login)
+    of = json.dumps([server, sorted(conf.items()), package_archive(), hour], default=str)
+    number = uuid.uuid5(uuid.NAMESPACE_OID, of)
+    session: Any = _session(f"{url};session_id={number}")
+    session.release_session_on_close = False
+    try:
+        # The first request.
+        _ = session.version
+    except PySparkException as error:
+        session.stop()
+        if _GONE not in str(error):
+            raise
+        return None
+    return cast("SparkSession", session)
 
 
 def _await_server(url: str, conn_id: str) -> None:

@@ -12,8 +12,10 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +58,7 @@ def take_own(kwargs: dict[str, Any], job_name: str) -> list[str]:
 class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
     """Runs a job of ours: with its package, its processes watched, its files private."""
 
-    _session: SparkSession | None = None
+    _interrupt: Callable[[], object] | None = None
 
     def _prepare(
         self, job: str, arguments: Mapping[str, str], elsewhere: tuple[str, str] | None = None
@@ -102,18 +104,30 @@ class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
         return spark_connection(BaseHook.get_connection, self._conn_id)
 
     @contextmanager
-    def _connect(self) -> Iterator[SparkSession | None]:
-        """Give a session at the connection's Spark Connect server; None where jobs go by spark-submit."""
+    def _connect(self, *, is_shared: bool = False) -> Iterator[Callable[[], SparkSession] | None]:
+        """
+        Give a session at the connection's Spark Connect server, to each thread that asks; None where jobs go
+        by spark-submit.
+
+        :param is_shared: see :func:`~airflow_changefeed.hooks.changefeed_connect.connect_session`.
+        """
         connection = self._spark_connection()
         if connection.conn_type != changefeed_connect.CONN_TYPE:
             yield None
             return
-        with changefeed_connect.connect_session(connection, self.conf) as session:
-            self._session = session
+        with changefeed_connect.connect_session(connection, self.conf, is_shared=is_shared) as session:
+            tag = f"changefeed-{uuid.uuid4().hex}"
+
+            def tagged() -> SparkSession:
+                session.addTag(tag)
+                return session
+
+            # Others may use the session, too.
+            self._interrupt = partial(session.interruptTag, tag)
             try:
-                yield session
+                yield tagged
             finally:
-                self._session = None
+                self._interrupt = None
 
     def _get_hook(self) -> ChangefeedSparkSubmitHook:
         with private_files(), kubernetes_named():
@@ -121,8 +135,8 @@ class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
 
     def on_kill(self) -> None:
         """Stop the Spark job, if one runs."""
-        if self._session is not None:
-            self._session.interruptAll()
+        if self._interrupt is not None:
+            self._interrupt()
         if self._hook is not None:
             self._hook.on_kill()
 

@@ -112,7 +112,7 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
         task = FoldTask(self.feed, self.path, self.output_path, at, self.table, new_attempt(), run, base)
         with self._connect() as session, job_folder() as folder:
             if session is not None:
-                state = run_fold(lambda: session, task, connection, self.log.info)
+                state = run_fold(session, task, connection, self.log.info)
             else:
                 files = {name: folder / f"{name}.json" for name in ("fold", "connection", "result")}
                 files["fold"].write_text(task.to_json(), encoding="utf-8")

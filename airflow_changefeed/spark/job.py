@@ -136,12 +136,13 @@ def write(
     Spark runs the jobs in the order in which they come. (One job and ``toLocalIterator`` would give partition
     after partition, and run the next one only then.)
     """
-    from airflow_changefeed.spark.version_compat import cancel_jobs, tag_jobs
+    from airflow_changefeed.spark.version_compat import cancel_jobs, job_tags, tag_jobs
 
     spark, tasks = session(), cut_tasks(plan)
     each = -(-len(tasks) // _MOST_JOBS)
     jobs = [range(first, min(first + each, len(tasks))) for first in range(0, len(tasks), each)]
     tag = f"changefeed-{uuid.uuid4().hex}"
+    tags = [tag, *job_tags(spark)]
     units = {part.unit for task in tasks for part in task}
     report(
         f"changefeed job: feed {plan.feed}, attempt {plan.attempt}: {plan.rows} rows in {len(units)} units, "
@@ -149,7 +150,7 @@ def write(
     )
 
     def run(numbers: range) -> list[Row]:
-        tag_jobs(spark, tag)
+        tag_jobs(spark, tags)
         function = WriteParts(
             plan.feed,
             plan.path,

@@ -7,6 +7,7 @@ Looks for each feature, not for a version: platforms give their own builds featu
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -47,13 +48,22 @@ def utc_arrow_schema(columns: types.StructType) -> Any:
     return convert(columns, **zone)
 
 
-def tag_jobs(spark: SparkSession, tag: str) -> None:
+def tag_jobs(spark: SparkSession, tags: Iterable[str]) -> None:
     """Tag the jobs that this thread starts from now on, for :func:`cancel_jobs`."""
+    for tag in tags:
+        try:
+            spark.addTag(tag)
+        except RuntimeError:
+            # Spark 3.5 has these for sessions of Spark Connect only.
+            spark.sparkContext.addJobTag(tag)
+
+
+def job_tags(spark: SparkSession) -> set[str]:
+    """Return the tags of the jobs that this thread starts."""
     try:
-        spark.addTag(tag)
+        return set(spark.getTags())
     except RuntimeError:
-        # Spark 3.5 has both for sessions of Spark Connect only.
-        spark.sparkContext.addJobTag(tag)
+        return set(spark.sparkContext.getJobTags())
 
 
 def cancel_jobs(spark: SparkSession, tag: str) -> None:

@@ -49,9 +49,11 @@ class _RunsExports(ChangefeedSparkOperator):
         """
         from airflow_changefeed.spark.job import run_spec
 
-        with self._connect() as session, job_folder() as folder:
+        # A retry takes nothing that may be broken.
+        is_first = context["ti"].try_number == 1
+        with self._connect(is_shared=is_first) as session, job_folder() as folder:
             if session is not None:
-                run_spec(lambda: session, spec, connection, self.log.info)
+                run_spec(session, spec, connection, self.log.info)
                 return
             if self._get_hook().is_cluster:
                 # The connection comes from a secret of the cluster.

@@ -7,8 +7,10 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -19,12 +21,12 @@ import pytest
 
 from airflow_changefeed.exceptions import SparkEnvironmentError, TransientError
 from airflow_changefeed.hooks import changefeed_connect
-from airflow_changefeed.hooks.changefeed_connect import check_versions
+from airflow_changefeed.hooks.changefeed_connect import check_versions, connect_session
 from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 from airflow_changefeed.verify.verify import verify
-from airflow_changefeed.version_compat import AirflowFailException
+from airflow_changefeed.version_compat import AirflowFailException, BaseHook
 from tests.integration.spark.connect import connect_server
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, database, insert, metadata, server
 from tests.unit.airflow.fakes import context
@@ -138,6 +140,73 @@ def test_a_task_that_is_killed_leaves_nothing_that_counts_twice(connected: str, 
     assert verify(store) == []
 
 
+def _numbers(*conf: dict[str, str], closes: bool = False) -> list[str]:
+    """Open the shared session, then one for each of some settings, and one's own; return their numbers."""
+    connection, found = BaseHook.get_connection("spark_default"), []
+    for settings, is_shared in (({}, True), *((each, True) for each in conf), ({}, False)):
+        with connect_session(connection, settings, is_shared=is_shared) as session:
+            client: Any = session.client
+            found.append(client._session_id)
+            assert session.range(2).count() == 2
+            if closes:
+                client.release_session()
+    return found
+
+
+def elsewhere(function: Any, *arguments: Any, **named: Any) -> Any:
+    """Call a function in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments, named)
+
+
+def test_tasks_share_a_session_that_stays_and_a_closed_one_is_replaced(connected: str) -> None:
+    """By settings; after the server has closed it, each task has one of its own."""
+    assert connected
+    settings = {"spark.sql.shuffle.partitions": "7"}
+    first, second = (elsewhere(_numbers, settings) for _ in range(2))
+    assert first[:2] == second[:2]
+    assert len({*first, *second}) == 4
+    assert elsewhere(_numbers, closes=True)[0] == first[0]
+    third, fourth = (elsewhere(_numbers)[0] for _ in range(2))
+    assert len({first[0], third, fourth}) == 3
+
+
+def _stop_itself(path: Path) -> str:
+    """Run a task that is asked to stop when it has committed something; return its error."""
+    task = operator(path, consumer="stopped", options={"batch_rows": 1})
+    store = ExportStore(str(path), FEED)
+
+    has_ended = threading.Event()
+
+    def stop() -> None:
+        while not store.list() and not has_ended.wait(0.01):
+            pass
+        task.on_kill()
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    try:
+        task.execute(context(START, START + 6 * HOUR))
+    except Exception as error:
+        return str(error)
+    finally:
+        has_ended.set()
+        thread.join()
+    return ""
+
+
+def test_a_task_that_is_stopped_interrupts_none_of_its_neighbours(connected: str, tmp_path: Path) -> None:
+    """Which share its session."""
+    insert(connected, range(36, 3036), START + 6 * HOUR)
+    with ThreadPoolExecutor() as threads:
+        stopped = threads.submit(elsewhere, _stop_itself, tmp_path / "stopped")
+        result = execute(partial(operator, tmp_path / "out", options={"batch_rows": 1}), 6)
+        error = stopped.result()
+    assert result["rows"] == 36
+    assert "OPERATION_CANCELED" in error
+    assert len(ids(tmp_path / "stopped")) < 36
+
+
 def test_a_fold_goes_through_the_server_as_well(
     port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +234,42 @@ def test_a_server_that_is_away_is_named(
     with pytest.raises(TransientError, match="'spark_default' does not answer within"):
         operator(tmp_path / "out").execute(context(START, START + HOUR))
     assert ids(tmp_path / "out") == []
+
+
+def _outlive_its_server(path: Path) -> str:
+    """Run a task with a little patience, and return its error."""
+    changefeed_connect.ASKS = 3
+    try:
+        operator(path, options={"batch_rows": 1}).execute(context(START, START + 6 * HOUR))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def test_a_server_that_dies_fails_the_task_soon(
+    database: str, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As something that may pass; another server does what is left."""
+    insert(database, range(36, 3036), START + 6 * HOUR)
+    path, store = tmp_path / "out", ExportStore(str(tmp_path / "out"), FEED)
+
+    def connect(to: int) -> None:
+        connection = {"conn_type": "spark_connect", "host": "sc://127.0.0.1", "port": to}
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+
+    with ThreadPoolExecutor() as threads:
+        with connect_server(tmp_path) as dying:
+            connect(dying)
+            failed = threads.submit(elsewhere, _outlive_its_server, path)
+            while not store.list() and not failed.done():
+                time.sleep(0.01)
+        began = time.monotonic()
+        error = failed.result()
+    assert time.monotonic() - began < 60
+    assert error.startswith("TransientError")
+    connect(port)
+    assert execute(partial(operator, path), 6, attempt=2)["rows"] == 36
+    assert ids(path) == list(range(36))
 
 
 def test_a_server_that_is_older_than_its_client_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

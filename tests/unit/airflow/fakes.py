@@ -46,6 +46,10 @@ class LocalSpark:
     def addTag(self, tag: str) -> None:
         """Name what this thread runs."""
 
+    def getTags(self) -> set[str]:
+        """Say how this thread's own are named."""
+        return set()
+
     def interruptTag(self, tag: str) -> None:
         """Stop what was named so."""
 
