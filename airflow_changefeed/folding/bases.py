@@ -61,8 +61,8 @@ class Base:
         :param shape: of the capture in the newest events.
         :param end: of the fold, exclusive.
         """
-        name = self.state.table
-        if self.facts.shape.begun_at != shape.begun_at:
+        name, begun = self.state.table, shape.begun_at
+        if self.facts.shape.begun_at != begun and (begun is None or begun < end):
             return "the capture was enabled anew since"
         # Of a gap before it the state knew, or it would be wrong.
         known = {gap for gap in self.facts.shape.tables[name].gaps if gap[1] <= self.state.at}
@@ -106,16 +106,19 @@ def find_base(choice: BaseChoice, store: ExportStore, table: str | None, end: da
 def _read(states: StateStore, at: datetime) -> Base | None:
     """Return a state as a base; None if there is none, or it does not say what a base must."""
     try:
-        state = states.read(at)
-        if (
-            state is None
-            or state.base is None
-            or (state.feed, state.database) != (states.feed, states.database)
-        ):
-            return None
-        folder = states.placed(at, state.attempt)
-        if lost := set(state.files) - set(states.files.names(folder)):
-            raise ManifestError(f"{state.path} has lost {', '.join(sorted(lost))}", path=state.path)
+        state, attempt, lost = states.read(at), "", set[str]()
+        # One that lost files was replaced meanwhile, if another attempt counts now.
+        while state is not None and state.attempt != attempt:
+            if state.base is None or (state.feed, state.database) != (states.feed, states.database):
+                return None
+            folder, attempt = states.placed(at, state.attempt), state.attempt
+            lost = set(state.files) - set(states.files.names(folder))
+            if not lost:
+                urls = tuple(states.files.url(f"{folder}/{name}") for name in state.files)
+                return Base(state, state.base, urls)
+            state = states.read(at)
     except ManifestError as problem:
         raise ManifestError(f"{problem.message}; {_REMEDY}", **problem.facts) from None
-    return Base(state, state.base, tuple(states.files.url(f"{folder}/{name}") for name in state.files))
+    if state is None:
+        return None
+    raise ManifestError(f"{state.path} has lost {', '.join(sorted(lost))}; {_REMEDY}", path=state.path)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from airflow_changefeed.core.feed import Shard
@@ -56,25 +56,31 @@ def _end_of_run(ranges: Sequence[UlidRange]) -> Ulid:
     return end
 
 
-def check_complete(store: ExportStore, units: Units, start: datetime | None, end: datetime) -> None:
+def check_complete(
+    store: ExportStore, units: Units, start: datetime | None, end: datetime, known: Collection[Shard] = ()
+) -> None:
     """
     Check that everything of an interval was exported.
 
     :param start: inclusive; None begins with each shard's first unit.
     :param end: exclusive.
+    :param known: shards that were there before it: they cannot have come later, also if nothing of them is
+        left.
     """
-    gaps = find_gaps(store, Interval(start, end), units)
+    others = [gap for gap in find_gaps(store, Interval(start, end), units) if gap.shard not in known]
+    named = {shard: units.get(shard, ()) for shard in known}
+    gaps = others + find_gaps(store, Interval(start, end, tuple(named)), named)
     if gaps:
         raise NotExportedError(
             f"feed {store.feed!r} in {store.path} cannot be folded at {format_time(end)}, because nothing is "
-            f"complete in {named(gaps)}. Export the missing windows, or use an earlier time",
+            f"complete in {named_gaps(gaps)}. Export the missing windows, or use an earlier time",
             feed=store.feed,
             at=end,
             missing=list(gaps),
         )
 
 
-def named(gaps: Sequence[Gap]) -> str:
+def named_gaps(gaps: Sequence[Gap]) -> str:
     """Name gaps for an error, the first ones only."""
     more = f"; and {len(gaps) - _MOST_NAMED} more" if len(gaps) > _MOST_NAMED else ""
     return f"{'; '.join(map(str, gaps[:_MOST_NAMED]))}{more}"

@@ -10,20 +10,22 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.capture import (
+    BASE_TYPE,
     OFFSET,
+    TICKS,
     CapturedTable,
     CaptureShape,
     KeyChange,
     Operation,
 )
 from airflow_changefeed.core.feed import Shard
-from airflow_changefeed.core.times import format_time, from_milliseconds, to_milliseconds
+from airflow_changefeed.core.times import format_known, format_time, from_milliseconds, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import FoldError, InvalidArgumentError
 from airflow_changefeed.folding.bases import Base, find_base
 from airflow_changefeed.folding.choice import BaseChoice
-from airflow_changefeed.folding.extent import Units, check_begins, check_complete, end_of_export, named
+from airflow_changefeed.folding.extent import Units, check_begins, check_complete, end_of_export, named_gaps
 from airflow_changefeed.folding.inputs import file_columns, foldable_table, second_fields
 from airflow_changefeed.folding.states import BaseFacts
 from airflow_changefeed.output.coverage import Interval, find_gaps
@@ -59,6 +61,18 @@ class FoldedFiles:
     fields: Mapping[str, pa.DataType]
     shape: CaptureShape
 
+    def fields_of(self, table: str) -> set[str]:
+        """Return the fields that may hold values of a table, also of columns that are recorded no more."""
+        if self.shape.tables.keys() == {table}:
+            return set(self.fields)
+        columns = self.shape.tables[table].columns.values() if table in self.shape.tables else ()
+        own = {place for each in columns for place in each.values()}
+        return {field for field in self.fields if field in own or field.removesuffix(_suffix(field)) in own}
+
+
+def _suffix(field: str) -> str:
+    return next((suffix for suffix in (TICKS, OFFSET, BASE_TYPE) if field.endswith(suffix)), "")
+
 
 @dataclass(frozen=True)
 class FoldSource:
@@ -71,7 +85,7 @@ class FoldSource:
     :param seconds: the second columns, and the column that each belongs to.
     :param kinds: Arrow type of each column, which holds the values of all files.
     :param base: the state that the events are folded into; None if they begin with the capture.
-    :param shards: of the export.
+    :param shards: that the export has until then, or had before the base.
     :param unknown: why the events are not sufficient without a reset, or not from this base; empty if they
         are.
     :param known_from: the reset must not be earlier; None for any.
@@ -99,6 +113,11 @@ class FoldSource:
         return (*own, *more)
 
     @property
+    def has_shards(self) -> bool:
+        """Whether rows are given with their shard; False if a column has that name."""
+        return SHARD_COLUMN not in map(str.casefold, self.kinds)
+
+    @property
     def loses_keys(self) -> bool:
         """Whether an update may have lost its row's old key."""
         return self.shape.key_change is KeyChange.NEW_ONLY
@@ -107,12 +126,13 @@ class FoldSource:
         """Return what a later fold needs to start from this state; None if a column has the shards' name."""
         import pyarrow as pa
 
-        if SHARD_COLUMN in self.kinds:
+        if not self.has_shards:
             return None
-        known = {field: None for group in self.groups for field in group.fields}
+        known = set(self.columns.values()).union(*(group.fields_of(self.table) for group in self.groups))
         if self.base is not None:
-            known |= dict.fromkeys(self.base.facts.known_fields)
-        return BaseFacts(self.shape, schema_text(pa.schema(self.kinds)), self.columns, tuple(known))
+            known.update(self.base.facts.known_fields)
+        schema = schema_text(pa.schema(self.kinds))
+        return BaseFacts(self.shape, schema, self.columns, tuple(sorted(known)), self.shards)
 
     def refusal(self, why: str, **facts: object) -> FoldError:
         """Return an error with the reason why the state cannot be folded."""
@@ -142,16 +162,19 @@ def find_fold(
     base = find_base(bases, store, table, end) if bases is not None else None
     if bases is not None and base is not None:
         newest = _newest_file(store, base.state.at)
-        shape = file_columns(store, newest).shape if newest is not None else base.facts.shape
-        name, problem = foldable_table(shape, table), base.problem(shape, end)
+        problem = base.problem(file_columns(store, newest).shape, end) if newest is not None else ""
         if not problem:
-            source = _find(store, end, name, base)
-            problem = source.unknown
-            if not problem:
-                return source
+            try:
+                source = _find(store, end, table, base)
+            except FoldError as error:
+                problem = error.message
+            else:
+                if not source.unknown:
+                    return source
+                problem = source.unknown
         if bases.is_named:
-            where = format_time(base.state.at)
-            raise _refusal(store, name, end, f"its state at {where} cannot be the base: {problem}")
+            why = f"its state at {format_time(base.state.at)} cannot be the base: {problem}"
+            raise _refusal(store, base.state.table, end, why)
     if given is not None:
         check_begins(store, end)
     return _find(store, end, table)
@@ -161,12 +184,13 @@ def _find(store: ExportStore, end: datetime, table: str | None, base: Base | Non
     """Find what a fold reads from a base on, or from the beginning."""
     start, after = (None, Ulid.MIN) if base is None else (base.state.at, base.after)
     found = units_and_files(store, start, end)
-    shards = tuple(store.shards())
-    units: dict[Shard, list[ExportUnit]] = {shard: [] for shard in shards}
+    units: dict[Shard, list[ExportUnit]] = {shard: [] for shard in store.shards()}
     for manifest, _ in found:
         units.setdefault(manifest.unit.shard, []).append(manifest.unit)
     check_once(store, units)
-    check_complete(store, units, start, end)
+    before_it = base.facts.shards if base is not None else ()
+    check_complete(store, units, start, end, before_it)
+    shards = tuple(dict.fromkeys([*before_it, *(shard for shard, own in units.items() if own)]))
     files = [file for _, own in found for file in own]
     files = [file for file in files if after < file.facts.last and file.facts.first < Ulid.floor(end)]
     before = [] if base is None else [FoldedFiles((), base.fields, base.facts.shape)]
@@ -195,11 +219,16 @@ def _find(store: ExportStore, end: datetime, table: str | None, base: Base | Non
 
 def _misfit(source: FoldSource, base: Base) -> str:
     """Return why the columns of a base are not sufficient; empty if they are."""
+    before, now = base.facts.shape, source.shape
+    if (base.state.table, before.begun_at) != (source.table, now.begun_at):
+        return f"it is of table {base.state.table!r}, captured since {format_known(before.begun_at)}"
+    old_key = [base.facts.fields.get(name) for name in before.tables[source.table].key_columns]
+    if old_key != [source.columns[name] for name in now.tables[source.table].key_columns]:
+        return "the table's key has other columns since"
     there = set(base.facts.fields.values())
     lost = [name for name, place in source.columns.items() if place not in there]
-    keys = source.shape.tables[source.table].key_columns
     # Without the state an earlier event has it: of a column that was not captured for a while.
-    lost = [name for name in lost if name in keys or source.columns[name] in base.facts.known_fields]
+    lost = [name for name in lost if source.columns[name] in base.facts.known_fields]
     return f"it does not have {', '.join(map(repr, lost))}" if lost else ""
 
 
@@ -329,8 +358,8 @@ def _unknown(
     gaps = find_gaps(store, Interval(begun, None), units)
     if gaps:
         return (
-            f"the capture was enabled at {format_time(begun)}, but nothing is complete in {named(gaps)}. "
-            f"Export the missing windows; or {RESOLVE}"
+            f"the capture was enabled at {format_time(begun)}, but nothing is complete in "
+            f"{named_gaps(gaps)}. Export the missing windows; or {RESOLVE}"
         )
     return ""
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from airflow_changefeed.core.capture import CaptureShape
 from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.times import format_compact, now, parse_compact, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError, OutputNotWritableError
@@ -43,13 +44,15 @@ class BaseFacts:
     :param shape: of the capture.
     :param schema: the table's columns: Arrow's serialized schema in base64.
     :param fields: of ``old`` and ``new``, for each column.
-    :param known_fields: all that the events had until then, also those that are no column's any more.
+    :param known_fields: all that the table's events had until then, also those that are no column's any more.
+    :param shards: that the export had until then: each must go on from there.
     """
 
     shape: CaptureShape
     schema: str
     fields: Mapping[str, str]
     known_fields: tuple[str, ...]
+    shards: tuple[Shard, ...]
 
 
 @dataclass(frozen=True)

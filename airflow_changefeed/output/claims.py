@@ -6,6 +6,7 @@ another's.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 from airflow_changefeed.core.documents import Document
@@ -94,11 +95,16 @@ def owner(files: Files, layout: Layout) -> str:
 
 def tables(files: Files, feed: str) -> list[str]:
     """Return the tables whose states, folded from a feed, lie below a root."""
-    layouts = (Layout(files.root, unquote_feed(name)) for name in files.names(f"{files.root}/{CONTROL}"))
-    claimed = (
-        _load(content, layout) for layout in layouts if (content := files.read(layout.claim)) is not None
-    )
-    return [claim.table for claim in claimed if claim.table and claim.feed == feed]
+    found = []
+    for name in files.names(f"{files.root}/{CONTROL}"):
+        layout = Layout(files.root, unquote_feed(name))
+        # A damaged one of another feed is not our concern.
+        with contextlib.suppress(ManifestError):
+            content = files.read(layout.claim)
+            claim = _load(content, layout) if content is not None else None
+            if claim is not None and claim.table and claim.feed == feed:
+                found.append(claim.table)
+    return found
 
 
 def _load(content: bytes, layout: Layout) -> Claim:

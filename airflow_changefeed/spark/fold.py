@@ -100,7 +100,8 @@ def fold_source(spark: SparkSession, source: FoldSource) -> DataFrame:
             raise source.refusal(source.unknown)
         if source.base is not None:
             return _rows(source, _base_rows(spark, source, source.base, {}))
-        return spark.createDataFrame([], f"{ddl(source.kinds)}, {_shard_ddl(source)}")
+        shard = f", {SHARD_COLUMN} {_shard_type(source)}" if source.has_shards else ""
+        return spark.createDataFrame([], ddl(source.kinds) + shard)
     found = _count_special(CapturedEvents(spark, source))
     resets = _last_resets(CapturedEvents(spark, source)) if found.resets or source.unknown else {}
     events = CapturedEvents(spark, source, resets)
@@ -279,7 +280,7 @@ def _base_rows(spark: SparkSession, source: FoldSource, base: Base, resets: Mapp
     from pyspark.sql import functions
 
     names = {place: name for name, place in base.facts.fields.items()}
-    frame = read_parquet(spark, f"{ddl(base.kinds)}, {_shard_ddl(source)}", base.paths)
+    frame = read_parquet(spark, f"{ddl(base.kinds)}, {SHARD_COLUMN} {_shard_type(source)}", base.paths)
     shard = functions.col(SHARD_COLUMN).cast("string")
     if resets:
         frame = frame.where(~shard.isin([shard_text(one) for one in resets]))
@@ -329,18 +330,14 @@ def _rows(source: FoldSource, found: DataFrame) -> DataFrame:
     """Return the columns of rows, and their shards."""
     from pyspark.sql import functions
 
-    row, shard = functions.col("row"), functions.col(SHARD).cast(_shard_type(source))
-    return found.select(
-        *(row.getField(name).alias(name) for name in source.columns), shard.alias(SHARD_COLUMN)
-    )
+    columns = [functions.col("row").getField(name).alias(name) for name in source.columns]
+    if source.has_shards:
+        columns.append(functions.col(SHARD).cast(_shard_type(source)).alias(SHARD_COLUMN))
+    return found.select(*columns)
 
 
 def _shard_type(source: FoldSource) -> str:
     return "bigint" if all(isinstance(shard, int) for shard in source.shards) else "string"
-
-
-def _shard_ddl(source: FoldSource) -> str:
-    return f"{SHARD_COLUMN} {_shard_type(source)}"
 
 
 def _failure(source: FoldSource, why: str) -> Column:

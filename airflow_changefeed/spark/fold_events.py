@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CAPTURED_AT = "captured_at"
 SHARD = "shard"
 # Of a placed file, and of one that is being replaced.
-_SHARD_IN_PATH = "shard=([^/]+)/"
+_SHARD_IN_PATH = "^.*shard=([^/]+)/"
 # Columns of an event that a fold reads, with Spark's types.
 _OWN = {ULID_COLUMN: "string", "name": "string", "type": "string", CAPTURED_AT: "timestamp"}
 

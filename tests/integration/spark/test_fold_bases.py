@@ -231,7 +231,7 @@ def test_a_key_of_columns_that_came_later_needs_all_events(folded: Folded) -> No
         shape(), columns=dict.fromkeys(Operation, sized), key_columns=("id", "size")
     )
     folded.export.write([Event(minute(70), "add", None, {**row, "size": 3})], hours(1, 2)[0])
-    with pytest.raises(FoldError, match=r"cannot be the base: it does not have 'size'"):
+    with pytest.raises(FoldError, match=r"the table's key has other columns since"):
         folded.rows(at + HOUR, at)
     with pytest.raises(FoldError, match="do not have the columns of its current key"):
         folded.rows(at + HOUR, "newest")
@@ -267,3 +267,25 @@ def test_second_columns_are_of_the_base_too(folded: Folded) -> None:
     folded.export.write([], hours(2, 3)[0])
     folded.save(at + HOUR)
     assert folded.agree(at + 2 * HOUR, at + HOUR) == [rows[0], rows[2]]
+
+
+def test_a_column_with_the_shards_name_is_folded_as_ever(folded: Folded) -> None:
+    """Such a state cannot be a base."""
+    folded.export.image = pa.schema([("id", pa.int64()), ("changefeed_shard", pa.int64())])
+    columns = {name: name for name in folded.export.image.names}
+    folded.export.shape = reshaped(shape(), columns=dict.fromkeys(Operation, columns))
+    row = {"id": 1, "changefeed_shard": 5}
+    at = saved(folded, [Event(minute(1), "add", None, row)])
+    folded.export.write([], hours(1, 2)[0])
+    assert folded.rows(at + HOUR, "newest") == [row]
+    assert folded.save(at + HOUR).base is None
+
+
+def test_a_root_whose_path_looks_like_a_shards_is_none(spark: SparkSession, tmp_path: Path) -> None:
+    """The last part of a path that does is the shard's."""
+    folded = Folded(spark, tmp_path / "shard=7")
+    path = saved(folded, [Event(minute(1), "add", None, shoe(1))], [Event(minute(1), "add", None, shoe(2))])
+    assert folded.rows(path) == [shoe(1), shoe(2)]
+    (state,) = Path(folded.states).glob(f"{TABLE}/changefeed_at=*/changefeed_attempt=*")
+    written = spark.read.parquet(str(state)).collect()
+    assert sorted((row["id"], row["changefeed_shard"]) for row in written) == [(1, 0), (2, 1)]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_changefeed.exceptions import FoldError, InvalidArgumentError, ManifestError
+from airflow_changefeed.core.capture import Operation
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import FoldError, InvalidArgumentError, ManifestError, NotExportedError
 from airflow_changefeed.folding.choice import BaseChoice
 from airflow_changefeed.folding.plan import FoldSource, find_fold
-from airflow_changefeed.folding.states import StateStore, new_attempt
-from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport, Event, reshaped, shape
+from airflow_changefeed.folding.states import State, StateStore, new_attempt
+from tests.unit.export.captures import CAPTURE, IMAGE, TABLE, CapturedExport, Event, reshaped, shape
 from tests.unit.export.flights import START, hours
 
 HOUR = timedelta(hours=1)
@@ -30,7 +33,14 @@ def export(tmp_path: Path) -> CapturedExport:
     return export
 
 
-def save(export: CapturedExport, hour: float, database: str | None = None) -> Path:
+def recorded(*names: str) -> dict[Operation, dict[str, str]]:
+    """Columns as the shape of a capture has them, the same for all operations."""
+    return {operation: {name: name for name in names} for operation in Operation}
+
+
+def save(
+    export: CapturedExport, hour: float, database: str | None = None, *, table: str | None = None
+) -> Path:
     """Write a state without rows, and return its folder."""
     at, attempt = START + hour * HOUR, new_attempt()
     owner, root = export.store.database(), str(Path(export.store.path).parent / "states")
@@ -39,7 +49,7 @@ def save(export: CapturedExport, hour: float, database: str | None = None) -> Pa
     path = f"{states.writing(at, attempt)}/part-0.parquet"
     with states.files.writer(path) as file:
         pq.write_table(pa.table({"id": pa.array([], pa.int64())}), file)
-    state = states.commit(at, attempt, find_fold(export.store, at).base_facts())
+    state = states.commit(at, attempt, find_fold(export.store, at, table).base_facts())
     return Path(state.path)
 
 
@@ -88,6 +98,121 @@ def test_a_gap_that_a_state_could_not_know_ends_it(export: CapturedExport) -> No
     export.write([Event(START + 5.5 * HOUR, "add", None, {"id": 5})], hours(5, 6)[0])
     save(export, 3)
     assert begin(found(export, 5)) == 3
+
+
+def test_a_shard_that_was_there_must_go_on(export: CapturedExport) -> None:
+    """Also where its events of before are deleted: it cannot have come later. One that is new can."""
+    for hour in range(3):
+        export.write([], hours(hour, hour + 1)[0], shard=1)
+    save(export, 3)
+    export.write([], hours(4, 5)[0], shard=1)
+    export.write([], hours(4, 5)[0], shard=2)
+    for manifest in [
+        each for each in export.store.list() if each.unit.range.upto < Ulid.floor(START + 3 * HOUR)
+    ]:
+        export.store.remove_manifest(manifest.unit, manifest.attempt)
+    with pytest.raises(NotExportedError, match=r"shard 1 \[2013-01-01T03:00:00Z, 2013-01-01T04:00:00Z\)"):
+        found(export, 5)
+    export.write([], hours(3, 4)[0], shard=1)
+    source = found(export, 5)
+    assert (begin(source), source.shards) == (3, (0, 1, 2))
+    for manifest in export.store.list(1):
+        export.store.remove_manifest(manifest.unit, manifest.attempt)
+    shutil.rmtree(export.store.layout.shard_manifests(1))
+    with pytest.raises(NotExportedError, match=r"shard 1 \[2013-01-01T03:00:00Z, 2013-01-01T05:00:00Z\)"):
+        found(export, 5)
+
+
+def test_an_earlier_time_is_judged_by_the_columns_of_then(export: CapturedExport) -> None:
+    """Whatever the capture has become since: of fewer operations, of more tables, or another one."""
+    save(export, 3)
+    kept = {each: columns for each, columns in shape().tables[TABLE].columns.items() if each != "delete"}
+    for later in (
+        reshaped(shape(), columns=kept),
+        shape(TABLE, "shop.Box"),
+        shape(begun_at=START + 6 * HOUR),
+        shape("shop.Boot"),
+    ):
+        export.shape = later
+        export.write([Event(START + 6.5 * HOUR, "add", None, {"id": 6})], hours(6, 7)[0])
+        assert begin(found(export, 4)) == 3
+
+
+def test_a_table_that_is_another_one_has_no_base(export: CapturedExport) -> None:
+    """By its name in the capture, or by its key."""
+    save(export, 3)
+    export.shape = shape("shop.Boot")
+    export.write([Event(START + 6.5 * HOUR, "add", None, {"id": 6}, "shop.Boot")], hours(6, 7)[0])
+    assert begin(found(export, 7)) is None
+    export.shape = reshaped(shape(), key_columns=("id", "name"))
+    export.write([Event(START + 6.5 * HOUR, "add", None, {"id": 6, "name": "a"})], hours(6, 7)[0])
+    assert begin(found(export, 7)) is None
+    with pytest.raises(FoldError, match="the table's key has other columns since"):
+        found(export, 7, START + 3 * HOUR)
+
+
+def test_a_type_that_the_base_cannot_have_needs_all_events(export: CapturedExport) -> None:
+    """Exported again in the type of now, they have one."""
+    save(export, 3)
+    export.image = pa.schema([("id", pa.int64()), ("name", pa.int64()), ("price", pa.decimal128(9, 2))])
+    for hour in range(7):
+        event = Event(START + (hour + 0.5) * HOUR, "add", None, {"id": hour})
+        export.write([event], hours(hour, hour + 1)[0])
+    source = found(export, 7)
+    assert (begin(source), source.kinds["name"]) == (None, pa.int64())
+
+
+def test_a_field_of_another_table_is_not_the_columns(export: CapturedExport) -> None:
+    """Box has had a size long before the table got one."""
+    boxes = recorded("id", "size")
+    export.image = pa.schema([*IMAGE, ("size", pa.int16())])
+    export.shape = reshaped(shape(TABLE, "shop.Box"), "shop.Box", columns=boxes)
+    export.write([Event(START + 0.5 * HOUR, "add", None, {"id": 0})])
+    save(export, 3, table=TABLE)
+    own = recorded(*IMAGE.names, "size")
+    export.shape = reshaped(export.shape, columns=own)
+    export.write([Event(START + 3.5 * HOUR, "add", None, {"id": 3, "size": 1})], hours(3, 4)[0])
+    choice = BaseChoice(str(Path(export.store.path).parent / "states"))
+    assert begin(find_fold(export.store, START + 4 * HOUR, TABLE, choice)) == 3
+
+
+def test_a_state_that_is_replaced_meanwhile_is_read_again(
+    export: CapturedExport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not damaged."""
+    save(export, 3)
+    read, replaced = StateStore.read, list[Path]()
+
+    def replacing(self: StateStore, at: datetime) -> State | None:
+        state = read(self, at)
+        if not replaced:
+            replaced.append(Path())
+            replaced.append(save(export, 3))
+        return state
+
+    monkeypatch.setattr(StateStore, "read", replacing)
+    base = found(export, 5).base
+    assert base is not None
+    assert Path(base.paths[0]).parent == replaced[1]
+
+
+def test_a_damaged_claim_of_another_feed_is_not_our_concern(export: CapturedExport) -> None:
+    """In the same root."""
+    save(export, 3)
+    claim = Path(export.store.path).parent / "states" / "_changefeed" / "shop.Hat" / "feed.json"
+    claim.parent.mkdir()
+    claim.write_text("half of")
+    assert begin(found(export, 5)) == 3
+
+
+def test_a_column_with_the_shards_name_makes_no_base(export: CapturedExport) -> None:
+    """The state is the table's all the same."""
+    export.image = pa.schema([*IMAGE, ("Changefeed_Shard", pa.int64())])
+    own = recorded(*export.image.names)
+    export.shape = reshaped(shape(), columns=own)
+    export.write([Event(START + 0.5 * HOUR, "add", None, {"id": 0})])
+    save(export, 1)
+    assert begin(found(export, 3)) is None
 
 
 def test_a_capture_of_several_tables_needs_the_table_named(export: CapturedExport) -> None:
