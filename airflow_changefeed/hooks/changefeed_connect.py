@@ -7,7 +7,7 @@ import json
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
@@ -28,8 +28,6 @@ ANSWER_SECONDS = 30.0
 #: Times that a lost server is asked again, in about a minute; its restart would have lost the session anyway.
 #: Spark's client alone would take ten minutes, for each request that is left.
 ASKS, MOST_WAIT_MS = 9, 10_000
-#: In the error of a server that has closed a session: its number is never used again.
-_GONE = "INVALID_HANDLE"
 #: In the errors of a server that would say the same again.
 _REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED", "CANNOT_MODIFY", "UNIMPLEMENTED")
 
@@ -74,66 +72,60 @@ def connect_session(
         # The provider's hook leaves "/" as it is, and Spark's client then takes the rest for something else.
         url = url.replace(quote(connection.password), quote(connection.password, safe=""))
     _await_server(url, conn_id)
-    session: SparkSession | None = None
     try:
-        if is_shared:
-            session = _shared_session(url, connection, conf or {})
+        session = _open_shared(url, connection, conf or {}) if is_shared else None
         if session is None:
-            session = _session(url)
-        check_versions(session.version, conn_id)
-        for name, value in (conf or {}).items():
-            session.conf.set(name, str(value))
-        # The client puts the archive before what is installed here.
-        path = sys.path.copy()
-        session.addArtifact(package_archive(), pyfile=True)
-        sys.path[:] = path
+            session = _open(url, conn_id, conf or {})
     except PySparkException as error:
-        if session is not None:
-            session.stop()
         text = f"the Spark Connect server of connection {conn_id!r} gives no session: {error}"
         if not any(word in str(error) for word in _REFUSALS):
             raise TransientError(text) from error
         raise SparkEnvironmentError(
             f"{text}. Check the connection's token and user, and the task's conf", conn_id=conn_id
         ) from error
-    except BaseException:
-        if session is not None:
-            session.stop()
-        raise
     try:
         yield session
     finally:
         session.stop()
 
 
-def _session(url: str) -> SparkSession:
+def _open(url: str, conn_id: str, conf: Mapping[str, Any], *, is_shared: bool = False) -> SparkSession:
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    session = SparkSession.builder.remote(url).create()
+    session: Any = SparkSession.builder.remote(url).create()
+    session.release_session_on_close = not is_shared
     session.client.set_retry_policies([DefaultPolicy(max_retries=ASKS, max_backoff=MOST_WAIT_MS)])
-    return session
+    # The client puts the archive before what is installed here.
+    path = sys.path.copy()
+    try:
+        check_versions(session.version, conn_id)
+        for name, value in conf.items():
+            session.conf.set(name, str(value))
+        session.addArtifact(package_archive(), pyfile=True)
+    except BaseException:
+        session.stop()
+        raise
+    finally:
+        sys.path[:] = path
+    return cast("SparkSession", session)
 
 
-def _shared_session(url: str, connection: Connection, conf: Mapping[str, Any]) -> SparkSession | None:
-    """Return the session of this hour; None if the server has closed it for good."""
+def _open_shared(url: str, connection: Connection, conf: Mapping[str, Any]) -> SparkSession | None:
+    """
+    Return the session of this hour.
+
+    :return: None where that fails: the server never takes the number of a session again that it has closed.
+    """
     from pyspark.errors import PySparkException
 
     hour = datetime.now(timezone.utc).strftime("%Y%m%dT%H")
     server = (connection.host, connection.port, connection.login)
     of = json.dumps([server, sorted(conf.items()), package_archive(), hour], default=str)
     number = uuid.uuid5(uuid.NAMESPACE_OID, of)
-    session: Any = _session(f"{url};session_id={number}")
-    session.release_session_on_close = False
-    try:
-        # The first request.
-        _ = session.version
-    except PySparkException as error:
-        session.stop()
-        if _GONE not in str(error):
-            raise
-        return None
-    return cast("SparkSession", session)
+    with suppress(PySparkException):
+        return _open(f"{url};session_id={number}", connection.conn_id, conf, is_shared=True)
+    return None
 
 
 def _await_server(url: str, conn_id: str) -> None:
