@@ -99,7 +99,9 @@ def fold_source(spark: SparkSession, source: FoldSource) -> DataFrame:
         if source.unknown:
             raise source.refusal(source.unknown)
         if source.base is not None:
-            return _rows(source, _base_rows(spark, source, source.base, {}))
+            rows = _base_rows(spark, source, source.base, {})
+            values = {name: rows[f"base{number}"] for number, name in enumerate(source.columns)}
+            return rows.select(*_output(source, values, rows["base_shard"]))
         shard = f", {SHARD_COLUMN} {_shard_type(source)}" if source.has_shards else ""
         return spark.createDataFrame([], ddl(source.kinds) + shard)
     found = _count_special(CapturedEvents(spark, source))
@@ -110,7 +112,7 @@ def fold_source(spark: SparkSession, source: FoldSource) -> DataFrame:
     ends = _ends(source, _changes(events, has_moved=found.moved > 0), has_moved=found.moved > 0)
     if source.base is None:
         return _rows(source, ends.where(_is_there(source)))
-    return _rows(source, _onto_base(source, _base_rows(spark, source, source.base, resets), ends))
+    return _onto_base(source, _base_rows(spark, source, source.base, resets), ends)
 
 
 @dataclass(frozen=True)
@@ -273,7 +275,7 @@ def _is_there(source: FoldSource) -> Column:
 
 def _base_rows(spark: SparkSession, source: FoldSource, base: Base, resets: Mapping[Shard, str]) -> DataFrame:
     """
-    Return the rows of the base, each with its key and shard; those of shards with a reset do not count.
+    Return the rows of the base, the columns numbered, with their shards; not those of shards with a reset.
 
     Columns by the fields of the events, as a column that was renamed is another one for them.
     """
@@ -284,14 +286,13 @@ def _base_rows(spark: SparkSession, source: FoldSource, base: Base, resets: Mapp
     shard = functions.col(SHARD_COLUMN).cast("string")
     if resets:
         frame = frame.where(~shard.isin([shard_text(one) for one in resets]))
-    values = {
-        name: functions.col(quoted(names[place])) if place in names else functions.lit(None)
-        for name, place in source.columns.items()
-    }
-    values = {name: value.cast(spark_type(name, source.kinds[name])) for name, value in values.items()}
-    row = functions.struct(*(value.alias(name) for name, value in values.items()))
-    keys = (values[key].alias(f"base{number}") for number, key in enumerate(source.keys))
-    return frame.select(*keys, row.alias("row"), shard.alias(SHARD))
+    values = [
+        (functions.col(quoted(names[place])) if place in names else functions.lit(None))
+        .cast(spark_type(name, source.kinds[name]))
+        .alias(f"base{number}")
+        for number, (name, place) in enumerate(source.columns.items())
+    ]
+    return frame.select(*values, shard.alias("base_shard"))
 
 
 def _onto_base(source: FoldSource, base: DataFrame, ends: DataFrame) -> DataFrame:
@@ -302,38 +303,41 @@ def _onto_base(source: FoldSource, base: DataFrame, ends: DataFrame) -> DataFram
     """
     from pyspark.sql import functions
 
-    numbers = range(len(source.keys))
-    same = [functions.col(f"base{one}").eqNullSafe(functions.col(f"key{one}")) for one in numbers]
+    columns = {name: functions.col(f"base{number}") for number, name in enumerate(source.columns)}
+    own_keys = [columns[name] for name in source.keys]
+    keys = [functions.col(f"key{number}") for number in range(len(own_keys))]
+    same = [key.eqNullSafe(own) for key, own in zip(keys, own_keys, strict=True)]
     is_changed, row = functions.col("first").isNotNull(), functions.col("row")
-    renamed = base.withColumnsRenamed({"row": "base_row", SHARD: "base_shard"})
     stays = ~is_changed | row.isNotNull()
     if "shards" in ends.columns:
         moved = is_changed & (functions.col("base_shard") != functions.col(SHARD))
         stays = functions.when(moved, _failure(source, _MOVED_SHARD)).otherwise(stays)
-    kept = renamed.join(ends, same, "left").where(stays)
-    kept = kept.select(
-        functions.when(is_changed, row).otherwise(functions.col("base_row")).alias("row"),
-        functions.when(is_changed, functions.col(SHARD)).otherwise(functions.col("base_shard")).alias(SHARD),
-    )
+    values = {
+        name: functions.when(is_changed, row.getField(name)).otherwise(own) for name, own in columns.items()
+    }
+    shard = functions.when(is_changed, functions.col(SHARD)).otherwise(functions.col("base_shard"))
+    kept = base.join(ends, same, "left").where(stays).select(*_output(source, values, shard))
     # First the keys that are in both, in few columns: the rest would send the whole base to the changes.
-    known = base.select(*(f"base{one}" for one in numbers)).join(
-        ends.select(*(f"key{one}" for one in numbers)), same, "left_semi"
-    )
+    known = base.select(*own_keys).join(ends.select(*keys), same, "left_semi")
     # Not an anti-join: Spark would look for keys that nothing has added before it joins.
     known = known.withColumn("is_known", functions.lit(True))
     is_new = functions.when(functions.col("is_known"), functions.lit(False)).otherwise(_is_there(source))
-    new = ends.join(known, same, "left").where(is_new)
-    return kept.unionByName(new.select("row", SHARD))
+    return kept.unionByName(_rows(source, ends.join(known, same, "left").where(is_new)))
 
 
-def _rows(source: FoldSource, found: DataFrame) -> DataFrame:
-    """Return the columns of rows, and their shards."""
+def _rows(source: FoldSource, ends: DataFrame) -> DataFrame:
+    """Return the columns of the rows that changes have left, and their shards."""
     from pyspark.sql import functions
 
-    columns = [functions.col("row").getField(name).alias(name) for name in source.columns]
+    values = {name: functions.col("row").getField(name) for name in source.columns}
+    return ends.select(*_output(source, values, functions.col(SHARD)))
+
+
+def _output(source: FoldSource, values: Mapping[str, Column], shard: Column) -> list[Column]:
+    columns = [value.alias(name) for name, value in values.items()]
     if source.has_shards:
-        columns.append(functions.col(SHARD).cast(_shard_type(source)).alias(SHARD_COLUMN))
-    return found.select(*columns)
+        columns.append(shard.cast(_shard_type(source)).alias(SHARD_COLUMN))
+    return columns
 
 
 def _shard_type(source: FoldSource) -> str:
