@@ -191,7 +191,7 @@ tsql: setup ## Compile all T-SQL with Microsoft's compiler (needs Mono)
 test-mssql: setup java libraries ## Run all tests of SQL Server on CHANGEFEED_TEST_MSSQL, or on a container of Microsoft's
 	@$(BIN)/python -m tests.tools.mssql $(PYTEST_ARGS)
 
-bench: setup java ## Measure (about 12 minutes), and 20 more on the server named by CHANGEFEED_TEST_MSSQL
+bench: setup java ## Measure (about half an hour), and 20 minutes more on the server named by CHANGEFEED_TEST_MSSQL
 	@$(BIN)/python -m tests.benchmarks
 
 bench-%: setup java ## Measure one chapter: bench-history, or bench-year (an hour, 20 GB of disk)
