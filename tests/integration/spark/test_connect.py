@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -270,6 +271,26 @@ def test_a_server_that_dies_fails_the_task_soon(
     connect(port)
     assert execute(partial(operator, path), 6, attempt=2)["rows"] == 36
     assert ids(path) == list(range(36))
+
+
+def test_a_retry_takes_no_session_that_may_be_broken(
+    connected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the first try shares one."""
+    assert connected
+    asked = []
+
+    @contextmanager
+    def refuse(connection: Any, conf: Any, *, is_shared: bool) -> Iterator[None]:
+        asked.append(is_shared)
+        raise TransientError("not now")
+        yield
+
+    monkeypatch.setattr(changefeed_connect, "connect_session", refuse)
+    for attempt in (1, 2):
+        with pytest.raises(TransientError, match="not now"):
+            operator(tmp_path / "out").execute(context(START, START + HOUR, attempt=attempt))
+    assert asked == [True, False]
 
 
 def test_a_server_that_is_older_than_its_client_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
