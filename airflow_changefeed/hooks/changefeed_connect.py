@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
@@ -121,7 +122,8 @@ def _open_shared(url: str, connection: Connection, conf: Mapping[str, Any]) -> S
 
     hour = datetime.now(timezone.utc).strftime("%Y%m%dT%H")
     server = (connection.host, connection.port, connection.login)
-    of = json.dumps([server, sorted(conf.items()), package_archive(), hour], default=str)
+    # The archive's name holds its digest; where it lies is each worker's own.
+    of = json.dumps([server, sorted(conf.items()), Path(package_archive()).name, hour], default=str)
     number = uuid.uuid5(uuid.NAMESPACE_OID, of)
     with suppress(PySparkException):
         return _open(f"{url};session_id={number}", connection.conn_id, conf, is_shared=True)
