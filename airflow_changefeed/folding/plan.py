@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -26,7 +27,7 @@ from airflow_changefeed.exceptions import FoldError, InvalidArgumentError
 from airflow_changefeed.folding.bases import Base, find_base
 from airflow_changefeed.folding.choice import BaseChoice
 from airflow_changefeed.folding.extent import Units, check_begins, check_complete, end_of_export, named_gaps
-from airflow_changefeed.folding.inputs import file_columns, foldable_table, second_fields
+from airflow_changefeed.folding.inputs import FileColumns, file_columns, foldable_table, second_fields
 from airflow_changefeed.folding.states import BaseFacts
 from airflow_changefeed.output.coverage import Interval, find_gaps
 from airflow_changefeed.output.read import (
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _NO_SNAPSHOT = "the capture did not record the rows that existed when it was enabled"
-_EVENTS_LACK_KEY = "events since then do not have the columns of its current key"
+_OTHER_KEY = "events since then were recorded with another key"
 RESOLVE = "record all rows with resolve_capture(..., resync=True), then fold a later time"
 
 
@@ -202,19 +203,19 @@ def _find(store: ExportStore, end: datetime, table: str | None, base: Base | Non
     columns, seconds = _columns(captured.columns[Operation.INSERT], [*read, known])
     kinds = _kinds(store, name, columns, read)
     source = FoldSource(store, name, end, known.shape, columns, kinds, groups, seconds, base, shards)
-    keyless = _keyless(groups, name, captured)
+    other_key = _other_key(store, groups, name, captured)
     if base is not None:
-        return replace(source, unknown=_EVENTS_LACK_KEY if keyless else _misfit(source, base))
+        return replace(source, unknown=_OTHER_KEY if other_key else _misfit(source, base))
     gap = _last_gap(store, name, end)
     unknown = _unknown(store, known.shape, captured, units, end)
-    if keyless is not None:
+    if other_key is not None:
         unknown = (
-            f"events until {format_time(keyless)} do not have the columns of its current key "
+            f"events until {format_time(other_key)} were recorded with another key than its current one "
             f"({', '.join(captured.key_columns)}): {RESOLVE}"
         )
     if gap is not None:
         unknown = f"the capture missed changes, as detected at {format_time(gap)}: {RESOLVE}"
-    return replace(source, unknown=unknown, known_from=max(filter(None, (keyless, gap)), default=None))
+    return replace(source, unknown=unknown, known_from=max(filter(None, (other_key, gap)), default=None))
 
 
 def _misfit(source: FoldSource, base: Base) -> str:
@@ -222,8 +223,7 @@ def _misfit(source: FoldSource, base: Base) -> str:
     before, now = base.facts.shape, source.shape
     if (base.state.table, before.begun_at) != (source.table, now.begun_at):
         return f"it is of table {base.state.table!r}, captured since {format_known(before.begun_at)}"
-    old_key = [base.facts.fields.get(name) for name in before.tables[source.table].key_columns]
-    if old_key != [source.columns[name] for name in now.tables[source.table].key_columns]:
+    if _key_fields(before.tables[source.table]) != _key_fields(now.tables[source.table]):
         return "the table's key has other columns since"
     there = set(base.facts.fields.values())
     lost = [name for name, place in source.columns.items() if place not in there]
@@ -280,21 +280,37 @@ def _last_gap(store: ExportStore, table: str, end: datetime) -> datetime | None:
     return max((found for after, found in gaps if after < end), default=None)
 
 
-def _keyless(groups: Iterable[FoldedFiles], table: str, captured: CapturedTable) -> datetime | None:
+def _other_key(
+    store: ExportStore, groups: Iterable[FoldedFiles], table: str, captured: CapturedTable
+) -> datetime | None:
     """
-    Return until when events did not record the fields of the current key; None if all did.
+    Return until when events were recorded with another key than the current one; None if none was.
 
-    A renamed column gets a new field; without the key's field all earlier rows would be one.
+    Grouped by the current key they would not give the table. A renamed column gets a new field, which events
+    of before do not have. A key changes rarely, so some footers of the files in their order say when.
     """
-    keys = {captured.columns[Operation.INSERT][key] for key in captured.key_columns}
-    times = [
-        file.facts.last.time
-        for group in groups
-        if table in group.shape.tables
-        and any(keys - set(columns.values()) for columns in group.shape.tables[table].columns.values())
-        for file in group.files
-    ]
+    times = []
+    for group in groups:
+        files = sorted(group.files, key=lambda file: file.facts.last)
+        first = bisect_left(
+            files, True, key=lambda file: _has_key(file_columns(store, file), table, captured)
+        )
+        times += [file.facts.last.time for file in files[:first]]
     return max(times, default=None)
+
+
+def _has_key(columns: FileColumns, table: str, now: CapturedTable) -> bool:
+    then = columns.shape.tables.get(table)
+    if then is None:
+        return True
+    wanted = _key_fields(now)
+    is_recorded = all({*wanted} <= {*columns.values()} for columns in then.columns.values())
+    return _key_fields(then) == wanted and is_recorded
+
+
+def _key_fields(table: CapturedTable) -> list[str | None]:
+    fields = {name: place for columns in table.columns.values() for name, place in columns.items()}
+    return [fields.get(name) for name in table.key_columns]
 
 
 def _groups(store: ExportStore, files: Iterable[UnitFile]) -> tuple[FoldedFiles, ...]:

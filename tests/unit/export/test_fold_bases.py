@@ -147,7 +147,7 @@ def test_a_table_that_is_another_one_has_no_base(export: CapturedExport) -> None
     export.shape = reshaped(shape(), key_columns=("id", "name"))
     export.write([Event(START + 6.5 * HOUR, "add", None, {"id": 6, "name": "a"})], hours(6, 7)[0])
     assert begin(found(export, 7)) is None
-    with pytest.raises(FoldError, match="the table's key has other columns since"):
+    with pytest.raises(FoldError, match="the base: events since then were recorded with another key"):
         found(export, 7, START + 3 * HOUR)
 
 

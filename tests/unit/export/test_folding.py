@@ -241,6 +241,19 @@ def test_a_gap_makes_unsure_what_was_not_sealed_when_it_was_found(export: Captur
     assert found.known_from == START + 1.5 * HOUR
 
 
+def test_events_of_another_key_are_refused_until_a_reset(export: CapturedExport) -> None:
+    """Also where its columns were recorded before: grouped by it they would not give the table."""
+    fill(export, 0, 5)
+    export.shape = reshaped(shape(), key_columns=("name",))
+    fill(export, 5, 9)
+    source = find_fold(export.store)
+    assert source.unknown.startswith(
+        "events until 2013-01-01T04:30:00Z were recorded with another key than its current one (name)"
+    )
+    assert source.known_from == START + 4.5 * HOUR
+    assert find_fold(export.store, START + 5 * HOUR).unknown == ""
+
+
 def test_events_without_the_present_key_need_a_reset(export: CapturedExport) -> None:
     """Else all rows of before would be one; a table that joined the capture later had no events before."""
     fill(export, 0, 2)
@@ -250,7 +263,7 @@ def test_events_without_the_present_key_need_a_reset(export: CapturedExport) -> 
     fill(export, 2, 3)
     found = find_fold(export.store)
     assert (
-        "events until 2013-01-01T01:30:00Z do not have the columns of its current key (number)"
+        "events until 2013-01-01T01:30:00Z were recorded with another key than its current one (number)"
         in found.unknown
     )
     assert found.known_from == START + 1.5 * HOUR
