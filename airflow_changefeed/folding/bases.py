@@ -63,7 +63,7 @@ class Base:
         """
         name, begun = self.state.table, shape.begun_at
         if self.facts.shape.begun_at != begun and (begun is None or begun < end):
-            return "the capture was enabled anew since"
+            return "the capture was recreated since"
         # Of a gap before it the state knew, or it would be wrong.
         known = {gap for gap in self.facts.shape.tables[name].gaps if gap[1] <= self.state.at}
         gaps = shape.tables[name].gaps if name in shape.tables else ()
@@ -73,7 +73,7 @@ class Base:
 
 def find_base(choice: BaseChoice, store: ExportStore, table: str | None, end: datetime) -> Base | None:
     """
-    Return the chosen state, or the newest one before a time; None if there is none, or none is wanted.
+    Return the chosen state, or the newest one before a time. With None the fold starts at the beginning.
 
     :param table: None for the only one that has states.
     :param end: of the fold, exclusive.
@@ -96,7 +96,8 @@ def find_base(choice: BaseChoice, store: ExportStore, table: str | None, end: da
         there = ", ".join(map(format_time, times[-_MOST_NAMED:])) or "none"
         raise FoldError(
             f"{table or 'the table'} of feed {store.feed!r} cannot be folded at {format_time(end)} from a "
-            f"state at {format_time(choice.base)} in {choice.path}: there is none; earlier states: {there}",
+            f"state at {format_time(choice.base)}: {choice.path} has no state of that time. Choose an "
+            f"earlier one ({there}), or fold with base={BEGINNING!r}",
             feed=store.feed,
             table=table,
         )
@@ -104,7 +105,7 @@ def find_base(choice: BaseChoice, store: ExportStore, table: str | None, end: da
 
 
 def _read(states: StateStore, at: datetime) -> Base | None:
-    """Return a state as a base; None if there is none, or it does not say what a base must."""
+    """Return a state as a base. None if it is missing, of another feed, or lacks the facts of a base."""
     try:
         state, attempt, lost = states.read(at), "", set[str]()
         # One that lost files was replaced meanwhile, if another attempt counts now.

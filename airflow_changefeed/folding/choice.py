@@ -11,7 +11,7 @@ from typing import Any
 from airflow_changefeed.core.times import format_time, parse_time
 from airflow_changefeed.exceptions import InvalidArgumentError
 
-#: The newest state before the time to fold, or the beginning where there is none.
+#: The newest state before the time to fold; the beginning if no such state exists.
 NEWEST = "newest"
 #: No state: all events since the capture began.
 BEGINNING = "beginning"
@@ -23,7 +23,7 @@ class BaseChoice:
     Where states are, and which of them a fold may start from.
 
     :param path: root of the states.
-    :param base: ``newest`` before the time to fold, if there is one; ``beginning`` of the capture; or the
+    :param base: ``newest`` before the time to fold, if one exists; ``beginning`` of the capture; or the
         time of a state.
     :param storage_options: for fsspec; may contain secrets.
     """

@@ -224,7 +224,7 @@ def _misfit(source: FoldSource, base: Base) -> str:
     if (base.state.table, before.begun_at) != (source.table, now.begun_at):
         return f"it is of table {base.state.table!r}, captured since {format_known(before.begun_at)}"
     if _key_fields(before.tables[source.table]) != _key_fields(now.tables[source.table]):
-        return "the table's key has other columns since"
+        return "the table's key has changed since"
     there = set(base.facts.fields.values())
     lost = [name for name, place in source.columns.items() if place not in there]
     # Without the state an earlier event has it: of a column that was not captured for a while.

@@ -42,8 +42,7 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
     window before, a retry helps. Fails at once if the events do not determine the state.
 
     It starts from the newest state of the output before that time, and reads only the events since then.
-    Where there is none, or the capture has had a gap since, it reads all events from the capture's beginning
-    on.
+    If no such state exists, or the capture has had a gap since, it reads all events since the capture began.
 
     The state of each time has a folder of its own, ``<output_path>/<table>/changefeed_at=<time>``; a retry
     replaces it as a whole, and two attempts never mix. The result (XCom) is ``{"feed", "table", "at",
@@ -54,7 +53,7 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
     :param output_path: root of where states go; other tables' and exports may share it. (templated)
     :param table: of the capture, as its spec names it; None where it has only one. (templated)
     :param at: feed time, exclusive, ISO 8601 with a zone; None for the end of the run's window. (templated)
-    :param base: the state to start from: ``newest``, where there is one; the time of a state, ISO 8601 with a
+    :param base: the state to start from: ``newest``, if one exists; the time of a state, ISO 8601 with a
         zone; or ``beginning`` to read all events. (templated)
     :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of ``path`` and
         ``output_path``.

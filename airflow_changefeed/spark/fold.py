@@ -76,7 +76,7 @@ def fold(
     :param storage_options: for the manifests, through fsspec; Spark reads the files by its own settings.
     :param states: root of the states that ``ChangefeedFoldOperator`` has written; None looks in ``path``.
     :param base: the state to start from, so that only later events are read: ``newest`` before the time, if
-        there is one; the time of a state; or ``beginning`` to read all events.
+        one exists; the time of a state; or ``beginning`` to read all events.
     :return: a row for each row of the table; its columns as they were captured, in the table's order.
     :raises FoldError: the events do not determine the state: a key change lost its old key, the capture
         leaves something out, or began later than the table and without a snapshot; says which.
@@ -244,8 +244,9 @@ def _numbered(columns: Sequence[Column]) -> list[Column]:
 
 def _ends(source: FoldSource, changes: DataFrame, *, has_moved: bool) -> DataFrame:
     """
-    Return each changed key with the row after its last change, and its first; the computation fails if a key
-    is no key.
+    Return each changed key with the row after its last change, and its first change.
+
+    The computation fails for a null key, and for a key whose events are in several shards.
     """
     from pyspark.sql import functions
 
