@@ -24,6 +24,7 @@ Every error of airflow_changefeed, in one tree.
     │   ├── WorkTransactionError      work that ended the transaction it was given
     │   ├── DeadLetterError           a dead letter that does not exist or is no longer open
     │   ├── FoldError                 events from which a table cannot be folded
+    │   ├── SnapshotError             a snapshot that is refused, or was given up
     │   ├── FutureTimeError           a seal or window that ends in the future
     │   ├── HistoryError              history that cannot be inserted at that time
     │   ├── PurgedError               events below this bound are purged
@@ -185,6 +186,10 @@ class DeadLetterError(TerminalError):
 
 class FoldError(TerminalError):
     """A table's state cannot be folded from these events."""
+
+
+class SnapshotError(TerminalError):
+    """A snapshot of a table is refused, or was given up."""
 
 
 class FutureTimeError(TerminalError):

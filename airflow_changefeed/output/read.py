@@ -17,6 +17,7 @@ from airflow_changefeed.output.coverage import Gap, Interval, find_gaps, find_ov
 from airflow_changefeed.output.layout import unquote_feed
 from airflow_changefeed.output.schemas import common_schema
 from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.sources.base import SHARD_COLUMN
 from airflow_changefeed.storage.files import CONTROL
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ __all__ = [
     "units_and_files",
 ]
 
-#: Column that both readers add: the shard of each row, which its file does not hold.
-SHARD_COLUMN = "changefeed_shard"
 INCOMPLETE = ("fail", "read")
 _TRIES = 5
 _MOST_NAMED = 20

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 ULID_COLUMN = "changefeed_ulid"
 #: Name of the column that holds the ULID's time, UTC in milliseconds, in streams and files.
 TIME_COLUMN = "changefeed_time"
+#: Name of the column that holds the shard of a row, in files and frames.
+SHARD_COLUMN = "changefeed_shard"
 #: Reserved prefix; an event table with such a column is refused.
 RESERVED_PREFIX = "changefeed_"
 #: Maximum rows of a page or batch.
