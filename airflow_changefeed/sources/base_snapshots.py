@@ -31,6 +31,9 @@ class KeyRange:
     after: str | None = None
     upto: str | None = None
 
+    def __str__(self) -> str:
+        return f"({self.after or 'the beginning'}, {self.upto or 'the end'}]"
+
 
 def key_text(values: Sequence[Any]) -> str:
     """Write a key exactly, as JSON: whole numbers, floats, texts, and bytes as ``{"hex": "..."}``."""

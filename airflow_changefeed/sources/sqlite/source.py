@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.sqlite.capture.control import SqliteCapture
+from airflow_changefeed.sources.sqlite.capture.snapshots import SqliteSnapshots
 from airflow_changefeed.sources.sqlite.connection import MAX_LOCK_TIMEOUT, SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.dead_letters import SqliteDeadLetters
 from airflow_changefeed.sources.sqlite.consumers.leases import SqliteLeases
@@ -24,6 +25,7 @@ BULK_READERS = ("sqlite3", "adbc")
 class SqliteFeedSource(
     SqliteIdentity,
     SqliteCapture,
+    SqliteSnapshots,
     SqliteControl,
     SqliteReader,
     SqliteOverview,

@@ -292,7 +292,9 @@ class SqliteCapture:
         drop_triggers(connection, name, range(len(tables.capture.tables)))
         connection.execute(f"drop table if exists {quote(name)}")
         connection.execute(f'delete from "{REGISTRY}" where name = ?', (name,))
-        for table in present(connection, ("gap", "transaction", "context", "repair")):
+        for table in present(
+            connection, ("gap", "transaction", "context", "repair", "snapshot", "snapshot_mark")
+        ):
             connection.execute(f'delete from "changefeed.{table}" where capture = ?', (name,))
 
     def find_gaps(self, connection: sqlite3.Connection, tables: FeedTables) -> list[CaptureGap]:

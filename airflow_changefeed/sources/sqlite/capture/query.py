@@ -46,7 +46,7 @@ _EVENT = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CaptureQuery(RangeQuery):
     """Reads events; a row holds what is known of the event, then its old, then its new row."""
 
@@ -94,8 +94,8 @@ class CaptureQuery(RangeQuery):
             f"where {qualified(tables.shard_condition, 'f')} and f.ulid > ? and f.ulid <= ? order by f.ulid"
         )
 
-    def batch(self, ulids: np.ndarray, columns: Sequence[pa.Array]) -> pa.RecordBatch:
-        """Put a batch together from the columns of the statement."""
+    def event_batch(self, ulids: np.ndarray, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+        """See the base class."""
         table, kind, tid, sequence, at, session, trace, *images = columns
         numbers = whole_numbers(kind)
         width = len(self.capture.fields)

@@ -20,25 +20,17 @@ import adbc_driver_sqlite
 import pyarrow as pa
 from adbc_driver_manager import AdbcConnection, AdbcStatement
 
-from airflow_changefeed.core.feed import Column, shard_text
+from airflow_changefeed.core.feed import Column
 from airflow_changefeed.exceptions import LockTimeoutError, SourceUnavailableError
-from airflow_changefeed.sources.arrow import one_value, ulid_bytes, whole_numbers
-from airflow_changefeed.sources.sqlite.feed.arrow import (
-    ARROW,
-    FIRST_COLUMNS,
-    RangeQuery,
-    check_rows,
-    column_error,
-)
+from airflow_changefeed.sources.arrow import one_value, whole_numbers
+from airflow_changefeed.sources.sqlite.feed.arrow import ARROW, FIRST_COLUMNS, Query, check_rows
 from airflow_changefeed.sources.sqlite.feed.types import Storage, storage_of
 
 #: A literal of each type.
 _TYPED = {Storage.INTEGER: "0", Storage.REAL: "0.5", Storage.TEXT: "''", Storage.BLOB: "x''"}
 
 
-def stream_adbc(
-    path: str, query: RangeQuery, batch_rows: int, lock_timeout: float
-) -> Iterator[pa.RecordBatch]:
+def stream_adbc(path: str, query: Query, batch_rows: int, lock_timeout: float) -> Iterator[pa.RecordBatch]:
     """
     Stream by ADBC; nobody else in this process may have the file open (see the module).
 
@@ -58,7 +50,7 @@ def stream_adbc(
                 misread = _misread(query, reading.schema)
                 if misread is not None:
                     column, found, declared = misread
-                    raise column_error(query, column, f"it holds {found} as well as {declared}")
+                    raise query.column_error(column, f"it holds {found} as well as {declared}")
                 yield from _batches(query, reading.reader, skip=1)
     except (OSError, adbc_driver_manager.Error, pa.ArrowInvalid) as error:
         raise _named(query, str(error)) from None
@@ -103,13 +95,13 @@ def _wait_for_locks(connection: AdbcConnection, seconds: float) -> None:
         pa.RecordBatchReader.from_stream(stream).read_all()
 
 
-def _typed_sql(query: RangeQuery) -> str:
+def _typed_sql(query: Query) -> str:
     """Return the statement after one row that says each column's type; ``order by`` keeps that row first."""
     literals = ", ".join(_TYPED[storage_of(column)] for column in query.columns)
     return f"select x'' as u, 0 as x, {literals} union all select * from ({query.sql}) order by 1"
 
 
-def _misread(query: RangeQuery, read: pa.Schema) -> tuple[Column, pa.DataType, pa.DataType] | None:
+def _misread(query: Query, read: pa.Schema) -> tuple[Column, pa.DataType, pa.DataType] | None:
     """Return the first column that was not read as declared, its type, and the one declared."""
     found = [field.type for field in read][FIRST_COLUMNS:]
     declared = [ARROW[storage_of(column)] for column in query.columns]
@@ -119,7 +111,7 @@ def _misread(query: RangeQuery, read: pa.Schema) -> tuple[Column, pa.DataType, p
     return None
 
 
-def _batches(query: RangeQuery, reader: pa.RecordBatchReader, *, skip: int) -> Iterator[pa.RecordBatch]:
+def _batches(query: Query, reader: pa.RecordBatchReader, *, skip: int) -> Iterator[pa.RecordBatch]:
     """Check batches and give them the feed's columns; the first ``skip`` rows are none of the feed's."""
     for batch in reader:
         rows, skip = batch.slice(skip), max(0, skip - batch.num_rows)
@@ -130,18 +122,17 @@ def _batches(query: RangeQuery, reader: pa.RecordBatchReader, *, skip: int) -> I
         for column, array in zip(query.columns, arrays, strict=True):
             if pa.types.is_string(array.type):
                 _check_text(query, column, array)
-        raw = ulid_bytes(rows.column(0))
-        yield query.batch(raw, arrays)
+        yield query.batch(rows.column(0), arrays)
 
 
-def _check_text(query: RangeQuery, column: Column, array: pa.Array) -> None:
+def _check_text(query: Query, column: Column, array: pa.Array) -> None:
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise column_error(query, column, str(error)) from None
+        raise query.column_error(column, str(error)) from None
 
 
-def _named(query: RangeQuery, text: str) -> Exception:
+def _named(query: Query, text: str) -> Exception:
     """
     Give ADBC's error our name.
 
@@ -150,10 +141,7 @@ def _named(query: RangeQuery, text: str) -> Exception:
     prefix = "Type mismatch in column "
     if prefix in text:
         number = int(text.partition(prefix)[2].partition(":")[0])
-        return column_error(query, query.columns[number - FIRST_COLUMNS], text)
-    feed = query.tables.info.name
+        return query.column_error(query.columns[number - FIRST_COLUMNS], text)
     if "locked" in text or "busy" in text:
-        return LockTimeoutError(f"feed {feed!r}: {text}; retry", feed=feed)
-    return SourceUnavailableError(
-        f"feed {feed!r} shard {shard_text(query.shard)}: reading failed: {text}", feed=feed
-    )
+        return LockTimeoutError(f"{query.where}: {text}; retry", **query.facts)
+    return SourceUnavailableError(f"{query.where}: reading failed: {text}", **query.facts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_changefeed.core.feed import Column, Shard, shard_text
-from airflow_changefeed.core.ulid import UlidRange
+from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import ColumnTypeError, MissingEventError
-from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD, ulid_texts, ulid_times
+from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD, ulid_bytes, ulid_texts, ulid_times
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, quote
 from airflow_changefeed.sources.sqlite.feed.types import Storage, misfit_condition, storage_of
 
@@ -36,24 +37,113 @@ _TERMS = 100
 _NOT_UTF8 = re.compile(r"Could not decode to UTF-8 column 'c(\d+)'")
 
 
-@dataclass(frozen=True)
-class RangeQuery:
+@dataclass(frozen=True, kw_only=True)
+class Query(ABC):
     """
-    The statement that reads a range: ULID, what is wrong with the row, then the columns.
+    A statement whose rows become Arrow batches: what identifies a row, what is wrong with it, its columns.
 
-    What is wrong is the number of the first column whose value the reader would change, from 1; -1 where the
-    event's row is missing and must not be; or 0. One column says it all, since a column more takes the reader
+    What is wrong is the number of the first column whose value the reader would change, from 1; a negative
+    number that :meth:`row_error` knows; or 0. One column says it all, since a column more takes the reader
     longer than all the comparisons.
 
-    :param range: ``(after, upto]``.
     :param cuts_fractions: whether its reader would turn 2.5 in a column of integers to 2 without a word.
     """
 
     tables: FeedTables
+    cuts_fractions: bool = True
+
+    @property
+    @abstractmethod
+    def columns(self) -> tuple[Column, ...]:
+        """The columns, in the order of the statement."""
+
+    @property
+    @abstractmethod
+    def parameters(self) -> tuple[Any, ...]:
+        """The statement's parameters."""
+
+    @property
+    @abstractmethod
+    def sql(self) -> str:
+        """The statement."""
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """What is read, for errors."""
+
+    @property
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """The same, for programs."""
+
+    @abstractmethod
+    def batch(self, ids: Sequence[bytes] | pa.Array, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+        """Put a batch together from the columns of the statement."""
+
+    @abstractmethod
+    def row_error(self, wrong: int, identity: bytes, rows: int) -> Exception:
+        """
+        Return the error of a row that is wrong as a whole.
+
+        :param wrong: a negative number.
+        :param rows: how many such rows the batch has.
+        """
+
+    @abstractmethod
+    def place(self, identity: bytes) -> str:
+        """Say which row it is."""
+
+    def misfits(self, values: Sequence[str], skip: int = 0) -> list[str]:
+        """
+        Return the cases of columns whose values would be changed.
+
+        :param skip: columns that are ours.
+        """
+        cases = []
+        for number, (column, value) in enumerate(zip(self.columns, values, strict=True)):
+            if number < skip:
+                continue
+            condition = misfit_condition(column, value, cuts_fractions=self.cuts_fractions)
+            if condition:
+                cases.append(f"when {condition} then {number + 1}")
+        return cases
+
+    @property
+    def size_sql(self) -> str | None:
+        """Gives the bytes of the largest of the first rows; None where no column has a length."""
+        sizes = [
+            f"coalesce(length(c{number}), 0)"
+            for number, column in enumerate(self.columns)
+            if storage_of(column) in (Storage.TEXT, Storage.BLOB)
+        ]
+        # In groups, as SQLite adds up no more than 1,000 terms in a row.
+        groups = [" + ".join(sizes[at : at + _TERMS]) for at in range(0, len(sizes), _TERMS)]
+        total = " + ".join(f"({group})" for group in groups)
+        return f"select max({total}) from ({self.sql} limit {_SAMPLE_ROWS})" if sizes else None
+
+    def column_error(self, column: Column, what: str) -> ColumnTypeError:
+        """Return the error that says what of a column cannot be exported unchanged."""
+        return ColumnTypeError(
+            f"{self.where}: column {column.name!r}, declared {column.type or 'without type'!r}, cannot be "
+            f"exported unchanged as {storage_of(column).value}: {what}. Correct the value, or declare the "
+            "column as what it holds",
+            **self.facts,
+            column=column.name,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RangeQuery(Query):
+    """
+    The statement that reads a range of a feed, by ULID; -1 says that the event's row is missing.
+
+    :param range: ``(after, upto]``.
+    """
+
     shard: Shard
     range: UlidRange
     on_missing: str
-    cuts_fractions: bool = True
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -95,42 +185,48 @@ class RangeQuery:
         names = ", ".join(f"{value} as c{number}" for number, value in enumerate(values))
         return f"select {ulid} as u, {wrong} as x, {names} from {source} where {where} order by {ulid}"
 
-    def misfits(self, values: Sequence[str], skip: int = 0) -> list[str]:
-        """
-        Return the cases of columns whose values would be changed.
+    @property
+    def where(self) -> str:
+        """See the base class, for all that follows."""
+        return f"feed {self.tables.info.name!r} shard {shard_text(self.shard)}"
 
-        :param skip: columns that are ours.
-        """
-        cases = []
-        for number, (column, value) in enumerate(zip(self.columns, values, strict=True)):
-            if number < skip:
-                continue
-            condition = misfit_condition(column, value, cuts_fractions=self.cuts_fractions)
-            if condition:
-                cases.append(f"when {condition} then {number + 1}")
-        return cases
+    @property
+    def facts(self) -> dict[str, Any]:
+        """See the base class."""
+        return {"feed": self.tables.info.name, "shard": self.shard}
 
-    def batch(self, ulids: np.ndarray, columns: Sequence[pa.Array]) -> pa.RecordBatch:
-        """Put a batch together from the columns of the statement."""
+    def batch(self, ids: Sequence[bytes] | pa.Array, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+        """See the base class."""
+        if isinstance(ids, pa.Array):
+            return self.event_batch(ulid_bytes(ids), columns)
+        return self.event_batch(np.frombuffer(b"".join(ids), dtype=np.uint8).reshape(-1, 16), columns)
+
+    def event_batch(self, ulids: np.ndarray, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+        """
+        Put a batch together from ULIDs and the columns of the statement.
+
+        :param ulids: uint8, shape (rows, 16).
+        """
         return pa.RecordBatch.from_arrays(
             [ulid_texts(ulids), ulid_times(ulids), *columns], schema=self.schema
         )
 
-    @property
-    def size_sql(self) -> str | None:
-        """Gives the bytes of the largest of the range's first rows; None where no column has a length."""
-        sizes = [
-            f"coalesce(length(c{number}), 0)"
-            for number, column in enumerate(self.columns)
-            if storage_of(column) in (Storage.TEXT, Storage.BLOB)
-        ]
-        # In groups, as SQLite adds up no more than 1,000 terms in a row.
-        groups = [" + ".join(sizes[at : at + _TERMS]) for at in range(0, len(sizes), _TERMS)]
-        total = " + ".join(f"({group})" for group in groups)
-        return f"select max({total}) from ({self.sql} limit {_SAMPLE_ROWS})" if sizes else None
+    def place(self, identity: bytes) -> str:
+        """See the base class."""
+        return f"at ULID {Ulid.of_bytes(identity)}"
+
+    def row_error(self, wrong: int, identity: bytes, rows: int) -> Exception:
+        """See the base class."""
+        feed, ulid = self.tables.info.name, str(Ulid.of_bytes(identity))
+        return MissingEventError(
+            f"{self.where}: the row of event {ulid} was deleted from {feed!r} after it entered the feed; "
+            f"{rows} such rows in this batch. Restore the rows, or export with on_missing='keys_only'",
+            **self.facts,
+            ulid=ulid,
+        )
 
 
-def bounded_rows(connection: sqlite3.Connection, query: RangeQuery, batch_rows: int) -> int:
+def bounded_rows(connection: sqlite3.Connection, query: Query, batch_rows: int) -> int:
     """Return the rows of a batch: fewer than asked for where they are so long that memory would run out."""
     if query.size_sql is None:
         return batch_rows
@@ -143,9 +239,7 @@ def qualified(condition: str, alias: str) -> str:
     return condition if condition.startswith("0 ") else f"{alias}.{condition}"
 
 
-def stream_sqlite3(
-    connection: sqlite3.Connection, query: RangeQuery, batch_rows: int
-) -> Iterator[pa.RecordBatch]:
+def stream_sqlite3(connection: sqlite3.Connection, query: Query, batch_rows: int) -> Iterator[pa.RecordBatch]:
     """Stream by Python's sqlite3, on the connection's present snapshot."""
     cursor = connection.execute(query.sql, query.parameters)
     with closing(cursor):
@@ -156,11 +250,10 @@ def stream_sqlite3(
                 _array(query, column, columns[FIRST_COLUMNS + number])
                 for number, column in enumerate(query.columns)
             ]
-            raw = np.frombuffer(b"".join(columns[0]), dtype=np.uint8).reshape(-1, 16)
-            yield query.batch(raw, arrays)
+            yield query.batch(columns[0], arrays)
 
 
-def _fetch(query: RangeQuery, cursor: sqlite3.Cursor, rows: int) -> list[Any]:
+def _fetch(query: Query, cursor: sqlite3.Cursor, rows: int) -> list[Any]:
     try:
         return cursor.fetchmany(rows)
     except sqlite3.OperationalError as error:
@@ -168,53 +261,28 @@ def _fetch(query: RangeQuery, cursor: sqlite3.Cursor, rows: int) -> list[Any]:
         if found is None:
             raise
         # The text itself is not repeated: it may be anything.
-        raise column_error(query, query.columns[int(found[1])], "a text is not valid UTF-8") from None
+        raise query.column_error(query.columns[int(found[1])], "a text is not valid UTF-8") from None
 
 
-def _array(query: RangeQuery, column: Column, values: tuple[Any, ...]) -> pa.Array:
+def _array(query: Query, column: Column, values: tuple[Any, ...]) -> pa.Array:
     try:
         return pa.array(values, type=ARROW[storage_of(column)])
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise column_error(query, column, str(error)) from None
+        raise query.column_error(column, str(error)) from None
 
 
-def check_rows(query: RangeQuery, wrong: np.ndarray, ulids: Sequence[Any]) -> None:
+def check_rows(query: Query, wrong: np.ndarray, ids: Sequence[Any]) -> None:
     """
-    Raise for the first row that is missing, or holds a value of another class.
+    Raise for the first row that is wrong, or holds a value of another class.
 
     :param wrong: as the statement says it.
     """
     if not wrong.any():
         return
     row = int(np.flatnonzero(wrong)[0])
-    if wrong[row] > 0:
-        column = query.columns[int(wrong[row]) - 1]
-        raise column_error(query, column, f"the value at ULID {_ulid(ulids[row])} is of another class")
-    feed = query.tables.info.name
-    raise MissingEventError(
-        f"feed {feed!r} shard {shard_text(query.shard)}: the row of event {_ulid(ulids[row])} was "
-        f"deleted from {feed!r} after it entered the feed; {int((wrong < 0).sum())} such rows in this batch. "
-        "Restore the rows, or export with on_missing='keys_only'",
-        feed=feed,
-        shard=query.shard,
-        ulid=_ulid(ulids[row]),
-    )
-
-
-def _ulid(value: Any) -> str:
-    from airflow_changefeed.core.ulid import Ulid
-
-    return str(Ulid.of_bytes(value.as_py() if isinstance(value, pa.Scalar) else value))
-
-
-def column_error(query: RangeQuery, column: Column, what: str) -> ColumnTypeError:
-    """Return the error that says what of a column cannot be exported unchanged."""
-    feed = query.tables.info.name
-    return ColumnTypeError(
-        f"feed {feed!r} shard {shard_text(query.shard)}: column {column.name!r}, declared "
-        f"{column.type or 'without type'!r}, cannot be exported unchanged as {storage_of(column).value}: "
-        f"{what}. Correct the value, or declare the column as what it holds",
-        feed=feed,
-        shard=query.shard,
-        column=column.name,
-    )
+    number, identity = int(wrong[row]), ids[row]
+    identity = identity.as_py() if isinstance(identity, pa.Scalar) else identity
+    if number > 0:
+        what = f"the value {query.place(identity)} is of another class"
+        raise query.column_error(query.columns[number - 1], what)
+    raise query.row_error(number, identity, int((wrong < 0).sum()))

@@ -234,7 +234,8 @@ class SqliteControl:
     ) -> Purged:
         shard = tables.from_sql(value)
         with self.database.snapshot(connection) if dry_run else self.database.write(connection):
-            bound = _purge_bound(connection, load_feed(connection, tables.info.name), shard, wanted)
+            now_ms = self.database.now_ms()
+            bound = _purge_bound(connection, load_feed(connection, tables.info.name), shard, wanted, now_ms)
             if dry_run:
                 return Purged(shard, _count_upto(connection, tables, value, bound), bound)
             # Stored before rows are deleted, so that no reader mistakes a partly deleted range for a complete
@@ -304,8 +305,13 @@ def _seals(connection: sqlite3.Connection, tables: FeedTables, until_ms: int) ->
     return seals
 
 
-def _purge_bound(connection: sqlite3.Connection, tables: FeedTables, shard: Shard, wanted: Ulid) -> Ulid:
-    """Return up to where a purge may go: what was asked, what is sealed, what every consumer acknowledged."""
+def _purge_bound(
+    connection: sqlite3.Connection, tables: FeedTables, shard: Shard, wanted: Ulid, now_ms: int
+) -> Ulid:
+    """
+    Return up to where a purge may go: what was asked, what is sealed, what every consumer acknowledged, and
+    where no snapshot has begun.
+    """
     purged, _ = shard_bounds(connection, tables, shard)
     # A consumer without a row for this shard has not yet seen it, and needs all of it; one of events all from
     # where its later shards begin.
@@ -322,8 +328,14 @@ def _purge_bound(connection: sqlite3.Connection, tables: FeedTables, shard: Shar
         f"and c.shard = ?2), k.begin) as ack from ({consumers}) k)",
         (tables.info.name, str(shard)),
     ).fetchone()
-    sealed = Ulid.floor_milliseconds(tables.floor_ms).previous()
-    return max(purged, min(wanted, sealed, Ulid.of_bytes(acks[0])))
+    bounds = [wanted, Ulid.floor_milliseconds(tables.floor_ms).previous(), Ulid.of_bytes(acks[0])]
+    if present(connection, ("snapshot",)):
+        begins = connection.execute(
+            'select begin_ms from "changefeed.snapshot" where capture = ? and expires_ms > ?',
+            (tables.info.name, now_ms),
+        )
+        bounds += [Ulid.floor_milliseconds(begin_ms).previous() for (begin_ms,) in begins]
+    return max(purged, min(bounds))
 
 
 def _count_upto(connection: sqlite3.Connection, tables: FeedTables, value: Any, bound: Ulid) -> int:

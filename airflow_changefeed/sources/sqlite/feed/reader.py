@@ -381,4 +381,6 @@ def _range_query(
     else:
         from airflow_changefeed.sources.sqlite.capture.query import CaptureQuery as Query
 
-    return Query(tables, shard, range_, on_missing, cuts_fractions)
+    return Query(
+        tables=tables, shard=shard, range=range_, on_missing=on_missing, cuts_fractions=cuts_fractions
+    )

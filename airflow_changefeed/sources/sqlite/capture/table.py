@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading a captured table in SQLite in ranges of its primary key."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_changefeed.core.capture import Operation
+from airflow_changefeed.core.feed import Column
+from airflow_changefeed.exceptions import ColumnTypeError, FeedSetupError
+from airflow_changefeed.sources.base import SHARD_COLUMN
+from airflow_changefeed.sources.base_snapshots import KeyRange, TableColumns, key_text, key_values
+from airflow_changefeed.sources.sqlite.capture.plan import shard_sql
+from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable
+from airflow_changefeed.sources.sqlite.feed.arrow import ARROW, Query
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables, columns_of, quote
+from airflow_changefeed.sources.sqlite.feed.types import shard_check, storage_of
+
+#: Any bytes: rows are not told apart by an identity.
+_NO_IDENTITY = "x'00'"
+_WRONG_SHARD = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableQuery(Query):
+    """
+    The statement that reads a range of a captured table; -1 says that the shard's expression fails.
+
+    :param number: of the table in the capture.
+    """
+
+    capture: StoredCapture
+    number: int
+    range: KeyRange
+
+    @property
+    def table(self) -> StoredTable:
+        """What is captured of the table."""
+        return self.capture.tables[self.number]
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """The shard, then what inserts record, in the types of the events."""
+        types = {one.name: one.type for one in self.capture.fields}
+        shard = "text" if self.capture.spec.shard_key_type == "uniqueidentifier" else "integer"
+        return (
+            Column(SHARD_COLUMN, shard),
+            *(Column(name, types[self.table.fields[name]]) for name in self._names),
+        )
+
+    @property
+    def _names(self) -> Sequence[str]:
+        return self.table.columns_for(Operation.INSERT)
+
+    @cached_property
+    def described(self) -> TableColumns:
+        """What the stream gives."""
+        shard, *own = (pa.field(column.name, ARROW[storage_of(column)]) for column in self.columns)
+        fields = {name: self.table.fields[name] for name in self._names}
+        return TableColumns(self.capture.shape, pa.schema([*own, shard]), fields)
+
+    @property
+    def parameters(self) -> tuple[Any, ...]:
+        """The ends of the range."""
+        ends = (self.range.after, self.range.upto)
+        return tuple(value for end in ends if end is not None for value in key_values(end))
+
+    @property
+    def sql(self) -> str:
+        """The statement, without an order: a range is read in the order of the key, or of the table."""
+        shard = shard_sql(self.capture.spec.tables[self.number].shard)
+        values = [shard, *(quote(name) for name in self._names)]
+        check = shard_check(self.capture.spec.shard_key_type, shard)
+        cases = [f"when not ({check}) then {_WRONG_SHARD}", *self.misfits(values, skip=1)]
+        names = ", ".join(f"{value} as c{number}" for number, value in enumerate(values))
+        return (
+            f"select {_NO_IDENTITY} as u, case {' '.join(cases)} else 0 end as x, {names} "
+            f"from {quote(self.table.name)}{within(self.table, self.range)}"
+        )
+
+    @property
+    def where(self) -> str:
+        """See the base class, for all that follows."""
+        return f"table {self.table.name!r} of capture {self.capture.name!r}"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """See the base class."""
+        return {"feed": self.capture.name, "table": self.table.name}
+
+    def batch(self, ids: Sequence[bytes] | pa.Array, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+        """See the base class."""
+        shard, *own = columns
+        return pa.RecordBatch.from_arrays([*own, shard], schema=self.described.schema)
+
+    def place(self, identity: bytes) -> str:
+        """See the base class."""
+        return f"of a row with its key in {self.range}"
+
+    def row_error(self, wrong: int, identity: bytes, rows: int) -> Exception:
+        """See the base class."""
+        return FeedSetupError(
+            f"{self.where}: the shard of {rows} rows is not of type {self.capture.spec.shard_key_type}; "
+            "correct their keys",
+            **self.facts,
+        )
+
+
+def within(table: StoredTable, range_: KeyRange) -> str:
+    """Return the condition of a range, with the values of its ends as parameters."""
+    names, marks = ", ".join(map(quote, table.key_columns)), ", ".join("?" * len(table.key_columns))
+    ends = [
+        f"({names}) {compare} ({marks})"
+        for compare, end in ((">", range_.after), ("<=", range_.upto))
+        if end is not None
+    ]
+    return f" where {' and '.join(ends)}" if ends else ""
+
+
+def table_query(
+    connection: sqlite3.Connection, tables: FeedTables, table: str, range_: KeyRange, *, cuts_fractions: bool
+) -> TableQuery:
+    """
+    Return the statement that reads a range.
+
+    :raises FeedSetupError: the table cannot be read as the capture records it; names every reason.
+    """
+    capture = tables.capture
+    if capture is None:
+        raise FeedSetupError(f"feed {tables.info.name!r} is not a capture", feed=tables.info.name)
+    known = [one.name for one in capture.tables]
+    if table not in known:
+        raise FeedSetupError(
+            f"capture {capture.name!r} does not have table {table!r}; its tables are {', '.join(known)}",
+            feed=capture.name,
+            table=table,
+        )
+    query = TableQuery(
+        tables=tables,
+        capture=capture,
+        number=known.index(table),
+        range=range_,
+        cuts_fractions=cuts_fractions,
+    )
+    problems = _problems(connection, query)
+    if problems:
+        raise FeedSetupError(
+            f"table {table!r} of capture {capture.name!r} cannot be read: {'; '.join(problems)}",
+            feed=capture.name,
+            table=table,
+            problems=problems,
+        )
+    return query
+
+
+def _problems(connection: sqlite3.Connection, query: TableQuery) -> list[str]:
+    there = {column.name: column.type for column, _ in columns_of(connection, query.table.name)}
+    if not there:
+        return ["it is missing; restore it"]
+    problems = []
+    if not query.capture.is_enabled:
+        problems.append("the capture is disabled, so changes are not recorded; enable it again")
+    if not query.table.key_columns:
+        problems.append("it has no primary key; add one, and create the capture again")
+    _, *columns = query.columns
+    changed = [one.name for one in columns if one.name not in there or there[one.name] != one.type]
+    if changed:
+        problems.append(
+            f"columns {', '.join(map(repr, changed))} were changed or dropped since they are recorded; "
+            "refresh the capture (airflow-changefeed capture refresh)"
+        )
+    return problems
+
+
+def cut(connection: sqlite3.Connection, query: TableQuery, rows: int) -> list[str]:
+    """
+    Return the key of every so many rows, in the order of the primary key.
+
+    :raises ColumnTypeError: a key is a text that is not valid UTF-8.
+    """
+    names = ", ".join(map(quote, query.table.key_columns))
+    bounds: list[str] = []
+    while True:
+        range_ = KeyRange(bounds[-1] if bounds else None)
+        sql = (
+            f"select {names} from {quote(query.table.name)}{within(query.table, range_)} "
+            f"order by {names} limit 1 offset {rows - 1}"
+        )
+        try:
+            found = connection.execute(sql, key_values(range_.after) if range_.after else ()).fetchone()
+        except sqlite3.OperationalError as error:
+            if "Could not decode to UTF-8" not in str(error):
+                raise
+            raise ColumnTypeError(
+                f"{query.where}: a text in a key column is not valid UTF-8; correct the value", **query.facts
+            ) from None
+        if found is None:
+            return bounds
+        bounds.append(key_text(found))
