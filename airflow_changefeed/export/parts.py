@@ -9,13 +9,11 @@ and checks and sums on the way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_changefeed.capture.shapes import shaped_batch, shaped_schema
 from airflow_changefeed.core.codec import decode, encode
@@ -24,20 +22,16 @@ from airflow_changefeed.core.manifest import FileFacts, combine_checksums
 from airflow_changefeed.core.plan import ExportOptions, Plan, Shape
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import IncompleteReadError, InvalidArgumentError
+from airflow_changefeed.export.parquet import ParquetFile, bounded
 from airflow_changefeed.export.progress import TaskProgress
 from airflow_changefeed.output.layout import Layout, parse_unit, unit_key
 from airflow_changefeed.output.schemas import parse_schema, schema_text
 from airflow_changefeed.output.store import StagedFile, WrittenParts
-from airflow_changefeed.output.structs import leaves
 from airflow_changefeed.sources.arrow import check_order, check_schema
 from airflow_changefeed.sources.base import ULID_COLUMN, FeedReader
 from airflow_changefeed.storage.files import Files
 from airflow_changefeed.verify.checksum import checksum
 
-#: Bytes of Arrow buffers that become one row group; the writer holds about as much again.
-ROW_GROUP_BYTES = 64 * 1024 * 1024
-#: The first rows, one in this many, decide whether a column's values repeat.
-_SAMPLE_PART = 8
 #: Rows of one part, unless the options set the number of parts: a few seconds of a task.
 PART_ROWS = 500_000
 #: Units below this are not split, and tasks not cut smaller: starting one costs more than its rows.
@@ -199,7 +193,7 @@ def write_part(
             check_schema(batch.schema, schema, feed)
             last = check_order(batch, last, range_, feed, shard)
             # JSON needs more space: what becomes JSON at once must fit into Arrow's texts.
-            pieces = iter([batch]) if options.shape is Shape.TYPED else _bounded(batch)
+            pieces = iter([batch]) if options.shape is Shape.TYPED else bounded(batch)
             # Otherwise it would be held while the source reads the next one; so would each name below.
             del batch
             for piece in pieces:
@@ -234,39 +228,23 @@ def write_part(
             close()
 
 
-class PartFile:
-    """A Parquet file that is being written."""
+class PartFile(ParquetFile):
+    """A Parquet file of events that is being written."""
 
     def __init__(
         self, files: Files, path: str, schema: pa.Schema, options: ExportOptions, first: pa.RecordBatch
     ) -> None:
-        self.name = path.rpartition("/")[2]
-        self.rows = 0
+        super().__init__(files, path, schema, options.compression, first)
         self._checksums: list[int] = []
         self._first: Ulid | None = None
         self._last = Ulid.MIN
-        self._opened: AbstractContextManager[Any] = files.writer(path)
-        self._sink = self._opened.__enter__()
-        dictionaries: Any = _repeating(first)
-        compression = "NONE" if options.compression == "none" else options.compression
-        self._parquet = pq.ParquetWriter(
-            self._sink, schema, compression=compression, version="2.6", use_dictionary=dictionaries
-        )
 
-    @property
-    def size(self) -> int:
-        """Bytes so far."""
-        return int(self._sink.tell())
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Add rows, in row groups of bounded bytes; a row that is larger has one of its own."""
-        for batch in _bounded(rows):
-            self._parquet.write_batch(batch)
-            self._checksums.append(checksum(batch))
-            self.rows += batch.num_rows
-            ulids = batch.column(ULID_COLUMN)
-            self._last = Ulid.parse_text(ulids[-1].as_py())
-            self._first = self._first or Ulid.parse_text(ulids[0].as_py())
+    def note(self, batch: pa.RecordBatch) -> None:
+        """See the base class."""
+        self._checksums.append(checksum(batch))
+        ulids = batch.column(ULID_COLUMN)
+        self._last = Ulid.parse_text(ulids[-1].as_py())
+        self._first = self._first or Ulid.parse_text(ulids[0].as_py())
 
     def is_full(self, options: ExportOptions) -> bool:
         """Whether the next rows go to another file."""
@@ -274,16 +252,9 @@ class PartFile:
             options.target_file_bytes is not None and self.size >= options.target_file_bytes
         )
 
-    @property
-    def upload(self) -> Mapping[str, Any]:
-        """What completes its upload once it is finished; empty if it is not uploaded."""
-        return getattr(self._sink, "receipt", {})
-
     def finish(self) -> FileFacts:
         """Close the file and return its facts."""
-        self._parquet.close()
-        size = self.size
-        self._opened.__exit__(None, None, None)
+        size = self.close()
         return FileFacts(
             self.name,
             self.rows,
@@ -292,42 +263,6 @@ class PartFile:
             self._last,
             combine_checksums(self._checksums),
         )
-
-    def abandon(self, error: BaseException) -> None:
-        """Close a file that will not be used."""
-        try:
-            self._parquet.close()
-        finally:
-            self._opened.__exit__(type(error), error, error.__traceback__)
-
-
-def _bounded(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut rows into batches of bounded bytes; a row that is larger is one of its own."""
-    waiting = [rows]
-    while waiting:
-        batch = waiting.pop()
-        if batch.num_rows > 1 and batch.nbytes > ROW_GROUP_BYTES:
-            half = batch.num_rows // 2
-            waiting += [batch.slice(half), batch.slice(0, half)]
-        else:
-            yield batch
-
-
-def _repeating(batch: pa.RecordBatch) -> list[str]:
-    """
-    Return the columns, and the leaves of structs, whose values repeat, by the first rows.
-
-    A dictionary of values that do not repeat makes files larger, and looking for repetitions that are not
-    there took a third of the writing.
-    """
-    rows = batch.slice(0, batch.num_rows // _SAMPLE_PART)
-    columns = zip(rows.schema.names, rows.columns, strict=True)
-    return [
-        path
-        for name, column in columns
-        for path, values in leaves(name, column)
-        if len(values.unique()) <= rows.num_rows / 2
-    ]
 
 
 def gather(facts: Iterable[Mapping[str, Any]], task: Iterable[PlannedPart]) -> WrittenParts:

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which state a fold starts from, so that it reads the events since then, and not all there ever were."""
+"""
+What a fold starts from, so that it reads the events since then, and not all there ever were: rows with two
+times (docs/adr/0010-bases.md).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.capture import CaptureShape
@@ -12,11 +17,12 @@ from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import FoldError, ManifestError
 from airflow_changefeed.folding.choice import BEGINNING, BaseChoice
-from airflow_changefeed.folding.states import BaseFacts, State, StateStore
+from airflow_changefeed.folding.snapshots import Snapshot, SnapshotFiles
+from airflow_changefeed.folding.states import BaseFacts, StateStore
 from airflow_changefeed.output import claims
 from airflow_changefeed.output.schemas import parse_schema
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.storage.files import open_files
+from airflow_changefeed.storage.files import Files, open_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,24 +34,34 @@ _REMEDY = f"delete its folder, or fold with base={BEGINNING!r}"
 @dataclass(frozen=True)
 class Base:
     """
-    A state with the rows that a fold starts from.
+    A set of a captured table's rows: the events of ``[begin, T)`` over it give the table at T.
 
+    A state at a time has both times equal to it.
+
+    :param what: in words: a state or a snapshot, and its time.
+    :param begin: all earlier events are in the rows already.
+    :param exact_from: the first possible T: each row of the base has its event before it.
+    :param path: of its folder.
     :param paths: of its files, in the form that Spark and other readers use.
     """
 
-    state: State
+    what: str
+    table: str
+    begin: datetime
+    exact_from: datetime
+    path: str
     facts: BaseFacts
     paths: tuple[str, ...]
 
     @property
     def after(self) -> Ulid:
         """The events up to this ULID are in the rows already."""
-        return Ulid.floor(self.state.at).previous()
+        return Ulid.floor(self.begin).previous()
 
     @property
     def kinds(self) -> dict[str, pa.DataType]:
         """Arrow type of each column."""
-        schema = parse_schema(self.facts.schema, where=self.state.path)
+        schema = parse_schema(self.facts.schema, where=self.path)
         return {column.name: column.type for column in schema}
 
     @property
@@ -56,70 +72,123 @@ class Base:
 
     def problem(self, shape: CaptureShape, end: datetime) -> str:
         """
-        Return why a fold cannot start from this state; empty if it can.
+        Return why a fold cannot start from this base; empty if it can.
 
         :param shape: of the capture in the newest events.
         :param end: of the fold, exclusive.
         """
-        name, begun = self.state.table, shape.begun_at
+        begun = shape.begun_at
         if self.facts.shape.begun_at != begun and (begun is None or begun < end):
             return "the capture was recreated since"
-        # Of a gap before it the state knew, or it would be wrong.
-        known = {gap for gap in self.facts.shape.tables[name].gaps if gap[1] <= self.state.at}
-        gaps = shape.tables[name].gaps if name in shape.tables else ()
+        # Gaps before it were settled, or the feed could not have been sealed until its begin.
+        known = {gap for gap in self.facts.shape.tables[self.table].gaps if gap[1] <= self.begin}
+        gaps = shape.tables[self.table].gaps if self.table in shape.tables else ()
         missed = [found for after, found in gaps if after < end and (after, found) not in known]
         return f"the capture missed changes, as detected at {format_time(max(missed))}" if missed else ""
 
 
 def find_base(choice: BaseChoice, store: ExportStore, table: str | None, end: datetime) -> Base | None:
     """
-    Return the chosen state, or the newest one before a time. With None the fold starts at the beginning.
+    Return the chosen base, or the one with the latest begin that a fold at a time can start from. With None
+    the fold starts at the beginning.
 
-    :param table: None for the only one that has states.
+    :param table: None for the only one that has bases.
     :param end: of the fold, exclusive.
-    :raises FoldError: the chosen state is not there, or not before the time.
-    :raises ManifestError: a state is damaged or has lost files.
+    :raises FoldError: the chosen base is not there, or not before the time.
+    :raises ManifestError: a base is damaged or has lost files.
     """
     if choice.base == BEGINNING:
         return None
+    try:
+        return _find_base(choice, store, table, end)
+    except ManifestError as problem:
+        raise ManifestError(f"{problem.message}; {_REMEDY}", **problem.facts) from None
+
+
+def _find_base(choice: BaseChoice, store: ExportStore, table: str | None, end: datetime) -> Base | None:
     files = open_files(choice.path, choice.storage_options)
     tables = [table] if table is not None else claims.tables(files, store.feed)
-    times: list[datetime] = []
+    known: list[_Known] = []
     if len(tables) == 1:
-        states = StateStore(choice.path, store.feed, tables[0], files=files, database=store.database())
-        times = [at for at in states.times() if at < end]
-        wanted = [at for at in times if at == choice.base] if choice.is_named else reversed(times)
-        for base in (_read(states, at) for at in wanted):
+        known = sorted(_known(choice.path, store, tables[0], files, end), key=_Known.rank, reverse=True)
+        for one in known:
+            base = one.read() if not choice.is_named or one.begin == choice.base else None
             if base is not None:
                 return base
     if isinstance(choice.base, datetime):
-        there = ", ".join(map(format_time, times[-_MOST_NAMED:])) or "none"
+        there = ", ".join(format_time(one.begin) for one in reversed(known[:_MOST_NAMED])) or "none"
         raise FoldError(
             f"{table or 'the table'} of feed {store.feed!r} cannot be folded at {format_time(end)} from a "
-            f"state at {format_time(choice.base)}: {choice.path} has no state of that time. Choose an "
-            f"earlier one ({there}), or fold with base={BEGINNING!r}",
+            f"base of {format_time(choice.base)}: {choice.path} has no state at that time, nor a snapshot "
+            f"that began then and is exact before. Choose another one ({there}), or fold with "
+            f"base={BEGINNING!r}",
             feed=store.feed,
             table=table,
         )
     return None
 
 
-def _read(states: StateStore, at: datetime) -> Base | None:
+@dataclass(frozen=True)
+class _Known:
+    """
+    A base that may be there.
+
+    :param is_state: preferred to a snapshot with the same begin.
+    """
+
+    begin: datetime
+    is_state: bool
+    read: Callable[[], Base | None]
+
+    def rank(self) -> tuple[datetime, bool]:
+        return self.begin, self.is_state
+
+
+def _known(path: str, store: ExportStore, table: str, files: Files, end: datetime) -> Iterator[_Known]:
+    database = store.database()
+    states = StateStore(path, store.feed, table, files=files, database=database)
+    for at in states.times():
+        if at < end:
+            yield _Known(at, True, partial(_state, states, at))
+    snapshots = SnapshotFiles(path, store.feed, table, files=files, database=database)
+    for one in snapshots.all():
+        if one.exact_from <= end and (one.feed, one.database) == (store.feed, database):
+            yield _Known(one.begin, False, partial(_snapshot, snapshots, one))
+
+
+def _snapshot(snapshots: SnapshotFiles, one: Snapshot) -> Base:
+    """Return a snapshot as a base."""
+    folder = snapshots.folder(one.token)
+    lost = set(one.files) - set(snapshots.files.names(folder))
+    if lost:
+        raise _lost(one.path, lost)
+    what = f"the snapshot of {format_time(one.begin)}"
+    urls = _urls(snapshots.files, folder, one.files)
+    return Base(what, one.table, one.begin, one.exact_from, one.path, one.base, urls)
+
+
+def _urls(files: Files, folder: str, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(files.url(f"{folder}/{name}") for name in names)
+
+
+def _lost(path: str, names: Collection[str]) -> ManifestError:
+    return ManifestError(f"{path} has lost {', '.join(sorted(names))}", path=path)
+
+
+def _state(states: StateStore, at: datetime) -> Base | None:
     """Return a state as a base. None if it is missing, of another feed, or lacks the facts of a base."""
-    try:
-        state, attempt, lost = states.read(at), "", set[str]()
-        # One that lost files was replaced meanwhile, if another attempt counts now.
-        while state is not None and state.attempt != attempt:
-            if state.base is None or (state.feed, state.database) != (states.feed, states.database):
-                return None
-            folder, attempt = states.placed(at, state.attempt), state.attempt
-            lost = set(state.files) - set(states.files.names(folder))
-            if not lost:
-                urls = tuple(states.files.url(f"{folder}/{name}") for name in state.files)
-                return Base(state, state.base, urls)
-            state = states.read(at)
-    except ManifestError as problem:
-        raise ManifestError(f"{problem.message}; {_REMEDY}", **problem.facts) from None
+    state, attempt, lost = states.read(at), "", set[str]()
+    # One that lost files was replaced meanwhile, if another attempt counts now.
+    while state is not None and state.attempt != attempt:
+        if state.base is None or (state.feed, state.database) != (states.feed, states.database):
+            return None
+        folder, attempt = states.placed(at, state.attempt), state.attempt
+        lost = set(state.files) - set(states.files.names(folder))
+        if not lost:
+            what = f"the state at {format_time(at)}"
+            urls = _urls(states.files, folder, state.files)
+            return Base(what, state.table, at, at, state.path, state.base, urls)
+        state = states.read(at)
     if state is None:
         return None
-    raise ManifestError(f"{state.path} has lost {', '.join(sorted(lost))}; {_REMEDY}", path=state.path)
+    raise _lost(state.path, lost)

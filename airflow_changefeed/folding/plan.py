@@ -85,7 +85,7 @@ class FoldSource:
         each its second columns.
     :param seconds: the second columns, and the column that each belongs to.
     :param kinds: Arrow type of each column, which holds the values of all files.
-    :param base: the state that the events are folded into; None if they begin with the capture.
+    :param base: what the events are folded into; None if they begin with the capture.
     :param shards: that the export has until then, or had before the base.
     :param unknown: why the events are not sufficient without a reset, or not from this base; empty if they
         are.
@@ -123,6 +123,13 @@ class FoldSource:
         """Whether an update may have lost its row's old key."""
         return self.shape.key_change is KeyChange.NEW_ONLY
 
+    @property
+    def has_integer_shards(self) -> bool:
+        """Whether shards are whole numbers; else texts."""
+        if self.base is not None:
+            return self.base.facts.has_integer_shards
+        return all(isinstance(shard, int) for shard in self.shards)
+
     def base_facts(self) -> BaseFacts | None:
         """Return what a later fold needs to start from this state; None if a column has the shards' name."""
         import pyarrow as pa
@@ -133,7 +140,8 @@ class FoldSource:
         if self.base is not None:
             known.update(self.base.facts.known_fields)
         schema = schema_text(pa.schema(self.kinds))
-        return BaseFacts(self.shape, schema, self.columns, tuple(sorted(known)), self.shards)
+        fields = tuple(sorted(known))
+        return BaseFacts(self.shape, schema, self.columns, fields, self.shards, self.has_integer_shards)
 
     def refusal(self, why: str, **facts: object) -> FoldError:
         """Return an error with the reason why the state cannot be folded."""
@@ -151,7 +159,7 @@ def find_fold(
 
     :param at: exclusive; None for the end of the unbroken run of complete units.
     :param table: table of the capture, as in its spec; None if it has only one.
-    :param bases: the state to start from; None starts at the capture's beginning.
+    :param bases: where to start from; None starts at the capture's beginning.
     :raises FoldError: the state cannot be folded, or the table does not exist; has all reasons.
     :raises NotExportedError: not all units until then are complete; has the missing ones; transient.
     :raises ManifestError: nothing was exported there, a manifest, file or state is damaged, or units overlap.
@@ -162,7 +170,7 @@ def find_fold(
     end = given if given is not None else end_of_export(store)
     base = find_base(bases, store, table, end) if bases is not None else None
     if bases is not None and base is not None:
-        newest = _newest_file(store, base.state.at)
+        newest = _newest_file(store, base.begin)
         problem = base.problem(file_columns(store, newest).shape, end) if newest is not None else ""
         if not problem:
             try:
@@ -174,8 +182,7 @@ def find_fold(
                     return source
                 problem = source.unknown
         if bases.is_named:
-            why = f"its state at {format_time(base.state.at)} cannot be the base: {problem}"
-            raise _refusal(store, base.state.table, end, why)
+            raise _refusal(store, base.table, end, f"{base.what} cannot be its base: {problem}")
     if given is not None:
         check_begins(store, end)
     return _find(store, end, table)
@@ -183,7 +190,7 @@ def find_fold(
 
 def _find(store: ExportStore, end: datetime, table: str | None, base: Base | None = None) -> FoldSource:
     """Find what a fold reads from a base on, or from the beginning."""
-    start, after = (None, Ulid.MIN) if base is None else (base.state.at, base.after)
+    start, after = (None, Ulid.MIN) if base is None else (base.begin, base.after)
     found = units_and_files(store, start, end)
     units: dict[Shard, list[ExportUnit]] = {shard: [] for shard in store.shards()}
     for manifest, _ in found:
@@ -221,8 +228,8 @@ def _find(store: ExportStore, end: datetime, table: str | None, base: Base | Non
 def _misfit(source: FoldSource, base: Base) -> str:
     """Return why the columns of a base are not sufficient; empty if they are."""
     before, now = base.facts.shape, source.shape
-    if (base.state.table, before.begun_at) != (source.table, now.begun_at):
-        return f"it is of table {base.state.table!r}, captured since {format_known(before.begun_at)}"
+    if (base.table, before.begun_at) != (source.table, now.begun_at):
+        return f"it is of table {base.table!r}, captured since {format_known(before.begun_at)}"
     if _key_fields(before.tables[source.table]) != _key_fields(now.tables[source.table]):
         return "the table's key has changed since"
     there = set(base.facts.fields.values())

@@ -45,7 +45,8 @@ class BaseFacts:
     :param schema: the table's columns: Arrow's serialized schema in base64.
     :param fields: of ``old`` and ``new``, for each column.
     :param known_fields: all that the table's events had until then, also those that are no column's any more.
-    :param shards: that the export had until then: each must go on from there.
+    :param shards: that the feed had until then: each must be exported from there on.
+    :param has_integer_shards: whether shards are whole numbers; else texts.
     """
 
     shape: CaptureShape
@@ -53,6 +54,7 @@ class BaseFacts:
     fields: Mapping[str, str]
     known_fields: tuple[str, ...]
     shards: tuple[Shard, ...]
+    has_integer_shards: bool = True
 
 
 @dataclass(frozen=True)
@@ -88,11 +90,11 @@ def new_attempt() -> str:
     return str(Ulid.of_int((to_milliseconds(now()) << 80) | secrets.randbits(80)))
 
 
-class StateStore:
+class TableOutput:
     """
-    The states of one captured table below a path.
+    Where the states and snapshots of one captured table are.
 
-    :param path: root of the output, local or an fsspec URL; states of other tables and exports may share it.
+    :param path: root of the output, local or an fsspec URL; other tables and exports may share it.
     :param feed: the capture.
     :param storage_options: for fsspec; may contain secrets.
     :param database: identity of the capture's database; empty if the export does not have it.
@@ -124,6 +126,10 @@ class StateStore:
         claims.check(self.files, self.layout, self.database, self.feed)
         self.files.check_writable()
         claims.write(self.files, self.layout, self.database, self.feed)
+
+
+class StateStore(TableOutput):
+    """The states of one captured table."""
 
     def folder(self, at: datetime) -> str:
         """Return the folder of a time's state."""

@@ -4,7 +4,7 @@ Folds the events of a capture into the table they were captured from, as it was 
 
 Of each key the last event by ULID counts: a key never changes its shard, and a shard is in order. One pass
 over the files, one group by key; what could make the result wrong is looked for before, in few columns. Where
-a state of an earlier time is there, only the events since then are read, and joined to its rows.
+a base is there, only the events since its begin are read, and joined to its rows.
 """
 
 from __future__ import annotations
@@ -74,9 +74,11 @@ def fold(
         units of each shard reach until there. None takes the end of their unbroken run.
     :param table: of the capture, as its spec names it; None where the capture has only one.
     :param storage_options: for the manifests, through fsspec; Spark reads the files by its own settings.
-    :param states: root of the states that ``ChangefeedFoldOperator`` has written; None looks in ``path``.
-    :param base: the state to start from, so that only later events are read: ``newest`` before the time, if
-        one exists; the time of a state; or ``beginning`` to read all events.
+    :param states: root of the states that ``ChangefeedFoldOperator`` has written, and of the snapshots of
+        ``ChangefeedSnapshotOperator``; None looks in ``path``.
+    :param base: what to start from, so that only later events are read: the ``newest`` state before the time
+        or snapshot that is exact by then, if one exists; the time of a state, or the begin of a snapshot; or
+        ``beginning`` to read all events.
     :return: a row for each row of the table; its columns as they were captured, in the table's order.
     :raises FoldError: the events do not determine the state: a key change lost its old key, the capture
         leaves something out, or began later than the table and without a snapshot; says which.
@@ -267,11 +269,22 @@ def _ends(source: FoldSource, changes: DataFrame, *, has_moved: bool) -> DataFra
 
 
 def _is_there(source: FoldSource) -> Column:
-    """Whether a key that was not there before has a row in the end; fails if nothing has added it."""
+    """
+    Whether a key that was not there before has a row in the end; fails if nothing has added it.
+
+    While a snapshot was read, it need not have been added: its row was there, but not where it was looked
+    for.
+    """
     from pyspark.sql import functions
 
-    added = functions.col("first").getField("adds")
-    return functions.when(added, functions.col("row").isNotNull()).otherwise(_failure(source, _BROKEN_CHAIN))
+    first = functions.col("first")
+    is_expected = first.getField("adds")
+    if source.base is not None and source.base.begin < source.base.exact_from:
+        exact_from = str(Ulid.floor(source.base.exact_from))
+        is_expected |= first.getField(ULID_COLUMN) < exact_from
+    return functions.when(is_expected, functions.col("row").isNotNull()).otherwise(
+        _failure(source, _BROKEN_CHAIN)
+    )
 
 
 def _base_rows(spark: SparkSession, source: FoldSource, base: Base, resets: Mapping[Shard, str]) -> DataFrame:
@@ -298,9 +311,11 @@ def _base_rows(spark: SparkSession, source: FoldSource, base: Base, resets: Mapp
 
 def _onto_base(source: FoldSource, base: DataFrame, ends: DataFrame) -> DataFrame:
     """
-    Return the base's rows as the changes have left them, and the rows of new keys.
+    Return the base's rows that did not change, and what the changes have left.
 
-    Joined, not grouped, as a base is mostly much longer than its changes: Spark sends those to its rows.
+    Joined, not grouped, as a base is mostly much longer than its changes: Spark sends those to its rows. A
+    row of a snapshot may be there twice, or in another place, if it changed while it was read; so all rows of
+    changed keys come from the changes.
     """
     from pyspark.sql import functions
 
@@ -308,22 +323,18 @@ def _onto_base(source: FoldSource, base: DataFrame, ends: DataFrame) -> DataFram
     own_keys = [columns[name] for name in source.keys]
     keys = [functions.col(f"key{number}") for number in range(len(own_keys))]
     same = [key.eqNullSafe(own) for key, own in zip(keys, own_keys, strict=True)]
-    is_changed, row = functions.col("first").isNotNull(), functions.col("row")
-    stays = ~is_changed | row.isNotNull()
-    if "shards" in ends.columns:
-        moved = is_changed & (functions.col("base_shard") != functions.col(SHARD))
-        stays = functions.when(moved, _failure(source, _MOVED_SHARD)).otherwise(stays)
-    values = {
-        name: functions.when(is_changed, row.getField(name)).otherwise(own) for name, own in columns.items()
-    }
-    shard = functions.when(is_changed, functions.col(SHARD)).otherwise(functions.col("base_shard"))
-    kept = base.join(ends, same, "left").where(stays).select(*_output(source, values, shard))
+    kept = base.join(ends.select(*keys), same, "left_anti")
     # First the keys that are in both, in few columns: the rest would send the whole base to the changes.
-    known = base.select(*own_keys).join(ends.select(*keys), same, "left_semi")
+    known = base.select(*own_keys, "base_shard").join(ends.select(*keys), same, "left_semi")
+    known = known.groupBy(*own_keys).agg(functions.min("base_shard").alias("base_shard"))
     # Not an anti-join: Spark would look for keys that nothing has added before it joins.
-    known = known.withColumn("is_known", functions.lit(True))
-    is_new = functions.when(functions.col("is_known"), functions.lit(False)).otherwise(_is_there(source))
-    return kept.unionByName(_rows(source, ends.join(known, same, "left").where(is_new)))
+    is_known = functions.col("base_shard").isNotNull()
+    there = functions.when(is_known, functions.col("row").isNotNull()).otherwise(_is_there(source))
+    if "shards" in ends.columns:
+        moved = is_known & (functions.col("base_shard") != functions.col(SHARD))
+        there = functions.when(moved, _failure(source, _MOVED_SHARD)).otherwise(there)
+    left = _rows(source, ends.join(known, same, "left").where(there))
+    return kept.select(*_output(source, columns, functions.col("base_shard"))).unionByName(left)
 
 
 def _rows(source: FoldSource, ends: DataFrame) -> DataFrame:
@@ -342,7 +353,7 @@ def _output(source: FoldSource, values: Mapping[str, Column], shard: Column) -> 
 
 
 def _shard_type(source: FoldSource) -> str:
-    return "bigint" if all(isinstance(shard, int) for shard in source.shards) else "string"
+    return "bigint" if source.has_integer_shards else "string"
 
 
 def _failure(source: FoldSource, why: str) -> Column:

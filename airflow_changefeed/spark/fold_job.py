@@ -57,7 +57,7 @@ def run_fold(
     source = find_fold(ExportStore(task.path, task.feed, options), task.at, task.table, bases)
     output = StateStore(task.output, task.feed, source.table, options, database=source.store.database())
     output.claim()
-    since = "the beginning" if source.base is None else f"the state at {format_time(source.base.state.at)}"
+    since = "the beginning" if source.base is None else source.base.what
     report(
         f"changefeed fold: table {source.table} of feed {task.feed} at {format_time(source.at)}: "
         f"{sum(file.facts.rows for group in source.groups for file in group.files)} events since {since}"

@@ -164,7 +164,7 @@ def test_a_gap_since_the_base_needs_all_events(folded: Folded) -> None:
     folded.export.shape = reshaped(shape(), gaps=(gap,))
     rows = [Event(minute(90), "reset"), Event(minute(90), "add", None, shoe(2), number=1)]
     folded.export.write([Event(minute(70), "add", None, shoe(9)), *rows], hours(1, 2)[0])
-    with pytest.raises(FoldError, match=r"cannot be the base: the capture missed changes"):
+    with pytest.raises(FoldError, match=r"cannot be its base: the capture missed changes"):
         folded.rows(at + HOUR, at)
     assert folded.rows(at + HOUR, "newest") == folded.rows(at + HOUR) == [shoe(2)]
     folded.save(at + HOUR)
@@ -213,7 +213,7 @@ def test_a_column_that_was_not_captured_for_a_while_needs_all_events(folded: Fol
     folded.save(at)
     folded.export.shape = shape()
     folded.export.write([Event(minute(130), "add", None, shoe(3))], hours(2, 3)[0])
-    with pytest.raises(FoldError, match=r"cannot be the base: it does not have 'price'"):
+    with pytest.raises(FoldError, match=r"cannot be its base: it does not have 'price'"):
         folded.rows(at + HOUR, at)
     assert folded.rows(at + HOUR, "newest") == folded.rows(at + HOUR)
 

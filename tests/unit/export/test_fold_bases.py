@@ -67,7 +67,7 @@ def hours_read(source: FoldSource) -> list[int]:
 
 def begin(source: FoldSource) -> float | None:
     """The hour of the base."""
-    return None if source.base is None else (source.base.state.at - START) / HOUR
+    return None if source.base is None else (source.base.begin - START) / HOUR
 
 
 def test_the_newest_state_before_the_time_is_the_base(export: CapturedExport) -> None:
@@ -147,7 +147,7 @@ def test_a_table_that_is_another_one_has_no_base(export: CapturedExport) -> None
     export.shape = reshaped(shape(), key_columns=("id", "name"))
     export.write([Event(START + 6.5 * HOUR, "add", None, {"id": 6, "name": "a"})], hours(6, 7)[0])
     assert begin(found(export, 7)) is None
-    with pytest.raises(FoldError, match="the base: events since then were recorded with another key"):
+    with pytest.raises(FoldError, match="its base: events since then were recorded with another key"):
         found(export, 7, START + 3 * HOUR)
 
 
@@ -245,7 +245,7 @@ def test_a_base_that_is_not_there_is_refused(export: CapturedExport) -> None:
     """Never another one instead; the last ones are named."""
     for hour in (1, 4):
         save(export, hour)
-    with pytest.raises(FoldError, match=r"of that time.*\(2013-01-01T01:00:00Z\), or .*'beginning'$"):
+    with pytest.raises(FoldError, match=r"at that time.*\(2013-01-01T01:00:00Z\), or .*'beginning'$"):
         found(export, 3, START + 4 * HOUR)
     with pytest.raises(FoldError, match=r"\(2013-01-01T01:00:00Z, 2013-01-01T04:00:00Z\)"):
         found(export, 6, START + 2 * HOUR)

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Snapshots of a captured table on a file system: rows that were read while others wrote, range by range.
+
+``<output>/_changefeed/<table>/snapshots/<token>/`` has ``begin.json`` with the ranges, for each range that
+was read ``range-<number>.json`` and the file that it names, and in the end ``snapshot.json``. Each document
+appears whole. A range may be read twice, and by two who do not know of each other: each reading is right, so
+whichever document is there names one. Files that no document names are left-overs.
+"""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+from airflow_changefeed.core.documents import Document
+from airflow_changefeed.exceptions import ManifestError
+from airflow_changefeed.folding.states import BaseFacts, TableOutput
+from airflow_changefeed.sources.base_snapshots import KeyRange
+
+_RANGE = re.compile(r"range-(\d{5,})\.json")
+_PART = re.compile(r"part-(\d{5,})-[0-9a-f]+\.parquet")
+_READERS = 8
+
+_Document = TypeVar("_Document", bound=Document)
+
+
+@dataclass(frozen=True)
+class SnapshotBegin(Document):
+    """
+    What a snapshot reads.
+
+    :param begin: the feed was sealed until here before any row was read.
+    :param ranges: of the key; together they are the table.
+    :param database: identity of the feed's database.
+    """
+
+    KIND = "changefeed snapshot begin"
+    ERROR = ManifestError
+
+    feed: str
+    table: str
+    token: str
+    begin: datetime
+    ranges: tuple[KeyRange, ...]
+    database: str
+
+
+@dataclass(frozen=True)
+class ReadRange(Document):
+    """
+    A range that was read.
+
+    :param mark: in the database: while it is there, what was read is not lost.
+    :param schema: of the rows: Arrow's serialized schema in base64.
+    :param file: in the snapshot's folder; empty if the range has no rows.
+    """
+
+    KIND = "changefeed snapshot range"
+    ERROR = ManifestError
+
+    number: int
+    range: KeyRange
+    mark: str
+    schema: str
+    file: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Snapshot(Document):
+    """
+    Rows of a table, read between two times: the events of ``[begin, T)`` folded over them give it at T.
+
+    :param begin: everything before it was committed before any row was read.
+    :param exact_from: everything that was read has its event before it: the first possible T.
+    :param path: of the folder with the files, in the form that Spark and other readers use.
+    :param bytes: total size of all files.
+    """
+
+    KIND = "changefeed snapshot"
+    ERROR = ManifestError
+
+    feed: str
+    table: str
+    token: str
+    begin: datetime
+    exact_from: datetime
+    path: str
+    files: tuple[str, ...]
+    rows: int
+    bytes: int
+    base: BaseFacts
+    database: str = ""
+
+
+class SnapshotFiles(TableOutput):
+    """The snapshots of one captured table."""
+
+    @property
+    def _all(self) -> str:
+        return f"{self.layout.control}/snapshots"
+
+    def folder(self, token: str) -> str:
+        """Return the folder of a snapshot."""
+        return f"{self._all}/{token}"
+
+    def part(self, token: str, number: int, attempt: str) -> str:
+        """Return the path of a file of a range, which only one reading writes."""
+        return f"{self.folder(token)}/part-{number:05d}-{attempt}.parquet"
+
+    def begin(self, begin: SnapshotBegin) -> SnapshotBegin:
+        """Write what a snapshot reads, unless somebody else has; return what counts."""
+        found = self.begun(begin.token)
+        if found is None:
+            self._write(begin.token, "begin.json", begin)
+            # Of two that begin at once the last one to write counts.
+            found = self.begun(begin.token)
+        return found or begin
+
+    def begun(self, token: str) -> SnapshotBegin | None:
+        """Return what a snapshot reads; None if that is not written yet."""
+        return self._read(token, "begin.json", SnapshotBegin)
+
+    def has_range(self, token: str, number: int) -> bool:
+        """Whether a range was read."""
+        return self.files.size(f"{self.folder(token)}/{_name(number)}") is not None
+
+    def add_range(self, token: str, found: ReadRange) -> None:
+        """Let a range count, in place of an earlier reading of it."""
+        self._write(token, _name(found.number), found)
+
+    def remove_range(self, token: str, number: int) -> None:
+        """Forget a range that was read."""
+        self.files.remove_file(f"{self.folder(token)}/{_name(number)}")
+
+    def ranges(self, token: str) -> list[ReadRange]:
+        """Return the ranges that were read, by number."""
+        names = [name for name in self.files.names(self.folder(token)) if _RANGE.fullmatch(name)]
+        with ThreadPoolExecutor(_READERS, thread_name_prefix="changefeed-ranges") as pool:
+            found = pool.map(lambda name: self._read(token, name, ReadRange), names)
+            return sorted(filter(None, found), key=lambda one: one.number)
+
+    def commit(self, snapshot: Snapshot) -> Snapshot:
+        """Complete a snapshot, unless somebody else has; return what counts."""
+        found = self.read(snapshot.token)
+        if found is None:
+            self._write(snapshot.token, "snapshot.json", snapshot)
+        return found or snapshot
+
+    def read(self, token: str) -> Snapshot | None:
+        """Return a snapshot; None if it is not complete."""
+        return self._read(token, "snapshot.json", Snapshot)
+
+    def all(self) -> list[Snapshot]:
+        """Return the complete snapshots, the newest begin first."""
+        found = (self.read(token) for token in self.files.names(self._all))
+        return sorted(filter(None, found), key=lambda one: one.begin, reverse=True)
+
+    def clean(self) -> None:
+        """Remove the left-overs of complete snapshots."""
+        for snapshot in self.all():
+            folder = self.folder(snapshot.token)
+            for name in self.files.names(folder):
+                if _PART.fullmatch(name) and name not in snapshot.files:
+                    self.files.remove_file(f"{folder}/{name}")
+
+    def discard(self, token: str) -> None:
+        """Remove what was read of a snapshot that will not be complete."""
+        if self.read(token) is None:
+            self.files.remove(self.folder(token))
+            self.files.prune(self._all, self.layout.control)
+
+    def _write(self, token: str, name: str, document: Document) -> None:
+        self.files.write(f"{self.folder(token)}/{name}", document.to_json().encode())
+
+    def _read(self, token: str, name: str, kind: type[_Document]) -> _Document | None:
+        where = f"{self.folder(token)}/{name}"
+        content = self.files.read(where)
+        return None if content is None else kind.from_json(content.decode(errors="replace"), where=where)
+
+
+def _name(number: int) -> str:
+    return f"range-{number:05d}.json"
