@@ -46,6 +46,18 @@ class FileColumns:
     shape: CaptureShape
     fields: Mapping[str, pa.DataType]
 
+    def fields_of(self, table: str) -> set[str]:
+        """Return the fields that may hold values of a table, also of columns that are recorded no more."""
+        if self.shape.tables.keys() == {table}:
+            return set(self.fields)
+        columns = self.shape.tables[table].columns.values() if table in self.shape.tables else ()
+        own = {place for each in columns for place in each.values()}
+        return {field for field in self.fields if field in own or field.removesuffix(_suffix(field)) in own}
+
+
+def _suffix(field: str) -> str:
+    return next((suffix for suffix in _SECONDS if field.endswith(suffix)), "")
+
 
 def file_columns(store: ExportStore, file: UnitFile) -> FileColumns:
     """

@@ -11,9 +11,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.capture import (
-    BASE_TYPE,
     OFFSET,
-    TICKS,
     CapturedTable,
     CaptureShape,
     KeyChange,
@@ -50,29 +48,10 @@ RESOLVE = "record all rows with resolve_capture(..., resync=True), then fold a l
 
 
 @dataclass(frozen=True)
-class FoldedFiles:
-    """
-    Files with the same columns.
-
-    :param fields: of ``old`` and ``new``: name to type.
-    :param shape: of the capture when they were written.
-    """
+class FoldedFiles(FileColumns):
+    """Files with the same columns; ``shape`` is that of the capture when they were written."""
 
     files: tuple[UnitFile, ...]
-    fields: Mapping[str, pa.DataType]
-    shape: CaptureShape
-
-    def fields_of(self, table: str) -> set[str]:
-        """Return the fields that may hold values of a table, also of columns that are recorded no more."""
-        if self.shape.tables.keys() == {table}:
-            return set(self.fields)
-        columns = self.shape.tables[table].columns.values() if table in self.shape.tables else ()
-        own = {place for each in columns for place in each.values()}
-        return {field for field in self.fields if field in own or field.removesuffix(_suffix(field)) in own}
-
-
-def _suffix(field: str) -> str:
-    return next((suffix for suffix in (TICKS, OFFSET, BASE_TYPE) if field.endswith(suffix)), "")
 
 
 @dataclass(frozen=True)
@@ -201,7 +180,7 @@ def _find(store: ExportStore, end: datetime, table: str | None, base: Base | Non
     shards = tuple(dict.fromkeys([*before_it, *(shard for shard, own in units.items() if own)]))
     files = [file for _, own in found for file in own]
     files = [file for file in files if after < file.facts.last and file.facts.first < Ulid.floor(end)]
-    before = [] if base is None else [FoldedFiles((), base.fields, base.facts.shape)]
+    before = [] if base is None else [FoldedFiles(base.facts.shape, base.fields, ())]
     known = _newest_columns(store, files, end) if files or base is None else before[0]
     name = foldable_table(known.shape, table)
     captured = known.shape.tables[name]
@@ -272,7 +251,7 @@ def _newest_columns(store: ExportStore, files: Sequence[UnitFile], end: datetime
             feed=store.feed,
         )
     columns = file_columns(store, newest)
-    return FoldedFiles((newest,), columns.fields, columns.shape)
+    return FoldedFiles(columns.shape, columns.fields, (newest,))
 
 
 def _last_gap(store: ExportStore, table: str, end: datetime) -> datetime | None:
@@ -326,7 +305,7 @@ def _groups(store: ExportStore, files: Iterable[UnitFile]) -> tuple[FoldedFiles,
     for file in files:
         by_schema.setdefault(file.manifest.schema, []).append(file)
     found = ((tuple(own), file_columns(store, own[-1])) for own in by_schema.values())
-    return tuple(FoldedFiles(own, columns.fields, columns.shape) for own, columns in found)
+    return tuple(FoldedFiles(columns.shape, columns.fields, own) for own, columns in found)
 
 
 def _columns(own: Mapping[str, str], files: Sequence[FoldedFiles]) -> tuple[dict[str, str], dict[str, str]]:

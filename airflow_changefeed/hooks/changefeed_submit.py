@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
+from airflow_changefeed.exceptions import TransientError
 from airflow_changefeed.hooks import changefeed_connect
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 from airflow_changefeed.hooks.changefeed_secrets import private_files
@@ -30,11 +31,13 @@ from airflow_changefeed.hooks.changefeed_spark import (
     local_environment,
     spark_connection,
 )
-from airflow_changefeed.version_compat import BaseHook
+from airflow_changefeed.version_compat import AirflowException, BaseHook
 
 if TYPE_CHECKING:
-    from airflow.sdk import Connection
+    from airflow.sdk import Connection, Context
     from pyspark.sql import SparkSession
+
+    from airflow_changefeed.export.job_connection import JobConnection
 
 _FOLDER = re.compile(r"changefeed-(\d{1,9})-\w+")
 #: Arguments of the provider's operator that a job of ours sets itself.
@@ -92,6 +95,33 @@ class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
         self._java_class = None
         # The provider creates it after it has added its own, for example OpenLineage's properties.
         self._hook = None
+
+    def _run_handed(
+        self, context: Context, job: str, handed: Mapping[str, str], connection: JobConnection
+    ) -> tuple[str, Exception | None]:
+        """
+        Run a job that is handed documents, and return its result, and how the launcher failed.
+
+        The result tells more: spark-submit only knows that the job failed.
+
+        :param handed: text of each document, by the job's argument.
+        :raises TransientError: the job ended without a result.
+        """
+        with job_folder() as folder:
+            paths = {name: folder / f"{name}.json" for name in (*handed, "connection", "result")}
+            for name, text in handed.items():
+                paths[name].write_text(text, encoding="utf-8")
+            connection.save(str(paths["connection"]))
+            self._prepare(job, {name: str(path) for name, path in paths.items()})
+            failure: Exception | None = None
+            try:
+                super().execute(context)
+            except AirflowException as error:
+                failure = error
+            if not paths["result"].exists():
+                what = f"the Spark job of task {self.task_id!r} ended without a result"
+                raise failure or TransientError(what)
+            return paths["result"].read_text(encoding="utf-8"), failure
 
     def _check_spark(self, *, driver_elsewhere: bool = False) -> None:
         connection = self._spark_connection()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.codec import encode
@@ -17,7 +16,6 @@ from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_submit import (
     TEMPLATED,
     ChangefeedSparkOperator,
-    job_folder,
     take_own,
 )
 
@@ -41,8 +39,10 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
     be exported until then without a gap, so it runs behind the export; where another run still exports a
     window before, a retry helps. Fails at once if the events do not determine the state.
 
-    It starts from the newest state of the output before that time, and reads only the events since then.
-    If no such state exists, or the capture has had a gap since, it reads all events since the capture began.
+    It starts from the newest state of the output before that time, or a later snapshot
+    (:class:`~airflow_changefeed.operators.changefeed_snapshot.ChangefeedSnapshotOperator`), and reads only
+    the events since then. If there is none, or the capture has had a gap since, it reads all events since
+    the capture began.
 
     The state of each time has a folder of its own, ``<output_path>/<table>/changefeed_at=<time>``; a retry
     replaces it as a whole, and two attempts never mix. The result (XCom) is ``{"feed", "table", "at",
@@ -53,8 +53,8 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
     :param output_path: root of where states go; other tables' and exports may share it. (templated)
     :param table: of the capture, as its spec names it; None where it has only one. (templated)
     :param at: feed time, exclusive, ISO 8601 with a zone; None for the end of the run's window. (templated)
-    :param base: the state to start from: ``newest``, if one exists; the time of a state, ISO 8601 with a
-        zone; or ``beginning`` to read all events. (templated)
+    :param base: what to start from: the ``newest`` state or snapshot, if one exists; the time of a state, or
+        the begin of a snapshot, ISO 8601 with a zone; or ``beginning`` to read all events. (templated)
     :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of ``path`` and
         ``output_path``.
     :param kwargs: those of ``SparkSubmitOperator``; ``conn_id`` is the Spark connection, deploy mode client.
@@ -109,15 +109,12 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
         base = parse_base(self.base)
         base = base if isinstance(base, str) else format_time(base)
         task = FoldTask(self.feed, self.path, self.output_path, at, self.table, new_attempt(), run, base)
-        with self._connect() as session, job_folder() as folder:
+        with self._connect() as session:
             if session is not None:
                 state = run_fold(session, task, connection, self.log.info)
             else:
-                files = {name: folder / f"{name}.json" for name in ("fold", "connection", "result")}
-                files["fold"].write_text(task.to_json(), encoding="utf-8")
-                connection.save(str(files["connection"]))
-                self._prepare("fold_job", {name: str(file) for name, file in files.items()})
-                state = self._run(context, files["result"])
+                text, failure = self._run_handed(context, "fold_job", {"fold": task.to_json()}, connection)
+                state = self._state(text, failure)
         self.log.info(
             "Table %s at %s: %s rows in %s", state.table, state.at.isoformat(), state.rows, state.path
         )
@@ -138,19 +135,11 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
             )
         return window.end
 
-    def _run(self, context: Context, result: Path) -> State:
-        """Run the job, and return its result: spark-submit only knows that it failed."""
+    def _state(self, text: str, failure: Exception | None) -> State:
+        """Return the state that a job's result names, or raise its error."""
         from airflow_changefeed.folding.task import FoldResult
-        from airflow_changefeed.version_compat import AirflowException
 
-        failure: Exception | None = None
-        try:
-            super().execute(context)
-        except AirflowException as error:
-            failure = error
-        if not result.exists():
-            raise failure or TransientError(f"the Spark job of task {self.task_id!r} ended without a result")
-        found = FoldResult.from_json(result.read_text(encoding="utf-8"), where=str(result))
+        found = FoldResult.from_json(text, where="the job's result")
         if found.error is not None:
             raise own_error(found.error) from failure
         if failure is not None or found.state is None:

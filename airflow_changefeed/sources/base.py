@@ -29,6 +29,7 @@ from airflow_changefeed.sources.base_consumers import ConsumerStore
 from airflow_changefeed.sources.base_control import FeedControl
 from airflow_changefeed.sources.base_cursors import CursorStore
 from airflow_changefeed.sources.base_leases import LeaseStore
+from airflow_changefeed.sources.base_snapshots import SnapshotStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -274,7 +275,15 @@ class Inspectable(Protocol):
 
 @runtime_checkable
 class FeedSource(
-    FeedReader, FeedControl, CaptureControl, CursorStore, LeaseStore, ConsumerStore, Inspectable, Protocol
+    FeedReader,
+    FeedControl,
+    CaptureControl,
+    SnapshotStore,
+    CursorStore,
+    LeaseStore,
+    ConsumerStore,
+    Inspectable,
+    Protocol,
 ):
     """A database that holds feeds."""
 

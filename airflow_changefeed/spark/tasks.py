@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +16,11 @@ from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.exceptions import error_text
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.parts import PlannedPart, task_name, write_parts
+from airflow_changefeed.folding.snapshots import SnapshotFiles
 from airflow_changefeed.output.ownership import check_database
+from airflow_changefeed.snapshots.ranges import RangesToRead, read_ranges
 from airflow_changefeed.sources.arrow import byte_strings
+from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.storage.files import open_files
 
 #: Columns of what tasks yield: a row for each task, with its number and what it says, as JSON.
@@ -52,25 +56,61 @@ class WriteParts:
                     raise RuntimeError(error_text(error)) from error
 
     def _run(self, number: int) -> Iterator[dict[str, Any]]:
-        from airflow_changefeed.sources import open_source
-
-        files = open_files(self.path, self.connection.storage_options)
-        bulk = {"bulk_reader": "adbc"} if self.connection.source.get("type") == "sqlite" else {}
-        # Spark gives a worker process one task at a time, so nobody else here has the source open.
-        source = open_source(self.connection.source, **bulk)
-        try:
-            check_database(source, self.feed, self.database)
+        with opened(self.connection, self.feed, self.database) as source:
             yield from write_parts(
                 source,
-                files,
+                open_files(self.path, self.connection.storage_options),
                 feed=self.feed,
                 attempt=self.attempt,
                 options=self.options,
                 task=task_name(number, _task_attempt()),
                 parts=json.loads(zlib.decompress(self.tasks[number])),
             )
-        finally:
-            source.close()
+
+
+@dataclass(frozen=True)
+class ReadRanges:
+    """
+    The function of the tasks that read ranges of a snapshot; each range counts as soon as it is read.
+
+    :param wanted: what all tasks read; a task takes its part by its number.
+    """
+
+    wanted: RangesToRead
+    connection: JobConnection = field(repr=False)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read the ranges of the tasks whose numbers come in, and yield nothing."""
+        wanted = self.wanted
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                try:
+                    options = self.connection.storage_options
+                    files = SnapshotFiles(
+                        wanted.path, wanted.feed, wanted.table, options, database=wanted.database
+                    )
+                    with opened(self.connection, wanted.feed, wanted.database) as source:
+                        read_ranges(source, files, wanted, wanted.of_task(number))
+                except Exception as error:
+                    raise RuntimeError(error_text(error)) from error
+        # Spark runs a generator only.
+        yield from ()
+
+
+@contextmanager
+def opened(connection: JobConnection, feed: str, database: str) -> Iterator[FeedSource]:
+    """
+    Open the source of a connection in a task.
+
+    :raises ConnectionNotUsableError: it leads to another database than the one planned for.
+    """
+    from airflow_changefeed.sources import open_source
+
+    bulk = {"bulk_reader": "adbc"} if connection.source.get("type") == "sqlite" else {}
+    # Spark gives a worker process one task at a time, so nobody else here has the source open.
+    with closing(open_source(connection.source, **bulk)) as source:
+        check_database(source, feed, database)
+        yield source
 
 
 def packed(task: Sequence[PlannedPart]) -> bytes:

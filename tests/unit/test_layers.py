@@ -33,6 +33,7 @@ BELOW_FACES = (
     "verify",
     "export",
     "folding",
+    "snapshots",
     "doctor",
     "spark",
 )
@@ -59,8 +60,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "verify": frozenset({"core", "exceptions", "output", "sources", "storage"}),
     "export": _BELOW_EXPORT | {"verify"},
     "folding": _BELOW_EXPORT | {"export"},
+    "snapshots": _BELOW_EXPORT | {"export", "folding"},
     "doctor": _BELOW_EXPORT | {"export", "verify"},
-    "spark": _BELOW_EXPORT | {"export", "folding"},
+    "spark": _BELOW_EXPORT | {"export", "folding", "snapshots"},
     "version_compat": frozenset(),
     "get_provider_info": frozenset(),
     "__init__": frozenset({"exceptions"}),

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take a snapshot of a captured table while others write to it, as a base for folds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.exceptions import own_error
+from airflow_changefeed.hooks.changefeed import ChangefeedHook
+from airflow_changefeed.hooks.changefeed_arguments import (
+    check_arguments,
+    check_lock_timeout,
+    check_name,
+    check_rows,
+)
+from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_name
+from airflow_changefeed.hooks.changefeed_output import storage_options
+from airflow_changefeed.hooks.changefeed_submit import TEMPLATED, ChangefeedSparkOperator, take_own
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_changefeed.export.job_connection import JobConnection
+    from airflow_changefeed.folding.snapshots import SnapshotFiles
+    from airflow_changefeed.snapshots.ranges import RangesToRead
+    from airflow_changefeed.snapshots.take import SnapshotRequest
+    from airflow_changefeed.sources.base import FeedSource
+
+#: Name of the Spark job, unless the task or ``default_args`` sets one.
+JOB_NAME = "changefeed-snapshot"
+
+
+class ChangefeedSnapshotOperator(ChangefeedSparkOperator):
+    """
+    Read all rows of a captured table into Parquet while others write to it, as a base for folds.
+
+    The feed is sealed at a time ``begin``, the table is read in ranges of its primary key, the feed is sealed
+    again at ``exact_from``: folding the events since ``begin`` over the rows gives the table at every sealed
+    time from ``exact_from`` on. No writer waits for it longer than for any reader.
+    :class:`~airflow_changefeed.operators.changefeed_fold.ChangefeedFoldOperator` finds it where it has the
+    same ``output_path``.
+
+    Each range counts as soon as it is read. A try that is killed, and later a new run, go on where it was;
+    meanwhile the events since ``begin`` are not purged, for four days after the last progress. ``airflow
+    changefeed snapshot`` lists those that have begun, and gives one up.
+
+    The result (XCom) is ``{"feed", "table", "token", "begin", "exact_from", "path", "rows", "bytes"}``.
+
+    :param feed: the capture's name. (templated)
+    :param output_path: root of where states and snapshots go; other tables' and exports may share it.
+        (templated)
+    :param table: of the capture, as its spec names it; None where it has only one. (templated)
+    :param changefeed_conn_id: Airflow connection of the feed's database. Its login may read the table.
+    :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of ``output_path``.
+    :param range_rows: rows of a range, which is one statement and one file; None for 250,000, or fewer where
+        ``rows_per_second`` is given.
+    :param parallel: ranges that Spark reads at the same time.
+    :param rows_per_second: that are read at most, by all tasks together, so that the database can breathe;
+        None for no limit.
+    :param local_below: rows; a table with fewer ranges is read by this task itself, one range after the
+        other, which then needs neither Java nor a Spark connection. 0 for never.
+    :param lock_timeout: seconds to wait for another writer; None takes the connection's.
+    :param kwargs: those of ``SparkSubmitOperator``; ``conn_id`` is the Spark connection, deploy mode client.
+    """
+
+    template_fields: Sequence[str] = ("feed", "output_path", "table", *TEMPLATED)
+
+    def __init__(
+        self,
+        *,
+        feed: str,
+        output_path: str,
+        table: str | None = None,
+        changefeed_conn_id: str = ChangefeedHook.default_conn_name,
+        path_conn_id: str | None = None,
+        range_rows: int | None = None,
+        parallel: int = 4,
+        rows_per_second: int | None = None,
+        local_below: int = 0,
+        lock_timeout: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        wrong = [
+            f"{name} cannot be given: a snapshot runs a job of its own" for name in take_own(kwargs, JOB_NAME)
+        ]
+        super().__init__(**kwargs)
+        self.feed = feed
+        self.output_path = output_path
+        self.table = table
+        self.changefeed_conn_id = changefeed_conn_id
+        self.path_conn_id = path_conn_id
+        self.range_rows = range_rows
+        self.parallel = parallel
+        self.rows_per_second = rows_per_second
+        self.local_below = local_below
+        self.lock_timeout = lock_timeout
+        self._check(wrong)
+
+    def _check(self, wrong: Sequence[str] = ()) -> None:
+        names = ["feed", "output_path", "changefeed_conn_id", *(["table"] if self.table is not None else [])]
+        check_arguments(
+            self,
+            *((check_name, name, getattr(self, name)) for name in names),
+            (check_rows, "local_below", self.local_below),
+            (check_lock_timeout, self.lock_timeout),
+            (self._request, ""),
+            problems=wrong,
+        )
+
+    def _request(self, run: str) -> SnapshotRequest:
+        from airflow_changefeed.snapshots.take import SnapshotRequest
+
+        return SnapshotRequest(
+            self.feed,
+            self.table,
+            self.output_path,
+            run,
+            self.range_rows,
+            self.parallel,
+            self.rows_per_second,
+        )
+
+    @airflow_errors()
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
+        """Take the snapshot, or go on with it."""
+        from airflow_changefeed.export.job_connection import JobConnection
+        from airflow_changefeed.snapshots.take import take_snapshot
+
+        self._check()
+        source = ChangefeedHook(self.changefeed_conn_id, lock_timeout=self.lock_timeout).source()
+        options = storage_options(self.output_path, self.path_conn_id)
+        connection = JobConnection(source.describe(), options)
+        if not self.local_below:
+            self._check_spark()
+
+        def read(files: SnapshotFiles, wanted: RangesToRead) -> None:
+            self._read(context, source, connection, files, wanted)
+
+        request = self._request(run_name(context))
+        done = take_snapshot(source, request, options, read, self.log.info)
+        self.log.info(
+            "Table %s: %s rows in %s; folds from it are exact from %s on",
+            done.table,
+            done.rows,
+            done.path,
+            format_time(done.exact_from),
+        )
+        return {
+            "feed": done.feed,
+            "table": done.table,
+            "token": done.token,
+            "begin": format_time(done.begin),
+            "exact_from": format_time(done.exact_from),
+            "path": done.path,
+            "rows": done.rows,
+            "bytes": done.bytes,
+        }
+
+    def _read(
+        self,
+        context: Context,
+        source: FeedSource,
+        connection: JobConnection,
+        files: SnapshotFiles,
+        wanted: RangesToRead,
+    ) -> None:
+        """Read ranges here or on Spark."""
+        from dataclasses import replace
+
+        from airflow_changefeed.snapshots.ranges import read_ranges
+        from airflow_changefeed.spark.snapshot_job import RangesResult, run_ranges
+
+        # All but the last range had so many rows when they were cut.
+        rows = (len(wanted.numbers) - 1) * self._request("").rows
+        if rows < self.local_below:
+            read_ranges(source, files, alone := replace(wanted, tasks=1), alone.of_task(0))
+            return
+        if self.local_below:
+            self._check_spark()
+        with self._connect() as session:
+            if session is not None:
+                run_ranges(session, wanted, connection, self.log.info)
+                return
+            handed = {"ranges": wanted.to_json()}
+            text, failure = self._run_handed(context, "snapshot_job", handed, connection)
+        found = RangesResult.from_json(text, where="the job's result")
+        if found.error:
+            raise own_error(found.error) from failure

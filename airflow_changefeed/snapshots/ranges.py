@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading the ranges of a snapshot, one statement and one file each; here, and in tasks of Spark."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.plan import ExportOptions
+from airflow_changefeed.exceptions import TransientError
+from airflow_changefeed.export.parquet import ParquetFile
+from airflow_changefeed.folding.snapshots import ReadRange, SnapshotFiles
+from airflow_changefeed.output.schemas import schema_text
+from airflow_changefeed.sources.arrow import check_schema
+from airflow_changefeed.sources.base import FeedSource
+from airflow_changefeed.sources.base_snapshots import KeyRange
+
+#: Seconds for which a snapshot that makes no progress holds back purges: a long week-end.
+PROTECTED = 4 * 86_400.0
+_COMPRESSION = ExportOptions().compression
+
+
+@dataclass(frozen=True)
+class RangesToRead(Document):
+    """
+    Ranges of a snapshot that are to be read; what a job of Spark gets, without secrets.
+
+    :param path: root of the output.
+    :param ranges: by number.
+    :param tasks: that read at the same time.
+    :param rows_per_second: of all together; None for no limit.
+    """
+
+    KIND = "changefeed snapshot task"
+
+    feed: str
+    table: str
+    path: str
+    token: str
+    database: str
+    numbers: tuple[int, ...]
+    ranges: tuple[KeyRange, ...]
+    tasks: int
+    rows_per_second: int | None = None
+
+    def of_task(self, task: int) -> list[tuple[int, KeyRange]]:
+        """Return the ranges of a task, by its number from 0; neighbours go to different tasks."""
+        both = zip(self.numbers, self.ranges, strict=True)
+        return [one for place, one in enumerate(both) if place % self.tasks == task]
+
+
+def read_ranges(
+    source: FeedSource,
+    files: SnapshotFiles,
+    wanted: RangesToRead,
+    ranges: Iterable[tuple[int, KeyRange]],
+    report: Callable[[ReadRange], None] = lambda found: None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """
+    Read ranges one after the other; each counts as soon as it is read. Those that others have read are left.
+
+    Each statement is consumed at full speed, as a slow reader holds locks, and pauses are between statements.
+
+    :param source: open, and left so.
+    :raises SnapshotError: the snapshot was given up meanwhile; terminal.
+    """
+    rate = None if wanted.rows_per_second is None else wanted.rows_per_second / wanted.tasks
+    for number, range_ in ranges:
+        if files.has_range(wanted.token, number):
+            continue
+        started = time.monotonic()
+        found = _read(source, files, wanted, number, range_)
+        report(found)
+        if rate is not None:
+            sleep(max(0.0, found.rows / rate - (time.monotonic() - started)))
+
+
+def _read(
+    source: FeedSource, files: SnapshotFiles, wanted: RangesToRead, number: int, range_: KeyRange
+) -> ReadRange:
+    """Read a range into a file of its own, and let it count."""
+    attempt = secrets.token_hex(8)
+    path, mark = files.part(wanted.token, number, attempt), f"{number}.{attempt}"
+    file: ParquetFile | None = None
+    of = (wanted.feed, wanted.table)
+    try:
+        with source.marking(*of, token=wanted.token, mark=mark, seconds=PROTECTED):
+            schema = source.table_columns(*of).schema
+            for batch in source.stream_table(*of, range_):
+                check_schema(batch.schema, schema, wanted.feed)
+                file = file or ParquetFile(files.files, path, schema, _COMPRESSION, batch)
+                file.write(batch)
+            size = file.close() if file is not None else 0
+    except BaseException as error:
+        if file is not None:
+            file.abandon(error)
+        raise
+    if file is not None and file.upload and not files.files.complete(path, file.upload, size):
+        raise TransientError(f"the upload to {path} was aborted; retry", path=path)
+    name, rows = (file.name, file.rows) if file is not None else ("", 0)
+    found = ReadRange(number, range_, mark, schema_text(schema), name, rows, size)
+    files.add_range(wanted.token, found)
+    return found

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time from which a snapshot is exact: all that was read has its event before it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from airflow_changefeed.core.feed import ShardStatus
+from airflow_changefeed.exceptions import LockTimeoutError
+from airflow_changefeed.sources.base import FeedSource
+
+#: Seconds after which a commit that a reader has seen has given back its locks.
+_RELEASE = 0.25
+_PAUSE = 0.5
+#: Seconds for which drains of others may hold back what was committed.
+_PATIENCE = 300.0
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def settle(source: FeedSource, feed: str, sleep: Callable[[float], None] = time.sleep) -> datetime:
+    """
+    Order everything that was committed before the call, and seal the feed at a time above all of it.
+
+    The first seal orders what is committed. It passes rows whose locks are just being given back, and those
+    that a dying drain holds: so nothing may wait behind it that was numbered before it. Then no shard's clock
+    may be beyond the time of the second seal, as a hint may have been ahead of the database's clock.
+
+    :raises LockTimeoutError: something that is committed stays hidden; transient.
+    :raises CaptureGapError: the capture has missed changes; terminal.
+    """
+    if source.capabilities.parallel_writers:
+        sleep(_RELEASE)
+    bound = source.order_bound(feed)
+    end = time.monotonic() + _PATIENCE
+    while True:
+        source.seal(feed, source.now())
+        if not _waits(source, feed, bound):
+            highest = max((_clock(status) for status in source.shards(feed)), default=None)
+            until = source.now()
+            while highest is not None and until <= highest:
+                sleep(max(_MILLISECOND, highest - until).total_seconds())
+                until = source.now()
+            source.seal(feed, until)
+            if not _waits(source, feed, bound):
+                return until
+        if time.monotonic() > end:
+            raise LockTimeoutError(
+                f"feed {feed!r}: events that were committed wait in the outbox for more than "
+                f"{_PATIENCE:.0f} s, although the feed was sealed; look for a drain that hangs "
+                "(airflow-changefeed doctor), and retry",
+                feed=feed,
+            )
+        sleep(_PAUSE)
+
+
+def _waits(source: FeedSource, feed: str, bound: int) -> bool:
+    first = source.first_waiting(feed)
+    return first is not None and first < bound
+
+
+def _clock(status: ShardStatus) -> datetime:
+    return status.high_water if status.head is None else max(status.high_water, status.head.time)

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Takes a snapshot of a captured table: seal, cut, read, seal, commit.
+
+What a try has read stays; the next one goes on. Two that run at the same time join, and do no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_changefeed.core.capture import CaptureShape
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import InvalidArgumentError, SnapshotError, TransientError
+from airflow_changefeed.folding.inputs import FileColumns, foldable_table
+from airflow_changefeed.folding.snapshots import ReadRange, Snapshot, SnapshotBegin, SnapshotFiles
+from airflow_changefeed.folding.states import BaseFacts, new_attempt
+from airflow_changefeed.output.schemas import schema_text
+from airflow_changefeed.snapshots.ranges import PROTECTED, RangesToRead
+from airflow_changefeed.snapshots.settle import settle
+from airflow_changefeed.sources.base import FeedSource
+from airflow_changefeed.sources.base_snapshots import SnapshotClaim, TableColumns, key_ranges
+
+#: Rows of a range: some seconds of a reader, and of what a try that is killed has lost.
+RANGE_ROWS = 250_000
+_LEAST_ROWS = 1_000
+#: Ranges are read again that a change of columns, or a database that lost commits, has made useless.
+_MOST_ROUNDS = 20
+
+
+@dataclass(frozen=True)
+class SnapshotRequest:
+    """
+    A snapshot to take, or to go on with.
+
+    :param feed: the capture.
+    :param table: of the capture; None if it has only one.
+    :param path: root of the output.
+    :param run: who takes it.
+    :param range_rows: rows of a range; None for 250,000, or what a second may read.
+    :param tasks: ranges that are read at the same time.
+    :param rows_per_second: of all together; None for no limit.
+    """
+
+    feed: str
+    table: str | None
+    path: str
+    run: str
+    range_rows: int | None = None
+    tasks: int = 1
+    rows_per_second: int | None = None
+
+    def __post_init__(self) -> None:
+        given: dict[str, object] = {
+            "range_rows": self.range_rows,
+            "tasks": self.tasks,
+            "rows_per_second": self.rows_per_second,
+        }
+        problems = [
+            f"{name} must be a whole number of at least 1, not {value!r}"
+            for name, value in given.items()
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1)
+        ]
+        InvalidArgumentError.collect(f"snapshot of {self.table or self.feed}", problems)
+
+    @property
+    def rows(self) -> int:
+        """Rows of a range."""
+        if self.range_rows is not None:
+            return self.range_rows
+        if self.rows_per_second is None:
+            return RANGE_ROWS
+        return min(RANGE_ROWS, max(_LEAST_ROWS, self.rows_per_second // self.tasks))
+
+
+def take_snapshot(
+    source: FeedSource,
+    request: SnapshotRequest,
+    storage_options: Mapping[str, Any] | None,
+    read: Callable[[SnapshotFiles, RangesToRead], None],
+    report: Callable[[str], None],
+) -> Snapshot:
+    """
+    Take a snapshot, or go on with the one of this table and output that was not finished.
+
+    :param storage_options: for fsspec; may contain secrets.
+    :param read: reads ranges, by :func:`~airflow_changefeed.snapshots.ranges.read_ranges`.
+    :param report: takes one line of progress.
+    :raises SnapshotError: another one runs into another output, or it was given up; terminal.
+    :raises FoldError: the capture does not record what a fold needs; has all reasons; terminal.
+    :raises CaptureNotFoundError: no such capture; terminal.
+    :raises CaptureGapError: the capture has missed changes; terminal.
+    :raises TransientError: what was read cannot become a snapshot any more; a retry takes another one.
+    """
+    work = _Work.begin(source, request, storage_options)
+    for _ in range(_MOST_ROUNDS):
+        wanted = work.left()
+        if not wanted.numbers:
+            snapshot = work.finish()
+            if snapshot is not None:
+                return snapshot
+            continue
+        report(
+            f"changefeed snapshot: table {work.table} of feed {request.feed} since "
+            f"{format_time(work.plan.begin)}: {len(wanted.numbers)} of {len(work.plan.ranges)} ranges to read"
+        )
+        read(work.files, wanted)
+    raise TransientError(
+        f"the snapshot of table {work.table!r} of feed {request.feed!r} had to read ranges again "
+        f"{_MOST_ROUNDS} times, as columns changed or commits were lost; retry when that has ended",
+        feed=request.feed,
+        table=work.table,
+    )
+
+
+def captured_table(source: FeedSource, feed: str, table: str | None) -> str:
+    """
+    Return the table of a capture to take a snapshot of.
+
+    :raises FoldError: it does not exist, or its events are not sufficient for any fold.
+    """
+    return foldable_table(source.capture(feed).shape, table)
+
+
+@dataclass
+class _Work:
+    """A snapshot that is being taken."""
+
+    source: FeedSource
+    request: SnapshotRequest
+    table: str
+    files: SnapshotFiles
+    plan: SnapshotBegin
+
+    @classmethod
+    def begin(
+        cls,
+        source: FeedSource,
+        request: SnapshotRequest,
+        storage_options: Mapping[str, Any] | None,
+    ) -> _Work:
+        """Begin a snapshot, or join the one that has begun."""
+        feed, table = request.feed, captured_table(source, request.feed, request.table)
+        columns = source.table_columns(feed, table)
+        database = source.identity().id
+        files = SnapshotFiles(request.path, feed, table, storage_options, database=database)
+        files.claim()
+        files.clean()
+        claim = _claimed(source, request, table, files)
+        plan = files.begun(claim.token)
+        if plan is None:
+            ranges = tuple(key_ranges(source.cut_table(feed, table, request.rows)))
+            plan = SnapshotBegin(feed, table, claim.token, claim.begin, ranges, database)
+            plan = files.begin(plan)
+        work = cls(source, request, table, files, plan)
+        # Not only in the end, days later.
+        work.check(columns.shape)
+        return work
+
+    def left(self) -> RangesToRead:
+        """Return the ranges that are to be read; those that are useless are forgotten."""
+        columns = self.source.table_columns(self.request.feed, self.table)
+        there = self.files.ranges(self.plan.token)
+        good = {one.number for one in self._good(there, columns)}
+        for one in there:
+            if one.number not in good:
+                self.files.remove_range(self.plan.token, one.number)
+        numbers = tuple(number for number in range(len(self.plan.ranges)) if number not in good)
+        return RangesToRead(
+            feed=self.request.feed,
+            table=self.table,
+            path=self.request.path,
+            token=self.plan.token,
+            database=self.plan.database,
+            numbers=numbers,
+            ranges=tuple(self.plan.ranges[number] for number in numbers),
+            tasks=max(1, min(self.request.tasks, len(numbers))),
+            rows_per_second=self.request.rows_per_second,
+        )
+
+    def _good(self, there: Sequence[ReadRange], columns: TableColumns) -> list[ReadRange]:
+        """Return the ranges with the present columns, of which no commit was lost."""
+        marks = self.source.snapshot_marks(self.request.feed, self.table, token=self.plan.token)
+        schema, ranges = schema_text(columns.schema), dict(enumerate(self.plan.ranges))
+        return [
+            one
+            for one in there
+            if one.mark in marks and one.schema == schema and one.range == ranges.get(one.number)
+        ]
+
+    def finish(self) -> Snapshot | None:
+        """
+        Complete the snapshot; None if ranges turn out to be useless.
+
+        :raises TransientError: a gap, or a purge, has made all of it useless.
+        """
+        done = self.files.read(self.plan.token)
+        if done is None:
+            there = self.files.ranges(self.plan.token)
+            exact_from = settle(self.source, self.request.feed)
+            # What is true now is true of what was read before the seal.
+            columns = self.source.table_columns(self.request.feed, self.table)
+            if len(self._good(there, columns)) < len(self.plan.ranges):
+                return None
+            self.check(columns.shape)
+            snapshot = Snapshot(
+                feed=self.request.feed,
+                table=self.table,
+                token=self.plan.token,
+                begin=self.plan.begin,
+                exact_from=exact_from,
+                path=self.files.files.url(self.files.folder(self.plan.token)),
+                files=tuple(one.file for one in there if one.file),
+                rows=sum(one.rows for one in there),
+                bytes=sum(one.bytes for one in there),
+                base=self._facts(columns),
+                database=self.plan.database,
+            )
+            done = self.files.commit(snapshot)
+        self.source.end_snapshot(self.request.feed, self.table, token=self.plan.token)
+        return done
+
+    def check(self, shape: CaptureShape) -> None:
+        """
+        Discard what was read if events since its begin are missing.
+
+        :raises TransientError: they are.
+        """
+        begin, before = self.plan.begin, Ulid.floor(self.plan.begin).previous()
+        missed = [found for _, found in shape.tables[self.table].gaps if found > begin]
+        purged = [one for one in self.source.shards(self.request.feed) if one.purged_upto > before]
+        if not missed and not purged:
+            return
+        why = (
+            f"the capture missed changes, as detected at {format_time(max(missed))}"
+            if missed
+            else "events since its begin were purged"
+        )
+        self.source.end_snapshot(self.request.feed, self.table, token=self.plan.token)
+        self.files.discard(self.plan.token)
+        raise TransientError(
+            f"the snapshot of table {self.table!r} of feed {self.request.feed!r} that began at "
+            f"{format_time(begin)} is discarded: {why}. A retry takes a new one",
+            feed=self.request.feed,
+            table=self.table,
+        )
+
+    def _facts(self, columns: TableColumns) -> BaseFacts:
+        import pyarrow as pa
+
+        feed = self.request.feed
+        *own, shard = columns.schema
+        image = self.source.schema(feed).field("new").type
+        known = FileColumns(columns.shape, {field.name: field.type for field in image})
+        return BaseFacts(
+            shape=columns.shape,
+            schema=schema_text(pa.schema(own)),
+            fields=columns.fields,
+            known_fields=tuple(sorted(known.fields_of(self.table))),
+            shards=tuple(status.shard for status in self.source.shards(feed)),
+            has_integer_shards=bool(pa.types.is_integer(shard.type)),
+        )
+
+
+def _claimed(source: FeedSource, request: SnapshotRequest, table: str, files: SnapshotFiles) -> SnapshotClaim:
+    """
+    Return the snapshot of the table that has begun in this output; begin one if there is none.
+
+    :raises SnapshotError: one of another output has begun.
+    """
+    mine = files.files.url(files.layout.path)
+    for claim in source.snapshots(request.feed):
+        if claim.table == table:
+            if claim.path == mine:
+                return claim
+            if claim.expires_at > source.now():
+                raise _held(claim)
+            source.end_snapshot(request.feed, table, token=claim.token)
+    begin = source.now()
+    # Before any row is read, and before anybody can purge what comes after.
+    source.seal(request.feed, begin)
+    claim = source.begin_snapshot(
+        request.feed,
+        table,
+        token=new_attempt(),
+        path=mine,
+        begin=begin,
+        by=request.run,
+        seconds=PROTECTED,
+    )
+    if claim.path != mine:
+        raise _held(claim)
+    return claim
+
+
+def _held(claim: SnapshotClaim) -> SnapshotError:
+    return SnapshotError(
+        f"a snapshot of table {claim.table!r} of feed {claim.feed!r} into {claim.path} has begun at "
+        f"{format_time(claim.begin)}, by {claim.by}: take it there, or give it up (airflow-changefeed "
+        f"snapshot give-up {claim.feed} --table {claim.table})",
+        feed=claim.feed,
+        table=claim.table,
+        path=claim.path,
+    )

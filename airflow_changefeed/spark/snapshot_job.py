@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The Spark job that reads ranges of a snapshot: ``spark-submit --py-files ARCHIVE snapshot_job.py --ranges
+RANGES.json --connection CONN.json --result RESULT.json``.
+
+What it has read is in the output; the result only says why it ended early.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_changefeed.core.documents import Document
+from airflow_changefeed.exceptions import error_text, own_error
+from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.folding.snapshots import SnapshotFiles
+from airflow_changefeed.snapshots.ranges import RangesToRead
+from airflow_changefeed.spark.job import job_arguments, read_connection, read_handed, say, session
+from airflow_changefeed.spark.tasks import FACTS_SCHEMA, ReadRanges
+from airflow_changefeed.spark.watch import watch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Seconds between two lines of progress.
+_PROGRESS = 30.0
+
+
+@dataclass(frozen=True)
+class RangesResult(Document):
+    """
+    How a job ended that reads ranges.
+
+    :param error: of :func:`~airflow_changefeed.exceptions.error_text`; empty if it has read all.
+    """
+
+    KIND = "changefeed snapshot result"
+
+    error: str = ""
+
+
+def run_ranges(
+    spark: Callable[[], SparkSession],
+    wanted: RangesToRead,
+    connection: JobConnection,
+    report: Callable[[str], None] = say,
+) -> None:
+    """
+    Read ranges in tasks of Spark.
+
+    :param spark: makes or gives the session.
+    :param report: takes one line of progress.
+    :raises ChangefeedError: ours, also when it was raised in a task.
+    """
+    from airflow_changefeed.spark.version_compat import cancel_jobs, job_tags, tag_jobs
+
+    running = spark()
+    tag = f"changefeed-{uuid.uuid4().hex}"
+    tags = [tag, *job_tags(running)]
+
+    def run() -> None:
+        tag_jobs(running, tags)
+        frame = running.range(0, wanted.tasks, 1, wanted.tasks)
+        frame.mapInArrow(ReadRanges(wanted, connection), FACTS_SCHEMA).collect()
+
+    files = SnapshotFiles(wanted.path, wanted.feed, wanted.table, connection.storage_options)
+    pool = ThreadPoolExecutor(1, thread_name_prefix="changefeed-snapshot")
+    try:
+        job = pool.submit(run)
+        while wait([job], _PROGRESS).not_done:
+            done = sum(files.has_range(wanted.token, number) for number in wanted.numbers)
+            report(f"changefeed snapshot: {done} of {len(wanted.numbers)} ranges read")
+        job.result()
+    except BaseException as error:
+        # Where that fails as well, the error is what counts.
+        with contextlib.suppress(Exception):
+            cancel_jobs(running, tag)
+        if isinstance(error, Exception):
+            raise own_error(error) from error
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job, and return its exit status."""
+    own = {"ranges": "JSON of what to read", "result": "where to say how it ended"}
+    options = job_arguments("snapshot_job.py", "Read a captured table on Spark.", own).parse_args(arguments)
+    watch(options.watch_pid, say)
+    result = RangesResult()
+    try:
+        connection = read_connection(options.connection)
+        wanted = RangesToRead.from_json(read_handed(options.ranges), where=options.ranges)
+        run_ranges(lambda: session(f"changefeed snapshot {wanted.feed}"), wanted, connection)
+    except Exception as error:
+        result = RangesResult(error_text(error))
+        say(result.error)
+    Path(options.result).write_text(result.to_json(), encoding="utf-8")
+    return 1 if result.error else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
