@@ -77,6 +77,21 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
+class Base:
+    """
+    Rows of a table that were read while others wrote.
+
+    :param begin: lowest ULID that may not be in the rows yet.
+    :param exact: the events below it are those that the rows may have in part.
+    """
+
+    table: str
+    begin: str
+    exact: str
+    rows: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
 class CaptureHistory:
     """
     What happened in a race.
@@ -97,6 +112,7 @@ class CaptureHistory:
     spans: Mapping[str, Span]
     feed: Mapping[int, Sequence[Change]]
     seals: Sequence[SealRecord] = ()
+    bases: Sequence[Base] = ()
     failures: Sequence[str] = ()
     statements: int = 0
 
@@ -186,6 +202,58 @@ def folds_are_the_tables(history: CaptureHistory) -> list[str]:
             f"snapshot {number}, {place}: folded {folded.get(place)}, the table has {rows.get(place)}"
             for place in sorted(wrong)
         ]
+    return complaints
+
+
+def folds_over_bases_are_the_tables(history: CaptureHistory) -> list[str]:
+    """Folding what was exported since a base's begin over its rows gives the table at each later seal."""
+    complaints = []
+    events = [change for shard in history.shards for change in history.exported(shard)]
+    for base in history.bases:
+        seals = [(one.below, _of_table(one.rows, base.table)) for one in history.snapshots]
+        below = [change for change in events if change.ulid < base.exact]
+        seals.append((base.exact, _of_table(fold(below, history.keys), base.table)))
+        since = [change for change in events if change.ulid >= base.begin and change.table == base.table]
+        for at, rows in seals:
+            if at < base.exact:
+                continue
+            folded = _over(base, [change for change in since if change.ulid < at], history.keys[base.table])
+            wrong = [place for place in {*folded, *rows} if folded.get(place) != rows.get(place)]
+            complaints += [
+                f"base of {base.begin}, at {at}, {place}: folded {folded.get(place)}, the table has "
+                f"{rows.get(place)}"
+                for place in sorted(wrong)
+            ]
+        complaints += _unexpected(base, since, history)
+    return complaints
+
+
+def _of_table(rows: Rows, table: str) -> dict[Place, dict[str, Any]]:
+    return {place: bare(row) for place, row in rows.items() if place[0] == table}
+
+
+def _over(base: Base, changes: Sequence[Change], key: Sequence[str]) -> dict[Place, dict[str, Any]]:
+    """Fold events over rows, of which some may have their effect already."""
+    rows: dict[Place, Mapping[str, Any]] = {
+        (base.table, tuple(row[name] for name in key)): row for row in base.rows
+    }
+    for change in changes:
+        if change.old is not None:
+            rows.pop((base.table, tuple(change.old[name] for name in key)), None)
+        if change.new is not None:
+            rows[base.table, tuple(change.new[name] for name in key)] = change.new
+    return {place: bare(row) for place, row in rows.items()}
+
+
+def _unexpected(base: Base, since: Sequence[Change], history: CaptureHistory) -> list[str]:
+    """From where a base is exact on, no event changes a row that neither it nor an earlier event has made."""
+    known = {(base.table, tuple(row[name] for name in history.keys[base.table])) for row in base.rows}
+    complaints = []
+    for change in sorted(since, key=attrgetter("ulid")):
+        place = history.place(change)
+        if change.type != "add" and place not in known and change.ulid >= base.exact:
+            complaints.append(f"base of {base.begin}: {change.type} at {change.ulid} of unknown {place}")
+        known.add(place)
     return complaints
 
 
@@ -296,6 +364,7 @@ CAPTURE_ORACLES: tuple[Callable[[CaptureHistory], list[str]], ...] = (
     exported_is_committed,
     chains_hold,
     folds_are_the_tables,
+    folds_over_bases_are_the_tables,
     windows_stay,
     nothing_comes_below_a_seal,
     transactions_are_whole,

@@ -17,9 +17,11 @@ import pyarrow.parquet as pq
 from airflow_changefeed.core.capture import CaptureSpec, KeyChange, TableCapture
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window
+from airflow_changefeed.folding.snapshots import SnapshotFiles
 from airflow_changefeed.output.store import ExportStore
 from tests.integration.contract.bench import Bench
 from tests.integration.contract.capture_oracles import (
+    Base,
     CaptureHistory,
     Entry,
     Exported,
@@ -114,7 +116,7 @@ class CaptureRace(Race):
         self.kills = sorted(dice.sample(range(1, total), plan.kills))
         alters = dice.sample(range(plan.rounds - 1), plan.alters)
         self.owed = dict.fromkeys(range(plan.writers), 0)
-        for role, count in {"writer": plan.writers, "exporter": 1, "sealer": 1}.items():
+        for role, count in {"writer": plan.writers, "exporter": 1, "sealer": 1, "snapshotter": 1}.items():
             for number in range(count):
                 self.start(role, number)
         try:
@@ -182,7 +184,7 @@ class CaptureRace(Race):
 
     def _kill(self, dice: random.Random) -> None:
         """Kill a process in the middle of whatever it does, and start it again."""
-        role = dice.choice(("writer", "writer", "exporter", "exporter", "sealer"))
+        role = dice.choice(("writer", "exporter", "snapshotter") * 2 + ("sealer",))
         running = [
             process for process, job in self.jobs.items() if job.role == role and process not in self.waiting
         ]
@@ -284,9 +286,30 @@ def _history(race: CaptureRace) -> CaptureHistory:
             for line in read_log(folder / "sealer-0.log")
             for shard, found in line["shards"].items()
         ],
+        bases=_bases(race.path, bench.engine),
         failures=tuple(race.failures),
         statements=sum(line.get("statements", 0) for line in _written(race)),
     )
+
+
+def _bases(path: str, engine: Engine) -> list[Base]:
+    """Read the snapshots back by their documents, the newest first of each table."""
+    database = engine.source().identity().id
+    found = []
+    for table in TABLES:
+        files = SnapshotFiles(path, CAPTURE, table, database=database)
+        for one in files.all():
+            rows = [
+                row
+                for name in one.files
+                for row in pq.read_table(f"{files.folder(one.token)}/{name}").to_pylist()
+            ]
+            shards = [row.pop("changefeed_shard") for row in rows]
+            assert shards == [row["id"] % len(SHARDS) for row in rows]
+            assert len(rows) == one.rows
+            begin, exact = str(Ulid.floor(one.begin)), str(Ulid.floor(one.exact_from))
+            found.append(Base(table, begin, exact, rows))
+    return found
 
 
 def _exported(path: str, windows: Sequence[Window]) -> list[Exported]:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The processes of a race of captures: writers that change tables, an exporter, and a sealer.
+The processes of a race of captures: writers that change tables, an exporter, a sealer, and one that takes
+snapshots.
 
 As in ``workers.py``: :func:`main` reads its job, says that it is ready, and waits for a byte. A writer gets a
 byte for each transaction it may try, a digit that says how many columns were added to the tables; it ends
-when there are no more. An exporter goes on to the input's end.
+when there are no more. An exporter and who takes snapshots go on to the input's end.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from typing import Any
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.export.planner import ExportRequest, make_plan
 from airflow_changefeed.export.run import run_here
+from airflow_changefeed.folding.snapshots import SnapshotFiles
 from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.snapshots.ranges import RangesToRead, read_ranges
+from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
 from tests.integration.contract.engines import Changer, Engine, Table
 from tests.integration.contract.workers import (
     PAUSE,
@@ -209,6 +213,30 @@ def export(job: CaptureJob) -> None:
         is_last = is_over(dice.random() * PAUSE * 4)
 
 
+def snapshot(job: CaptureJob) -> None:
+    """Take snapshots of one table after the other, in ranges of a few rows."""
+    dice = random.Random(f"{job.seed} {job.name} {job.life}")
+    source = job.engine.source(lock_timeout=120)
+    is_last = False
+    while True:
+        for table in TABLES:
+            take_here(source, job.path, table, f"{job.name}/{job.life}")
+            step()
+        if is_last:
+            return
+        is_last = is_over(dice.random() * PAUSE * 2)
+
+
+def take_here(source: Any, path: str, table: str, run: str) -> Any:
+    """Take a snapshot of a table, or go on with one, as the operator does below ``local_below``."""
+    request = SnapshotRequest(CAPTURE, table, path, run, range_rows=9)
+
+    def read(files: SnapshotFiles, wanted: RangesToRead) -> None:
+        read_ranges(source, files, wanted, wanted.of_task(0), lambda found: rest(PAUSE / 40))
+
+    return patiently(take_snapshot, source, request, None, read, lambda line: None)
+
+
 def export_windows(source: Any, path: str, windows: list[Window], run: str) -> None:
     """Export windows of all shards in this process, as the operator does below ``local_below``."""
     store = ExportStore(path, CAPTURE)
@@ -223,4 +251,4 @@ def main() -> None:
     job.engine.source().schema(CAPTURE)
     step()
     receive(1)
-    {"writer": write, "exporter": export, "sealer": seal}[job.role](job)
+    {"writer": write, "exporter": export, "sealer": seal, "snapshotter": snapshot}[job.role](job)

@@ -18,6 +18,7 @@ def _race(engine: Engine, plan: CapturePlan, folder: Path) -> CaptureHistory:
     assert complaints == [], "\n".join(complaints[:20])
     assert len(history.snapshots) == plan.rounds
     assert all(history.exported(shard) for shard in SHARDS)
+    assert len(history.bases) > plan.rounds
     return history
 
 
