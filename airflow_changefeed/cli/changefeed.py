@@ -18,6 +18,7 @@ from airflow_changefeed.cli.options.consumers import (
 )
 from airflow_changefeed.cli.options.cursors import cursor_commands
 from airflow_changefeed.cli.options.shared import PATH_CONN_ID_HELP, action, conn_id, option, seen, shown
+from airflow_changefeed.cli.options.snapshots import snapshot_commands
 from airflow_changefeed.cli.options.values import after, count, length, seconds, shard, time
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def get_cli_commands() -> list[CLICommand]:
                 _job_connection(),
                 cursor_commands(),
                 capture_commands(),
+                snapshot_commands(),
                 consumer_commands(),
                 consume_command(),
                 leases_command(),

@@ -59,6 +59,8 @@ class FaultKind(Enum):
     CAPTURE_NESTED_TRIGGERS = ("capture-nested-triggers", _ERROR)
     CAPTURE_GUARD = ("capture-guard", _WARNING)
     CAPTURE_DRIFT = ("capture-drift", _WARNING)
+    SNAPSHOT_OPEN = ("snapshot-open", _NOTE)
+    SNAPSHOT_EXPIRED = ("snapshot-expired", _WARNING)
     # Consumers, their cursors and Variables.
     CONSUMER_UNKNOWN = ("consumer-unknown", _ERROR)
     CONSUMER_IDLE = ("consumer-idle", _WARNING)

@@ -17,6 +17,7 @@ from airflow_changefeed.core.fault import Examination, Fault, FaultKind, Limits,
 from airflow_changefeed.core.feed import ShardStatus, StaleMark
 from airflow_changefeed.doctor.cursors import FeedState, cursor_faults, hole_faults
 from airflow_changefeed.doctor.output import output_faults
+from airflow_changefeed.doctor.snapshots import snapshot_faults
 from airflow_changefeed.doctor.variables import VariableLister, unknown_feeds, variable_faults
 from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
@@ -69,6 +70,8 @@ def examine(
     if consumer is not None and feeds and not seen:
         names = [feed] if feed is not None else feeds
         faults += _try(faults, f"consumer {consumer}", partial(_unknown, source, names, consumer)) or []
+    if consumer is None:
+        faults += _try(faults, "snapshots", partial(snapshot_faults, source, feed)) or []
     if variables is not None and feed is None and consumer is None:
         others = partial(unknown_feeds, source, variables, feeds)
         faults += _try(faults, "Variables of other feeds", others) or []

@@ -7,6 +7,7 @@ What a try has read stays; the next one goes on. Two that run at the same time j
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from airflow_changefeed.core.capture import CaptureShape
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.cursors.cursors import CONN_ID
 from airflow_changefeed.exceptions import InvalidArgumentError, SnapshotError, TransientError
 from airflow_changefeed.folding.inputs import FileColumns, foldable_table
 from airflow_changefeed.folding.snapshots import ReadRange, Snapshot, SnapshotBegin, SnapshotFiles
@@ -299,8 +301,8 @@ def _claimed(source: FeedSource, request: SnapshotRequest, table: str, files: Sn
 def _held(claim: SnapshotClaim) -> SnapshotError:
     return SnapshotError(
         f"a snapshot of table {claim.table!r} of feed {claim.feed!r} into {claim.path} has begun at "
-        f"{format_time(claim.begin)}, by {claim.by}: take it there, or give it up (airflow-changefeed "
-        f"snapshot give-up {claim.feed} --table {claim.table})",
+        f"{format_time(claim.begin)}, by {claim.by}: take it there, or give it up: airflow-changefeed "
+        f"snapshot give-up {shlex.join((claim.feed, '--table', claim.table))} {CONN_ID}",
         feed=claim.feed,
         table=claim.table,
         path=claim.path,

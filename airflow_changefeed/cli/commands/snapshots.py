@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``airflow-changefeed snapshot``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from airflow.utils.platform import getuser
+
+from airflow_changefeed.cli.command import Row, ask, command, echo, open_feeds, show
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.exceptions import SnapshotError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_changefeed.folding.snapshots import ReadRange, SnapshotFiles
+    from airflow_changefeed.snapshots.ranges import RangesToRead
+    from airflow_changefeed.sources.base_snapshots import SnapshotClaim
+
+
+@command
+def take(args: Namespace) -> None:
+    """Take a snapshot here, or continue with it."""
+    from airflow_changefeed.hooks.changefeed_output import storage_options
+    from airflow_changefeed.snapshots.ranges import read_ranges
+    from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
+
+    with open_feeds(args.conn_id) as source:
+        request = SnapshotRequest(
+            args.feed,
+            args.table,
+            args.path,
+            getuser(),
+            range_rows=args.range_rows,
+            rows_per_second=args.rows_per_second,
+        )
+
+        def read(files: SnapshotFiles, wanted: RangesToRead) -> None:
+            def report(found: ReadRange) -> None:
+                echo(f"Range {found.number}: {found.rows} rows")
+
+            read_ranges(source, files, wanted, wanted.of_task(0), report)
+
+        done = take_snapshot(source, request, storage_options(args.path, args.path_conn_id), read, echo)
+    row: Row = {
+        "feed": done.feed,
+        "table": done.table,
+        "begin": format_time(done.begin),
+        "exact_from": format_time(done.exact_from),
+        "rows": done.rows,
+        "bytes": done.bytes,
+        "path": done.path,
+    }
+    show([row], args.output)
+    echo(f"Folds of {done.table} can start from it at every time from {format_time(done.exact_from)} on")
+
+
+@command
+def list_snapshots(args: Namespace) -> None:
+    """Show the snapshots that have begun."""
+    with open_feeds(args.conn_id) as source:
+        found = source.snapshots(args.feed)
+        show([_row(claim) for claim in found], args.output)
+        echo(f"Snapshots that have begun: {len(found)}")
+
+
+@command
+def give_up(args: Namespace) -> None:
+    """Give up a snapshot, after confirmation."""
+    with open_feeds(args.conn_id) as source:
+        found = [one for one in source.snapshots(args.feed) if args.table in (None, one.table)]
+        if len(found) != 1:
+            tables = ", ".join(one.table for one in found)
+            raise SnapshotError(
+                f"feed {args.feed!r} has snapshots of {tables}: choose one with --table"
+                if found
+                else f"no snapshot of {args.table or 'a table'} of feed {args.feed!r} has begun; nothing to "
+                "give up",
+                feed=args.feed,
+            )
+        (claim,) = found
+        if not args.yes:
+            show([_row(claim)], "table", on_error=True)
+            ask(f"Give up the snapshot of {claim.table}?", "Nothing was given up")
+        source.end_snapshot(claim.feed, claim.table, token=claim.token)
+        show([_row(claim)], args.output)
+        echo(f"Gave up the snapshot of {claim.table}; it no longer holds back purges")
+
+
+def _row(claim: SnapshotClaim) -> Row:
+    times = {"begin": format_time(claim.begin), "expires_at": format_time(claim.expires_at)}
+    return {**asdict(claim), **times}

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The commands of ``airflow-changefeed snapshot``: names and options only.
+
+Every ``airflow`` command imports this file; the module of a command is imported when that command runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_changefeed.cli.options.shared import PATH_CONN_ID_HELP, action, conn_id, option, shown
+from airflow_changefeed.cli.options.values import count
+
+if TYPE_CHECKING:
+    from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
+
+
+def snapshot_commands() -> GroupCommand:
+    """Return the commands on snapshots."""
+    from airflow.cli.cli_config import GroupCommand
+
+    return GroupCommand(
+        name="snapshot",
+        help="Read captured tables while others write to them, as bases for folds",
+        subcommands=(_take(), _list(), _give_up()),
+    )
+
+
+def _capture() -> tuple[Arg, Arg]:
+    return (
+        option("feed", help="Name of the capture, for example sales.Order_changes"),
+        option("--table", help="Table of the capture, as schema.table (default: its only one)"),
+    )
+
+
+def _take() -> ActionCommand:
+    return action(
+        "take",
+        "snapshots.take",
+        "Read all rows of a captured table into Parquet, as a base for folds",
+        "Waits for nobody, and no writer waits for it. Run again after a failure, it continues; until then "
+        "the events since its begin are not purged. Reads here, one range after the other: use "
+        "ChangefeedSnapshotOperator to read with Spark.",
+        *_capture(),
+        *conn_id(),
+        option(
+            "--path", help="Root of the states and snapshots, a local path or an fsspec URL", required=True
+        ),
+        option("--path-conn-id", help=PATH_CONN_ID_HELP),
+        option(
+            "--range-rows", help="Rows of a range, one statement and one file (default: 250000)", type=count
+        ),
+        option("--rows-per-second", help="Rows read per second at most (default: no limit)", type=count),
+        *shown(),
+    )
+
+
+def _list() -> ActionCommand:
+    return action(
+        "list",
+        "snapshots.list_snapshots",
+        "Show the snapshots that have begun and not ended",
+        "Until one expires, the events since its begin are not purged. Changes nothing.",
+        *conn_id(),
+        option("--feed", help="Name of the capture (default: all)"),
+        *shown(),
+    )
+
+
+def _give_up() -> ActionCommand:
+    from airflow.cli.cli_config import ARG_YES
+
+    return action(
+        "give-up",
+        "snapshots.give_up",
+        "Give up a snapshot that has begun, so that it no longer holds back purges",
+        "Shows it and asks for confirmation. What it has read is of no use any more; a task that is still "
+        "reading fails. Exits with status 1 if you decline.",
+        *_capture(),
+        *conn_id(),
+        ARG_YES,
+        *shown(),
+    )
