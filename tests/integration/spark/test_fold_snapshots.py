@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folding from a snapshot, whose rows were read while others changed them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_changefeed.core.capture import CaptureShape, KeyChange
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.exceptions import FoldError, ManifestError, own_error
+from airflow_changefeed.folding.choice import BEGINNING
+from airflow_changefeed.folding.snapshots import Snapshot, SnapshotFiles
+from airflow_changefeed.folding.states import BaseFacts, new_attempt
+from airflow_changefeed.output.schemas import schema_text
+from airflow_changefeed.spark.fold import fold
+from tests.identity import DATABASE
+from tests.integration.spark.shoes import HOUR, MINUTE, History, minute, shoe
+from tests.unit.export.captures import (
+    CAPTURE,
+    IMAGE,
+    TABLE,
+    CapturedExport,
+    Event,
+    fold_in_python,
+    reshaped,
+    shape,
+)
+from tests.unit.export.flights import START, hours
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+Row = dict[str, Any]
+#: A capture that began when its table had rows.
+SHAPE = reshaped(shape(), is_whole=False)
+
+
+class Lake:
+    """An export, and snapshots of its table."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.export = CapturedExport.create(folder / "out", shape=SHAPE)
+        self.path = str(folder / "lake")
+        self.files = SnapshotFiles(self.path, CAPTURE, TABLE, database=DATABASE)
+        self.files.claim()
+
+    def snapshot(
+        self, rows: Sequence[Row], begin: datetime, exact_from: datetime, known: CaptureShape = SHAPE
+    ) -> Snapshot:
+        """Write a snapshot as if these rows had been read, in two files."""
+        token = new_attempt()
+        folder = Path(self.files.folder(token))
+        folder.mkdir(parents=True)
+        names = ("part-00000-0a.parquet", "part-00001-0a.parquet")
+        schema = IMAGE.append(pa.field("changefeed_shard", pa.int64()))
+        for number, name in enumerate(names):
+            part = [{**row, "changefeed_shard": row["id"] % 3} for row in rows[number::2]]
+            pq.write_table(pa.Table.from_pylist(part, schema), folder / name)
+        fields = {name: name for name in IMAGE.names}
+        facts = BaseFacts(known, schema_text(IMAGE), fields, tuple(fields), (0, 1, 2))
+        return self.files.commit(
+            Snapshot(
+                feed=CAPTURE,
+                table=TABLE,
+                token=token,
+                begin=begin,
+                exact_from=exact_from,
+                path=str(folder),
+                files=names,
+                rows=len(rows),
+                bytes=1,
+                base=facts,
+                database=DATABASE,
+            )
+        )
+
+    def write(self, *events: Event, hour: int = 0) -> None:
+        """Export an hour of all shards."""
+        for number in range(3):
+            own = [event for event in events if ((event.new or event.old or {"id": 0})["id"]) % 3 == number]
+            self.export.write(own, hours(hour, hour + 1)[0], shard=number)
+
+    def rows(self, at: datetime, base: datetime | str = "newest") -> list[Row]:
+        """Fold at a time, and return the rows in order of the key."""
+        path = self.export.store.path
+        frame = fold(self.spark, path, CAPTURE, at=at, table=TABLE, states=self.path, base=base)
+        return sorted((row.asDict() for row in frame.collect()), key=lambda row: row["id"])
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Lake:
+    """An empty one."""
+    return Lake(spark, tmp_path)
+
+
+def test_rows_that_changed_while_they_were_read_are_right(lake: Lake) -> None:
+    """Read before or after the change, twice or not at all: the events since its begin say how they are."""
+    read = [
+        shoe(1, "untouched"),
+        shoe(2, "read before its update"),
+        shoe(3, "read after its update"),
+        shoe(4, "read before its delete"),
+        shoe(6, "moved, and read in both places"),
+        shoe(60, "moved, and read in both places"),
+        shoe(8, "deleted and inserted, and read twice"),
+        shoe(8, "deleted and inserted, and read twice"),
+        shoe(10, "inserted and read"),
+    ]
+    lake.snapshot(read, minute(10), minute(30))
+    moved = "moved, and read in neither place"
+    lake.write(
+        # Before its begin: it is in the rows, or is not, and nothing says so.
+        Event(minute(5), "upd", shoe(1, "long ago"), shoe(1, "untouched")),
+        Event(minute(10), "upd", shoe(2), shoe(2, "new")),
+        Event(minute(11), "upd", shoe(3), shoe(3, "read after its update")),
+        Event(minute(12), "del", shoe(4)),
+        Event(minute(13), "upd", shoe(5), shoe(5, "of a row that was not seen")),
+        Event(minute(14), "del", shoe(6), number=0),
+        Event(minute(14), "add", None, shoe(60, "moved, and read in both places"), number=1),
+        Event(minute(15), "del", shoe(7), number=0),
+        Event(minute(15), "add", None, shoe(70, moved), number=1),
+        Event(minute(16), "del", shoe(8)),
+        Event(minute(17), "add", None, shoe(8, "inserted again")),
+        Event(minute(18), "add", None, shoe(9, "inserted and not read")),
+        Event(minute(19), "del", shoe(11)),
+        Event(minute(20), "add", None, shoe(10, "inserted and read")),
+        Event(minute(40), "upd", shoe(1, "untouched"), shoe(1, "changed later")),
+        Event(minute(41), "del", shoe(70)),
+        Event(minute(42), "upd", shoe(5), shoe(5, "known by then")),
+    )
+    at_exact = {
+        1: "untouched",
+        2: "new",
+        3: "read after its update",
+        5: "of a row that was not seen",
+        8: "inserted again",
+        9: "inserted and not read",
+        10: "inserted and read",
+        60: "moved, and read in both places",
+        70: moved,
+    }
+    assert {row["id"]: row["name"] for row in lake.rows(minute(30))} == at_exact
+    later = {**at_exact, 1: "changed later", 5: "known by then"}
+    del later[70]
+    assert {row["id"]: row["name"] for row in lake.rows(START + HOUR)} == later
+    assert len(lake.rows(START + HOUR)) == len(later)
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_any_moment_of_reading_gives_the_table(lake: Lake, seed: int) -> None:
+    """A random history of which each row was read at a moment of its own between begin and exact."""
+    history = History(seed)
+    for hour in range(4):
+        history.run(hour, 150)
+    begin, exact = START + 1.25 * HOUR, START + 2.5 * HOUR
+    read = []
+    for key in range(60):
+        at = begin + (exact - begin) // 1000 * history.random.randrange(1000)
+        read += [row for row in fold_in_python(history.events, at) if row["id"] == key]
+    lake.snapshot(read, begin, exact)
+    for hour in range(4):
+        for number in range(3):
+            lake.export.write(history.of(number, hour), hours(hour, hour + 1)[0], shard=number)
+    for at in (exact, exact + 7 * MINUTE, START + 4 * HOUR):
+        expected = sorted(fold_in_python(history.events, at), key=lambda row: row["id"])
+        assert lake.rows(at) == expected
+
+
+def test_an_event_of_a_row_that_nothing_made_is_expected_only_while_it_was_read(lake: Lake) -> None:
+    """From the time on from which the snapshot is exact, it means that events are missing."""
+    lake.snapshot([shoe(1)], minute(10), minute(30))
+    lake.write(
+        Event(minute(29), "upd", shoe(2), shoe(2, "expected")), Event(minute(30), "upd", shoe(3), shoe(3))
+    )
+    assert [row["id"] for row in lake.rows(minute(30))] == [1, 2]
+    with pytest.raises(Exception, match="changes a row that no earlier event has inserted") as caught:
+        lake.rows(START + HOUR)
+    assert isinstance(own_error(caught.value), FoldError)
+
+
+def test_the_latest_base_that_is_exact_by_then_counts(lake: Lake) -> None:
+    """A later snapshot is none for an earlier time; one can be named; without any it is not whole."""
+    lake.snapshot([shoe(1, "first")], minute(10), minute(20))
+    lake.snapshot([shoe(1, "second")], minute(30), minute(40))
+    lake.write(Event(minute(1), "add", None, shoe(2)))
+    assert lake.rows(minute(39))[0]["name"] == "first"
+    assert lake.rows(minute(40))[0]["name"] == "second"
+    assert lake.rows(minute(50), minute(10))[0]["name"] == "first"
+    with pytest.raises(FoldError, match=r"did not record the rows that existed.*take a snapshot"):
+        lake.rows(minute(19))
+    with pytest.raises(FoldError, match="did not record the rows that existed"):
+        lake.rows(minute(50), BEGINNING)
+    named = f"from a base of {format_time(minute(30))}: .* has no state at that time, nor a snapshot"
+    with pytest.raises(FoldError, match=named):
+        lake.rows(minute(35), minute(30))
+
+
+def test_only_events_since_its_begin_are_needed(lake: Lake) -> None:
+    """They were never exported; those between must be."""
+    lake.snapshot([shoe(1)], minute(70), minute(80))
+    lake.write(Event(minute(100), "add", None, shoe(2)), hour=1)
+    assert [row["id"] for row in lake.rows(START + 2 * HOUR)] == [1, 2]
+
+
+def test_lost_keys_matter_from_its_begin_on(lake: Lake) -> None:
+    """Before it they are nowhere in the rows."""
+    lake.export.shape = replace(SHAPE, key_change=KeyChange.NEW_ONLY)
+    lake.snapshot([shoe(1)], minute(10), minute(20), lake.export.shape)
+    lake.write(Event(minute(9), "upd", None, shoe(1)))
+    assert [row["id"] for row in lake.rows(START + HOUR)] == [1]
+    lake.write(Event(minute(70), "upd", None, shoe(4)), hour=1)
+    with pytest.raises(FoldError, match="changed a key without the old one"):
+        lake.rows(START + 2 * HOUR)
+
+
+def test_a_reset_behind_its_begin_takes_its_rows_of_the_shard(lake: Lake) -> None:
+    """Those of others stay."""
+    lake.snapshot([shoe(1), shoe(3), shoe(6)], minute(10), minute(20))
+    lake.export.write(
+        [
+            Event(minute(30), "reset"),
+            Event(minute(30), "add", None, shoe(6, "still there"), is_snapshot=True, number=1),
+        ],
+        hours(0, 1)[0],
+        shard=0,
+    )
+    for number in (1, 2):
+        lake.export.write([], hours(0, 1)[0], shard=number)
+    assert [(row["id"], row["name"]) for row in lake.rows(START + HOUR)] == [(1, "boot"), (6, "still there")]
+
+
+def test_a_gap_behind_its_begin_needs_another_base(lake: Lake) -> None:
+    """One before it does not; one between begin and exact made it useless, if it was committed at all."""
+    old = ((minute(1), minute(5)),)
+    lake.snapshot([shoe(1)], minute(10), minute(20), reshaped(SHAPE, gaps=old))
+    lake.export.shape = reshaped(SHAPE, gaps=old)
+    lake.write(Event(minute(40), "add", None, shoe(2)))
+    assert [row["id"] for row in lake.rows(START + HOUR)] == [1, 2]
+    lake.export.shape = reshaped(SHAPE, gaps=(*old, (minute(15), minute(70))))
+    lake.write(Event(minute(80), "add", None, shoe(3)), hour=1)
+    with pytest.raises(FoldError, match=r"did not record the rows that existed|missed changes"):
+        lake.rows(START + 2 * HOUR)
+    found = ((minute(11), minute(12)),)
+    other = reshaped(SHAPE, gaps=(*old, *found))
+    lake.snapshot([shoe(1)], minute(10) + MINUTE / 2, minute(20), other)
+    with pytest.raises(FoldError, match=r"the snapshot of .* cannot be its base: the capture missed changes"):
+        lake.rows(START + HOUR, minute(10) + MINUTE / 2)
+
+
+def test_one_that_lost_a_file_is_an_error(lake: Lake) -> None:
+    """Not a table with fewer rows; and a damaged document is none."""
+    taken = lake.snapshot([shoe(1), shoe(2)], minute(10), minute(20))
+    lake.write()
+    folder = Path(lake.files.folder(taken.token))
+    (folder / taken.files[0]).unlink()
+    with pytest.raises(ManifestError, match=rf"has lost {taken.files[0]}; delete its folder, or fold with"):
+        lake.rows(START + HOUR)
+    (folder / "snapshot.json").write_text("{}")
+    with pytest.raises(ManifestError, match=r"is not a changefeed snapshot.*; delete its folder"):
+        lake.rows(START + HOUR)
