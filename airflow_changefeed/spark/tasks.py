@@ -23,6 +23,8 @@ from airflow_changefeed.sources.arrow import byte_strings
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.storage.files import open_files
 
+#: Options of a source that reads in a process of its own, by its type.
+BULK = {"sqlite": {"bulk_reader": "adbc"}}
 #: Columns of what tasks yield: a row for each task, with its number and what it says, as JSON.
 FACTS_SCHEMA = "facts string"
 
@@ -106,8 +108,8 @@ def opened(connection: JobConnection, feed: str, database: str) -> Iterator[Feed
     """
     from airflow_changefeed.sources import open_source
 
-    bulk = {"bulk_reader": "adbc"} if connection.source.get("type") == "sqlite" else {}
     # Spark gives a worker process one task at a time, so nobody else here has the source open.
+    bulk = BULK.get(connection.source["type"], {})
     with closing(open_source(connection.source, **bulk)) as source:
         check_database(source, feed, database)
         yield source

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``airflow-changefeed snapshot``, on the embedded source; and what doctor says of snapshots."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_changefeed.doctor.snapshots import snapshot_faults
+from tests.unit.airflow.commands import Commands
+from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
+
+
+@pytest.fixture
+def stock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stock:
+    """A captured table, and the connection to it."""
+    stock = Stock.create(tmp_path)
+    feeds = {"conn_type": "sqlite", "host": stock.source.database.path}
+    monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps(feeds))
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
+    return stock
+
+
+@pytest.fixture
+def commands(stock: Stock, capsys: pytest.CaptureFixture[str]) -> Commands:
+    """Give the commands on that connection."""
+    return Commands(capsys)
+
+
+def begun(stock: Stock, seconds: float = 60.0) -> None:
+    """Begin a snapshot, and leave it."""
+    begin = stock.source.now()
+    stock.source.seal(CAPTURE, begin)
+    more = {"path": "/other", "begin": begin, "by": "Anna", "seconds": seconds}
+    stock.source.begin_snapshot(CAPTURE, TABLE, token="01A", **more)  # type: ignore[arg-type]
+
+
+def test_a_snapshot_is_taken_here(stock: Stock, commands: Commands) -> None:
+    """It says what it reads, and from when on folds can start from it."""
+    arguments = ("--path", stock.lake, "--range-rows", "40", "--output", "json")
+    assert commands.run("snapshot take", CAPTURE, *arguments) == 0, commands.err
+    (row,) = json.loads(commands.out)
+    assert (row["feed"], row["table"], row["rows"]) == (CAPTURE, TABLE, 100)
+    assert f"{TABLE} of feed {CAPTURE} since {row['begin']}: 3 of 3 ranges to read" in commands.err
+    assert "Range 2: 20 rows" in commands.err
+    assert f"at every time from {row['exact_from']} on" in commands.err
+
+
+def test_those_that_have_begun_are_listed(stock: Stock, commands: Commands) -> None:
+    """With who began them, and when they expire."""
+    assert commands.run("snapshot list") == 0
+    assert "begun: 0" in commands.err
+    begun(stock)
+    assert commands.run("snapshot list", "--feed", CAPTURE, "--output", "json") == 0
+    (row,) = json.loads(commands.out)
+    assert (row["by"], row["path"], row["token"]) == ("Anna", "/other", "01A")
+    assert row["begin"] < row["expires_at"]
+
+
+def test_one_is_given_up_after_a_question(
+    stock: Stock, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who answers no has changed nothing; who gives up frees the table for another output."""
+    begun(stock)
+    assert commands.run("snapshot take", CAPTURE, "--path", stock.lake) == 2
+    assert "SnapshotError" in commands.err
+    assert f"snapshot give-up {CAPTURE} --table {TABLE} --conn-id changefeed_default" in commands.err
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    assert commands.run("snapshot give-up", CAPTURE) == 1
+    assert len(stock.source.snapshots()) == 1
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    assert commands.run("snapshot give-up", CAPTURE, "--table", TABLE) == 0
+    assert stock.source.snapshots() == []
+    assert commands.run("snapshot give-up", CAPTURE, "--yes") == 2
+    assert "nothing to give up" in commands.err
+
+
+def test_doctor_names_what_holds_back_purges(stock: Stock) -> None:
+    """As a note while it may run, as a warning once it has expired."""
+    assert snapshot_faults(stock.source, None) == []
+    begun(stock)
+    (fault,) = snapshot_faults(stock.source, CAPTURE)
+    assert (fault.kind.code, fault.severity.value) == ("snapshot-open", "note")
+    assert "that Anna began at" in fault.what
+    assert snapshot_faults(stock.source, "shop.other") == []
+    stock.source.end_snapshot(CAPTURE, TABLE, token="01A")
+    begun(stock, seconds=0.0)
+    (fault,) = snapshot_faults(stock.source, None)
+    assert (fault.kind.code, fault.severity.value) == ("snapshot-expired", "warning")
+    assert "give-up" in fault.remedy

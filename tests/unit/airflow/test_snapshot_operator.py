@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operator that takes snapshots: here, by its job, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_changefeed.exceptions import InvalidArgumentError, TransientError, error_text
+from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.folding.snapshots import SnapshotFiles
+from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
+from airflow_changefeed.operators.changefeed_snapshot import ChangefeedSnapshotOperator
+from airflow_changefeed.snapshots.ranges import RangesToRead
+from airflow_changefeed.spark.snapshot_job import RangesResult, run_ranges
+from airflow_changefeed.version_compat import AirflowException, AirflowFailException
+from tests.unit.airflow.fakes import LocalSpark, context
+from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
+
+
+class SubmitHook(ChangefeedSparkSubmitHook):
+    """Runs the job in this process instead of spark-submit, and fails as that one does."""
+
+    jobs: list[RangesToRead] = []  # noqa: RUF012 - shared on purpose
+    dies_after: int | None = None
+
+    def submit(self, application: str = "", **kwargs: Any) -> str | None:
+        """Run the job."""
+        command = self._build_spark_submit_command(application)
+        names = ("ranges", "connection", "result")
+        files = {name: Path(command[command.index(f"--{name}") + 1]) for name in names}
+        assert files["connection"].stat().st_mode & 0o777 == 0o600
+        wanted = RangesToRead.from_json(files["ranges"].read_text(), where="ranges")
+        self.jobs.append(wanted)
+        connection = JobConnection.from_json(files["connection"].read_text(), where="connection")
+        if self.dies_after is not None:
+            raise AirflowException("Cannot execute: spark-submit. Error code is: 137.")
+        try:
+            run_ranges(LocalSpark, wanted, connection, lambda line: None)  # type: ignore[arg-type]
+        except Exception as error:
+            files["result"].write_text(RangesResult(error_text(error)).to_json())
+            raise AirflowException("Cannot execute: spark-submit. Error code is: 1.") from error
+        files["result"].write_text(RangesResult().to_json())
+        return None
+
+
+class InProcessSnapshot(ChangefeedSnapshotOperator):
+    """The operator, with the job in its own process."""
+
+    def _get_hook(self) -> SubmitHook:
+        return SubmitHook.of(super()._get_hook())
+
+
+@pytest.fixture
+def stock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stock:
+    """A captured table, and the connections."""
+    stock = Stock.create(tmp_path, rows=50)
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    feeds = {"conn_type": "sqlite", "host": stock.source.database.path}
+    monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps(feeds))
+    monkeypatch.setattr(SubmitHook, "jobs", [])
+    monkeypatch.setattr(SubmitHook, "dies_after", None)
+    # Here the process of Spark's worker is this one, in which SQLite may be open only once (ADR 0003).
+    monkeypatch.setattr("airflow_changefeed.spark.tasks.BULK", {})
+    return stock
+
+
+def operator(stock: Stock, **more: Any) -> InProcessSnapshot:
+    """The operator as a DAG has it."""
+    given = {"feed": CAPTURE, "output_path": stock.lake, "range_rows": 20}
+    return InProcessSnapshot(**{"task_id": "snapshot", **given, **more})
+
+
+def test_the_job_reads_all_ranges(stock: Stock) -> None:
+    """It is handed what to read, and the result names the snapshot."""
+    result = operator(stock, parallel=2, rows_per_second=1_000_000).execute(context())
+    (job,) = SubmitHook.jobs
+    assert (job.numbers, job.tasks, job.rows_per_second) == ((0, 1, 2), 2, 1_000_000)
+    (taken,) = SnapshotFiles(stock.lake, CAPTURE, TABLE).all()
+    assert json.loads(json.dumps(result)) == result
+    assert (result["token"], result["rows"], result["table"]) == (taken.token, 50, TABLE)
+    assert result["begin"] < result["exact_from"]
+
+
+def test_a_small_table_is_read_here(stock: Stock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a Spark connection."""
+    monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
+    assert operator(stock, local_below=50).execute(context())["rows"] == 50
+    assert SubmitHook.jobs == []
+
+
+def test_a_job_that_was_killed_leaves_the_rest_to_the_retry(stock: Stock) -> None:
+    """What it said is not known; so Airflow tries again."""
+    SubmitHook.dies_after = 0
+    with pytest.raises(AirflowException, match="137"):
+        operator(stock).execute(context())
+    (claim,) = stock.source.snapshots()
+    SubmitHook.dies_after = None
+    assert operator(stock).execute(context(attempt=2))["token"] == claim.token
+
+
+def test_an_error_of_the_job_is_the_tasks(stock: Stock) -> None:
+    """A terminal one is not tried again."""
+    stock.change("update stock set name = x'00' where id = 30")
+    with pytest.raises(AirflowFailException, match="'name', declared 'TEXT', cannot be exported unchanged"):
+        operator(stock).execute(context())
+
+
+def test_another_output_is_refused(stock: Stock) -> None:
+    """While the first is not done."""
+    SubmitHook.dies_after = 0
+    with pytest.raises(AirflowException):
+        operator(stock).execute(context())
+    with pytest.raises(AirflowFailException, match=r"has begun at .*, by dag/run/export/1: take it there"):
+        operator(stock, output_path=f"{stock.lake}-2", local_below=1000).execute(context())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"feed": ""}, "feed"),
+        ({"table": 5}, "table"),
+        ({"range_rows": 0}, "range_rows"),
+        ({"parallel": 0}, "tasks"),
+        ({"rows_per_second": 0}, "rows_per_second"),
+        ({"local_below": -1}, "local_below"),
+        ({"application": "job.py"}, "application cannot be given"),
+    ],
+)
+def test_wrong_arguments_are_refused_when_the_dag_is_parsed(
+    stock: Stock, wrong: dict[str, Any], named: str
+) -> None:
+    """By their names."""
+    with pytest.raises(InvalidArgumentError, match=named):
+        operator(stock, **wrong)
+
+
+def test_a_gap_is_named_as_transient_once_it_is_resolved(stock: Stock) -> None:
+    """A retry takes a new snapshot."""
+    SubmitHook.dies_after = 0
+    with pytest.raises(AirflowException):
+        operator(stock).execute(context())
+    SubmitHook.dies_after = None
+    stock.source.disable_capture(CAPTURE)
+    stock.change("delete from stock where id = 1")
+    info = stock.source.capture(CAPTURE)
+    stock.source.enable_capture(info.spec)
+    stock.source.resolve_capture(CAPTURE, note="seen", by="tests")
+    with pytest.raises(TransientError, match="is discarded: the capture missed changes"):
+        operator(stock).execute(context())
+    assert operator(stock).execute(context())["rows"] == 49

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A captured table of the embedded source that had rows before its capture began."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_changefeed.core.capture import CaptureSpec, KeyChange, TableCapture
+from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
+from airflow_changefeed.core.window import Window
+from airflow_changefeed.export.planner import ExportRequest, make_plan
+from airflow_changefeed.export.run import run_here
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+
+TABLE, CAPTURE = "shop.stock", "shop.stock_changes"
+
+
+@dataclass
+class Stock:
+    """
+    Rows 1 to n, in three shards.
+
+    :param folder: of the database, the export and the states.
+    """
+
+    folder: Path
+    source: SqliteFeedSource
+
+    @classmethod
+    def create(cls, folder: Path, rows: int = 100) -> Stock:
+        """Fill the table, and capture it from then on."""
+        path = folder / "shop.db"
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(f'create table "{TABLE}" (id integer primary key, name text, amount real)')
+            values = [(number, f"name {number}", number / 4) for number in range(1, rows + 1)]
+            connection.executemany(f'insert into "{TABLE}" values (?, ?, ?)', values)
+            connection.commit()
+        stock = cls(folder, SqliteFeedSource(str(path)))
+        table = TableCapture(TABLE, shard="id % 3")
+        stock.source.enable_capture(CaptureSpec((table,), key_change=KeyChange.DELETE_INSERT))
+        return stock
+
+    @property
+    def lake(self) -> str:
+        """Where states and snapshots go."""
+        return str(self.folder / "lake")
+
+    @property
+    def export(self) -> str:
+        """Where the export goes."""
+        return str(self.folder / "out")
+
+    def change(self, *statements: str) -> None:
+        """Change the table, a transaction each."""
+        with closing(sqlite3.connect(self.source.database.path, timeout=20, isolation_level=None)) as one:
+            for statement in statements:
+                one.execute(statement.replace("stock", f'"{TABLE}"'))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the table."""
+        with closing(sqlite3.connect(self.source.database.path)) as connection:
+            found = connection.execute(f'select id, name, amount from "{TABLE}" order by id')
+            return [dict(zip(("id", "name", "amount"), row, strict=True)) for row in found]
+
+    def export_all(self) -> Window:
+        """Export everything since the capture began, in one window."""
+        start = self.source.capture(CAPTURE).enabled_at
+        # Longer than the present millisecond, which may have more events.
+        while (end := self.source.now()) <= from_milliseconds(to_milliseconds(start) + 1):
+            pass
+        self.source.seal(CAPTURE, end)
+        store = ExportStore(self.export, CAPTURE)
+        request = ExportRequest(CAPTURE, self.export, "tests", "tests/run", [Window(start, end)])
+        run_here(self.source, store, make_plan(self.source, store, request), lambda line: None)
+        return Window(start, end)
