@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.operators.changefeed import ChangefeedVerifyOperator
     from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
     from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
+    from airflow_changefeed.operators.changefeed_snapshot import ChangefeedSnapshotOperator
     from airflow_changefeed.output.dataset import export_dataset
     from airflow_changefeed.sensors.changefeed import ChangefeedSensor
     from airflow_changefeed.sources import open_source
@@ -47,6 +48,7 @@ _MODULES = {
     "ChangefeedFoldOperator": "operators.changefeed_fold",
     "ChangefeedHook": "hooks.changefeed",
     "ChangefeedSensor": "sensors.changefeed",
+    "ChangefeedSnapshotOperator": "operators.changefeed_snapshot",
     "ChangefeedToParquetOperator": "transfers.changefeed_to_parquet",
     "ChangefeedVerifyOperator": "operators.changefeed",
     "Consumer": "consumers.consumer",
@@ -78,6 +80,7 @@ __all__ = [
     "ChangefeedFoldOperator",
     "ChangefeedHook",
     "ChangefeedSensor",
+    "ChangefeedSnapshotOperator",
     "ChangefeedToParquetOperator",
     "ChangefeedVerifyOperator",
     "CompletedExport",

@@ -3,11 +3,13 @@
 ### Capture a table, export its changes and fold them back into its state.
 
 The programs that write `nyc.Board` stay as they are. `capture` lets the database record each insert, update
-and delete, in the writer's transaction; enabling a capture again changes nothing. `export` writes the changes
-of the run's window to Parquet. `fold` writes the state that the table had at the window's end, into a folder
-of its own.
+and delete, in the writer's transaction; enabling a capture again changes nothing. `base` reads the rows that
+the table has, once, while the programs go on writing, and again after a gap. `export` writes the changes of
+the run's window to Parquet. `fold` writes the state that the table had at the window's end, into a folder of
+its own.
 
-* A capture records changes from the moment it is enabled, so there is nothing to backfill before that.
+* A capture records changes from the moment it is enabled, so there is nothing to backfill before that. The
+  first state is that at the end of the first window that ends after the base was read.
 * *Trigger* exports the last complete hour, or the window from `window_start` to `window_end`, in whole units.
 * If the connection's login may not create triggers, let a DBA enable the capture, and delete the first task.
 """
@@ -24,6 +26,7 @@ from airflow_changefeed import (
     CaptureSpec,
     ChangefeedFoldOperator,
     ChangefeedHook,
+    ChangefeedSnapshotOperator,
     ChangefeedToParquetOperator,
     KeyChange,
     TableCapture,
@@ -59,9 +62,19 @@ with DAG(
 
     @task
     def capture() -> str:
-        """Record all changes from the first run on, and the rows that are there now."""
-        return ChangefeedHook(CONN_ID).source().enable_capture(CAPTURE, snapshot=True).name
+        """Record all changes from the first run on."""
+        return ChangefeedHook(CONN_ID).source().enable_capture(CAPTURE).name
 
+    base = ChangefeedSnapshotOperator(
+        task_id="base",
+        feed=CAPTURE.full_name,
+        output_path=FOLD_PATH,
+        only_if_missing=True,
+        changefeed_conn_id=CONN_ID,
+        conn_id=SPARK_CONN_ID,
+        local_below=100_000,  # rows; smaller tables are read without Spark
+        max_active_tis_per_dag=1,
+    )
     export = ChangefeedToParquetOperator(
         task_id="export",
         feed=CAPTURE.full_name,
@@ -75,9 +88,10 @@ with DAG(
     )
 
     @task.short_circuit
-    def has_changed(exported: dict[str, Any]) -> bool:
-        """Skip the fold if the window has no changes: the state is that of the window before."""
-        return bool(exported["rows"])
+    def can_fold(exported: dict[str, Any], base: dict[str, Any]) -> bool:
+        """Skip the fold of a window without changes, and of one that ends before the base was read."""
+        ends = [span.rpartition("/")[2] for span in exported["windows"]]
+        return bool(exported["rows"]) and max(ends) >= base["exact_from"]
 
     fold = ChangefeedFoldOperator(
         task_id="fold",
@@ -88,5 +102,5 @@ with DAG(
         # Each run starts Spark, and backfills ignore the DAG's max_active_runs.
         max_active_tis_per_dag=1,
     )
-    capture() >> export
-    has_changed(export.output) >> fold
+    capture() >> [base, export]
+    can_fold(export.output, base.output) >> fold

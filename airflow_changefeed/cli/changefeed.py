@@ -216,7 +216,7 @@ def _verify() -> ActionCommand:
             "nothing is damaged (there may be leftovers), 1 if something is damaged, 2 if the export cannot "
             "be verified."
         ),
-        func=lazy_load_command("airflow_changefeed.cli.commands.verify.verify"),
+        func=lazy_load_command("airflow_changefeed.cli.commands.output.verify"),
         args=(
             option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
             option("--feed", help=_FEED_HELP, required=True),

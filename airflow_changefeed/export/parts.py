@@ -9,11 +9,13 @@ and checks and sums on the way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from airflow_changefeed.capture.shapes import shaped_batch, shaped_schema
 from airflow_changefeed.core.codec import decode, encode
@@ -22,16 +24,20 @@ from airflow_changefeed.core.manifest import FileFacts, combine_checksums
 from airflow_changefeed.core.plan import ExportOptions, Plan, Shape
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import IncompleteReadError, InvalidArgumentError
-from airflow_changefeed.export.parquet import ParquetFile, bounded
 from airflow_changefeed.export.progress import TaskProgress
 from airflow_changefeed.output.layout import Layout, parse_unit, unit_key
 from airflow_changefeed.output.schemas import parse_schema, schema_text
 from airflow_changefeed.output.store import StagedFile, WrittenParts
+from airflow_changefeed.output.structs import leaves
 from airflow_changefeed.sources.arrow import check_order, check_schema
 from airflow_changefeed.sources.base import ULID_COLUMN, FeedReader
 from airflow_changefeed.storage.files import Files
 from airflow_changefeed.verify.checksum import checksum
 
+#: Bytes of Arrow buffers that become one row group; the writer holds about as much again.
+ROW_GROUP_BYTES = 64 * 1024 * 1024
+#: The first rows, one in this many, decide whether a column's values repeat.
+_SAMPLE_PART = 8
 #: Rows of one part, unless the options set the number of parts: a few seconds of a task.
 PART_ROWS = 500_000
 #: Units below this are not split, and tasks not cut smaller: starting one costs more than its rows.
@@ -226,6 +232,91 @@ def write_part(
         close = getattr(stream, "close", None)
         if close is not None:
             close()
+
+
+class ParquetFile:
+    """
+    A Parquet file that is being written.
+
+    :param compression: see :class:`~airflow_changefeed.core.plan.ExportOptions`.
+    :param first: the first rows, by which columns get dictionaries.
+    """
+
+    def __init__(
+        self, files: Files, path: str, schema: pa.Schema, compression: str, first: pa.RecordBatch
+    ) -> None:
+        self.name = path.rpartition("/")[2]
+        self.rows = 0
+        self._opened: AbstractContextManager[Any] = files.writer(path)
+        self._sink = self._opened.__enter__()
+        dictionaries: Any = _repeating(first)
+        codec = "NONE" if compression == "none" else compression
+        self._parquet = pq.ParquetWriter(
+            self._sink, schema, compression=codec, version="2.6", use_dictionary=dictionaries
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+        return int(self._sink.tell())
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add rows, in row groups of bounded bytes; a row that is larger has one of its own."""
+        for batch in bounded(rows):
+            self._parquet.write_batch(batch)
+            self.rows += batch.num_rows
+            self.note(batch)
+
+    def note(self, batch: pa.RecordBatch) -> None:
+        """Take note of rows that were written."""
+
+    @property
+    def upload(self) -> Mapping[str, Any]:
+        """What completes its upload once it is finished; empty if it is not uploaded."""
+        return getattr(self._sink, "receipt", {})
+
+    def close(self) -> int:
+        """Close the file and return its bytes."""
+        self._parquet.close()
+        size = self.size
+        self._opened.__exit__(None, None, None)
+        return size
+
+    def abandon(self, error: BaseException) -> None:
+        """Close a file that will not be used."""
+        try:
+            self._parquet.close()
+        finally:
+            self._opened.__exit__(type(error), error, error.__traceback__)
+
+
+def bounded(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut rows into batches of bounded bytes; a row that is larger is one of its own."""
+    waiting = [rows]
+    while waiting:
+        batch = waiting.pop()
+        if batch.num_rows > 1 and batch.nbytes > ROW_GROUP_BYTES:
+            half = batch.num_rows // 2
+            waiting += [batch.slice(half), batch.slice(0, half)]
+        else:
+            yield batch
+
+
+def _repeating(batch: pa.RecordBatch) -> list[str]:
+    """
+    Return the columns, and the leaves of structs, whose values repeat, by the first rows.
+
+    A dictionary of values that do not repeat makes files larger, and looking for repetitions that are not
+    there took a third of the writing.
+    """
+    rows = batch.slice(0, batch.num_rows // _SAMPLE_PART)
+    columns = zip(rows.schema.names, rows.columns, strict=True)
+    return [
+        path
+        for name, column in columns
+        for path, values in leaves(name, column)
+        if len(values.unique()) <= rows.num_rows / 2
+    ]
 
 
 class PartFile(ParquetFile):

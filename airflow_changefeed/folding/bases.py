@@ -153,11 +153,15 @@ def _known(path: str, store: ExportStore, table: str, files: Files, end: datetim
     snapshots = SnapshotFiles(path, store.feed, table, files=files, database=database)
     for one in snapshots.all():
         if one.exact_from <= end and (one.feed, one.database) == (store.feed, database):
-            yield _Known(one.begin, False, partial(_snapshot, snapshots, one))
+            yield _Known(one.begin, False, partial(base_of, snapshots, one))
 
 
-def _snapshot(snapshots: SnapshotFiles, one: Snapshot) -> Base:
-    """Return a snapshot as a base."""
+def base_of(snapshots: SnapshotFiles, one: Snapshot) -> Base:
+    """
+    Return a snapshot as a base.
+
+    :raises ManifestError: it has lost files.
+    """
     folder = snapshots.folder(one.token)
     lost = set(one.files) - set(snapshots.files.names(folder))
     if lost:

@@ -69,7 +69,7 @@ def check_complete(
     """
     others = [gap for gap in find_gaps(store, Interval(start, end), units) if gap.shard not in known]
     named = {shard: units.get(shard, ()) for shard in known}
-    gaps = others + find_gaps(store, Interval(start, end, tuple(named)), named)
+    gaps = others + (find_gaps(store, Interval(start, end, tuple(named)), named) if named else [])
     if gaps:
         raise NotExportedError(
             f"feed {store.feed!r} in {store.path} cannot be folded at {format_time(end)}, because nothing is "

@@ -61,6 +61,8 @@ class ChangefeedSnapshotOperator(ChangefeedSparkOperator):
         None for no limit.
     :param local_below: rows; a table with fewer ranges is read by this task itself, one range after the
         other, which then needs neither Java nor a Spark connection. 0 for never.
+    :param only_if_missing: whether nothing is read if a snapshot is there that later folds can start from; a
+        DAG with it takes another one by itself after a gap.
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
     :param kwargs: those of ``SparkSubmitOperator``; ``conn_id`` is the Spark connection, deploy mode client.
     """
@@ -79,6 +81,7 @@ class ChangefeedSnapshotOperator(ChangefeedSparkOperator):
         parallel: int = 4,
         rows_per_second: int | None = None,
         local_below: int = 0,
+        only_if_missing: bool = False,
         lock_timeout: float | None = None,
         **kwargs: Any,
     ) -> None:
@@ -95,6 +98,7 @@ class ChangefeedSnapshotOperator(ChangefeedSparkOperator):
         self.parallel = parallel
         self.rows_per_second = rows_per_second
         self.local_below = local_below
+        self.only_if_missing = only_if_missing
         self.lock_timeout = lock_timeout
         self._check(wrong)
 
@@ -120,6 +124,7 @@ class ChangefeedSnapshotOperator(ChangefeedSparkOperator):
             self.range_rows,
             self.parallel,
             self.rows_per_second,
+            self.only_if_missing,
         )
 
     @airflow_errors()

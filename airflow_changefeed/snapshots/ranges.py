@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from airflow_changefeed.core.documents import Document
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.exceptions import TransientError
-from airflow_changefeed.export.parquet import ParquetFile
+from airflow_changefeed.export.parts import ParquetFile
 from airflow_changefeed.folding.snapshots import ReadRange, SnapshotFiles
 from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.sources.arrow import check_schema

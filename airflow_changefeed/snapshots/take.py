@@ -17,6 +17,7 @@ from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors.cursors import CONN_ID
 from airflow_changefeed.exceptions import InvalidArgumentError, SnapshotError, TransientError
+from airflow_changefeed.folding.bases import base_of
 from airflow_changefeed.folding.inputs import FileColumns, foldable_table
 from airflow_changefeed.folding.snapshots import ReadRange, Snapshot, SnapshotBegin, SnapshotFiles
 from airflow_changefeed.folding.states import BaseFacts, new_attempt
@@ -45,6 +46,7 @@ class SnapshotRequest:
     :param range_rows: rows of a range; None for 250,000, or what a second may read.
     :param tasks: ranges that are read at the same time.
     :param rows_per_second: of all together; None for no limit.
+    :param only_if_missing: whether a snapshot that later folds can start from is returned instead.
     """
 
     feed: str
@@ -54,6 +56,7 @@ class SnapshotRequest:
     range_rows: int | None = None
     tasks: int = 1
     rows_per_second: int | None = None
+    only_if_missing: bool = False
 
     def __post_init__(self) -> None:
         given: dict[str, object] = {
@@ -97,19 +100,26 @@ def take_snapshot(
     :raises CaptureGapError: the capture has missed changes; terminal.
     :raises TransientError: what was read cannot become a snapshot any more; a retry takes another one.
     """
+    found = _usable(source, request, storage_options) if request.only_if_missing else None
+    if found is not None:
+        report(
+            f"changefeed snapshot: the one of table {found.table} of feed {found.feed} since "
+            f"{format_time(found.begin)} is there"
+        )
+        return found
     work = _Work.begin(source, request, storage_options)
     for _ in range(_MOST_ROUNDS):
-        wanted = work.left()
-        if not wanted.numbers:
-            snapshot = work.finish()
-            if snapshot is not None:
-                return snapshot
-            continue
-        report(
-            f"changefeed snapshot: table {work.table} of feed {request.feed} since "
-            f"{format_time(work.plan.begin)}: {len(wanted.numbers)} of {len(work.plan.ranges)} ranges to read"
-        )
-        read(work.files, wanted)
+        try:
+            done = work.done() or work.go_on(read, report)
+        except SnapshotError:
+            # Perhaps another run has finished it.
+            done = work.done()
+            if done is None:
+                raise
+        if done is not None:
+            # Also one that was killed before it got here.
+            source.end_snapshot(done.feed, done.table, token=done.token)
+            return done
     raise TransientError(
         f"the snapshot of table {work.table!r} of feed {request.feed!r} had to read ranges again "
         f"{_MOST_ROUNDS} times, as columns changed or commits were lost; retry when that has ended",
@@ -125,6 +135,17 @@ def captured_table(source: FeedSource, feed: str, table: str | None) -> str:
     :raises FoldError: it does not exist, or its events are not sufficient for any fold.
     """
     return foldable_table(source.capture(feed).shape, table)
+
+
+def _usable(
+    source: FeedSource, request: SnapshotRequest, storage_options: Mapping[str, Any] | None
+) -> Snapshot | None:
+    """Return the newest snapshot that a fold at the present can start from; None without any."""
+    table, database = captured_table(source, request.feed, request.table), source.identity().id
+    files = SnapshotFiles(request.path, request.feed, table, storage_options, database=database)
+    shape, now = source.capture(request.feed).shape, source.now()
+    own = (one for one in files.all() if (one.feed, one.database) == (request.feed, database))
+    return next((one for one in own if not base_of(files, one).problem(shape, now)), None)
 
 
 @dataclass
@@ -161,6 +182,24 @@ class _Work:
         # Not only in the end, days later.
         work.check(columns.shape)
         return work
+
+    def done(self) -> Snapshot | None:
+        """Return the snapshot; None if it is not complete yet."""
+        return self.files.read(self.plan.token)
+
+    def go_on(
+        self, read: Callable[[SnapshotFiles, RangesToRead], None], report: Callable[[str], None]
+    ) -> Snapshot | None:
+        """Read what is left; with nothing left complete the snapshot, and return it."""
+        wanted = self.left()
+        if not wanted.numbers:
+            return self.finish()
+        report(
+            f"changefeed snapshot: table {self.table} of feed {self.request.feed} since "
+            f"{format_time(self.plan.begin)}: {len(wanted.numbers)} of {len(self.plan.ranges)} ranges to read"
+        )
+        read(self.files, wanted)
+        return None
 
     def left(self) -> RangesToRead:
         """Return the ranges that are to be read; those that are useless are forgotten."""
@@ -199,31 +238,27 @@ class _Work:
 
         :raises TransientError: a gap, or a purge, has made all of it useless.
         """
-        done = self.files.read(self.plan.token)
-        if done is None:
-            there = self.files.ranges(self.plan.token)
-            exact_from = settle(self.source, self.request.feed)
-            # What is true now is true of what was read before the seal.
-            columns = self.source.table_columns(self.request.feed, self.table)
-            if len(self._good(there, columns)) < len(self.plan.ranges):
-                return None
-            self.check(columns.shape)
-            snapshot = Snapshot(
-                feed=self.request.feed,
-                table=self.table,
-                token=self.plan.token,
-                begin=self.plan.begin,
-                exact_from=exact_from,
-                path=self.files.files.url(self.files.folder(self.plan.token)),
-                files=tuple(one.file for one in there if one.file),
-                rows=sum(one.rows for one in there),
-                bytes=sum(one.bytes for one in there),
-                base=self._facts(columns),
-                database=self.plan.database,
-            )
-            done = self.files.commit(snapshot)
-        self.source.end_snapshot(self.request.feed, self.table, token=self.plan.token)
-        return done
+        there = self.files.ranges(self.plan.token)
+        exact_from = settle(self.source, self.request.feed)
+        # What is true now is true of what was read before the seal.
+        columns = self.source.table_columns(self.request.feed, self.table)
+        if len(self._good(there, columns)) < len(self.plan.ranges):
+            return None
+        self.check(columns.shape)
+        snapshot = Snapshot(
+            feed=self.request.feed,
+            table=self.table,
+            token=self.plan.token,
+            begin=self.plan.begin,
+            exact_from=exact_from,
+            path=self.files.files.url(self.files.folder(self.plan.token)),
+            files=tuple(one.file for one in there if one.file),
+            rows=sum(one.rows for one in there),
+            bytes=sum(one.bytes for one in there),
+            base=self._facts(columns),
+            database=self.plan.database,
+        )
+        return self.files.commit(snapshot)
 
     def check(self, shape: CaptureShape) -> None:
         """

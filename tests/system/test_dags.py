@@ -22,7 +22,7 @@ from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.minors import DAGBAG
 from tests.system.dag_runner import DagRunner, DagRuns
 from tests.system.demo.board import Board
-from tests.system.demo.captured import check, whole
+from tests.system.demo.captured import check, take_base, whole
 from tests.system.demo.embedded import EmbeddedEngine
 from tests.system.example_dags import DAGS, copy_dags
 
@@ -211,13 +211,15 @@ def test_a_captured_table_is_exported_and_folded(
     """
     Flights that are scheduled, depart, arrive, are cancelled and renumbered, in windows of a second.
 
-    Each committed change is an event, nothing that was rolled back is, and they fold into the table.
+    Each committed change is an event, nothing that was rolled back is, and over the rows that the table had
+    before they fold into the table.
     """
     engine = EmbeddedEngine(tmp_path / "board.db")
     monkeypatch.setenv(f"AIRFLOW_CONN_{engine.conn_id.upper()}", json.dumps(engine.connection))
     with engine.made():
         board = Board(engine)
         board.enable()
+        base = take_base(engine.description, tmp_path / "folded")
         board.write(60)
         with closing(SqliteFeedSource(str(engine.path))) as source:
             # Airflow needs longer to start than this second lasts.
@@ -228,6 +230,7 @@ def test_a_captured_table_is_exported_and_folded(
         result = check(out, tmp_path / "folded", window, board.made, engine.board_rows(), SECOND)
     assert min(result.exported[name] for name in ("add", "upd", "del")) > 0
     assert board.rolled_back > 0
+    assert base.rows == board.before > 100
     assert result.exported == board.made
     assert result.is_good
 

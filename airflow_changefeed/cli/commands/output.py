@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow-changefeed output`` and ``job-connection``."""
+"""``airflow-changefeed verify``, ``output`` and ``job-connection``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 from airflow.utils.platform import getuser
 
-from airflow_changefeed.cli.command import Row, ask, command, echo, open_feeds, show
+from airflow_changefeed.cli.command import (
+    Row,
+    ask,
+    command,
+    echo,
+    open_feeds,
+    show,
+    show_faults,
+    use_stored_connections,
+)
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.times import format_time
 
@@ -16,8 +25,34 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_changefeed.core.manifest import Manifest
+    from airflow_changefeed.verify.report import Report
 
+#: Exit status if there is damage. An export that cannot be verified exits like every failed command: it
+#: need not be damaged.
+DAMAGED = 1
 _SHOWN = ("shard", "rows", "first_time", "end_time", "made_at", "consumer", "run")
+
+
+@command
+def verify(args: Namespace) -> None:
+    """Verify an export; the faults go to standard output, all else to standard error."""
+    report = _report(args)
+    show_faults([*report.damage, *report.leftovers], args.output)
+    echo(f"Feed {report.feed} in {report.path}: {report.summary}")
+    if report.damage:
+        raise SystemExit(DAMAGED)
+
+
+def _report(args: Namespace) -> Report:
+    from airflow_changefeed.hooks.changefeed import ChangefeedHook
+    from airflow_changefeed.hooks.changefeed_output import storage_options
+    from airflow_changefeed.verify.verify import verify_export
+
+    if args.conn_id or args.changefeed_conn_id:
+        use_stored_connections()
+    source = ChangefeedHook(args.changefeed_conn_id).source() if args.changefeed_conn_id else None
+    options = storage_options(args.path, args.conn_id)
+    return verify_export(args.path, args.feed, args.start, args.end, args.shard, options, source=source)
 
 
 @command

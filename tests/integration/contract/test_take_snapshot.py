@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -158,10 +159,33 @@ def test_a_try_that_was_killed_before_it_cut_the_table_is_continued(taker: Taker
     assert (taken.begin, taken.rows) == (begin, 10)
 
 
+def test_one_that_was_killed_after_its_commit_is_the_result(
+    taker: Taker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is complete, and the database forgets it; the next one is another."""
+    source = taker.bench.source
+    with monkeypatch.context() as patched:
+        patched.setattr(source, "end_snapshot", lambda *of, token: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            taker.take()
+    (claim,) = source.snapshots()
+    taken = taker.take()
+    assert taken.token == claim.token
+    assert len(taker.read) == 4
+    assert source.snapshots() == []
+    assert taker.take().token != claim.token
+
+
 def test_two_at_once_join(taker: Taker) -> None:
     """They read the same snapshot, and both return it."""
     gate = threading.Barrier(2)
-    taker.then = lambda number: gate.wait(10) if number < 3 else None
+
+    def meet(number: int) -> None:
+        # The second one may find that nothing is left.
+        with suppress(threading.BrokenBarrierError):
+            gate.wait(0.5)
+
+    taker.then = meet
     found: list[Snapshot] = []
     threads = [threading.Thread(target=lambda: found.append(taker.take())) for _ in range(2)]
     for thread in threads:
@@ -272,6 +296,20 @@ def _miss(taker: Taker) -> None:
     with pytest.raises(CaptureGapError):
         taker.bench.source.seal(CAPTURE, after_now(taker.bench.source))
     taker.bench.enable(TableCapture(AUTHOR.name), guard_table=False, key_change="delete_insert")
+
+
+def test_only_if_missing_reads_again_after_a_gap(taker: Taker) -> None:
+    """While a later fold can start from the last one, that is returned, and nothing is read."""
+    first = taker.take(only_if_missing=True)
+    assert taker.take(only_if_missing=True) == first
+    assert taker.said[-1].endswith("is there")
+    assert len(taker.read) == 4
+    _miss(taker)
+    taker.bench.source.resolve_capture(CAPTURE, note="seen", by="tests")
+    again = taker.take(only_if_missing=True)
+    assert again.begin > first.begin
+    assert taker.folded(again, again.exact_from) == taker.table()
+    assert taker.take(only_if_missing=True) == again
 
 
 def test_events_that_were_purged_discard_it(taker: Taker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,12 @@ class Lake:
         self.files.claim()
 
     def snapshot(
-        self, rows: Sequence[Row], begin: datetime, exact_from: datetime, known: CaptureShape = SHAPE
+        self,
+        rows: Sequence[Row],
+        begin: datetime,
+        exact_from: datetime,
+        known: CaptureShape = SHAPE,
+        shards: tuple[int, ...] = (0, 1, 2),
     ) -> Snapshot:
         """Write a snapshot as if these rows had been read, in two files."""
         token = new_attempt()
@@ -68,7 +73,7 @@ class Lake:
             part = [{**row, "changefeed_shard": row["id"] % 3} for row in rows[number::2]]
             pq.write_table(pa.Table.from_pylist(part, schema), folder / name)
         fields = {name: name for name in IMAGE.names}
-        facts = BaseFacts(known, schema_text(IMAGE), fields, tuple(fields), (0, 1, 2))
+        facts = BaseFacts(known, schema_text(IMAGE), fields, tuple(fields), shards)
         return self.files.commit(
             Snapshot(
                 feed=CAPTURE,
@@ -211,6 +216,13 @@ def test_only_events_since_its_begin_are_needed(lake: Lake) -> None:
     lake.snapshot([shoe(1)], minute(70), minute(80))
     lake.write(Event(minute(100), "add", None, shoe(2)), hour=1)
     assert [row["id"] for row in lake.rows(START + 2 * HOUR)] == [1, 2]
+
+
+def test_shards_that_came_later_need_no_events_of_before(lake: Lake) -> None:
+    """A capture without any event has no shard yet."""
+    lake.snapshot([shoe(1)], minute(10), minute(20), shards=())
+    lake.write(Event(minute(30), "add", None, shoe(2)))
+    assert [row["id"] for row in lake.rows(START + HOUR)] == [1, 2]
 
 
 def test_lost_keys_matter_from_its_begin_on(lake: Lake) -> None:

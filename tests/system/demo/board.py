@@ -36,6 +36,8 @@ _RENUMBERED = 1_000_001
 _EVERY = 7
 #: Between two transactions.
 PAUSE_SECONDS = 0.25
+#: Transactions that were made before anybody thought of capturing the board.
+_BEFORE = 40
 
 
 def day_at_the_airport(board: str) -> Iterator[tuple[list[Change], Counter[str], bool]]:
@@ -81,6 +83,7 @@ class Board:
     Somebody who writes the board until he is told to stop.
 
     :ivar begun: when the capture was enabled, by the database's clock.
+    :ivar before: rows that the board had then.
     :ivar made: committed changes, by the type of the event that each has to become.
     :ivar transactions: committed.
     :ivar rolled_back: transactions that were.
@@ -89,15 +92,20 @@ class Board:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.begun: datetime
+        self.before = 0
         self.made: Counter[str] = Counter()
         self.transactions = 0
         self.rolled_back = 0
+        self._day = day_at_the_airport(engine.board)
         self._failure: BaseException | None = None
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="board", daemon=True)
 
     def enable(self) -> None:
-        """Have the triggers made, before anything is on the board."""
+        """Have the triggers made, when the board has been written for a while."""
+        self.write(_BEFORE)
+        self.before = len(self.engine.board_rows())
+        self.made, self.transactions, self.rolled_back = Counter(), 0, 0
         with closing(open_source(self.engine.description)) as source:
             self.begun = source.now()
             source.enable_capture(SPEC)
@@ -121,7 +129,7 @@ class Board:
     def write(self, transactions: int, pause: Callable[[], object] = lambda: None) -> None:
         """Write so many transactions; more of them, after a pause each, until :meth:`stop`."""
         with self.engine.board_writer() as write:
-            for changes, made, is_committed in islice(day_at_the_airport(self.engine.board), transactions):
+            for changes, made, is_committed in islice(self._day, transactions):
                 write(changes, is_committed)
                 self.made += made
                 self.transactions += is_committed

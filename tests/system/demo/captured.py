@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -14,8 +15,12 @@ from rich.console import Console
 from rich.table import Table
 
 from airflow_changefeed.core.window import Window
+from airflow_changefeed.folding.snapshots import Snapshot, SnapshotFiles
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.snapshots.ranges import RangesToRead, read_ranges
+from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
+from airflow_changefeed.sources import open_source
 from airflow_changefeed.verify.verify import verify
 from tests.system.demo.board import CAPTURE
 from tests.system.demo.flights import BOARD, BOARD_COLUMNS
@@ -71,6 +76,17 @@ def whole(start: datetime, end: datetime, unit: timedelta = MINUTE) -> Window:
     """Return the window of whole units around a time."""
     begin, last = (time - (time - EPOCH) % unit for time in (start, end))
     return Window(begin, last if last == end else last + unit)
+
+
+def take_base(description: Mapping[str, Any], folded: Path) -> Snapshot:
+    """Read the board as ``airflow-changefeed snapshot take`` does, in ranges of a few rows."""
+    with closing(open_source(description)) as source:
+        request = SnapshotRequest(CAPTURE, None, str(folded), "demo", range_rows=25)
+
+        def read(files: SnapshotFiles, wanted: RangesToRead) -> None:
+            read_ranges(source, files, wanted, wanted.of_task(0))
+
+        return take_snapshot(source, request, None, read, lambda line: None)
 
 
 def check(

@@ -152,9 +152,15 @@ class Demo:
         board.start()
         self.console.print(
             f"From now on somebody writes the board {BOARD}: flights are scheduled, depart, arrive or are "
-            f"cancelled. Triggers record it, as the feed {CAPTURE}"
+            f"cancelled. Triggers record it, as the feed {CAPTURE}; they know nothing of the {board.before} "
+            "flights that it had before"
         )
         try:
+            base = captured.take_base(self.engine.description, self.folded)
+            self.console.print(
+                f"  A snapshot, taken while it is written: {base.rows} rows in {len(base.files)} ranges, "
+                f"from {format_time(base.begin)} to {format_time(base.exact_from)}"
+            )
             yield board
         finally:
             board.stop()

@@ -17,6 +17,7 @@ from airflow_changefeed.operators.changefeed_snapshot import ChangefeedSnapshotO
 from airflow_changefeed.snapshots.ranges import RangesToRead
 from airflow_changefeed.spark.snapshot_job import RangesResult, run_ranges
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException
+from tests.examples import examples, run_example
 from tests.unit.airflow.fakes import LocalSpark, context
 from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
 
@@ -136,6 +137,21 @@ def test_wrong_arguments_are_refused_when_the_dag_is_parsed(
     """By their names."""
     with pytest.raises(InvalidArgumentError, match=named):
         operator(stock, **wrong)
+
+
+def test_the_documented_task_is_one() -> None:
+    """As the how-to has it."""
+    names: dict[str, Any] = {}
+    (code,) = examples("how-to/start-with-a-table-that-has-rows.md", {})
+    run_example(code, names)
+    assert [task.task_id for task in names["dag"].tasks] == ["snapshot"]
+
+
+def test_a_snapshot_that_is_there_is_the_result(stock: Stock) -> None:
+    """The job is not started again."""
+    first = operator(stock, only_if_missing=True).execute(context())
+    assert operator(stock, only_if_missing=True).execute(context()) == first
+    assert len(SubmitHook.jobs) == 1
 
 
 def test_a_gap_is_named_as_transient_once_it_is_resolved(stock: Stock) -> None:

@@ -101,7 +101,7 @@ def test_a_stream_out_of_order_is_refused(tmp_path: Path, batches: tuple[list[in
 
 def test_large_rows_go_to_small_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row group holds a bounded number of bytes, however unequal the rows; a row beyond it has its own."""
-    monkeypatch.setattr("airflow_changefeed.export.parquet.ROW_GROUP_BYTES", 1000)
+    monkeypatch.setattr("airflow_changefeed.export.parts.ROW_GROUP_BYTES", 1000)
     schema = pa.schema([("changefeed_ulid", pa.string()), ("raw", pa.binary())])
     sizes = [10] * 40 + [5000] + [300] * 5
     texts = [str(Ulid.of_int(number + 1)) for number in range(len(sizes))]

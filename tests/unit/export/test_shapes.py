@@ -17,7 +17,7 @@ from airflow_changefeed.capture.shapes import shaped_schema
 from airflow_changefeed.core.plan import SHAPES, ExportOptions, Plan, Shape
 from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError
 from airflow_changefeed.export.batch import batch_leases
-from airflow_changefeed.export.parquet import ROW_GROUP_BYTES
+from airflow_changefeed.export.parts import ROW_GROUP_BYTES
 from airflow_changefeed.export.planner import ExportRequest, check_shape, make_plan
 from airflow_changefeed.export.result import ExportResult
 from airflow_changefeed.export.run import run_here
@@ -191,7 +191,7 @@ def test_large_batches_are_shaped_in_pieces(
     export(source, store_in(tmp_path), 0, 1, shape="hasura")
     (whole,) = unit_files(store_in(tmp_path))
     assert ROW_GROUP_BYTES > 1000
-    monkeypatch.setattr("airflow_changefeed.export.parquet.ROW_GROUP_BYTES", 1000)
+    monkeypatch.setattr("airflow_changefeed.export.parts.ROW_GROUP_BYTES", 1000)
     export(source, store_in(tmp_path), 0, 1, shape="hasura")
     (pieces,) = unit_files(store_in(tmp_path))
     assert pieces.manifest.checksum == whole.manifest.checksum
