@@ -193,7 +193,8 @@ def test_two_at_once_join(taker: Taker) -> None:
     for thread in threads:
         thread.join()
     first, second = found
-    assert first == second
+    # Where both complete it at once, each says from when on it is exact; both are right.
+    assert (first.token, first.begin, first.rows) == (second.token, second.begin, second.rows)
     assert sorted(one["id"] for one in taker.rows(first)) == list(range(10))
 
 
