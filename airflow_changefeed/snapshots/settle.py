@@ -23,9 +23,10 @@ def settle(source: FeedSource, feed: str, sleep: Callable[[float], None] = time.
     """
     Order everything that was committed before the call, and seal the feed at a time above all of it.
 
-    The first seal orders what is committed. It passes rows whose locks are just being given back, and those
-    that a dying drain holds: so nothing may wait behind it that was numbered before it. Then no shard's clock
-    may be beyond the time of the second seal, as a hint may have been ahead of the database's clock.
+    A seal orders what is committed. It passes rows whose locks are just being given back, and those that a
+    dying drain holds: so nothing may wait behind it that was numbered before it. And no shard's clock may be
+    beyond its time, as it is where others write on, or where a hint was ahead of the database's clock: then
+    the feed is sealed again, at a later time.
 
     :raises LockTimeoutError: something that is committed stays hidden; transient.
     :raises CaptureGapError: the capture has missed changes; terminal.
@@ -34,17 +35,21 @@ def settle(source: FeedSource, feed: str, sleep: Callable[[float], None] = time.
         sleep(_RELEASE)
     bound = source.order_bound(feed)
     end = time.monotonic() + _PATIENCE
+    # Of the shards' clocks behind a seal by which all was ordered.
+    highest: datetime | None = None
     while True:
-        source.seal(feed, source.now())
-        if not _waits(source, feed, bound):
-            highest = max((_clock(status) for status in source.shards(feed)), default=None)
+        until = source.now()
+        while highest is not None and until <= highest:
+            sleep(max(_MILLISECOND, highest - until).total_seconds())
             until = source.now()
-            while highest is not None and until <= highest:
-                sleep(max(_MILLISECOND, highest - until).total_seconds())
-                until = source.now()
-            source.seal(feed, until)
-            if not _waits(source, feed, bound):
+        source.seal(feed, until)
+        if not _waits(source, feed, bound):
+            statuses = source.shards(feed)
+            if highest is not None or all(_is_below(status, until) for status in statuses):
                 return until
+            highest = max(_clock(status) for status in statuses)
+            continue
+        highest = None
         if time.monotonic() > end:
             raise LockTimeoutError(
                 f"feed {feed!r}: events that were committed wait in the outbox for more than "
@@ -58,6 +63,11 @@ def settle(source: FeedSource, feed: str, sleep: Callable[[float], None] = time.
 def _waits(source: FeedSource, feed: str, bound: int) -> bool:
     first = source.first_waiting(feed)
     return first is not None and first < bound
+
+
+def _is_below(status: ShardStatus, until: datetime) -> bool:
+    """Whether all events that a shard has given are before a time."""
+    return status.high_water <= until and (status.head is None or status.head.time < until)
 
 
 def _clock(status: ShardStatus) -> datetime:

@@ -2,7 +2,7 @@
 """
 Run the benchmarks, print the tables of each when it is done, and leave them in ``build/benchmarks.json``.
 
-``python -m tests.benchmarks [export] [fixed] [drain] [capture] [waiting] [fold] [consume] [wake]
+``python -m tests.benchmarks [export] [fixed] [drain] [capture] [waiting] [fold] [snapshot] [consume] [wake]
 [page] [store] [history] [feeds] [windows] [mssql]``, or all of these; ``year`` takes an hour, and 20 GB of
 disk.
 """
@@ -27,6 +27,7 @@ from tests.benchmarks import (
     history,
     mssql,
     page,
+    snapshot,
     store,
     waiting,
     wake,
@@ -43,6 +44,7 @@ ALL = {
     "capture": capture.run,
     "waiting": waiting.run,
     "fold": fold.run,
+    "snapshot": snapshot.run,
     "consume": consume.run,
     "wake": wake.run,
     "page": page.run,

@@ -354,5 +354,7 @@ APART |= {FaultKind.CAPTURE_GAP, FaultKind.CAPTURE_TRIGGER, FaultKind.CAPTURE_DR
 APART |= {kind for _, kind, _ in DAMAGES.values()} | {FaultKind.UNITS_OVERLAP}
 #: Those of Java and Spark are there as well.
 APART |= {FaultKind.JAVA_MISSING, FaultKind.SPARK_VERSIONS_DIFFER}
+#: Those of snapshots are in ``tests/unit/airflow/test_cli_snapshots.py``.
+APART |= {FaultKind.SNAPSHOT_OPEN, FaultKind.SNAPSHOT_EXPIRED}
 #: Of a batch in an output of windows: ``tests/unit/export/test_batch_removal.py``.
 APART |= {FaultKind.BATCH_AMONG_WINDOWS}

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -22,8 +22,6 @@ from airflow_changefeed.sources.sqlite.feed.arrow import ARROW, Query
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, columns_of, quote
 from airflow_changefeed.sources.sqlite.feed.types import shard_check, storage_of
 
-#: Any bytes: rows are not told apart by an identity.
-_NO_IDENTITY = "x'00'"
 _WRONG_SHARD = -1
 
 
@@ -34,6 +32,8 @@ class TableQuery(Query):
 
     :param number: of the table in the capture.
     """
+
+    FIRST: ClassVar[tuple[str, ...]] = ("x",)
 
     capture: StoredCapture
     number: int
@@ -46,13 +46,24 @@ class TableQuery(Query):
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """The shard, then what inserts record, in the types of the events."""
+        """What inserts record, in the types of the events, then the shard where an expression gives it."""
+        return self._own if isinstance(self._shard, int) else (*self._own, self._shard_column)
+
+    @cached_property
+    def _own(self) -> tuple[Column, ...]:
         types = {one.name: one.type for one in self.capture.fields}
-        shard = "text" if self.capture.spec.shard_key_type == "uniqueidentifier" else "integer"
-        return (
-            Column(SHARD_COLUMN, shard),
-            *(Column(name, types[self.table.fields[name]]) for name in self._names),
-        )
+        return tuple(Column(name, types[self.table.fields[name]]) for name in self._names)
+
+    @cached_property
+    def _shard(self) -> int | str:
+        """The shard of all rows, or the expression that gives it."""
+        shard = shard_sql(self.capture.spec.tables[self.number].shard)
+        return shard if shard.startswith("(") else int(shard)
+
+    @property
+    def _shard_column(self) -> Column:
+        is_text = self.capture.spec.shard_key_type == "uniqueidentifier"
+        return Column(SHARD_COLUMN, "text" if is_text else "integer")
 
     @property
     def _names(self) -> Sequence[str]:
@@ -61,9 +72,10 @@ class TableQuery(Query):
     @cached_property
     def described(self) -> TableColumns:
         """What the stream gives."""
-        shard, *own = (pa.field(column.name, ARROW[storage_of(column)]) for column in self.columns)
+        columns = (*self._own, self._shard_column)
+        schema = pa.schema([pa.field(column.name, ARROW[storage_of(column)]) for column in columns])
         fields = {name: self.table.fields[name] for name in self._names}
-        return TableColumns(self.capture.shape, pa.schema([*own, shard]), fields)
+        return TableColumns(self.capture.shape, schema, fields)
 
     @property
     def parameters(self) -> tuple[Any, ...]:
@@ -74,15 +86,16 @@ class TableQuery(Query):
     @property
     def sql(self) -> str:
         """The statement, without an order: a range is read in the order of the key, or of the table."""
-        shard = shard_sql(self.capture.spec.tables[self.number].shard)
-        values = [shard, *(quote(name) for name in self._names)]
-        check = shard_check(self.capture.spec.shard_key_type, shard)
-        cases = [f"when not ({check}) then {_WRONG_SHARD}", *self.misfits(values, skip=1)]
+        values, cases = [quote(name) for name in self._names], []
+        if isinstance(self._shard, str):
+            check = shard_check(self.capture.spec.shard_key_type, self._shard)
+            cases.append(f"when not ({check}) then {_WRONG_SHARD}")
+            values.append(self._shard)
+        cases += self.misfits(values[: len(self._own)])
+        wrong = f"case {' '.join(cases)} else 0 end" if cases else "0"
         names = ", ".join(f"{value} as c{number}" for number, value in enumerate(values))
-        return (
-            f"select {_NO_IDENTITY} as u, case {' '.join(cases)} else 0 end as x, {names} "
-            f"from {quote(self.table.name)}{within(self.table, self.range)}"
-        )
+        table = f"{quote(self.table.name)}{within(self.table, self.range)}"
+        return f"select {wrong} as x, {names} from {table}"
 
     @property
     def where(self) -> str:
@@ -94,16 +107,18 @@ class TableQuery(Query):
         """See the base class."""
         return {"feed": self.capture.name, "table": self.table.name}
 
-    def batch(self, ids: Sequence[bytes] | pa.Array, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+    def batch(self, first: Sequence[Any], columns: Sequence[pa.Array]) -> pa.RecordBatch:
         """See the base class."""
-        shard, *own = columns
-        return pa.RecordBatch.from_arrays([*own, shard], schema=self.described.schema)
+        shards = []
+        if isinstance(self._shard, int):
+            shards = [pa.repeat(pa.scalar(self._shard, pa.int64()), len(columns[0]))]
+        return pa.RecordBatch.from_arrays([*columns, *shards], schema=self.described.schema)
 
-    def place(self, identity: bytes) -> str:
+    def place(self, identity: Any) -> str:
         """See the base class."""
         return f"of a row with its key in {self.range}"
 
-    def row_error(self, wrong: int, identity: bytes, rows: int) -> Exception:
+    def row_error(self, wrong: int, identity: Any, rows: int) -> Exception:
         """See the base class."""
         return FeedSetupError(
             f"{self.where}: the shard of {rows} rows is not of type {self.capture.spec.shard_key_type}; "
@@ -168,8 +183,11 @@ def _problems(connection: sqlite3.Connection, query: TableQuery) -> list[str]:
         problems.append("the capture is disabled, so changes are not recorded; enable it again")
     if not query.table.key_columns:
         problems.append("it has no primary key; add one, and create the capture again")
-    _, *columns = query.columns
-    changed = [one.name for one in columns if one.name not in there or there[one.name] != one.type]
+    changed = [
+        one.name
+        for one in query.columns
+        if one.name != SHARD_COLUMN and (one.name not in there or there[one.name] != one.type)
+    ]
     if changed:
         problems.append(
             f"columns {', '.join(map(repr, changed))} were changed or dropped since they are recorded; "

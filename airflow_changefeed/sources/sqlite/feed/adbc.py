@@ -23,10 +23,11 @@ from adbc_driver_manager import AdbcConnection, AdbcStatement
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.exceptions import LockTimeoutError, SourceUnavailableError
 from airflow_changefeed.sources.arrow import one_value, whole_numbers
-from airflow_changefeed.sources.sqlite.feed.arrow import ARROW, FIRST_COLUMNS, Query, check_rows
+from airflow_changefeed.sources.sqlite.feed.arrow import ARROW, Query, check_rows
 from airflow_changefeed.sources.sqlite.feed.types import Storage, storage_of
 
 #: A literal of each type.
+_HIGHEST = 2**62
 _TYPED = {Storage.INTEGER: "0", Storage.REAL: "0.5", Storage.TEXT: "''", Storage.BLOB: "x''"}
 
 
@@ -98,12 +99,15 @@ def _wait_for_locks(connection: AdbcConnection, seconds: float) -> None:
 def _typed_sql(query: Query) -> str:
     """Return the statement after one row that says each column's type; ``order by`` keeps that row first."""
     literals = ", ".join(_TYPED[storage_of(column)] for column in query.columns)
-    return f"select x'' as u, 0 as x, {literals} union all select * from ({query.sql}) order by 1"
+    has_identity = len(query.FIRST) > 1
+    # Lower than any identity, or higher than anything that is wrong.
+    first, order = ("x'' as u, 0 as x", "1") if has_identity else (f"{_HIGHEST} as x", "1 desc")
+    return f"select {first}, {literals} union all select * from ({query.sql}) order by {order}"
 
 
 def _misread(query: Query, read: pa.Schema) -> tuple[Column, pa.DataType, pa.DataType] | None:
     """Return the first column that was not read as declared, its type, and the one declared."""
-    found = [field.type for field in read][FIRST_COLUMNS:]
+    found = [field.type for field in read][len(query.FIRST) :]
     declared = [ARROW[storage_of(column)] for column in query.columns]
     for column, one, other in zip(query.columns, found, declared, strict=True):
         if one != other:
@@ -117,12 +121,13 @@ def _batches(query: Query, reader: pa.RecordBatchReader, *, skip: int) -> Iterat
         rows, skip = batch.slice(skip), max(0, skip - batch.num_rows)
         if not rows.num_rows:
             continue
-        check_rows(query, whole_numbers(rows.column(1)), rows.column(0))
-        arrays = [rows.column(FIRST_COLUMNS + number) for number in range(len(query.columns))]
+        first = [rows.column(number) for number in range(len(query.FIRST))]
+        check_rows(query, whole_numbers(first[-1]), first[0])
+        arrays = [rows.column(len(first) + number) for number in range(len(query.columns))]
         for column, array in zip(query.columns, arrays, strict=True):
             if pa.types.is_string(array.type):
                 _check_text(query, column, array)
-        yield query.batch(rows.column(0), arrays)
+        yield query.batch(first, arrays)
 
 
 def _check_text(query: Query, column: Column, array: pa.Array) -> None:
@@ -141,7 +146,7 @@ def _named(query: Query, text: str) -> Exception:
     prefix = "Type mismatch in column "
     if prefix in text:
         number = int(text.partition(prefix)[2].partition(":")[0])
-        return query.column_error(query.columns[number - FIRST_COLUMNS], text)
+        return query.column_error(query.columns[number - len(query.FIRST)], text)
     if "locked" in text or "busy" in text:
         return LockTimeoutError(f"{query.where}: {text}; retry", **query.facts)
     return SourceUnavailableError(f"{query.where}: reading failed: {text}", **query.facts)

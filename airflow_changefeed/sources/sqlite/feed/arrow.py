@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +28,6 @@ ARROW = {
     Storage.TEXT: pa.string(),
     Storage.BLOB: pa.binary(),
 }
-#: ULID, and what is wrong with the row.
-FIRST_COLUMNS = 2
 #: Bytes of a batch, by the largest row of a sample: long values, not many rows, fill a worker's memory.
 _BATCH_BYTES = 64 * 1024 * 1024
 _SAMPLE_ROWS = 100
@@ -48,6 +46,9 @@ class Query(ABC):
 
     :param cuts_fractions: whether its reader would turn 2.5 in a column of integers to 2 without a word.
     """
+
+    #: What the statement gives before its columns: the row's identity, where it has one, and what is wrong.
+    FIRST: ClassVar[tuple[str, ...]] = ("u", "x")
 
     tables: FeedTables
     cuts_fractions: bool = True
@@ -78,30 +79,36 @@ class Query(ABC):
         """The same, for programs."""
 
     @abstractmethod
-    def batch(self, ids: Sequence[bytes] | pa.Array, columns: Sequence[pa.Array]) -> pa.RecordBatch:
-        """Put a batch together from the columns of the statement."""
+    def batch(self, first: Sequence[Any], columns: Sequence[pa.Array]) -> pa.RecordBatch:
+        """
+        Put a batch together from the columns of the statement.
+
+        :param first: the columns before them, as the reader has them.
+        """
 
     @abstractmethod
-    def row_error(self, wrong: int, identity: bytes, rows: int) -> Exception:
+    def row_error(self, wrong: int, identity: Any, rows: int) -> Exception:
         """
         Return the error of a row that is wrong as a whole.
 
         :param wrong: a negative number.
+        :param identity: of the row, if the statement gives one.
         :param rows: how many such rows the batch has.
         """
 
     @abstractmethod
-    def place(self, identity: bytes) -> str:
-        """Say which row it is."""
+    def place(self, identity: Any) -> str:
+        """Say which row it is, as :meth:`row_error`."""
 
     def misfits(self, values: Sequence[str], skip: int = 0) -> list[str]:
         """
         Return the cases of columns whose values would be changed.
 
+        :param values: of the first columns, or all.
         :param skip: columns that are ours.
         """
         cases = []
-        for number, (column, value) in enumerate(zip(self.columns, values, strict=True)):
+        for number, (column, value) in enumerate(zip(self.columns, values, strict=False)):
             if number < skip:
                 continue
             condition = misfit_condition(column, value, cuts_fractions=self.cuts_fractions)
@@ -195,8 +202,9 @@ class RangeQuery(Query):
         """See the base class."""
         return {"feed": self.tables.info.name, "shard": self.shard}
 
-    def batch(self, ids: Sequence[bytes] | pa.Array, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+    def batch(self, first: Sequence[Any], columns: Sequence[pa.Array]) -> pa.RecordBatch:
         """See the base class."""
+        ids = first[0]
         if isinstance(ids, pa.Array):
             return self.event_batch(ulid_bytes(ids), columns)
         return self.event_batch(np.frombuffer(b"".join(ids), dtype=np.uint8).reshape(-1, 16), columns)
@@ -211,11 +219,11 @@ class RangeQuery(Query):
             [ulid_texts(ulids), ulid_times(ulids), *columns], schema=self.schema
         )
 
-    def place(self, identity: bytes) -> str:
+    def place(self, identity: Any) -> str:
         """See the base class."""
         return f"at ULID {Ulid.of_bytes(identity)}"
 
-    def row_error(self, wrong: int, identity: bytes, rows: int) -> Exception:
+    def row_error(self, wrong: int, identity: Any, rows: int) -> Exception:
         """See the base class."""
         feed, ulid = self.tables.info.name, str(Ulid.of_bytes(identity))
         return MissingEventError(
@@ -245,12 +253,13 @@ def stream_sqlite3(connection: sqlite3.Connection, query: Query, batch_rows: int
     with closing(cursor):
         while rows := _fetch(query, cursor, batch_rows):
             columns = list(zip(*rows, strict=True))
-            check_rows(query, np.array(columns[1]), columns[0])
+            first = columns[: len(query.FIRST)]
+            check_rows(query, np.array(first[-1]), first[0])
             arrays = [
-                _array(query, column, columns[FIRST_COLUMNS + number])
+                _array(query, column, columns[len(first) + number])
                 for number, column in enumerate(query.columns)
             ]
-            yield query.batch(columns[0], arrays)
+            yield query.batch(first, arrays)
 
 
 def _fetch(query: Query, cursor: sqlite3.Cursor, rows: int) -> list[Any]:
