@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby, pairwise
 from operator import attrgetter
@@ -102,6 +102,7 @@ class CaptureHistory:
     :param journal: in the order of its rows' own numbers.
     :param feed: what the feed holds of each shard at the end.
     :param statements: that writers tried.
+    :param killed: processes, by what they did.
     """
 
     keys: Mapping[str, Sequence[str]]
@@ -113,6 +114,7 @@ class CaptureHistory:
     feed: Mapping[int, Sequence[Change]]
     seals: Sequence[SealRecord] = ()
     bases: Sequence[Base] = ()
+    killed: Mapping[str, int] = field(default_factory=dict)
     failures: Sequence[str] = ()
     statements: int = 0
 

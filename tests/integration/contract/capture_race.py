@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -93,6 +94,7 @@ class CaptureRace(Race):
     extras: int = 0
     snapshots: list[Snapshot] = field(default_factory=list)
     kills: list[int] = field(default_factory=list)
+    killed: Counter[str] = field(default_factory=Counter)
     deadline: float = 0.0
 
     @property
@@ -194,6 +196,7 @@ class CaptureRace(Race):
         job = self.jobs[process]
         process.kill()
         process.wait()
+        self.killed[role] += 1
         self._count(job, len(process.stdout.read()))
         self._forget(process)
         self.start(job.role, job.number, job.life + 1)
@@ -287,6 +290,7 @@ def _history(race: CaptureRace) -> CaptureHistory:
             for shard, found in line["shards"].items()
         ],
         bases=_bases(race.path, bench.engine),
+        killed=race.killed,
         failures=tuple(race.failures),
         statements=sum(line.get("statements", 0) for line in _written(race)),
     )

@@ -47,6 +47,17 @@ def test_the_export_folds_to_the_tables_through_a_long_workload(engine: Engine, 
 @pytest.mark.races
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
+def test_snapshots_hold_through_a_hundred_looks_at_the_tables(engine: Engine, tmp_path: Path) -> None:
+    """Those who take them are killed at least 30 times, and continue."""
+    plan = CapturePlan(17, rounds=100, writers=4, transactions=40, kills=140, alters=5, limit=6000)
+    history = _race(engine, plan, tmp_path)
+    assert history.killed["snapshotter"] >= 30
+    assert len(history.bases) > 100
+
+
+@pytest.mark.races
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
 def test_the_export_folds_to_the_tables_while_many_rows_change(engine: Engine, tmp_path: Path) -> None:
     """100,000 operations, each a row that a committed statement has inserted, updated, moved or deleted."""
     plan = CapturePlan(11, rounds=14, writers=4, transactions=250, kills=32, alters=4, limit=6000)
