@@ -238,7 +238,7 @@ def _load_facts(
 ) -> TableFacts:
     access, present, indexes, changing = records(
         session.execute(
-            _FACTS.format(schema=quote(schema), columns=columns_sql(schema, "readable_capture_tables")),
+            FACTS.format(schema=quote(schema), columns=columns_sql(schema, "readable_capture_tables")),
             f"{quote(table['table_schema'])}.{quote(table['table_name'])}",
             table["capture_id"],
             table["table_no"],
@@ -258,7 +258,7 @@ def _load_facts(
 
 #: Access, columns, columns of indexes, computed columns. A compatible server may lack the views of row-level
 #: security. A heap (index 0) may have partitions.
-_FACTS = """
+FACTS = """
 declare @name nvarchar(600) = ?, @capture_id int = ?, @table_no smallint = ?;
 declare @object_id int, @is_filtered bit = 0, @is_renamed bit = 0;
 select

@@ -209,7 +209,7 @@ def cut(table: SourceTable, rows: int, ask: Ask) -> list[str]:
     """
     bounds: dict[str, None] = {}
     after: tuple[Any, ...] = ()
-    while found := ask(*_next_bound(table, after, rows)):
+    while found := ask(*next_bound(table, after, rows)):
         after = tuple(found[0])
         text = key_text(after)
         if text in bounds:
@@ -223,7 +223,7 @@ def cut(table: SourceTable, rows: int, ask: Ask) -> list[str]:
     return list(bounds)
 
 
-def _next_bound(table: SourceTable, after: tuple[Any, ...], rows: int) -> tuple[str, tuple[Any, ...]]:
+def next_bound(table: SourceTable, after: tuple[Any, ...], rows: int) -> tuple[str, tuple[Any, ...]]:
     """Return the statement, with its parameters, that gives the key so many rows behind another."""
     keys = table.keys
     selected = ", ".join(f"{key.selected} as k{number}" for number, key in enumerate(keys))
