@@ -198,7 +198,9 @@ class MssqlSnapshots:
 
     def _check_replica(self, session: Session, feed: str, table: str) -> None:
         """Check that a secondary has the snapshot, which began after its feed was sealed (ADR 0005, R10)."""
-        if table not in {one.table for one in self._claims(session, feed)}:
+        begun = self.database.ask(lambda primary: self._claims(primary, feed), feed=feed)
+        wanted = {one.token for one in begun if one.table == table}
+        if not wanted & {one.token for one in self._claims(session, feed) if one.table == table}:
             raise ReplicaBehindError(
                 f"feed {feed!r}: the secondary does not have the snapshot of table {table!r} yet. Retry; if "
                 "it stays behind, check its redo queue, or read from the primary",
