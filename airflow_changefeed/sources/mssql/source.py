@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.mssql.capture.control import MssqlCaptures
+from airflow_changefeed.sources.mssql.capture.snapshots import MssqlSnapshots
 from airflow_changefeed.sources.mssql.connection.driver import Server
 from airflow_changefeed.sources.mssql.connection.options import (
     ENCRYPT,
@@ -37,6 +38,7 @@ class MssqlFeedSource(
     MssqlHistory,
     MssqlSetup,
     MssqlCaptures,
+    MssqlSnapshots,
     MssqlLeases,
     MssqlDeadLetters,
     MssqlInspect,

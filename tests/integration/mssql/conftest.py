@@ -17,6 +17,7 @@ import pytest
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from tests.integration.babelfish import rewriting
 from tests.integration.contract.engines import MSSQL_VARIABLE
+from tests.integration.mssql.lab import Lab
 from tests.integration.mssql.line import Line, line_to
 from tests.integration.mssql.server import Client, Database, new_database
 
@@ -65,3 +66,10 @@ def client(database: Database) -> Iterator[Client]:
     """Give a connection of its own."""
     with database.client() as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def lab(database: Database) -> Iterator[Lab]:
+    """Give the module's database with a connection and a source."""
+    with database.client() as client, database.source() as source:
+        yield Lab(client, source)

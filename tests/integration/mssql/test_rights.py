@@ -33,7 +33,8 @@ COMMON = {
     "list_cursors", "list_cursor_history", "list_consumers", "list_invocations", "list_dead_letters",
     "list_stale_marks", "next_attempt", "change_consumer", "drop_consumer", "log_attempt",
     "purge_invocations", "resolve_dead_letter", "park_again", "acquire_leases", "release_leases",
-    "revoke_lease", "list_leases",
+    "revoke_lease", "list_leases", "list_snapshots", "list_snapshot_marks", "begin_snapshot",
+    "mark_snapshot", "end_snapshot",
 }  # fmt: skip
 RIGHTS = {
     (OUTBOX, "readers"): READ,

@@ -122,6 +122,17 @@ create table [sys].[index_columns] (
     tinyint, is_descending_key bit, is_included_column bit
 );
 go
+create table [sys].[security_policies] (
+    name sysname, object_id int, principal_id int, schema_id int, parent_object_id int, type char(2),
+    type_desc nvarchar(60), create_date datetime, modify_date datetime, is_ms_shipped bit, is_enabled bit,
+    is_not_for_replication bit, uses_database_collation bit, is_schema_bound bit
+);
+go
+create table [sys].[security_predicates] (
+    object_id int, security_predicate_id int, target_object_id int, predicate_definition nvarchar(max),
+    predicate_type int, predicate_type_desc nvarchar(60), operation int, operation_desc nvarchar(60)
+);
+go
 create table [sys].[partitions] (
     partition_id bigint, object_id int, index_id int, partition_number int, hobt_id bigint, rows bigint,
     filestream_filegroup_id smallint, data_compression tinyint, data_compression_desc nvarchar(60)

@@ -23,7 +23,10 @@ _MOST_COLUMNS = 4096
 # They count, open transactions too, as the server's own number of rows does; they give no event.
 _COMPARES = ("capture_unordered:", "capture_rows.")
 # Tables that all feeds share.
-_SHARED = {"consumers", "consumer_settings", "cursor_history", "dead_letters", "invocations", "lease_waiters"}
+_SHARED = {
+    *("consumers", "consumer_settings", "cursor_history", "dead_letters", "invocations", "lease_waiters"),
+    *("snapshots", "snapshot_marks"),
+}
 # What may stand before the settings: it reads nothing.
 _HARMLESS = {"DeclareVariableStatement", "PredicateSetStatement", "SetTransactionIsolationLevelStatement"}
 

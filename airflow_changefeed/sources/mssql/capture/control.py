@@ -19,13 +19,12 @@ from airflow_changefeed.core.capture import (
 )
 from airflow_changefeed.exceptions import (
     CaptureGapError,
-    CaptureNotFoundError,
     FeedSetupError,
     InvalidArgumentError,
 )
 from airflow_changefeed.sources.base_versions import capture_text, check_version
 from airflow_changefeed.sources.mssql.capture.info import load_captures, load_gaps
-from airflow_changefeed.sources.mssql.capture.registry import load_registry
+from airflow_changefeed.sources.mssql.capture.registry import load_registry, no_capture
 from airflow_changefeed.sources.mssql.connection.errors import is_driver_error, name_error
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
@@ -162,13 +161,7 @@ class MssqlCaptures:
         for one in found:
             if one.name == name:
                 return one
-        known = [one.name for one in found]
-        raise CaptureNotFoundError(
-            f"capture {name!r} not found; this database has {', '.join(known) or 'none'}. Create it with "
-            "enable_capture",
-            capture=name,
-            known=known,
-        )
+        raise no_capture(name, [one.name for one in found])
 
 
 @contextmanager

@@ -74,8 +74,27 @@ def column_drift(
     :param present: columns of the table, as the catalog has them.
     :param stored: columns of the capture's table.
     """
-    now, kept = _Named(present), _Named(stored)
-    own = [row for row in captured if any(row[on] for on in RECORDED.values())]
+    now = Named(present)
+    own = _own(captured)
+    yield from _changed_columns(own, present, stored)
+    if _ALL in (table[asked] for asked in ASKED.values()):
+        found = [now.find(row["name"]) for row in own]
+        yield from (f"column {row['name']} is not recorded" for row in present if row not in found)
+    yield from _changed_key(captured, present)
+
+
+def recorded_drift(captured: Sequence[Row], present: Sequence[Row], stored: Sequence[Row]) -> Iterator[str]:
+    """Describe how what is recorded of a table differs from the table; parameters as :func:`column_drift`."""
+    yield from _changed_columns(_own(captured), present, stored)
+    yield from _changed_key(captured, present)
+
+
+def _own(captured: Sequence[Row]) -> list[Row]:
+    return [row for row in captured if any(row[on] for on in RECORDED.values())]
+
+
+def _changed_columns(own: Sequence[Row], present: Sequence[Row], stored: Sequence[Row]) -> Iterator[str]:
+    now, kept = Named(present), Named(stored)
     for row in own:
         name, is_, was = row["name"], now.find(row["name"]), kept.find(row["stored_name"])
         if is_ is None:
@@ -86,15 +105,16 @@ def column_drift(
             yield f"column {name} is now {_kept_as(is_)}, but recorded as {_kept_as(was)}"
         elif is_["collation"] and was["collation"] and is_["collation"] != was["collation"]:
             yield f"column {name} now has collation {is_['collation']}, but is recorded in {was['collation']}"
-    if _ALL in (table[asked] for asked in ASKED.values()):
-        found = [now.find(row["name"]) for row in own]
-        yield from (f"column {row['name']} is not recorded" for row in present if row not in found)
+
+
+def _changed_key(captured: Sequence[Row], present: Sequence[Row]) -> Iterator[str]:
+    now = Named(present)
     if any((now.find(row["name"]) or {}).get("key_ordinal") != row["key_place"] for row in captured):
         key, before = _key(present, "key_ordinal"), _key(captured, "key_place")
         yield f"its primary key is now ({', '.join(key)}), previously ({', '.join(before)})"
 
 
-class _Named:
+class Named:
     """Rows by name; also in another case if unambiguous, because a database may ignore case."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
@@ -107,6 +127,12 @@ class _Named:
         """Return the row of a name, or None."""
         alike = self._folded.get(name.casefold(), [])
         return self._exact.get(name) or (alike[0] if len(alike) == 1 else None)
+
+    def __getitem__(self, name: str) -> Row:
+        found = self.find(name)
+        if found is None:
+            raise KeyError(name)
+        return found
 
 
 def _kept_as(row: Row) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_changefeed.core.capture import CapturedTable, CaptureShape, KeyChange, Operation
 from airflow_changefeed.core.feed import Column
+from airflow_changefeed.exceptions import CaptureNotFoundError
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.feed import MssqlCapture
 from airflow_changefeed.sources.mssql.names import as_time, literal, quote
@@ -93,6 +94,20 @@ class Registry:
         }
 
 
+def no_capture(name: str, known: Sequence[str]) -> CaptureNotFoundError:
+    """
+    Return the error for a capture that does not exist.
+
+    :param known: the names of those that do.
+    """
+    return CaptureNotFoundError(
+        f"capture {name!r} not found; this database has {', '.join(known) or 'none'}. Create it with "
+        "enable_capture",
+        capture=name,
+        known=list(known),
+    )
+
+
 def table_name(table: Row) -> str:
     """Return the name of a captured table, as in its events."""
     return f"{table['table_schema']}.{table['table_name']}"
@@ -150,6 +165,19 @@ def load_registry(session: Session, schema: str, feed_id: int | None = None) -> 
     if not results:
         return None
     return Registry(*([dict(zip(names, row, strict=True)) for row in rows] for names, rows in results))
+
+
+def load_capture(session: Session, schema: str, name: str) -> tuple[Registry, Row]:
+    """
+    Return a capture, and the registry that has its tables.
+
+    :raises CaptureNotFoundError: it does not exist, or the login cannot see any; names the existing ones.
+    """
+    registry = load_registry(session, schema) or Registry([], [], [])
+    for row in registry.captures:
+        if row["name"] == name:
+            return registry, row
+    raise no_capture(name, [row["name"] for row in registry.captures])
 
 
 _MAY_SELECT = "has_perms_by_name({}, 'OBJECT', 'SELECT') = 1"

@@ -34,6 +34,7 @@ from airflow_changefeed.exceptions import (
     PermissionDeniedError,
     PurgedError,
     ShardNotFoundError,
+    SnapshotError,
     StaleVersionError,
     TerminalError,
     WorkTransactionError,
@@ -85,6 +86,8 @@ THROWN: Mapping[int, type[ChangefeedError]] = {
     77153: ConsumerSetupError,
     77154: DeadLetterError,
     77155: StaleVersionError,
+    77156: SnapshotError,
+    77157: PermissionDeniedError,
 }
 _THROWN = re.compile(r"changefeed (\d+): (.*)", re.DOTALL)
 #: How our T-SQL reports the current version, the current value, and the expected version.

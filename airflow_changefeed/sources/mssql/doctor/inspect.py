@@ -23,6 +23,7 @@ from airflow_changefeed.sources.mssql.doctor import faults
 from airflow_changefeed.sources.mssql.doctor import queries as asked
 from airflow_changefeed.sources.mssql.doctor.capture_faults import count_faults
 from airflow_changefeed.sources.mssql.doctor.captures import CaptureCheck, not_reported
+from airflow_changefeed.sources.mssql.feed.calls import call_results
 from airflow_changefeed.sources.mssql.feed.catalog import load_feeds
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.mssql.install.objects import (
@@ -266,7 +267,7 @@ class _Inspection:
         self.faults += count_faults(feed.name, rows)
 
     def _outbox(self, session: Session, feed: MssqlFeed) -> None:
-        for row in session.records(feed.call("inspect_outbox", {})[0]):
+        for row in call_results(session, feed, "inspect_outbox", {})[0]:
             shard, hint = shard_text(feed.from_sql(row["shard_id"])), format_time(as_time(row["time_hint"]))
             self.faults += old_outbox(feed.name, shard, hint, float(row["age"]), self.limits)
             if row["hangs"] is not None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Streams of a range from SQL Server: Arrow batches of Microsoft's driver, converted to the exported types.
+Streams of rows from SQL Server: Arrow batches of Microsoft's driver, converted to the exported types.
 
 Nothing is silently rounded, truncated or replaced: where the driver would, the server converts the value
 (:mod:`~airflow_changefeed.sources.mssql.feed.mapping`), and texts that the driver may have replaced are
@@ -15,25 +15,23 @@ from itertools import islice
 import numpy as np
 import pyarrow as pa
 
-from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ColumnTypeError, MissingEventError, SchemaChangedError
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.mapping import Exported
-from airflow_changefeed.sources.mssql.feed.query import MAX_VALUE_BYTES, BatchRows, RangeQuery
+from airflow_changefeed.sources.mssql.feed.query import MAX_VALUE_BYTES, ArrowQuery, BatchRows, RangeQuery
 
 #: Takes the texts of a column (by its index among the exported ones) in some events; returns the events for
 #: which the server has another text, with its UTF-16 bytes.
 Recheck = Callable[[int, Mapping[Ulid, str]], Mapping[Ulid, bytes]]
 
-_FIRST_COLUMNS = 2
 _ULID_BYTES = 16
 #: The driver's UTF-8 replacement for half of a surrogate pair; it may also be the actual text.
 _REPLACEMENT = "\ufffd"
 _RECHECKED_AT_ONCE = 100
 
 
-def plan_batches(session: Session, query: RangeQuery, most: int) -> BatchRows:
+def plan_batches(session: Session, query: ArrowQuery, most: int) -> BatchRows:
     """
     Plan the rows of each batch, so that it fits into memory.
 
@@ -48,12 +46,11 @@ def plan_batches(session: Session, query: RangeQuery, most: int) -> BatchRows:
         for exported, size in zip(query.large_objects, longest, strict=True):
             if size > MAX_VALUE_BYTES:
                 raise ColumnTypeError(
-                    f"{_where(query)}: {exported} holds a value of {size:,} bytes; the longest that can be "
+                    f"{query.where}: {exported} holds a value of {size:,} bytes; the longest that can be "
                     f"exported has {MAX_VALUE_BYTES:,}. Store longer values outside the table, with a "
                     "reference in it",
-                    feed=query.feed.name,
-                    shard=query.shard,
                     column=exported.column.name,
+                    **query.facts,
                 )
     return BatchRows(most, known, query.most_row_bytes)
 
@@ -79,20 +76,41 @@ def converted(query: RangeQuery, batch: pa.RecordBatch, recheck: Recheck) -> pa.
     :raises MissingEventError: an event's row is missing, and that is not allowed.
     :raises ColumnTypeError: a text is not valid Unicode.
     """
-    _check_given(query, batch)
+    check_given(query, batch)
     raw = _ulids(batch.column(0))
     _check_missing(query, raw, batch.column(1))
+
+    def check_text(number: int, column: pa.Array) -> None:
+        _check_text(query, number, column, raw, recheck)
+
+    return query.batch(raw, exported_arrays(query, batch, check_text))
+
+
+def exported_arrays(
+    query: ArrowQuery, batch: pa.RecordBatch, check_text: Callable[[int, pa.Array], None]
+) -> list[pa.Array]:
+    """
+    Convert the exported columns of a batch.
+
+    :param check_text: takes the number of a column of texts, and its texts; refuses those that the driver
+        has changed.
+    """
     arrays = []
     for number, exported in enumerate(query.columns):
-        column = batch.column(_FIRST_COLUMNS + number)
+        column = batch.column(query.first_columns + number)
         if exported.part.is_text:
-            _check_text(query, number, column, raw, recheck)
+            check_text(number, column)
         arrays.append(exported.part.convert(column))
-    return query.batch(raw, arrays)
+    return arrays
 
 
-def _check_given(query: RangeQuery, batch: pa.RecordBatch) -> None:
-    given = batch.schema.types[_FIRST_COLUMNS:]
+def check_given(query: ArrowQuery, batch: pa.RecordBatch) -> None:
+    """
+    Check the types of a batch.
+
+    :raises SchemaChangedError: the driver returned another type than the table's columns have.
+    """
+    given = batch.schema.types[query.first_columns :]
     wrong = [
         f"{exported} arrived as {found}, not as {exported.part.given}"
         for exported, found in zip(query.columns, given, strict=True)
@@ -100,10 +118,9 @@ def _check_given(query: RangeQuery, batch: pa.RecordBatch) -> None:
     ]
     if wrong:
         raise SchemaChangedError(
-            f"{_where(query)}: {'; '.join(wrong)}. If the table was changed during the read, retry; "
+            f"{query.where}: {'; '.join(wrong)}. If the table was changed during the read, retry; "
             "otherwise this package does not support this version of mssql-python",
-            feed=query.feed.name,
-            shard=query.shard,
+            **query.facts,
         )
 
 
@@ -123,7 +140,7 @@ def _check_missing(query: RangeQuery, raw: np.ndarray, missing: pa.Array) -> Non
     name = query.feed.name
     ulid = str(Ulid.of_bytes(raw[int(flags.argmax())].tobytes()))
     raise MissingEventError(
-        f"{_where(query)}: the row of event {ulid} was deleted from {name!r} after it entered the feed; "
+        f"{query.where}: the row of event {ulid} was deleted from {name!r} after it entered the feed; "
         f"{int(flags.sum())} such rows in this batch. {query.missing_advice}. If the table has row-level "
         "security, this login must see every row",
         feed=name,
@@ -139,17 +156,7 @@ def _check_text(query: RangeQuery, number: int, column: pa.Array, raw: np.ndarra
 
     The replacement may also be the actual text, so the server is queried for its bytes.
     """
-    _, offset_buffer, data = column.buffers()
-    offsets = np.frombuffer(offset_buffer, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
-    text = data.to_pybytes()[: int(offsets[-1])] if data is not None else b""
-    mark = _REPLACEMENT.encode()
-    doubtful, at = {}, text.find(mark, int(offsets[0]))
-    while at >= 0:
-        row = int(np.searchsorted(offsets, at, side="right")) - 1
-        first, last = int(offsets[row]), int(offsets[row + 1])
-        doubtful[Ulid.of_bytes(raw[row].tobytes())] = text[first:last].decode()
-        at = text.find(mark, last)
-    waiting = iter(doubtful.items())
+    waiting = ((Ulid.of_bytes(raw[row].tobytes()), text) for row, text in replaced_texts(column))
     while texts := dict(islice(waiting, _RECHECKED_AT_ONCE)):
         for ulid, value in recheck(number, texts).items():
             try:
@@ -159,16 +166,31 @@ def _check_text(query: RangeQuery, number: int, column: pa.Array, raw: np.ndarra
                 raise _text_error(query, query.columns[number], ulid) from None
 
 
+def replaced_texts(column: pa.Array) -> Iterator[tuple[int, str]]:
+    """
+    Find the texts in which the driver may have replaced half of a surrogate pair.
+
+    :param column: of the driver.
+    :return: row and text.
+    """
+    _, offset_buffer, data = column.buffers()
+    offsets = np.frombuffer(offset_buffer, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
+    text = data.to_pybytes()[: int(offsets[-1])] if data is not None else b""
+    mark = _REPLACEMENT.encode()
+    at = text.find(mark, int(offsets[0]))
+    while at >= 0:
+        row = int(np.searchsorted(offsets, at, side="right")) - 1
+        first, last = int(offsets[row]), int(offsets[row + 1])
+        yield row, text[first:last].decode()
+        at = text.find(mark, last)
+
+
 def _text_error(query: RangeQuery, exported: Exported, ulid: Ulid) -> ColumnTypeError:
     return ColumnTypeError(
-        f"{_where(query)}: {exported} cannot be exported unchanged: in event {ulid} it holds half of a "
+        f"{query.where}: {exported} cannot be exported unchanged: in event {ulid} it holds half of a "
         f"surrogate pair, which is not valid Unicode text. {query.text_advice(exported, ulid)}",
         feed=query.feed.name,
         shard=query.shard,
         column=exported.column.name,
         ulid=str(ulid),
     )
-
-
-def _where(query: RangeQuery) -> str:
-    return f"feed {query.feed.name!r} shard {shard_text(query.shard)}"

@@ -112,13 +112,13 @@ def _feed(
         shard_column=row["shard_column"],
         info=info,
         key_collations={one["name"]: one["collation"] for one in columns if one["name"] in key_names},
-        refusals={column["name"]: reason for column in columns if (reason := _refusal(column))},
+        refusals={column["name"]: reason for column in columns if (reason := column_refusal(column))},
         capture=capture,
         upgrade_problem=row["upgrade_problem"],
     )
 
 
-def _refusal(column: Mapping[str, Any]) -> str | None:
+def column_refusal(column: Mapping[str, Any]) -> str | None:
     """Return why this login cannot read a column's true values; None if it can."""
     if column["encryption_type"] is not None:
         return (
@@ -150,7 +150,7 @@ def columns_sql(schema: str, registered: str, *also: str) -> str:
     :param also: further columns of it in the result.
     """
     return (
-        f"select {', '.join(f'x.{name}' for name in also)}, c.name, c.type, c.max_length, c.precision, "
+        f"select {''.join(f'x.{name}, ' for name in also)}c.name, c.type, c.max_length, c.precision, "
         "c.scale, c.collation, c.key_ordinal, c.encryption_type, c.is_masked, c.may_unmask "
         f"from {quote(schema)}.{quote(registered)} x "
         f"join {quote(schema)}.[table_columns] c on c.object_id = x.object_id"

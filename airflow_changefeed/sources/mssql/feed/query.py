@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statements that read a range of a feed from SQL Server, and how many of its rows make a batch."""
+"""The statements that read rows of SQL Server into Arrow batches, and how many of them make a batch."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
-from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD, ulid_texts, ulid_times
@@ -34,20 +35,108 @@ MAX_VALUE_BYTES = 1024 * 1024 * 1024
 _CAREFUL_ROWS = 64
 #: Lets the server plan for this very range: for variables it would guess that a tenth of the feed is read,
 #: and scan the whole event table for an hour of it.
-_FRESH = "option (recompile)"
+FRESH = "option (recompile)"
 #: Types that the server keeps in a form that may be far shorter than their text.
 _STORED_SHORTER = ("xml", "json")
 
 
 @dataclass(frozen=True)
-class RangeQuery:
+class ArrowQuery(ABC):
+    """The statements whose rows become Arrow batches."""
+
+    #: Columns that are selected before :attr:`columns`.
+    first_columns: ClassVar[int] = 0
+
+    feed: MssqlFeed
+
+    @property
+    @abstractmethod
+    def columns(self) -> list[Exported]:
+        """What is selected, each with its conversion."""
+
+    @property
+    @abstractmethod
+    def values(self) -> tuple[Any, ...]:
+        """The statements' parameters."""
+
+    @property
+    @abstractmethod
+    def sql(self) -> str:
+        """Gives the rows."""
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """What is read, for people."""
+
+    @property
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """What is read, for errors."""
+
+    @property
+    @abstractmethod
+    def _declarations(self) -> str:
+        """The variables that take the parameters."""
+
+    @property
+    @abstractmethod
+    def _from(self) -> str:
+        """The tables with the condition."""
+
+    @property
+    @abstractmethod
+    def _order(self) -> str:
+        """By what the rows are ordered where their lengths are measured."""
+
+    @cached_property
+    def _whole(self) -> list[Exported]:
+        """The exported columns, without those that hold what another cannot."""
+        return [one for one in self.columns if not one.part.suffix]
+
+    @cached_property
+    def large_objects(self) -> list[Exported]:
+        """The columns whose values may be of any length."""
+        return [one for one in self._whole if is_large_object(parse(one.column))]
+
+    @property
+    def most_row_bytes(self) -> int:
+        """Bytes that a row takes at most, as declared, without large objects."""
+        declared = [parse(one.column) for one in self._whole]
+        return sum(most_bytes(one) for one in declared if not is_large_object(one))
+
+    @staticmethod
+    def _size(exported: Exported) -> str:
+        """Say how many bytes a large object has, which the server mostly knows without reading it."""
+        value = exported.source
+        if parse(exported.column).name in _STORED_SHORTER:
+            value = f"cast({value} as nvarchar(max))"
+        return f"convert(bigint, datalength({value}))"
+
+    @property
+    def sizes_sql(self) -> str:
+        """Gives the rows that fill one batch after the other, and the longest of each large object there."""
+        sizes = [f"isnull({self._size(one)}, 0)" for one in self.large_objects]
+        named = ", ".join(f"{size} as s{number}" for number, size in enumerate(sizes))
+        running = f"sum({' + '.join(sizes)}) over (order by {self._order} rows unbounded preceding)"
+        longest = ", ".join(f"max(s{number})" for number in range(len(sizes)))
+        return (
+            f"{self._declarations}select count_big(*), {longest} from "
+            f"(select {named}, {running} / {BATCH_BYTES} as batch {self._from}) sized "
+            f"group by batch order by batch {FRESH}"
+        )
+
+
+@dataclass(frozen=True)
+class RangeQuery(ArrowQuery):
     """
-    The statements that read a range.
+    The statements that read a range of a feed.
 
     :param range: ``(after, upto]``.
     """
 
-    feed: MssqlFeed
+    first_columns = 2
+
     shard: Shard
     range: UlidRange
     on_missing: str
@@ -91,8 +180,18 @@ class RangeQuery:
         return "Correct the value, or keep such values as varbinary"
 
     @property
+    def where(self) -> str:
+        """See the base class."""
+        return f"feed {self.feed.name!r} shard {shard_text(self.shard)}"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """See the base class."""
+        return {"feed": self.feed.name, "shard": self.shard}
+
+    @property
     def values(self) -> tuple[Any, ...]:
-        """The statements' parameters."""
+        """See the base class."""
         shard = () if self._has_no_shard else (self.feed.to_sql(self.shard),)
         return (self.range.after.bytes, self.range.upto.bytes, *shard)
 
@@ -127,12 +226,20 @@ class RangeQuery:
         return ulid, missing, f"from {tables} where {of_shard}{ulid} > @after and {ulid} <= @upto"
 
     @property
+    def _from(self) -> str:
+        return self._source[2]
+
+    @property
+    def _order(self) -> str:
+        return self._source[0]
+
+    @property
     def sql(self) -> str:
         """Gives ULID, whether the row is missing, then the columns; rows in ascending ULID."""
         ulid, missing, source = self._source
         selected = [f"{column.selected} as c{number}" for number, column in enumerate(self.columns)]
         values = "".join(f", {one}" for one in selected)
-        statement = f"select {ulid} as u, {missing} as m{values} {source} order by {ulid} {_FRESH}"
+        statement = f"select {ulid} as u, {missing} as m{values} {source} order by {ulid} {FRESH}"
         return f"{self._declarations}{statement}"
 
     def differing_sql(self, number: int, texts: Mapping[Ulid, str]) -> tuple[str, tuple[Any, ...]]:
@@ -167,44 +274,6 @@ class RangeQuery:
     def _between(self, ulids: Collection[Ulid]) -> tuple[Any, ...]:
         """Return the parameters of the part of the range where some events lie."""
         return replace(self, range=UlidRange(min(ulids).previous(), max(ulids))).values
-
-    @cached_property
-    def _whole(self) -> list[Exported]:
-        """The exported columns, without those that hold what another cannot."""
-        return [one for one in self.columns if not one.part.suffix]
-
-    @cached_property
-    def large_objects(self) -> list[Exported]:
-        """The columns whose values may be of any length."""
-        return [one for one in self._whole if is_large_object(parse(one.column))]
-
-    @property
-    def most_row_bytes(self) -> int:
-        """Bytes that a row takes at most, as declared, without large objects."""
-        declared = [parse(one.column) for one in self._whole]
-        return sum(most_bytes(one) for one in declared if not is_large_object(one))
-
-    @staticmethod
-    def _size(exported: Exported) -> str:
-        """Say how many bytes a large object has, which the server mostly knows without reading it."""
-        value = exported.source
-        if parse(exported.column).name in _STORED_SHORTER:
-            value = f"cast({value} as nvarchar(max))"
-        return f"convert(bigint, datalength({value}))"
-
-    @property
-    def sizes_sql(self) -> str:
-        """Gives the rows that fill one batch after the other, and the longest of each large object there."""
-        ulid, _, source = self._source
-        sizes = [f"isnull({self._size(one)}, 0)" for one in self.large_objects]
-        named = ", ".join(f"{size} as s{number}" for number, size in enumerate(sizes))
-        running = f"sum({' + '.join(sizes)}) over (order by {ulid} rows unbounded preceding)"
-        longest = ", ".join(f"max(s{number})" for number in range(len(sizes)))
-        return (
-            f"{self._declarations}select count_big(*), {longest} from "
-            f"(select {named}, {running} / {BATCH_BYTES} as batch {source}) sized "
-            f"group by batch order by batch {_FRESH}"
-        )
 
 
 class BatchRows:

@@ -1,10 +1,11 @@
 -- Deletes old events from the feed, in batches; the event table is not touched. Never beyond the lowest ack of the feed's consumers (one
--- without a row for a shard needs all of it, or everything after its begin), and never beyond the seal. A feed of serialized writers keeps
--- its events in the user's table: this only records that they are no longer guaranteed.
+-- without a row for a shard needs all of it, or everything after its begin), the begin of a snapshot that has not expired, or the seal. A
+-- feed of serialized writers keeps its events in the user's table: this only records that they are no longer guaranteed.
 -- @before: UTC, exclusive. @upto: inclusive; pass one of the two. @batch_rows: rows per transaction, 1 to 1000000. @dry_run: 1 only
 --     returns what would be deleted. @shard_id: null for all shards. @lock_timeout is unused, for uniform calls: only rows are locked,
 --     under the session's lock_timeout. @consumers_until: UTC, exclusive; consumers do not hold back older events, so that a consumer,
---     which any reader may create, cannot stop purges forever; reading such events fails (77104). Null lets them hold back everything.
+--     which any reader may create, cannot stop purges forever; reading such events fails (77104). Null lets them hold back everything. A
+--     snapshot always holds back its events.
 -- result: shard_id, rows, upto (inclusive; events up to it were deleted).
 -- errors: 77100 in a transaction. 77108 arguments
 -- permission: operators
@@ -26,7 +27,7 @@ begin
     set rowcount 0;
     begin try
         declare @found table (shard_id <<shard_type>> not null primary key, rows bigint not null, upto binary(16) not null, is_done bit not null);
-        declare @shard <<shard_type>>, @text nvarchar(36), @rows bigint, @wanted binary(16), @bound binary(16), @ack binary(16), @purged binary(16);
+        declare @shard <<shard_type>>, @text nvarchar(36), @rows bigint, @wanted binary(16), @bound binary(16), @ack binary(16), @purged binary(16), @begin datetime2(3);
         declare @released binary(16) = 0x00000000000000000000000000000000;
         if @@trancount > 0
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (purge_feed)', 0;
@@ -71,6 +72,11 @@ begin
             order by a.ack;
             if @ack < @released set @ack = @released;
             if @ack < @bound set @bound = @ack;
+            set @begin = null;
+            select top (1) @begin = s.begin_time from <<schema>>.[snapshots] as s
+            where s.feed_id = <<feed_id>> and s.expires_at > <<schema>>.[now]()
+            order by s.begin_time;
+            if <<schema>>.[below_ulid](@begin) < @bound set @bound = <<schema>>.[below_ulid](@begin);
             if @bound < @purged set @bound = @purged;
             -- Stored before rows are deleted, so that no reader mistakes a partly deleted range for a complete one (R12).
             if @dry_run = 0 and @bound > @purged

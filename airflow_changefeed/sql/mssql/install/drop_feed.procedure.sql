@@ -139,6 +139,9 @@ begin
         insert into <<schema>>.[dropped_feeds] (name, resource_version)
         select f.name, f.resource_version from <<schema>>.[feeds] as f where f.feed_id = @feed_id;
         delete from <<schema>>.[feeds] where feed_id = @feed_id;
+        -- In the order in which begin_snapshot locks them: it waits here, or has begun.
+        delete from <<schema>>.[snapshots] where feed_id = @feed_id;
+        delete from <<schema>>.[snapshot_marks] where feed_id = @feed_id;
         commit;
     end try
     begin catch

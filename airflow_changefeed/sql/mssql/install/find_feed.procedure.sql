@@ -1,8 +1,8 @@
 -- Finds the feed that a procedure common to all feeds is about, among those that the caller may read.
--- @feed: its name; returned as the feed was set up.
--- errors: 77106 no such feed, or the caller may not read it, in the same words. 77117 its upgrade failed
+-- @feed: its name; returned as the feed was set up. @is_operator: 1 asks for the right to seal the feed, too.
+-- errors: 77106 no such feed, or the caller may not read it, in the same words. 77117 its upgrade failed. 77157 the caller may not seal it
 -- permission: internal
-create or alter procedure <<schema>>.[find_feed] (@feed nvarchar(128) output, @feed_id int output)
+create or alter procedure <<schema>>.[find_feed] (@feed nvarchar(128) output, @feed_id int output, @is_operator bit = 0)
 as
 begin
     set xact_abort, nocount on;
@@ -22,5 +22,12 @@ begin
         set @message = concat(N'changefeed 77117: feed "', @feed, N'" could not be upgraded to the installed version of changefeed: ', left(@problem, 1600),
             N'. Fix that, then upgrade the feed (upgrade_feed)');
         throw 77117, @message, 1;
+    end;
+    if @is_operator = 1
+        and isnull(has_perms_by_name(concat(N'<<schema_in_text>>.', quotename(concat(N'seal_feed:', @feed))), N'OBJECT', N'EXECUTE'), 0) = 0
+    begin
+        set @message = concat(N'changefeed 77157: only operators of feed "', @feed,
+            N'" may do this; ask a DBA to make you a member of the role <<schema_text>>.operators:', @feed);
+        throw 77157, @message, 1;
     end;
 end

@@ -1,8 +1,8 @@
 -- The first waiting row in the outbox of each shard, at a cost that grows with shards, not with rows. Rows of open transactions are
 -- skipped. Only draws a number from the sequence, changes nothing else.
--- result: shard_id, time_hint, age, hangs; shards with committed rows. time_hint: of the first row. age: seconds since then, by the
+-- result: shard_id, time_hint, age, hangs, first_sequence; shards with committed rows. time_hint, first_sequence: of the first row. age: seconds since then, by the
 --     database's clock. hangs: the order_sequence of a row that no drain takes yet, because it was set explicitly, at or above the
---     sequence's current number; null without any.
+--     sequence's current number; null without any. Then bound, one row: a number above those of all rows committed before the call.
 -- permission: readers
 create or alter procedure <<schema>>.[inspect_outbox:<<name>>]
 as
@@ -13,12 +13,13 @@ begin
         create table #waiting (shard_id <<shard_type>> not null primary key);
         exec <<schema>>.[waiting:<<name>>];
         declare @now datetime2(3) = <<schema>>.[now](), @bound bigint;
-        declare @seen table (shard_id <<shard_type>> not null primary key, time_hint datetime2(3) null, highest bigint null);
-        insert into @seen (shard_id, time_hint, highest)
-        select w.shard_id, l.time_hint, h.order_sequence
+        declare @seen table (
+            shard_id <<shard_type>> not null primary key, time_hint datetime2(3) null, lowest bigint null, highest bigint null);
+        insert into @seen (shard_id, time_hint, lowest, highest)
+        select w.shard_id, l.time_hint, l.order_sequence, h.order_sequence
         from #waiting as w
         outer apply (
-            select top (1) o.time_hint
+            select top (1) o.time_hint, o.order_sequence
             from <<schema>>.[outbox:<<name>>] as o with (readcommittedlock, rowlock, readpast)
             where o.shard_id = w.shard_id
             order by o.order_sequence
@@ -35,10 +36,12 @@ begin
             s.shard_id,
             s.time_hint,
             datediff_big(second, s.time_hint, @now) as age,
-            case when s.highest >= @bound then s.highest end as hangs
+            case when s.highest >= @bound then s.highest end as hangs,
+            s.lowest as first_sequence
         from @seen as s
         where s.time_hint is not null
         order by s.shard_id;
+        select @bound as bound;
     end try
     begin catch
         throw;
