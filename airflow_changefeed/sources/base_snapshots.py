@@ -124,6 +124,10 @@ class SnapshotStore(Protocol):
 
         Takes no lock that a writer waits for longer than for any reader of read committed.
 
+        :param range_: of :meth:`cut_table`; InvalidArgumentError (terminal) if it is of another key.
+        :raises ReplicaBehindError: the secondary does not have the snapshot's begin yet; transient.
+        :raises SchemaChangedError: the table was changed meanwhile; transient.
+
         :raises ColumnTypeError: a value cannot be exported unchanged; names the column; terminal.
         :raises FeedSetupError: as for :meth:`table_columns`.
         """
@@ -134,6 +138,9 @@ class SnapshotStore(Protocol):
         """
         Remember that a snapshot has begun, unless one of the table has, and return the one that counts.
 
+        A purge that runs at this moment may still remove events behind ``begin``; reading them then fails.
+
+        :param token: at most 64 characters; a mark has at most 100, a path 4,000.
         :param seconds: until it expires if it makes no progress.
         """
 
@@ -164,4 +171,8 @@ class SnapshotStore(Protocol):
         """Return a number that is above the order numbers of all outbox rows committed until now."""
 
     def first_waiting(self, feed: str) -> int | None:
-        """Return the lowest order number of the committed rows in the outbox; None if none wait."""
+        """
+        Return the lowest order number of the committed rows in the outbox; None if none wait.
+
+        Skips rows that a drain holds; a seal waits for drains.
+        """

@@ -133,9 +133,7 @@ def test_rows_are_read_as_events_record_them(engine: Engine) -> None:
 def test_what_cannot_be_read_is_refused_by_name(engine: Engine) -> None:
     """A table of another capture, a disabled capture, a capture that is none."""
     bench = set_up_author(engine, (1, "Anna"))
-    with pytest.raises(
-        FeedSetupError, match=r"does not have table 'shop\.stock'; its tables are shop\.author"
-    ):
+    with pytest.raises(FeedSetupError, match=r"does not have table 'shop\.stock'; .* shop\.author"):
         bench.source.table_columns(CAPTURE, "shop.stock")
     with pytest.raises(CaptureNotFoundError, match=CAPTURE):
         bench.source.cut_table("shop.none", AUTHOR.name, 10)
@@ -203,7 +201,7 @@ def test_marks_say_which_ranges_were_read(engine: Engine) -> None:
     (claim,) = source.snapshots()
     assert claim.expires_at - source.now() > timedelta(hours=23)
     with (
-        pytest.raises(SnapshotError, match=r"given up, or finished"),
+        pytest.raises(SnapshotError, match="was given up"),
         source.marking(*mine, token="01A", mark="3.d", seconds=DAY),
     ):
         source.end_snapshot(*mine, token="01A")
