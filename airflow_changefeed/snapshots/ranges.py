@@ -6,6 +6,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from airflow_changefeed.core.documents import Document
@@ -69,23 +70,30 @@ def read_ranges(
     :raises SnapshotError: the snapshot was given up meanwhile; terminal.
     """
     rate = None if wanted.rows_per_second is None else wanted.rows_per_second / wanted.tasks
-    for number, range_ in ranges:
-        if files.has_range(wanted.token, number):
-            continue
-        started = time.monotonic()
-        found = _read(source, files, wanted, number, range_)
-        report(found)
-        if rate is not None:
-            sleep(max(0.0, found.rows / rate - (time.monotonic() - started)))
+    with ThreadPoolExecutor(1, thread_name_prefix="changefeed-writer") as writer:
+        for number, range_ in ranges:
+            if files.has_range(wanted.token, number):
+                continue
+            started = time.monotonic()
+            found = _read(source, files, wanted, number, range_, writer)
+            report(found)
+            if rate is not None:
+                sleep(max(0.0, found.rows / rate - (time.monotonic() - started)))
 
 
 def _read(
-    source: FeedSource, files: SnapshotFiles, wanted: RangesToRead, number: int, range_: KeyRange
+    source: FeedSource,
+    files: SnapshotFiles,
+    wanted: RangesToRead,
+    number: int,
+    range_: KeyRange,
+    writer: Executor,
 ) -> ReadRange:
     """Read a range into a file of its own, and let it count."""
     attempt = secrets.token_hex(8)
     path, mark = files.part(wanted.token, number, attempt), f"{number}.{attempt}"
     file: ParquetFile | None = None
+    written: Future[None] | None = None
     of = (wanted.feed, wanted.table)
     try:
         with source.marking(*of, token=wanted.token, mark=mark, seconds=PROTECTED):
@@ -93,10 +101,17 @@ def _read(
             for batch in source.stream_table(*of, range_):
                 check_schema(batch.schema, schema, wanted.feed)
                 file = file or ParquetFile(files.files, path, schema, _COMPRESSION, batch)
-                file.write(batch)
+                if written is not None:
+                    written.result()
+                # While the next batch is read: the statement shall end soon.
+                written = writer.submit(file.write, batch)
+            if written is not None:
+                written.result()
             size = file.close() if file is not None else 0
     except BaseException as error:
         if file is not None:
+            if written is not None:
+                wait([written])
             file.abandon(error)
         raise
     if file is not None and file.upload and not files.files.complete(path, file.upload, size):
