@@ -18,7 +18,7 @@ from airflow_changefeed.exceptions import error_text, own_error
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.progress import size_text
 from airflow_changefeed.folding.choice import BaseChoice
-from airflow_changefeed.folding.plan import find_fold
+from airflow_changefeed.folding.plan import FoldSource, find_fold
 from airflow_changefeed.folding.states import State, StateStore
 from airflow_changefeed.folding.task import FoldResult, FoldTask
 from airflow_changefeed.output.store import ExportStore
@@ -29,6 +29,8 @@ from airflow_changefeed.spark.watch import watch
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+#: Events of a partition when they are grouped by key.
+_PARTITION_ROWS = 100_000
 #: Settings of the session so that all types of a table are read and written unchanged.
 SETTINGS = {
     "spark.sql.timeType.enabled": "true",
@@ -63,9 +65,10 @@ def run_fold(
         f"{sum(file.facts.rows for group in source.groups for file in group.files)} events since {since}"
     )
     running = spark()
-    before = {name: running.conf.get(name, None) for name in SETTINGS}
+    settings = {**SETTINGS, **_partitions(running, source)}
+    before = {name: running.conf.get(name, None) for name in settings}
     try:
-        for name, value in SETTINGS.items():
+        for name, value in settings.items():
             running.conf.set(name, value)
         frame = fold_source(running, source)
         url = output.files.url(output.writing(source.at, task.attempt))
@@ -80,6 +83,13 @@ def run_fold(
                 running.conf.unset(name)
             else:
                 running.conf.set(name, setting)
+
+
+def _partitions(spark: SparkSession, source: FoldSource) -> dict[str, str]:
+    """Return a setting of fewer partitions where there are few events: each costs more than some rows."""
+    name = "spark.sql.shuffle.partitions"
+    wanted = 1 + sum(file.facts.rows for group in source.groups for file in group.files) // _PARTITION_ROWS
+    return {name: str(wanted)} if wanted < int(spark.conf.get(name, "200") or 200) else {}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
