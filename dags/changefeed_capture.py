@@ -90,8 +90,8 @@ with DAG(
     @task.short_circuit
     def can_fold(exported: dict[str, Any], base: dict[str, Any]) -> bool:
         """Skip the fold of a window without changes, and of one that ends before the base was read."""
-        ends = [span.rpartition("/")[2] for span in exported["windows"]]
-        return bool(exported["rows"]) and max(ends) >= base["exact_from"]
+        ends = [span.rpartition("/")[2].removesuffix("Z") for span in exported["windows"]]
+        return bool(exported["rows"]) and max(ends) >= base["exact_from"].removesuffix("Z")
 
     fold = ChangefeedFoldOperator(
         task_id="fold",

@@ -67,6 +67,8 @@ class Manifest(Document):
         empty if they are not known.
     :param columns: the same for people: column name to Arrow type.
     :param database: identity of the feed's database; empty in a manifest of before there were any.
+    :param gaps: of a capture's tables, as :class:`~airflow_changefeed.core.capture.CapturedTable` has them: a
+        unit without rows has no file that could say so. Only those tables that have any.
     """
 
     KIND = "changefeed manifest"
@@ -85,6 +87,7 @@ class Manifest(Document):
     schema: str
     columns: Mapping[str, str] = field(default_factory=dict)
     database: str = ""
+    gaps: Mapping[str, tuple[tuple[datetime, datetime], ...]] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:

@@ -121,6 +121,7 @@ class Plan(Document):
     :param seals: shard to the time until which it was sealed before the plan was made.
     :param database: identity of the feed's database.
     :param spec: of the attempt of a started job: token of the plan that it was started with; else 0.
+    :param gaps: of a capture, as its manifests have them.
     """
 
     KIND = "changefeed plan"
@@ -136,6 +137,7 @@ class Plan(Document):
     options: ExportOptions = field(default_factory=ExportOptions)
     database: str = ""
     spec: int = 0
+    gaps: Mapping[str, tuple[tuple[datetime, datetime], ...]] = field(default_factory=dict)
 
     @property
     def task(self) -> str:

@@ -41,6 +41,8 @@ from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedReader, FeedSource
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     import pyarrow as pa
 
 _MOST_PARTS = 10_000
@@ -120,7 +122,7 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
     """
     request.check()
     info = source.feed(request.feed)
-    check_shape(source, request.feed, request.options.shape)
+    gaps = _gaps(check_shape(source, request.feed, request.options.shape))
     check_shards(info, request.shards)
     database = check_output(source, store)
     made_at = source.now()
@@ -168,6 +170,7 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
         seals={shard: seals[shard].until for shard in shards},
         options=request.options,
         database=database,
+        gaps=gaps,
     )
 
 
@@ -182,6 +185,15 @@ def check_shape(source: FeedReader, feed: str, shape: Shape) -> pa.Schema:
     from airflow_changefeed.capture.shapes import shaped_schema
 
     return shaped_schema(source.schema(feed), shape, feed=feed)
+
+
+def _gaps(schema: pa.Schema) -> dict[str, tuple[tuple[datetime, datetime], ...]]:
+    """Return the gaps of a capture's tables that have any; read before the seal, as open ones refuse it."""
+    from airflow_changefeed.sources.captured import shape_of
+
+    shape = shape_of(schema)
+    tables = {} if shape is None else shape.tables
+    return {name: table.gaps for name, table in tables.items() if table.gaps}
 
 
 def _stale(source: FeedSource, feed: str) -> dict[Shard, int]:

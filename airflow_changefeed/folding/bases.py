@@ -80,9 +80,17 @@ class Base:
         begun = shape.begun_at
         if self.facts.shape.begun_at != begun and (begun is None or begun < end):
             return "the capture was recreated since"
+        return self.missed(shape.tables[self.table].gaps if self.table in shape.tables else (), end)
+
+    def missed(self, gaps: Collection[tuple[datetime, datetime]], end: datetime) -> str:
+        """
+        Return which changes since its begin nobody knows; empty if there are none.
+
+        :param gaps: of the table.
+        :param end: of the fold, exclusive.
+        """
         # Gaps before it were settled, or the feed could not have been sealed until its begin.
         known = {gap for gap in self.facts.shape.tables[self.table].gaps if gap[1] <= self.begin}
-        gaps = shape.tables[self.table].gaps if self.table in shape.tables else ()
         missed = [found for after, found in gaps if after < end and (after, found) not in known]
         return f"the capture missed changes, as detected at {format_time(max(missed))}" if missed else ""
 

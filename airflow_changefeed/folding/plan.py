@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import takewhile
@@ -151,6 +151,7 @@ def find_fold(
     export_there(store)
     end = given if given is not None else end_of_export(store)
     base = find_base(bases, store, table, end) if bases is not None else None
+    problem = ""
     if bases is not None and base is not None:
         newest = _newest_file(store, base.begin)
         problem = base.problem(file_columns(store, newest).shape, end) if newest is not None else ""
@@ -163,11 +164,14 @@ def find_fold(
                 if not source.unknown:
                     return source
                 problem = source.unknown
+        problem = f"{base.what} cannot be its base: {problem}"
         if bases.is_named:
-            raise _refusal(store, base.table, end, f"{base.what} cannot be its base: {problem}")
+            raise _refusal(store, base.table, end, problem)
     if given is not None:
         check_begins(store, end)
-    return _find(store, end, table)
+    source = _find(store, end, table)
+    # Who took a snapshot must see why it is of no use.
+    return replace(source, unknown=f"{source.unknown}; {problem}") if source.unknown and problem else source
 
 
 def _find(store: ExportStore, end: datetime, table: str | None, base: Base | None = None) -> FoldSource:
@@ -193,9 +197,12 @@ def _find(store: ExportStore, end: datetime, table: str | None, base: Base | Non
     kinds = _kinds(store, name, columns, read)
     source = FoldSource(store, name, end, known.shape, columns, kinds, groups, seconds, base, shards)
     other_key = _other_key(store, groups, name, captured)
+    # Of the units up to this time: a feed is not sealed beyond a gap before that is resolved.
+    gaps = {gap for manifest, _ in found for gap in manifest.gaps.get(name, ())}
     if base is not None:
-        return replace(source, unknown=_OTHER_KEY if other_key else _misfit(source, base))
-    gap = _last_gap(store, name, end)
+        problem = _OTHER_KEY if other_key else base.missed(gaps, end) or _misfit(source, base)
+        return replace(source, unknown=problem)
+    gap = _last_gap(store, name, end, gaps)
     unknown = _unknown(store, known.shape, captured, units, end)
     if other_key is not None:
         unknown = (
@@ -257,15 +264,19 @@ def _newest_columns(store: ExportStore, files: Sequence[UnitFile], end: datetime
     return FoldedFiles(columns.shape, columns.fields, (newest,))
 
 
-def _last_gap(store: ExportStore, table: str, end: datetime) -> datetime | None:
+def _last_gap(
+    store: ExportStore, table: str, end: datetime, known: Collection[tuple[datetime, datetime]]
+) -> datetime | None:
     """
     Return when the last gap that affects a time was found; None if there is none.
 
-    The newest file has all gaps: a feed with an open gap is not sealed, so its events are exported later.
+    The newest file has all gaps of before it, as those have that manifests of older versions do not name.
+
+    :param known: by the manifests.
     """
     files = [file for _, own in units_and_files(store, None, None) for file in own]
     shape = file_columns(store, max(files, key=_age)).shape
-    gaps = shape.tables[table].gaps if table in shape.tables else ()
+    gaps = [*known, *(shape.tables[table].gaps if table in shape.tables else ())]
     return max((found for after, found in gaps if after < end), default=None)
 
 

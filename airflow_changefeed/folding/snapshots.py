@@ -56,6 +56,7 @@ class ReadRange(Document):
 
     :param mark: in the database: while it is there, what was read is not lost.
     :param schema: of the rows: Arrow's serialized schema in base64.
+    :param version: of the capture when it was read.
     :param file: in the snapshot's folder; empty if the range has no rows.
     """
 
@@ -66,6 +67,7 @@ class ReadRange(Document):
     range: KeyRange
     mark: str
     schema: str
+    version: int
     file: str
     rows: int
     bytes: int
@@ -130,6 +132,11 @@ class SnapshotFiles(TableOutput):
         """Whether a range was read."""
         return self.files.size(f"{self.folder(token)}/{_name(number)}") is not None
 
+    def numbers(self, token: str) -> set[int]:
+        """Return the numbers of the ranges that were read, by one listing."""
+        found = (_RANGE.fullmatch(name) for name in self.files.names(self.folder(token)))
+        return {int(match[1]) for match in found if match}
+
     def add_range(self, token: str, found: ReadRange) -> None:
         """Let a range count, in place of an earlier reading of it."""
         self._write(token, _name(found.number), found)
@@ -161,19 +168,39 @@ class SnapshotFiles(TableOutput):
         found = (self.read(token) for token in self.files.names(self._all))
         return sorted(filter(None, found), key=lambda one: one.begin, reverse=True)
 
-    def clean(self) -> None:
-        """Remove the left-overs of complete snapshots."""
-        for snapshot in self.all():
-            folder = self.folder(snapshot.token)
-            for name in self.files.names(folder):
+    def clean(self, before: str) -> None:
+        """
+        Remove the left-overs of complete snapshots, and those that will never be complete.
+
+        :param before: token of the one that counts; only older ones are cleaned.
+        """
+        for token in self.files.names(self._all):
+            if token >= before:
+                continue
+            try:
+                snapshot = self.read(token)
+            except ManifestError:
+                # Folds name it; a new one is not stopped by it.
+                continue
+            if snapshot is None:
+                self.discard(token)
+                continue
+            self._abort_uploads(token)
+            for name in self.files.names(self.folder(token)):
                 if _PART.fullmatch(name) and name not in snapshot.files:
-                    self.files.remove_file(f"{folder}/{name}")
+                    self.files.remove_file(f"{self.folder(token)}/{name}")
 
     def discard(self, token: str) -> None:
         """Remove what was read of a snapshot that will not be complete."""
         if self.read(token) is None:
+            self._abort_uploads(token)
             self.files.remove(self.folder(token))
             self.files.prune(self._all, self.layout.control)
+
+    def _abort_uploads(self, token: str) -> None:
+        """Abort what readers that were killed have sent to an object store."""
+        for upload in self.files.uploads(self.folder(token)):
+            self.files.abort(upload.path, upload.upload_id)
 
     def _write(self, token: str, name: str, document: Document) -> None:
         self.files.write(f"{self.folder(token)}/{name}", document.to_json().encode())

@@ -290,4 +290,5 @@ def _manifest(
         stale_seen=planned.stale_seen,
         schema="" if schema is None else schema_text(schema),
         columns={column.name: str(column.type) for column in schema or ()},
+        gaps=plan.gaps,
     )

@@ -97,7 +97,8 @@ def _read(
     of = (wanted.feed, wanted.table)
     try:
         with source.marking(*of, token=wanted.token, mark=mark, seconds=PROTECTED):
-            schema = source.table_columns(*of).schema
+            columns = source.table_columns(*of)
+            schema = columns.schema
             for batch in source.stream_table(*of, range_):
                 check_schema(batch.schema, schema, wanted.feed)
                 file = file or ParquetFile(files.files, path, schema, _COMPRESSION, batch)
@@ -117,6 +118,6 @@ def _read(
     if file is not None and file.upload and not files.files.complete(path, file.upload, size):
         raise TransientError(f"the upload to {path} was aborted; retry", path=path)
     name, rows = (file.name, file.rows) if file is not None else ("", 0)
-    found = ReadRange(number, range_, mark, schema_text(schema), name, rows, size)
+    found = ReadRange(number, range_, mark, schema_text(schema), columns.version, name, rows, size)
     files.add_range(wanted.token, found)
     return found

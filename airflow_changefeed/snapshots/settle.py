@@ -19,7 +19,9 @@ _PATIENCE = 300.0
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-def settle(source: FeedSource, feed: str, sleep: Callable[[float], None] = time.sleep) -> datetime:
+def settle(
+    source: FeedSource, feed: str, begin: datetime, sleep: Callable[[float], None] = time.sleep
+) -> datetime:
     """
     Order everything that was committed before the call, and seal the feed at a time above all of it.
 
@@ -28,6 +30,7 @@ def settle(source: FeedSource, feed: str, sleep: Callable[[float], None] = time.
     beyond its time, as it is where others write on, or where a hint was ahead of the database's clock: then
     the feed is sealed again, at a later time.
 
+    :param begin: of the snapshot; the time is later, also where the clock was set back.
     :raises LockTimeoutError: something that is committed stays hidden; transient.
     :raises CaptureGapError: the capture has missed changes; terminal.
     """
@@ -39,8 +42,8 @@ def settle(source: FeedSource, feed: str, sleep: Callable[[float], None] = time.
     highest: datetime | None = None
     while True:
         until = source.now()
-        while highest is not None and until <= highest:
-            sleep(max(_MILLISECOND, highest - until).total_seconds())
+        while until <= max(begin, highest or begin):
+            sleep(max(_MILLISECOND, max(begin, highest or begin) - until).total_seconds())
             until = source.now()
         source.seal(feed, until)
         if not _waits(source, feed, bound):

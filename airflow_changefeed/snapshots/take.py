@@ -10,13 +10,19 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.capture import CaptureShape
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors.cursors import CONN_ID
-from airflow_changefeed.exceptions import InvalidArgumentError, SnapshotError, TransientError
+from airflow_changefeed.exceptions import (
+    InvalidArgumentError,
+    ManifestError,
+    SnapshotError,
+    TransientError,
+)
 from airflow_changefeed.folding.bases import base_of
 from airflow_changefeed.folding.inputs import FileColumns, foldable_table
 from airflow_changefeed.folding.snapshots import ReadRange, Snapshot, SnapshotBegin, SnapshotFiles
@@ -26,6 +32,9 @@ from airflow_changefeed.snapshots.ranges import PROTECTED, RangesToRead
 from airflow_changefeed.snapshots.settle import settle
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_snapshots import SnapshotClaim, TableColumns, key_ranges
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Rows of a range: some seconds of a reader, and of what a try that is killed has lost.
 RANGE_ROWS = 250_000
@@ -106,14 +115,18 @@ def take_snapshot(
             f"changefeed snapshot: the one of table {found.table} of feed {found.feed} since "
             f"{format_time(found.begin)} is there"
         )
+        # One that was killed right behind its commit still holds back purges.
+        source.end_snapshot(found.feed, found.table, token=found.token)
         return found
     work = _Work.begin(source, request, storage_options)
     for _ in range(_MOST_ROUNDS):
         try:
             done = work.done() or work.go_on(read, report)
-        except SnapshotError:
-            # Perhaps another run has finished it.
+        except SnapshotError as error:
+            # Perhaps another run has finished it, or has found that it cannot be finished.
             done = work.done()
+            if done is None and work.files.begun(work.plan.token) is None:
+                raise TransientError(f"{error.message}. A retry takes a new one", **error.facts) from error
             if done is None:
                 raise
         if done is not None:
@@ -143,9 +156,20 @@ def _usable(
     """Return the newest snapshot that a fold at the present can start from; None without any."""
     table, database = captured_table(source, request.feed, request.table), source.identity().id
     files = SnapshotFiles(request.path, request.feed, table, storage_options, database=database)
-    shape, now = source.capture(request.feed).shape, source.now()
+    columns, now = source.table_columns(request.feed, table), source.now()
     own = (one for one in files.all() if (one.feed, one.database) == (request.feed, database))
-    return next((one for one in own if not base_of(files, one).problem(shape, now)), None)
+    return next((one for one in own if _fits(files, one, columns, now)), None)
+
+
+def _fits(files: SnapshotFiles, one: Snapshot, columns: TableColumns, now: datetime) -> bool:
+    """Whether a fold at the present can start from a snapshot, and it has the columns of now."""
+    *own, _ = columns.schema
+    keys = [shape.tables[one.table].key_columns for shape in (one.base.shape, columns.shape)]
+    same = (one.base.schema, dict(one.base.fields)) == (schema_text(_schema(own)), dict(columns.fields))
+    try:
+        return same and keys[0] == keys[1] and not base_of(files, one).problem(columns.shape, now)
+    except ManifestError:
+        return False
 
 
 @dataclass
@@ -171,8 +195,8 @@ class _Work:
         database = source.identity().id
         files = SnapshotFiles(request.path, feed, table, storage_options, database=database)
         files.claim()
-        files.clean()
         claim = _claimed(source, request, table, files)
+        files.clean(claim.token)
         plan = files.begun(claim.token)
         if plan is None:
             ranges = tuple(key_ranges(source.cut_table(feed, table, request.rows)))
@@ -199,6 +223,13 @@ class _Work:
             f"{format_time(self.plan.begin)}: {len(wanted.numbers)} of {len(self.plan.ranges)} ranges to read"
         )
         read(self.files, wanted)
+        if not self.files.numbers(self.plan.token).intersection(wanted.numbers):
+            raise TransientError(
+                f"{len(wanted.numbers)} ranges of table {self.table!r} were read, but are not in "
+                f"{self.request.path}: the path must be the same folder for this task and the workers of "
+                "Spark. Give a path that all of them share",
+                path=self.request.path,
+            )
         return None
 
     def left(self) -> RangesToRead:
@@ -223,13 +254,17 @@ class _Work:
         )
 
     def _good(self, there: Sequence[ReadRange], columns: TableColumns) -> list[ReadRange]:
-        """Return the ranges with the present columns, of which no commit was lost."""
+        """Return the ranges with the present columns, of which no commit was lost and no file is gone."""
         marks = self.source.snapshot_marks(self.request.feed, self.table, token=self.plan.token)
         schema, ranges = schema_text(columns.schema), dict(enumerate(self.plan.ranges))
+        names = set(self.files.files.names(self.files.folder(self.plan.token)))
         return [
             one
             for one in there
-            if one.mark in marks and one.schema == schema and one.range == ranges.get(one.number)
+            if one.mark in marks
+            and (one.schema, one.version) == (schema, columns.version)
+            and one.range == ranges.get(one.number)
+            and (not one.file or one.file in names)
         ]
 
     def finish(self) -> Snapshot | None:
@@ -239,10 +274,11 @@ class _Work:
         :raises TransientError: a gap, or a purge, has made all of it useless.
         """
         there = self.files.ranges(self.plan.token)
-        exact_from = settle(self.source, self.request.feed)
+        exact_from = settle(self.source, self.request.feed, self.plan.begin)
         # What is true now is true of what was read before the seal.
         columns = self.source.table_columns(self.request.feed, self.table)
-        if len(self._good(there, columns)) < len(self.plan.ranges):
+        there = self._good(there, columns)
+        if len(there) < len(self.plan.ranges):
             return None
         self.check(columns.shape)
         snapshot = Snapshot(
@@ -286,20 +322,25 @@ class _Work:
         )
 
     def _facts(self, columns: TableColumns) -> BaseFacts:
-        import pyarrow as pa
-
         feed = self.request.feed
         *own, shard = columns.schema
         image = self.source.schema(feed).field("new").type
         known = FileColumns(columns.shape, {field.name: field.type for field in image})
         return BaseFacts(
             shape=columns.shape,
-            schema=schema_text(pa.schema(own)),
+            schema=schema_text(_schema(own)),
             fields=columns.fields,
             known_fields=tuple(sorted(known.fields_of(self.table))),
             shards=tuple(status.shard for status in self.source.shards(feed)),
-            has_integer_shards=bool(pa.types.is_integer(shard.type)),
+            has_integer_shards=str(shard.type) == "int64",
         )
+
+
+def _schema(columns: Sequence[pa.Field]) -> pa.Schema:
+    """Return the schema of some columns."""
+    import pyarrow as pa
+
+    return pa.schema(columns)
 
 
 def _claimed(source: FeedSource, request: SnapshotRequest, table: str, files: SnapshotFiles) -> SnapshotClaim:

@@ -109,10 +109,11 @@ def whole_numbers(column: pa.Array) -> np.ndarray:
     return np.frombuffer(column.buffers()[1], dtype=np.int64)[column.offset :][: len(column)]
 
 
-def one_value(value: int | bytes | str) -> pa.Array:
-    """Return a column of one row: int64, binary or string."""
-    if isinstance(value, int):
-        return pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(np.array([value], dtype=np.int64))])
+def one_value(value: float | bytes | str) -> pa.Array:
+    """Return a column of one row: int64, float64, binary or string."""
+    if isinstance(value, (int, float)):
+        kind, type_ = (np.int64, pa.int64()) if isinstance(value, int) else (np.float64, pa.float64())
+        return pa.Array.from_buffers(type_, 1, [None, pa.py_buffer(np.array([value], dtype=kind))])
     return byte_strings([value], pa.string() if isinstance(value, str) else pa.binary())
 
 

@@ -62,11 +62,14 @@ class TableColumns:
     :param schema: the columns that inserts record, each followed by its second columns, in the types of the
         capture's events; behind them ``changefeed_shard`` (int64 or string). The columns are nullable.
     :param fields: the field of ``old`` and ``new`` for each column but the shard's.
+    :param version: resource version of the capture: with another one, a column of the same name and type may
+        be another one.
     """
 
     shape: CaptureShape
     schema: pa.Schema
     fields: Mapping[str, str]
+    version: int
 
 
 @dataclass(frozen=True)

@@ -75,8 +75,8 @@ def run_ranges(
     try:
         job = pool.submit(run)
         while wait([job], _PROGRESS).not_done:
-            done = sum(files.has_range(wanted.token, number) for number in wanted.numbers)
-            report(f"changefeed snapshot: {done} of {len(wanted.numbers)} ranges read")
+            done = files.numbers(wanted.token).intersection(wanted.numbers)
+            report(f"changefeed snapshot: {len(done)} of {len(wanted.numbers)} ranges read")
         job.result()
     except BaseException as error:
         # Where that fails as well, the error is what counts.

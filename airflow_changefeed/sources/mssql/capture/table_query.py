@@ -148,7 +148,7 @@ def ordered(keys: Sequence[KeyColumn]) -> str:
 def table_columns(table: SourceTable) -> TableColumns:
     """Return what reading a table gives."""
     query = TableQuery(table.feed, table, KeyRange())
-    return TableColumns(table.shape, query.schema, table.fields)
+    return TableColumns(table.shape, query.schema, table.fields, table.feed.info.resource_version)
 
 
 def stream_range(session: Session, query: TableQuery, most: int, ask: Ask) -> Iterator[pa.RecordBatch]:

@@ -75,7 +75,7 @@ class TableQuery(Query):
         columns = (*self._own, self._shard_column)
         schema = pa.schema([pa.field(column.name, ARROW[storage_of(column)]) for column in columns])
         fields = {name: self.table.fields[name] for name in self._names}
-        return TableColumns(self.capture.shape, schema, fields)
+        return TableColumns(self.capture.shape, schema, fields, self.tables.info.resource_version)
 
     @property
     def parameters(self) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
--- Snapshots of captured tables that have begun and not ended, one for each table; see docs/adr/0007.
+-- Snapshots of captured tables that have begun and not ended, one for each table; see docs/adr/0010.
 -- table_name: as the capture's events have it. token: names the snapshot; path: root of its output. begin_time: the feed was sealed until then
 -- before any row was read; it is not purged from there on while expires_at has not passed.
 if object_id(N'<<schema_in_text>>.[snapshots]') is null
