@@ -13,6 +13,7 @@ from airflow_changefeed.core.capture import (
     CaptureInfo,
     CaptureRepair,
     CaptureSpec,
+    OnDdl,
     Operation,
     RepairWay,
     UnexportableValue,
@@ -30,7 +31,12 @@ from airflow_changefeed.sources.sqlite.capture.gaps import (
     take_baseline,
 )
 from airflow_changefeed.sources.sqlite.capture.plan import difference, nullable_keys, plan_capture
-from airflow_changefeed.sources.sqlite.capture.record import image_columns, make_events, record_rows
+from airflow_changefeed.sources.sqlite.capture.record import (
+    image_columns,
+    make_events,
+    record_ddl,
+    record_rows,
+)
 from airflow_changefeed.sources.sqlite.capture.registry import (
     REGISTRY,
     StoredCapture,
@@ -74,6 +80,7 @@ class SqliteCapture:
     ) -> CaptureInfo:
         """See the protocol."""
         spec = replace(spec, name=spec.full_name)
+        _check_policy(spec.name, spec.on_ddl)
         with self.database.connect(wal=True) as connection:
             note_changes(self.database, connection, spec.name)
             with self.database.write(connection):
@@ -146,13 +153,21 @@ class SqliteCapture:
                 bump_version(connection, name)
 
     def refresh_capture(
-        self, name: str, *, without: Sequence[str] = (), resource_version: int | None = None
+        self,
+        name: str,
+        *,
+        without: Sequence[str] = (),
+        on_ddl: OnDdl | None = None,
+        resource_version: int | None = None,
     ) -> CaptureInfo:
         """See the protocol."""
+        if on_ddl is not None:
+            _check_policy(name, on_ddl)
         with self._written(name, resource_version) as (connection, tables):
             # First: recreating altered triggers would hide the gap.
             find_gaps(connection, tables, self.database.now_ms())
-            before = renamed_capture(connection, load_capture(connection, name))
+            recorded = load_capture(connection, name)
+            before = renamed_capture(connection, recorded)
             plan = plan_capture(connection, before.spec, before, without)
             _refuse(name, plan.problems)
             known = {one.name.casefold() for one in before.fields}
@@ -167,6 +182,7 @@ class SqliteCapture:
             if capture.is_enabled:
                 capture = with_triggers(connection, capture, None)
             store_capture(connection, capture)
+            record_ddl(connection, tables, recorded, capture, self.database.now_ms())
             # Even if nothing changed: what was read before may mean something else now (Hasura's reload).
             bump_version(connection, name)
             return self._info(connection, name)
@@ -334,6 +350,19 @@ def _check_note(subject: str, note: str, by: str) -> None:
         if not value.strip()
     ]
     InvalidArgumentError.collect(subject, problems)
+
+
+def _check_policy(name: str, on_ddl: OnDdl) -> None:
+    """Raise for a policy that needs triggers on DDL: whatever looks later, a writer may have been faster."""
+    on_ddl = OnDdl(on_ddl)
+    if on_ddl is not OnDdl.PAUSE:
+        raise FeedSetupError(
+            f"capture {name!r}: on_ddl {on_ddl.value!r} needs triggers on DDL, which SQLite does not have: a "
+            "change of columns cannot be refused, and values written before it is found would be lost. Use "
+            "'pause', and refresh the capture before the first value is written to a new column",
+            capture=name,
+            on_ddl=on_ddl.value,
+        )
 
 
 def _refuse(name: str, problems: list[str]) -> None:

@@ -73,7 +73,8 @@ def plan_capture(
         key = [one for one, place in columns if place]
         _check_shard(connection, table, key, spec, plan.problems, is_known=before is not None)
         given = _fields(plan, table.table, columns, chosen[table.table], known.get(table.table), contested)
-        plan.tables.append(StoredTable(table.table, keys, chosen[table.table], given))
+        types = {column.name: column.type for column in _captured(chosen[table.table], columns)}
+        plan.tables.append(StoredTable(table.table, keys, chosen[table.table], given, types=types))
     if len(plan.fields) > MAX_FIELDS:
         plan.problems.append(
             f"its tables have {len(plan.fields)} columns; at most {MAX_FIELDS} can be captured, choose fewer"
