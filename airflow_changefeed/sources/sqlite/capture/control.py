@@ -30,7 +30,12 @@ from airflow_changefeed.sources.sqlite.capture.gaps import (
     gaps,
     take_baseline,
 )
-from airflow_changefeed.sources.sqlite.capture.plan import difference, nullable_keys, plan_capture
+from airflow_changefeed.sources.sqlite.capture.plan import (
+    check_policy,
+    difference,
+    nullable_keys,
+    plan_capture,
+)
 from airflow_changefeed.sources.sqlite.capture.record import (
     image_columns,
     make_events,
@@ -80,7 +85,7 @@ class SqliteCapture:
     ) -> CaptureInfo:
         """See the protocol."""
         spec = replace(spec, name=spec.full_name)
-        _check_policy(spec.name, spec.on_ddl)
+        check_policy(spec.name, spec.on_ddl)
         with self.database.connect(wal=True) as connection:
             note_changes(self.database, connection, spec.name)
             with self.database.write(connection):
@@ -162,7 +167,7 @@ class SqliteCapture:
     ) -> CaptureInfo:
         """See the protocol."""
         if on_ddl is not None:
-            _check_policy(name, on_ddl)
+            check_policy(name, on_ddl)
         with self._written(name, resource_version) as (connection, tables):
             # First: recreating altered triggers would hide the gap.
             find_gaps(connection, tables, self.database.now_ms())
@@ -350,19 +355,6 @@ def _check_note(subject: str, note: str, by: str) -> None:
         if not value.strip()
     ]
     InvalidArgumentError.collect(subject, problems)
-
-
-def _check_policy(name: str, on_ddl: OnDdl) -> None:
-    """Raise for a policy that needs triggers on DDL: whatever looks later, a writer may have been faster."""
-    on_ddl = OnDdl(on_ddl)
-    if on_ddl is not OnDdl.PAUSE:
-        raise FeedSetupError(
-            f"capture {name!r}: on_ddl {on_ddl.value!r} needs triggers on DDL, which SQLite does not have: a "
-            "change of columns cannot be refused, and values written before it is found would be lost. Use "
-            "'pause', and refresh the capture before the first value is written to a new column",
-            capture=name,
-            on_ddl=on_ddl.value,
-        )
 
 
 def _refuse(name: str, problems: list[str]) -> None:

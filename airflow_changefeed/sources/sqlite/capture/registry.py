@@ -35,7 +35,7 @@ class StoredTable:
     :param fields: of the image, by the name of each column that ever was captured.
     :param triggers: their texts, as the database keeps them, by name; empty while the capture is disabled.
     :param types: declared types of the captured columns, in the table's order, when it was enabled or
-        refreshed; empty if an older version did that.
+        refreshed; None if an older version did that.
     """
 
     name: str
@@ -44,7 +44,7 @@ class StoredTable:
     fields: Mapping[str, str]
     is_whole: bool = False
     triggers: Mapping[str, str] = field(default_factory=dict)
-    types: Mapping[str, str] = field(default_factory=dict)
+    types: Mapping[str, str] | None = None
 
     @property
     def shape(self) -> CapturedTable:
@@ -109,7 +109,7 @@ class StoredCapture:
 
     def captured_columns(self, table: StoredTable) -> list[Column]:
         """Return the columns of a table that any operation captures, with their types."""
-        if table.types:
+        if table.types is not None:
             return [Column(name, type_) for name, type_ in table.types.items()]
         recorded = {one.name: one.type for one in self.fields}
         names = dict.fromkeys(name for some in table.columns.values() for name in some)
