@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.consumers.begin import create_consumer
     from airflow_changefeed.consumers.consumer import Consumer
     from airflow_changefeed.consumers.handlers.run import run_consumer
-    from airflow_changefeed.core.capture import CaptureSpec, KeyChange, TableCapture
+    from airflow_changefeed.core.capture import CaptureSpec, KeyChange, OnDdl, TableCapture
     from airflow_changefeed.core.consumer import ConsumerSpec
     from airflow_changefeed.core.plan import ExportOptions
     from airflow_changefeed.core.ulid import Ulid
@@ -56,6 +56,7 @@ _MODULES = {
     "ExportJob": "transfers.changefeed_group",
     "ExportOptions": "core.plan",
     "KeyChange": "core.capture",
+    "OnDdl": "core.capture",
     "TableCapture": "core.capture",
     "CompletedExport": "export.completed",
     "Ulid": "core.ulid",
@@ -89,6 +90,7 @@ __all__ = [
     "ExportJob",
     "ExportOptions",
     "KeyChange",
+    "OnDdl",
     "TableCapture",
     "Ulid",
     "Window",

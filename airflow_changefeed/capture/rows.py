@@ -25,7 +25,7 @@ from airflow_changefeed.exceptions import SchemaChangedError
 from airflow_changefeed.sources.arrow import byte_strings
 
 #: Event types, by the number used in this module.
-EVENT_TYPES = ("add", "upd", "del", "reset")
+EVENT_TYPES = ("add", "upd", "del", "reset", "ddl")
 _OPERATIONS = (Operation.INSERT, Operation.UPDATE, Operation.DELETE)
 
 #: A table's column and its field in ``old`` and ``new``.
@@ -59,7 +59,7 @@ class Captured:
         return tuple(self.shape.tables)
 
     def columns(self, table: int, event: int) -> Columns:
-        """Return the columns of a table's event; irrelevant for a reset."""
+        """Return the columns of a table's event; irrelevant for one without rows."""
         own = self.shape.tables[self.tables[table]]
         operation = _OPERATIONS[event] if event < len(_OPERATIONS) else Operation.INSERT
         return tuple(_columns_of(own, operation).items())

@@ -27,8 +27,8 @@ from airflow_changefeed.sources.mssql.names import split_name
 #: Metadata key that names the shape of a file's events; absent for typed events.
 SHAPE_KEY = b"changefeed.shape"
 _TEXT = pa.string()
-_HASURA_OPS = ("INSERT", "UPDATE", "DELETE", "RESET")
-_DEBEZIUM_OPS = ("c", "u", "d", "t")
+_HASURA_OPS = ("INSERT", "UPDATE", "DELETE", "RESET", "DDL")
+_DEBEZIUM_OPS = ("c", "u", "d", "t", "ddl")
 #: Version of this form of ``source``, not of the package: re-exporting a window gives the same texts.
 _DEBEZIUM_VERSION = "1"
 _SNAPSHOT = len(EVENT_TYPES)
@@ -131,6 +131,7 @@ def _envelope_fields(schema: pa.Schema) -> list[pa.Field]:
         schema.field("tid"),
         *sequence,
         schema.field("epoch"),
+        schema.field("ddl"),
     ]
 
 
@@ -144,7 +145,7 @@ def _envelope(shape: CaptureShape, batch: pa.RecordBatch) -> dict[str, pa.Array]
     old, new = _images(Events.of(shape, batch), batch)
     same = {
         name: batch.column(name)
-        for name in ("name", "type", "tid", "sequence", "epoch")
+        for name in ("name", "type", "tid", "sequence", "epoch", "ddl")
         if name in batch.schema.names
     }
     return {"id": batch.column(ULID_FIELD.name), "old": old, "new": new, **same}
@@ -173,7 +174,9 @@ def _hasura(shape: CaptureShape, batch: pa.RecordBatch) -> dict[str, pa.Array]:
             old,
             ',"new":',
             new,
-            '},"session_variables":',
+            "}",
+            _ddl(batch),
+            ',"session_variables":',
             batch.column("session_variables"),
             ',"trace_context":',
             _trace(batch.column("trace_context")),
@@ -190,6 +193,11 @@ def _trace(texts: pa.Array) -> pa.Array:
     parts = found.flatten()
     known = joined(['{"trace_id":"', parts[0], '","span_id":"', parts[1], '"}'])
     return pc.coalesce(known, joined(['"', json_texts("trace_context", texts).texts, '"']))
+
+
+def _ddl(batch: pa.RecordBatch) -> pa.Array:
+    """Return the member for changed columns; nothing for any other event."""
+    return pc.fill_null(joined([',"ddl":', batch.column("ddl")]), text_scalar(""))
 
 
 def _debezium(shape: CaptureShape, batch: pa.RecordBatch) -> dict[str, pa.Array]:
@@ -215,6 +223,7 @@ def _debezium(shape: CaptureShape, batch: pa.RecordBatch) -> dict[str, pa.Array]
             *_times(batch.column(TIME_FIELD.name)),
             ',"transaction":',
             _transactions(batch.column("tid")),
+            _ddl(batch),
             "}",
         ],
         null="null",

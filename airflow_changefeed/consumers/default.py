@@ -39,7 +39,8 @@ def default_rows(
     Yield the rows of a feed's events until asked to stop.
 
     ``changefeed_event`` is ``add`` or ``del``; an update gives two rows, ``old`` and ``new``, with the same
-    ``changefeed_id``. A capture's ``reset`` has no values. ``txn`` ends a transaction; ``register_timeout``
+    ``changefeed_id``. A capture's ``reset`` and ``ddl`` have no values; how the columns changed is in
+    ``changefeed_ddl``, which consumers with ``ddl`` have. ``txn`` ends a transaction; ``register_timeout``
     and ``poll_timeout`` report a timeout; these rows have no id and no values. All rows have the same
     columns: the metadata columns first, then the table's.
 
@@ -128,6 +129,7 @@ class _Rows:
     def __init__(self, consumer: Consumer, options: DefaultOptions) -> None:
         columns = consumer.columns
         asked = {"epoch": options.with_epoch, "sequence": options.with_sequence, "tid": options.with_tid}
+        asked["ddl"] = columns.with_ddl
         self._metadata = [name for name, is_asked in asked.items() if is_asked]
         self._has_tables = len(columns.tables) > 1
         ours = [EVENT, ID, *(f"changefeed_{name}" for name in self._metadata)]

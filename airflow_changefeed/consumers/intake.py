@@ -171,6 +171,14 @@ class Intake:
         """Return the reader of a held shard."""
         return self._readers[shard]
 
+    def skipped(self) -> dict[Shard, Ulid]:
+        """Return the shards whose last events are none that the consumer takes, and the last of these."""
+        return {
+            shard: reader.after
+            for shard, reader in self._readers.items()
+            if reader.is_done and reader.after > self.holding.rows[shard].ulid
+        }
+
     @property
     def readers(self) -> Collection[ShardReader]:
         """Return the readers of the held shards."""

@@ -61,6 +61,7 @@ def open_columns(
     with_sequence: bool = False,
     with_epoch: bool = False,
     with_tid: bool = False,
+    with_ddl: bool = False,
     by_transaction: bool = False,
 ) -> EventColumns:
     """
@@ -84,5 +85,6 @@ def open_columns(
         with_sequence=with_sequence,
         with_epoch=with_epoch,
         with_tid=with_tid,
+        with_ddl=with_ddl,
         by_transaction=by_transaction,
     )

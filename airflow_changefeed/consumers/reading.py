@@ -55,6 +55,11 @@ class ShardReader:
         return len(self._ahead)
 
     @property
+    def is_done(self) -> bool:
+        """Whether no event that was read is still to be consumed."""
+        return not self._ahead and not self._taken
+
+    @property
     def after(self) -> Ulid:
         """The last event read, or the consumer's position."""
         return self._after
@@ -77,7 +82,11 @@ class ShardReader:
             upto = min(upto, self.below.previous())
         if upto is None or upto <= self._after:
             return False
-        return self._read(UlidRange(self._after, upto), size)
+        before = self._after
+        if self._read(UlidRange(before, upto), size):
+            return True
+        # All of them were events that the consumer does not take.
+        return self._after > before and self.fill(may_drain=may_drain, events=events)
 
     def _drain(self, size: int) -> Ulid | None:
         """Return the last event of a page; there may be new events not ordered yet."""

@@ -17,7 +17,7 @@ from airflow_changefeed.consumers.work import Work
 from airflow_changefeed.core.consumer import ConsumerInfo
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import ConsumerUseError
+from airflow_changefeed.exceptions import ConsumerUseError, LeaseLostError, StaleVersionError
 from airflow_changefeed.sources.base import FeedSource
 
 if TYPE_CHECKING:
@@ -48,7 +48,13 @@ class Receiver:
         check_options(name, feed, register_timeout, emit_timeout, poll_interval, at_most_shards)
         self.info: ConsumerInfo = source.consumer(name, feed)
         self.columns = open_columns(
-            source, feed, shards, with_sequence=with_sequence, with_epoch=with_epoch, with_tid=with_tid
+            source,
+            feed,
+            shards,
+            with_sequence=with_sequence,
+            with_epoch=with_epoch,
+            with_tid=with_tid,
+            with_ddl=self.info.spec.ddl,
         )
         self.pace = pace or Pace()
         self._has_own_pace = pace is not None
@@ -197,10 +203,24 @@ class Receiver:
             found = poll()
             if found is not None:
                 return found
+            self._pass_skipped()
             left = self._poll_interval if timeout is None else timeout - (self.pace.clock() - begun)
             if left <= 0 or not self._may_drain():
                 return None
             self._rest(min(left, self._intake.holding.renew_every))
+
+    def _pass_skipped(self) -> None:
+        """Move the cursors over events that the consumer does not take, where none that it takes follow."""
+        if self._work.is_open:
+            return
+        for shard, upto in self._intake.skipped().items():
+            self._work.begin()
+            self._work.mark_skipped(shard, upto, self._intake.holding.rows[shard].fencing_token)
+            try:
+                self._work.commit()
+            except (LeaseLostError, StaleVersionError):
+                # Another consumer holds the shard, or somebody moved the cursor; it is read from there.
+                self._intake.forget([shard])
 
     def _rest(self, seconds: float) -> None:
         """Wait until there may be new events, up to a timeout; all consumers of a process share one poll."""

@@ -118,6 +118,10 @@ class Work:
         else:
             self._marks.append(_Mark(last.shard, last.id, token))
 
+    def mark_skipped(self, shard: Shard, upto: Ulid, token: int) -> None:
+        """Move the cursor over events that are not delivered, with the transaction."""
+        self._marks.append(_Mark(shard, upto, token))
+
     def mark_parked(self, shard: Shard, parked: Parked, token: int) -> None:
         """Park an event as a dead letter with the transaction."""
         self._marks.append(_Mark(shard, parked.ulid, token, parked=parked))

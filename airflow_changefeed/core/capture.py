@@ -50,6 +50,20 @@ class KeyChange(str, Enum):
     DELETE_INSERT = "delete_insert"
 
 
+class OnDdl(str, Enum):
+    """
+    What a change of a captured table's columns does to the capture.
+
+    ``PAUSE``: a new column is not recorded until the capture is refreshed; changes that would make writers
+    fail are refused. ``EVOLVE``: a new column that has no values yet is recorded from the same transaction
+    on; all other changes as ``PAUSE``. ``REFUSE``: every change of the columns is refused.
+    """
+
+    PAUSE = "pause"
+    EVOLVE = "evolve"
+    REFUSE = "refuse"
+
+
 @dataclass(frozen=True)
 class TableCapture:
     """
@@ -97,6 +111,8 @@ class CaptureSpec:
         not for a table without a primary key.
     :param guard_schema: whether changes of the table's columns that would make its writers fail are refused,
         by a trigger on the database's DDL. A database that has such guards by nature ignores it.
+    :param on_ddl: what a change of a table's columns does; other values than ``pause`` need the schema guard,
+        and a database with triggers on DDL.
     :raises InvalidArgumentError: all that is wrong, by itself.
     """
 
@@ -112,6 +128,7 @@ class CaptureSpec:
     with_sequence: bool = False
     guard_table: bool = True
     guard_schema: bool = True
+    on_ddl: OnDdl = OnDdl.PAUSE
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tables", tuple(self.tables))
@@ -136,6 +153,12 @@ class CaptureSpec:
         if self.key_change not in tuple(KeyChange):
             known = ", ".join(KeyChange)
             problems.append(f"key_change must be one of {known}, not {self.key_change!r}")
+        if self.on_ddl not in tuple(OnDdl):
+            problems.append(f"on_ddl must be one of {', '.join(OnDdl)}, not {self.on_ddl!r}")
+        elif self.on_ddl != OnDdl.PAUSE and not self.guard_schema:
+            problems.append(
+                f"on_ddl {OnDdl(self.on_ddl).value!r} needs guard_schema, whose trigger sees the changes"
+            )
         keys = self.session_keys
         if (
             len(keys) > MAX_SESSION_KEYS
@@ -147,6 +170,7 @@ class CaptureSpec:
             )
         InvalidArgumentError.collect(f"capture {self.name or ', '.join(names)!r}", problems)
         object.__setattr__(self, "key_change", KeyChange(self.key_change))
+        object.__setattr__(self, "on_ddl", OnDdl(self.on_ddl))
 
     @property
     def full_name(self) -> str:

@@ -115,6 +115,8 @@ class ConsumerSpec:
     :param max_attempts: failures of one event before ``on_poison``; None retries forever.
     :param on_poison: what is done then.
     :param keep_log: how long its attempts stay in the log of invocations.
+    :param ddl: whether it gets the events of type ``ddl``: changes of captured columns. Otherwise its cursor
+        passes them.
     """
 
     #: ``create_consumer:T`` stores what its caller wrote; a misspelt setting would do nothing.
@@ -125,6 +127,7 @@ class ConsumerSpec:
     max_attempts: int | None = 10
     on_poison: OnPoison = OnPoison.STOP
     keep_log: timedelta = timedelta(days=7)
+    ddl: bool = False
 
     def __post_init__(self) -> None:
         problems = []
@@ -144,6 +147,9 @@ class ConsumerSpec:
         """Write the settings, without consumer and feed; equal settings give equal texts."""
         content = encode(self)
         del content["consumer"], content["feed"]
+        if not self.ddl:
+            # The settings of a consumer from before there were such events are the same text.
+            del content["ddl"]
         return json.dumps(content, sort_keys=True)
 
     @classmethod

@@ -11,6 +11,7 @@ from airflow_changefeed.core.capture import (
     CaptureInfo,
     CaptureRepair,
     CaptureSpec,
+    OnDdl,
     RepairWay,
     UnexportableValue,
 )
@@ -24,7 +25,8 @@ class CaptureControl(Protocol):
     ``stream`` return ``changefeed_ulid``, ``changefeed_time``, then:
 
     - ``name``: of the table, as the capture's spec has it. ``type``: ``add``, ``upd``, ``del``, or ``reset``,
-      after which all rows of the table follow as ``add`` with ``is_snapshot``.
+      after which all rows of the table follow as ``add`` with ``is_snapshot``; or ``ddl`` where the captured
+      columns have changed.
     - ``is_snapshot``: whether the row already existed and was recorded by a snapshot or resync.
     - ``tid``: number of the transaction; null if unknown. It groups neighbouring events; numbers are
       eventually reused.
@@ -32,6 +34,8 @@ class CaptureControl(Protocol):
       sequence.
     - ``epoch``: seconds since 1970 when the statement ran. ``captured_at``: the same, in milliseconds, UTC.
     - ``session_variables``: JSON object of those set, null without any. ``trace_context``: text.
+    - ``ddl``: JSON object of ``statement`` (text or null), ``before`` and ``after`` (arrays of ``name`` and
+      ``type``) and ``by`` (text or null); null unless the type is ``ddl``.
     - ``old``, ``new``: structs of the captured columns; null if there is no such row.
 
     The schema's metadata contains the capture's :class:`~airflow_changefeed.core.capture.CaptureShape`.
@@ -63,14 +67,21 @@ class CaptureControl(Protocol):
         """
 
     def refresh_capture(
-        self, name: str, *, without: Sequence[str] = (), resource_version: int | None = None
+        self,
+        name: str,
+        *,
+        without: Sequence[str] = (),
+        on_ddl: OnDdl | None = None,
+        resource_version: int | None = None,
     ) -> CaptureInfo:
         """
         Capture the tables' current columns. Events already recorded keep theirs.
 
-        For an operation with chosen columns, only dropped columns are removed.
+        For an operation with chosen columns, only dropped columns are removed. If the columns, their types or
+        the key have changed, a ``ddl`` event is recorded in each shard that has events.
 
         :param without: columns to stop capturing, so that they can be dropped or altered.
+        :param on_ddl: another policy for changes of columns; None keeps the present one.
         :raises FeedSetupError: a column's type is incompatible with the recorded values, or cannot be
             exported; terminal.
         """

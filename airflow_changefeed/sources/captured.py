@@ -21,8 +21,10 @@ from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD, byte_strings, ulid_texts, ulid_times
 
 #: Event kinds as stored in a capture's table, and as readers see them.
-ADDED, UPDATED, DELETED, SNAPSHOT, RESET = "i", "u", "d", "r", "t"
-TYPES = {ADDED: "add", UPDATED: "upd", DELETED: "del", SNAPSHOT: "add", RESET: "reset"}
+ADDED, UPDATED, DELETED, SNAPSHOT, RESET, DDL = "i", "u", "d", "r", "t", "c"
+TYPES = {ADDED: "add", UPDATED: "upd", DELETED: "del", SNAPSHOT: "add", RESET: "reset", DDL: "ddl"}
+#: Kinds of events that are not about a row.
+WITHOUT_ROWS = (RESET, DDL)
 
 _NAME = pa.field("name", pa.string(), nullable=False)
 _TYPE = pa.field("type", pa.string(), nullable=False)
@@ -33,6 +35,7 @@ _EPOCH = pa.field("epoch", pa.int64(), nullable=False)
 _CAPTURED_AT = pa.field("captured_at", pa.timestamp("ms", tz="UTC"), nullable=False)
 _SESSION = pa.field("session_variables", pa.string())
 _TRACE = pa.field("trace_context", pa.string())
+_DDL = pa.field("ddl", pa.string())
 OLD, NEW = "old", "new"
 
 
@@ -43,12 +46,13 @@ class EventColumns:
 
     :param ulids: uint8, shape (rows, 16).
     :param tables: index of each event's table in the names passed to :func:`captured_batch`; int64.
-    :param kinds: ``i``, ``u``, ``d``, ``r`` or ``t``; string.
+    :param kinds: keys of ``TYPES``; string.
     :param tids: int64, with nulls.
     :param sequences: int64; ignored if the capture is without sequence.
     :param captured_ms: milliseconds since 1970; int64.
     :param session: JSON texts, with nulls.
     :param trace: texts, with nulls.
+    :param ddl: JSON texts, null for all other kinds.
     :param old: one column per field of the image.
     :param has_old: whether the event has an old row; bool, shape (rows,).
     :param new: as ``old``.
@@ -62,6 +66,7 @@ class EventColumns:
     captured_ms: pa.Array
     session: pa.Array
     trace: pa.Array
+    ddl: pa.Array
     old: Sequence[pa.Array]
     has_old: np.ndarray
     new: Sequence[pa.Array]
@@ -89,6 +94,7 @@ def captured_schema(shape: CaptureShape, image: Sequence[pa.Field]) -> pa.Schema
             _CAPTURED_AT,
             _SESSION,
             _TRACE,
+            _DDL,
             pa.field(OLD, row),
             pa.field(NEW, row),
         ],
@@ -113,6 +119,7 @@ def captured_batch(schema: pa.Schema, events: EventColumns, names: Sequence[str]
         _CAPTURED_AT.name: events.captured_ms.cast(_CAPTURED_AT.type),
         _SESSION.name: events.session,
         _TRACE.name: events.trace,
+        _DDL.name: events.ddl,
         OLD: _image(schema, OLD, events.old, events.has_old),
         NEW: _image(schema, NEW, events.new, events.has_new),
         ULID_FIELD.name: ulid_texts(events.ulids),

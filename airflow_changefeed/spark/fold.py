@@ -221,7 +221,8 @@ def _changes(events: CapturedEvents, *, has_moved: bool) -> DataFrame:
 
     source, kind = events.source, functions.col("type")
     frame = events.read([ULID_COLUMN, "type"], source.keys, list(source.columns), by_shard=True)
-    frame = frame.where(kind != "reset")
+    # Changed columns are in the events' own.
+    frame = frame.where(~kind.isin("reset", "ddl"))
     old, new = functions.col(OLD), functions.col(NEW)
     adds = (kind == "add") | _has_moved(source) if has_moved else kind == "add"
     # Not coalesce: a null in the new key is not the old key.

@@ -15,6 +15,7 @@ from airflow_changefeed.core.capture import (
     TRACE_KEY,
     CaptureSpec,
     KeyChange,
+    OnDdl,
     Operation,
     TableCapture,
 )
@@ -57,6 +58,7 @@ _OF_SPEC = (
     "with_sequence",
     "no_guard_table",
     "no_guard_schema",
+    "on_ddl",
 )
 _ALL, _NONE = "all", "none"
 
@@ -147,6 +149,7 @@ def spec_of(args: Namespace) -> CaptureSpec:
         with_sequence=args.with_sequence,
         guard_table=not args.no_guard_table,
         guard_schema=not args.no_guard_schema,
+        on_ddl=OnDdl(args.on_ddl or CaptureSpec.on_ddl),
     )
 
 
@@ -206,7 +209,8 @@ def refresh(args: Namespace) -> None:
         question = f"{_drift(present)}. Refresh capture {present.name} to the current columns?"
         version = seen_version(args, present.resource_version, question, "Nothing was refreshed")
         without = tuple(args.without or ())
-        info = source.refresh_capture(args.name, without=without, resource_version=version)
+        on_ddl = None if args.on_ddl is None else OnDdl(args.on_ddl)
+        info = source.refresh_capture(args.name, without=without, on_ddl=on_ddl, resource_version=version)
         show([capture_row(info)], args.output, _short)
         echo(f"Refreshed capture {info.name} to the current columns")
 

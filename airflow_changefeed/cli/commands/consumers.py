@@ -54,7 +54,7 @@ def alter(args: Namespace) -> None:
     """Change the settings of a consumer, after confirmation."""
     given = _given(args)
     if not given:
-        raise InvalidArgumentError("nothing to change; pass --max-attempts, --on-poison or --keep-log")
+        raise InvalidArgumentError("nothing to change; pass --max-attempts, --on-poison, --keep-log or --ddl")
     with open_feeds(args.conn_id) as source:
         info = source.consumer(args.name, args.feed)
         spec = replace(info.spec, **given)
@@ -81,6 +81,8 @@ def _given(args: Namespace) -> dict[str, Any]:
         given["on_poison"] = OnPoison(args.on_poison)
     if args.keep_log is not None:
         given["keep_log"] = timedelta(seconds=args.keep_log)
+    if args.ddl is not None:
+        given["ddl"] = args.ddl
     return given
 
 

@@ -94,7 +94,7 @@ def _enable() -> ActionCommand:
             help="Number the events of each shard from 1, without gaps",
             action="store_true",
         ),
-        *_without_guards(),
+        *_guards(),
         option(
             "--snapshot",
             help="Also record the existing rows, as inserts, in the same transaction",
@@ -107,7 +107,7 @@ def _enable() -> ActionCommand:
     )
 
 
-def _without_guards() -> tuple[Arg, Arg]:
+def _guards() -> tuple[Arg, Arg, Arg]:
     return (
         option(
             "--no-guard-table",
@@ -119,7 +119,13 @@ def _without_guards() -> tuple[Arg, Arg]:
             help="Allow changes to captured columns that may make writers of the tables fail",
             action="store_true",
         ),
+        _on_ddl("What a change of a table's columns does: pause (default), evolve"),
     )
+
+
+def _on_ddl(help_: str) -> Arg:
+    more = "(record an added column without values at once) or refuse; other than pause needs SQL Server"
+    return option("--on-ddl", help=f"{help_} {more}", choices=("pause", "evolve", "refuse"))
 
 
 def _disable() -> ActionCommand:
@@ -162,6 +168,7 @@ def _refresh() -> ActionCommand:
             "more than once",
             action="append",
         ),
+        _on_ddl("Another policy for changes of columns (default: the present one): pause, evolve"),
         *seen(),
         *shown(),
     )

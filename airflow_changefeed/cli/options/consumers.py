@@ -113,13 +113,17 @@ def _create() -> ActionCommand:
             help="Where to begin: latest (default), earliest, a time with its zone, or after a ULID",
             type=position,
         ),
-        *_settings(" (default: 10)", " (default)", " (default: 604800)"),
+        *_settings(" (default: 10)", " (default)", " (default: 604800)", "; --no-ddl is the default"),
         *shown(),
     )
 
 
-def _settings(attempts_: str = "", poison: str = "", log: str = "") -> tuple[Arg, Arg, Arg]:
+def _settings(
+    attempts_: str = "", poison: str = "", log: str = "", ddl: str = ""
+) -> tuple[Arg, Arg, Arg, Arg]:
     """Return the options of a consumer's settings, with the default of each."""
+    from argparse import BooleanOptionalAction
+
     return (
         option(
             "--max-attempts",
@@ -132,6 +136,11 @@ def _settings(attempts_: str = "", poison: str = "", log: str = "") -> tuple[Arg
             choices=("stop", "park"),
         ),
         option("--keep-log", help=f"Seconds to keep the log of attempts{log}", type=seconds),
+        option(
+            "--ddl",
+            help=f"Also consume events of changed columns (captures only){ddl}",
+            action=BooleanOptionalAction,
+        ),
     )
 
 

@@ -118,7 +118,7 @@ class FeedEvent:
 
     @property
     def type(self) -> str:
-        """``add``, ``upd``, ``del`` or ``reset``; always ``add`` for a plain feed."""
+        """``add``, ``upd``, ``del``, ``reset`` or ``ddl``; always ``add`` for a plain feed."""
         return self._value("type") or PLAIN_TYPE
 
     @property
@@ -143,6 +143,22 @@ class FeedEvent:
         """Session variables that the capture recorded; None if there were none."""
         text = self._value("session_variables")
         found: dict[str, str] | None = None if text is None else json.loads(text)
+        return found
+
+    @property
+    def ddl(self) -> dict[str, Any] | None:
+        """
+        How the table's captured columns changed, for the type ``ddl``; None for all others.
+
+        ``statement`` (text or None), ``before`` and ``after`` (lists of ``name`` and ``type``), ``by``.
+        """
+        text = self.ddl_text
+        return None if text is None else dict(json.loads(text))
+
+    @property
+    def ddl_text(self) -> str | None:
+        """:attr:`ddl` as it was recorded: a JSON object."""
+        found: str | None = self._value("ddl")
         return found
 
     @property
@@ -186,5 +202,6 @@ class FeedEvent:
 
 
 def events_of(page: EventPage) -> Iterator[FeedEvent]:
-    """Return the events of a page, in order."""
-    return map(FeedEvent, repeat(page, len(page)), range(len(page)))
+    """Return the events of a page that its consumer takes, in order."""
+    wanted = page.wanted()
+    return map(FeedEvent, repeat(page, len(wanted)), wanted)

@@ -7,6 +7,7 @@ A leaf module: it imports Arrow.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from itertools import compress
@@ -36,6 +37,7 @@ class EventColumns:
     :param is_captured: whether they are a capture's events, with old and new rows.
     :param tables: of the capture; for a plain feed, its name.
     :param fields: columns of a row.
+    :param with_ddl: whether the consumer takes changes of columns.
     """
 
     is_captured: bool
@@ -44,6 +46,7 @@ class EventColumns:
     with_sequence: bool = False
     with_epoch: bool = False
     with_tid: bool = False
+    with_ddl: bool = False
 
     @classmethod
     def of(
@@ -54,6 +57,7 @@ class EventColumns:
         with_sequence: bool = False,
         with_epoch: bool = False,
         with_tid: bool = False,
+        with_ddl: bool = False,
         by_transaction: bool = False,
     ) -> EventColumns:
         """
@@ -69,12 +73,14 @@ class EventColumns:
             "with_sequence": with_sequence,
             "with_epoch": with_epoch,
             "with_tid": with_tid,
+            "ddl": with_ddl,
             "a batch by transaction": by_transaction,
         }
         if shape is None:
             problems = [
                 f"{name} needs the feed of a capture; a plain outbox does not record the transaction, "
-                "sequence or statement time of an event. Leave it out, or capture the table"
+                "sequence or statement time of an event, or changes of columns. Leave it out, or capture "
+                "the table"
                 for name, is_asked in asked.items()
                 if is_asked
             ]
@@ -90,7 +96,7 @@ class EventColumns:
             fields = tuple(row.field(number).name for number in range(row.num_fields))
             tables = tuple(shape.tables)
         InvalidArgumentError.collect(f"consumer of feed {feed!r}", problems)
-        return cls(shape is not None, tables, fields, with_sequence, with_epoch, with_tid)
+        return cls(shape is not None, tables, fields, with_sequence, with_epoch, with_tid, with_ddl)
 
 
 class EventPage:
@@ -126,6 +132,17 @@ class EventPage:
     def last(self) -> Ulid:
         """The ULID of the last one."""
         return Ulid(self.ids[-16:])
+
+    def wanted(self) -> Sequence[int]:
+        """Return the indexes of the events that the consumer takes; of a dead letter, always its event."""
+        everything = range(len(self))
+        if not self.columns.is_captured or self.columns.with_ddl or self.dead_letter is not None:
+            return everything
+        # Null for all events but those, which are rare.
+        ddl = self.batch.column("ddl")
+        if ddl.null_count == len(ddl):
+            return everything
+        return list(compress(everything, ddl.is_null().to_pylist()))
 
     def values(self, name: str) -> list[Any]:
         """Return the values of a column."""

@@ -31,8 +31,9 @@ class ProcedureHandler:
     Runs a procedure of SQL Server for each event.
 
     For a capture it gets ``@feed``, ``@shard``, ``@id`` (26 characters), ``@name``, ``@type``, ``@old`` and
-    ``@new`` (JSON rows as in the envelope shape), ``@tid``, ``@sequence`` and ``@epoch``; for a plain feed
-    ``@feed``, ``@shard``, ``@id`` and ``@event`` (JSON of the row).
+    ``@new`` (JSON rows as in the envelope shape), ``@tid``, ``@sequence`` and ``@epoch``, and ``@ddl`` if
+    the consumer takes changes of columns; for a plain feed ``@feed``, ``@shard``, ``@id`` and ``@event``
+    (JSON of the row).
 
     :param name: ``schema.name``.
     :raises HandlerError: not a valid name, or the database has no procedures; terminal.
@@ -62,6 +63,8 @@ class ProcedureHandler:
     def _run(self, event: FeedEvent, connection: Any) -> None:
         values = self._captured(event) if event.is_captured else self._plain(event)
         names = _CAPTURED if event.is_captured else _PLAIN
+        if event.page.columns.with_ddl:
+            names, values = (*names, "ddl"), (*values, event.ddl_text)
         arguments = ", ".join(f"@{name} = ?" for name in names)
         with connection.cursor() as cursor:
             cursor.execute(

@@ -119,8 +119,8 @@ class CaptureHistory:
     statements: int = 0
 
     def exported(self, shard: int) -> list[Change]:
-        """Return a shard's events, window after window."""
-        return [change for window in self.windows for change in window.events.get(shard, ())]
+        """Return a shard's changes of rows, window after window."""
+        return [change for window in self.windows for change in of_rows(window.events.get(shard, ()))]
 
     @cached_property
     def shards(self) -> list[int]:
@@ -135,6 +135,11 @@ class CaptureHistory:
     def transactions(self) -> Mapping[int, str]:
         """Return the transaction of each stamp."""
         return {entry.stamp: entry.transaction for entry in self.journal if entry.stamp is not None}
+
+
+def of_rows(changes: Sequence[Change]) -> list[Change]:
+    """Return the events that are about a row, not about the table's columns."""
+    return [change for change in changes if change.type != "ddl"]
 
 
 def stamp(change: Change) -> int:
@@ -312,7 +317,7 @@ def transactions_are_whole(history: CaptureHistory) -> list[str]:
         placed = [
             (change, at)
             for at, window in enumerate(history.windows)
-            for change in window.events.get(shard, ())
+            for change in of_rows(window.events.get(shard, ()))
         ]
         for name, group in groupby(placed, key=lambda pair: names.get(stamp(pair[0]), "nobody")):
             own = list(group)

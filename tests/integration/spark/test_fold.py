@@ -110,6 +110,21 @@ def test_a_reset_forgets_what_its_shard_held(spark: SparkSession, export: Captur
     assert state(spark, export) == [shoe(1)]
 
 
+def test_changed_columns_are_no_changes_of_rows(spark: SparkSession, export: CapturedExport) -> None:
+    """The event of them leaves every row as it was: at its time, later, and before a first row of a shard."""
+    export.write(
+        [
+            Event(minute(1), "add", None, shoe(3)),
+            Event(minute(2), "ddl"),
+            Event(minute(3), "upd", shoe(3), shoe(3, "clog")),
+            Event(minute(4), "ddl"),
+        ]
+    )
+    export.write([Event(minute(2), "ddl"), Event(minute(5), "add", None, shoe(4))], shard=1)
+    assert state(spark, export, at=minute(3)) == [shoe(3)]
+    assert state(spark, export) == [shoe(3, "clog"), shoe(4)]
+
+
 def test_a_table_that_is_empty_now_keeps_its_columns(spark: SparkSession, export: CapturedExport) -> None:
     """All rows deleted; nothing behind a reset; and no event yet."""
     export.write([], hours(0, 1)[0])

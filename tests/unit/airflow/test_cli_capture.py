@@ -204,6 +204,8 @@ def test_options_say_what_a_capture_is(commands: Commands, path: Path) -> None:
         "--with-sequence",
         "--no-guard-table",
         "--no-guard-schema",
+        "--on-ddl",
+        "pause",
     )
     assert encode(spec) == {
         "tables": [
@@ -224,6 +226,7 @@ def test_options_say_what_a_capture_is(commands: Commands, path: Path) -> None:
         "with_sequence": True,
         "guard_table": False,
         "guard_schema": False,
+        "on_ddl": "pause",
     }
     spec = asked_for(
         commands,

@@ -258,6 +258,10 @@ def test_altering_names_what_changes(commands: Commands, source: SqliteFeedSourc
     assert (row["max_attempts"], row["keep_log"], row["on_poison"]) == (3, 60, "park")
     (row,) = commands.rows("consumer alter", *OF, "--keep-log", "90", "--yes")
     assert (row["max_attempts"], row["keep_log"], row["resource_version"]) == (3, 90, 3)
+    assert row["ddl"] is False
+    for option, taken in (("--ddl", True), ("--no-ddl", False)):
+        (row,) = commands.rows("consumer alter", *OF, option, "--yes")
+        assert row["ddl"] is taken
     assert "nothing to change; pass" in commands.fails("consumer alter", *OF)
     assert "needs max_attempts" in commands.fails("consumer alter", *OF, "--max-attempts", "none", "--yes")
     message = commands.fails("consumer alter", "lake", "--feed", FEED, "--keep-log", "9", "--yes")

@@ -23,7 +23,7 @@ class Event:
     """
     One event.
 
-    :param kind: as stored: ``i``, ``u``, ``d``, ``r`` or ``t``.
+    :param kind: as stored: a key of ``TYPES``.
     :param old: values by field; None for no row.
     """
 
@@ -34,6 +34,7 @@ class Event:
     tid: int | None = 7
     session: str | None = None
     trace: str | None = None
+    ddl: str | None = None
 
 
 def captured_table(
@@ -92,6 +93,7 @@ def typed_batch(
         captured_ms=pa.array([START_MS + number for number in numbers], pa.int64()),
         session=pa.array([event.session for event in events], pa.string()),
         trace=pa.array([event.trace for event in events], pa.string()),
+        ddl=pa.array([event.ddl for event in events], pa.string()),
         old=old,
         has_old=has_old,
         new=new,

@@ -207,6 +207,7 @@ def test_the_envelope_has_what_comdb2_gives() -> None:
         "tid",
         "sequence",
         "epoch",
+        "ddl",
     ]
     assert found["id"].equals(found["changefeed_ulid"])
     assert found["type"].to_pylist() == ["add", "reset"]
@@ -362,7 +363,7 @@ columns = [numbers(1, 2), texts, numbers(1, 2, kind=pa.float64(), dtype=float),
 both = np.array([True, False])
 events = EventColumns(ulids=np.zeros((2, 16), dtype=np.uint8), tables=numbers(0, 0),
     kinds=byte_strings(["u", "t"], pa.string()), tids=numbers(1, 2), sequences=None,
-    captured_ms=numbers(0, 2), session=pa.nulls(2, pa.string()), trace=texts,
+    captured_ms=numbers(0, 2), session=pa.nulls(2, pa.string()), trace=texts, ddl=pa.nulls(2, pa.string()),
     old=columns, has_old=both, new=columns, has_new=both)
 batch = captured_batch(captured_schema(shape, row), events, list(shape.tables))
 for name in ("envelope", "hasura", "debezium"):

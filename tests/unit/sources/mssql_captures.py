@@ -34,6 +34,8 @@ def capture(**other: Any) -> dict[str, Any]:
         "with_sequence": 0,
         "guard_table": 1,
         "guard_schema": 1,
+        "on_ddl": "pause",
+        "has_ddl": 0,
         "is_enabled": 1,
         "enabled_at": datetime(2026, 11, 21, 10),
         "shard_key_type": "int",
@@ -108,12 +110,14 @@ def capture_feed(
         Column("changefeed_at", "datetime2(3)"),
         Column("changefeed_session", "nvarchar(max)"),
         Column("changefeed_trace", "nvarchar(512)"),
+        Column("changefeed_ddl", "nvarchar(max)"),
     )
     found = registry or Registry(
         [
             capture(
                 session_keys='["user"]' if "session" in own else "[]",
                 with_sequence=int("sequence" in own),
+                has_ddl=int("ddl" in own),
             )
         ],
         [table()],

@@ -47,6 +47,7 @@ def test_the_schema_says_what_is_captured() -> None:
         "captured_at",
         "session_variables",
         "trace_context",
+        "ddl",
         "old",
         "new",
     ]
@@ -64,20 +65,22 @@ def test_a_batch_has_each_event_as_it_was_read() -> None:
         Event("d", {"id": None, "text": None}, None),
         Event("r", None, {"id": 3}),
         Event("t"),
+        Event("c", ddl='{"by":"anna"}'),
     ]
     batch = typed_batch(SHAPE, ROW, events)
     found = batch.to_pydict()
-    assert found["name"] == ["dbo.a", "dbo.b", "dbo.a", "dbo.a", "dbo.a", "dbo.a"]
-    assert found["type"] == ["add", "upd", "upd", "del", "add", "reset"]
-    assert found["is_snapshot"] == [False, False, False, False, True, False]
-    assert found["tid"] == [7, None, 7, 7, 7, 7]
-    assert found["sequence"] == [1, 2, 3, 4, 5, 6]
-    assert found["epoch"] == [START_MS // 1000] * 6
+    assert found["name"] == ["dbo.a", "dbo.b", "dbo.a", "dbo.a", "dbo.a", "dbo.a", "dbo.a"]
+    assert found["type"] == ["add", "upd", "upd", "del", "add", "reset", "ddl"]
+    assert found["is_snapshot"] == [False, False, False, False, True, False, False]
+    assert found["tid"] == [7, None, 7, 7, 7, 7, 7]
+    assert found["sequence"] == [1, 2, 3, 4, 5, 6, 7]
+    assert found["epoch"] == [START_MS // 1000] * 7
     assert found["captured_at"][1] == datetime.fromtimestamp((START_MS + 1) / 1000, timezone.utc)
     assert found["session_variables"][:2] == ['{"a":"1"}', None]
     assert found["trace_context"][:2] == ["t", None]
-    assert found["old"] == [None, {"id": 1, "text": "x"}, None, {"id": None, "text": None}, None, None]
-    assert [row and row["id"] for row in found["new"]] == [1, 1, 2, None, 3, None]
+    assert found["ddl"] == [None] * 6 + ['{"by":"anna"}']
+    assert found["old"] == [None, {"id": 1, "text": "x"}, None, {"id": None, "text": None}, *[None] * 3]
+    assert [row and row["id"] for row in found["new"]] == [1, 1, 2, None, 3, None, None]
     assert found["new"][1] == {"id": 1, "text": None}
     assert found["changefeed_ulid"][0] == str(Ulid.of_int((START_MS << 80) + 1))
     batch.validate(full=True)
@@ -108,6 +111,7 @@ def test_columns_that_are_part_of_larger_ones_keep_their_values(
         captured_ms=milliseconds.slice(cut),
         session=pa.nulls(count, pa.string()),
         trace=pa.nulls(count, pa.string()),
+        ddl=pa.nulls(count, pa.string()),
         old=[column],
         has_old=np.array([old for old, _ in there], dtype=bool),
         new=[column],

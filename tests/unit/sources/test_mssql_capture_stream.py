@@ -64,6 +64,7 @@ def _given(query: RangeQuery, new: list[pa.Array], old: list[pa.Array], **event:
         "changefeed_at": [AT] * rows,
         "changefeed_trace": [None] * rows,
         "changefeed_session": [None] * rows,
+        "changefeed_ddl": [None] * rows,
         "changefeed_sequence": list(range(1, rows + 1)),
         **event,
     }
@@ -104,20 +105,21 @@ def test_an_event_is_joined_with_both_of_its_rows() -> None:
     assert query.sql.startswith(
         "declare @after binary(16) = ?, @upto binary(16) = ?, @shard_id int = ?; select f.ulid as u, "
         "case when n.[changefeed_statement] is null and o.[changefeed_statement] is null then 1 else 0 end "
-        "as m, case when n.[changefeed_statement] is not null and n.[changefeed_op] <> N't' then 1 else 0 "
-        "end as c0, case when o.[changefeed_statement] is not null then 1 else 0 end as c1, "
+        "as m, case when n.[changefeed_statement] is not null and n.[changefeed_op] not in (N't', N'c') then "
+        "1 else 0 end as c0, case when o.[changefeed_statement] is not null then 1 else 0 end as c1, "
         "coalesce(n.[changefeed_table], o.[changefeed_table]) as c2"
     )
 
 
 def test_what_a_capture_does_not_record_is_not_selected() -> None:
-    """Session variables, which would have the driver read each row alone, and the number of an event."""
-    plain, whole = _query(), _query(own=("session", "sequence"))
+    """Long texts, which would have the driver read each row alone, and the number of an event."""
+    plain, whole = _query(), _query(own=("session", "sequence", "ddl"))
     assert "changefeed_session" not in plain.sql
+    assert "changefeed_ddl" not in plain.sql
     assert "changefeed_sequence" not in plain.sql
     assert plain.large_objects == []
     assert "coalesce(n.[changefeed_session], o.[changefeed_session])" in whole.sql
-    assert [one.column.name for one in whole.large_objects] == ["changefeed_session"]
+    assert [one.column.name for one in whole.large_objects] == ["changefeed_session", "changefeed_ddl"]
 
 
 def test_large_objects_are_measured_in_both_rows() -> None:
@@ -324,3 +326,15 @@ def test_an_event_without_rows_is_nothing_to_export(on_missing: str) -> None:
     with pytest.raises(MissingEventError, match="'keys_only' does not help") as caught:
         converted(query, given, _never)
     assert caught.value.facts["ulid"] == str(Ulid.of_int(2))
+
+
+def test_changed_columns_are_read_once_there_are_any() -> None:
+    """A reader that began before the first of them has to begin again."""
+    ddl = '{"statement":null,"before":[],"after":[],"by":"anna"}'
+    event = {"has_new": [0], "has_old": [0], "changefeed_op": ["c"], "changefeed_ddl": [ddl]}
+    query = _query(own=("ddl",))
+    (found,) = converted(query, _given(query, [_ints(None)], [_ints(None)], **event), _never).to_pylist()
+    assert (found["type"], found["ddl"], found["old"], found["new"]) == ("ddl", ddl, None, None)
+    early = _query()
+    with pytest.raises(SchemaChangedError, match="retry"):
+        converted(early, _given(early, [_ints(None)], [_ints(None)], **event), _never)

@@ -13,6 +13,7 @@ from airflow_changefeed.core.capture import (
     CaptureInfo,
     CaptureRepair,
     CaptureSpec,
+    OnDdl,
     RepairWay,
     TableCapture,
     UnexportableValue,
@@ -73,12 +74,18 @@ class MssqlCaptures:
             self._call(session, "disable_capture", {"capture": name, "resource_version": resource_version})
 
     def refresh_capture(
-        self, name: str, *, without: Sequence[str] = (), resource_version: int | None = None
+        self,
+        name: str,
+        *,
+        without: Sequence[str] = (),
+        on_ddl: OnDdl | None = None,
+        resource_version: int | None = None,
     ) -> CaptureInfo:
         """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
         arguments = {
             "capture": name,
             "without": json.dumps(list(without)),
+            "on_ddl": None if on_ddl is None else OnDdl(on_ddl).value,
             "resource_version": resource_version,
         }
         with self.database.connect(capture=name) as session:
@@ -205,6 +212,7 @@ def _arguments(spec: CaptureSpec, table: TableCapture, capture: str, *, snapshot
         "with_sequence": spec.with_sequence,
         "guard_table": spec.guard_table,
         "guard_schema": spec.guard_schema,
+        "on_ddl": spec.on_ddl.value,
         "snapshot": snapshot,
     }
 

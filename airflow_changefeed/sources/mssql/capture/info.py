@@ -11,6 +11,7 @@ from airflow_changefeed.core.capture import (
     CaptureInfo,
     CaptureSpec,
     KeyChange,
+    OnDdl,
     Operation,
     TableCapture,
 )
@@ -70,6 +71,7 @@ def capture_spec(registry: Registry, capture: Row) -> CaptureSpec:
         with_sequence=bool(capture["with_sequence"]),
         guard_table=bool(capture["guard_table"]),
         guard_schema=bool(capture["guard_schema"]),
+        on_ddl=OnDdl(capture["on_ddl"]),
     )
 
 

@@ -12,15 +12,17 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_changefeed.core.feed import Column, Shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.exceptions import ColumnTypeError, FeedSetupError
+from airflow_changefeed.exceptions import ColumnTypeError, FeedSetupError, SchemaChangedError
 from airflow_changefeed.sources.arrow import whole_numbers
 from airflow_changefeed.sources.captured import (
+    DDL,
     NEW,
     OLD,
-    RESET,
+    WITHOUT_ROWS,
     EventColumns,
     captured_batch,
     captured_schema,
@@ -48,6 +50,7 @@ def _cast(given: pa.DataType, written: pa.DataType, select: str = "{c}") -> Part
 
 
 _INT64, _TEXT = pa.int64(), pa.string()
+_WITHOUT_ROWS = ", ".join(map(literal, WITHOUT_ROWS))
 #: What is selected of an event besides its rows: declared type, and how it arrives.
 _EVENT = {
     "changefeed_table": ("smallint", _cast(pa.int16(), _INT64)),
@@ -56,7 +59,7 @@ _EVENT = {
     "changefeed_at": ("datetime2(3)", Part(pa.timestamp("us"), _INT64, convert=_milliseconds)),
     "changefeed_trace": ("nvarchar(512)", _cast(pa.large_string(), _TEXT)),
 }
-_SESSION = ("nvarchar(max)", _cast(pa.large_string(), _TEXT))
+_SESSION = _DDL = ("nvarchar(max)", _cast(pa.large_string(), _TEXT))
 _SEQUENCE = ("bigint", Part(_INT64, _INT64))
 
 
@@ -105,10 +108,12 @@ class CaptureQuery(RangeQuery):
     def _event(self) -> list[Exported]:
         """What is selected beside the rows, which both have the same."""
         flags = [
-            _flag("has_new", f"n.{_STATEMENT} is not null and n.[changefeed_op] <> {literal(RESET)}"),
+            _flag("has_new", f"n.{_STATEMENT} is not null and n.[changefeed_op] not in ({_WITHOUT_ROWS})"),
             _flag("has_old", f"o.{_STATEMENT} is not null"),
         ]
         both = {**_EVENT, **({"changefeed_session": _SESSION} if self.capture.has_session else {})}
+        if self.capture.has_ddl:
+            both["changefeed_ddl"] = _DDL
         described = [
             Exported(Column(name, type_), part, f"coalesce(n.{quote(name)}, o.{quote(name)})")
             for name, (type_, part) in both.items()
@@ -123,6 +128,12 @@ class CaptureQuery(RangeQuery):
         """See the base class."""
         first, size = len(self._event), len(self._image)
         event = {one.column.name: array for one, array in zip(self._event, arrays[:first], strict=True)}
+        nothing = pa.nulls(len(ulids), _TEXT)
+        if "changefeed_ddl" not in event and pc.any(pc.equal(event["changefeed_op"], DDL)).as_py():
+            raise SchemaChangedError(
+                f"feed {self.feed.name!r}: columns of a captured table were changed during the read; retry",
+                feed=self.feed.name,
+            )
         return captured_batch(
             self.schema,
             EventColumns(
@@ -132,8 +143,9 @@ class CaptureQuery(RangeQuery):
                 tids=event["changefeed_tid"],
                 sequences=event.get("changefeed_sequence"),
                 captured_ms=event["changefeed_at"],
-                session=event.get("changefeed_session", pa.nulls(len(ulids), _TEXT)),
+                session=event.get("changefeed_session", nothing),
                 trace=event["changefeed_trace"],
+                ddl=event.get("changefeed_ddl", nothing),
                 new=arrays[first : first + size],
                 has_new=whole_numbers(event["has_new"]) == 1,
                 old=arrays[first + size :],

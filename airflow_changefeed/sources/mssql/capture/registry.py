@@ -32,6 +32,7 @@ HEADER = (
     "changefeed_at",
     "changefeed_session",
     "changefeed_trace",
+    "changefeed_ddl",
 )
 #: Columns of ``capture_tables`` with what was asked of an operation, and of ``capture_columns`` with whether
 #: it records a column.
@@ -89,6 +90,7 @@ class Registry:
                 self.shape(row),
                 _by_number(self.tables_of(row)),
                 bool(json.loads(row["session_keys"])),
+                bool(row["has_ddl"]),
             )
             for row in self.captures
         }
@@ -151,7 +153,8 @@ def load_registry(session: Session, schema: str, feed_id: int | None = None) -> 
     results = session.execute(
         f"declare @feed_id int = ?; if {may_select} begin "
         "select c.capture_id, c.feed_id, c.name, c.key_change, c.keep_unchanged, c.session_keys, "
-        "c.trace_key, c.with_sequence, c.guard_table, c.guard_schema, c.is_enabled, c.enabled_at, "
+        "c.trace_key, c.with_sequence, c.guard_table, c.guard_schema, c.on_ddl, c.has_ddl, c.is_enabled, "
+        "c.enabled_at, "
         f"f.shard_key_type {_of(registry)}order by c.name; "
         "select t.capture_id, t.table_no, t.object_id, t.table_schema, t.table_name, t.shard, "
         "t.insert_columns, t.update_columns, t.delete_columns, t.is_whole, t.guard_name "

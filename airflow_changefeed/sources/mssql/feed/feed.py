@@ -31,12 +31,14 @@ class MssqlCapture:
 
     :param tables: their names, by number.
     :param has_session: whether session variables are recorded.
+    :param has_ddl: whether any change of columns was recorded. Until then its long texts are not read.
     """
 
     capture_id: int
     shape: CaptureShape
     tables: tuple[str, ...]
     has_session: bool
+    has_ddl: bool = False
 
 
 @dataclass(frozen=True)

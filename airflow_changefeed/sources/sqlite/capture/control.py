@@ -13,6 +13,7 @@ from airflow_changefeed.core.capture import (
     CaptureInfo,
     CaptureRepair,
     CaptureSpec,
+    OnDdl,
     Operation,
     RepairWay,
     UnexportableValue,
@@ -29,8 +30,18 @@ from airflow_changefeed.sources.sqlite.capture.gaps import (
     gaps,
     take_baseline,
 )
-from airflow_changefeed.sources.sqlite.capture.plan import difference, nullable_keys, plan_capture
-from airflow_changefeed.sources.sqlite.capture.record import image_columns, make_events, record_rows
+from airflow_changefeed.sources.sqlite.capture.plan import (
+    check_policy,
+    difference,
+    nullable_keys,
+    plan_capture,
+)
+from airflow_changefeed.sources.sqlite.capture.record import (
+    image_columns,
+    make_events,
+    record_ddl,
+    record_rows,
+)
 from airflow_changefeed.sources.sqlite.capture.registry import (
     REGISTRY,
     StoredCapture,
@@ -74,6 +85,7 @@ class SqliteCapture:
     ) -> CaptureInfo:
         """See the protocol."""
         spec = replace(spec, name=spec.full_name)
+        check_policy(spec.name, spec.on_ddl)
         with self.database.connect(wal=True) as connection:
             note_changes(self.database, connection, spec.name)
             with self.database.write(connection):
@@ -146,13 +158,21 @@ class SqliteCapture:
                 bump_version(connection, name)
 
     def refresh_capture(
-        self, name: str, *, without: Sequence[str] = (), resource_version: int | None = None
+        self,
+        name: str,
+        *,
+        without: Sequence[str] = (),
+        on_ddl: OnDdl | None = None,
+        resource_version: int | None = None,
     ) -> CaptureInfo:
         """See the protocol."""
+        if on_ddl is not None:
+            check_policy(name, on_ddl)
         with self._written(name, resource_version) as (connection, tables):
             # First: recreating altered triggers would hide the gap.
             find_gaps(connection, tables, self.database.now_ms())
-            before = renamed_capture(connection, load_capture(connection, name))
+            recorded = load_capture(connection, name)
+            before = renamed_capture(connection, recorded)
             plan = plan_capture(connection, before.spec, before, without)
             _refuse(name, plan.problems)
             known = {one.name.casefold() for one in before.fields}
@@ -167,6 +187,7 @@ class SqliteCapture:
             if capture.is_enabled:
                 capture = with_triggers(connection, capture, None)
             store_capture(connection, capture)
+            record_ddl(connection, tables, recorded, capture, self.database.now_ms())
             # Even if nothing changed: what was read before may mean something else now (Hasura's reload).
             bump_version(connection, name)
             return self._info(connection, name)

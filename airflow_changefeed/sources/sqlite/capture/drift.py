@@ -62,6 +62,7 @@ def renamed_capture(connection: sqlite3.Connection, capture: StoredCapture) -> S
                 key_columns=_now(table.key_columns, names) or (),
                 columns={operation: _now(own, names) or () for operation, own in table.columns.items()},
                 fields=_renamed_fields(table, names),
+                types=table.types and {names.get(name, name): one for name, one in table.types.items()},
             )
         )
     return replace(capture, spec=replace(capture.spec, tables=tuple(asked)), tables=tuple(tables))

@@ -10,8 +10,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_changefeed.core.capture import CaptureSpec, Operation, TableCapture
+from airflow_changefeed.core.capture import CaptureSpec, OnDdl, Operation, TableCapture
 from airflow_changefeed.core.feed import Column
+from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.base import RESERVED_PREFIX
 from airflow_changefeed.sources.near import no_table
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable
@@ -73,12 +74,26 @@ def plan_capture(
         key = [one for one, place in columns if place]
         _check_shard(connection, table, key, spec, plan.problems, is_known=before is not None)
         given = _fields(plan, table.table, columns, chosen[table.table], known.get(table.table), contested)
-        plan.tables.append(StoredTable(table.table, keys, chosen[table.table], given))
+        types = {column.name: column.type for column in _captured(chosen[table.table], columns)}
+        plan.tables.append(StoredTable(table.table, keys, chosen[table.table], given, types=types))
     if len(plan.fields) > MAX_FIELDS:
         plan.problems.append(
             f"its tables have {len(plan.fields)} columns; at most {MAX_FIELDS} can be captured, choose fewer"
         )
     return plan
+
+
+def check_policy(name: str, on_ddl: OnDdl) -> None:
+    """Raise for a policy that needs triggers on DDL: whatever looks later, a writer may have been faster."""
+    on_ddl = OnDdl(on_ddl)
+    if on_ddl is not OnDdl.PAUSE:
+        raise FeedSetupError(
+            f"capture {name!r}: on_ddl {on_ddl.value!r} needs triggers on DDL, which SQLite does not have: a "
+            "change of columns cannot be refused, and values written before it is found would be lost. Use "
+            "'pause', and refresh the capture before the first value is written to a new column",
+            capture=name,
+            on_ddl=on_ddl.value,
+        )
 
 
 def _present(connection: sqlite3.Connection, table: str, problems: list[str]) -> list[tuple[Column, int]]:

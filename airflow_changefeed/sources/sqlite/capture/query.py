@@ -16,23 +16,34 @@ from airflow_changefeed.core.feed import Column
 from airflow_changefeed.sources.arrow import byte_strings, whole_numbers
 from airflow_changefeed.sources.captured import (
     ADDED,
+    DDL,
     DELETED,
     RESET,
     SNAPSHOT,
     UPDATED,
+    WITHOUT_ROWS,
     EventColumns,
     captured_batch,
     captured_schema,
 )
+from airflow_changefeed.sources.sqlite.capture.record import DDL_COLUMN
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture
 from airflow_changefeed.sources.sqlite.feed.arrow import ARROW, RangeQuery, qualified
 from airflow_changefeed.sources.sqlite.feed.names import quote
 from airflow_changefeed.sources.sqlite.feed.types import storage_of
 
 #: Kinds as the table has them, by number; an update without an old row has one of its own.
-_KINDS = {ADDED: ADDED, UPDATED: UPDATED, "n": UPDATED, DELETED: DELETED, SNAPSHOT: SNAPSHOT, RESET: RESET}
+_KINDS = {
+    ADDED: ADDED,
+    UPDATED: UPDATED,
+    "n": UPDATED,
+    DELETED: DELETED,
+    SNAPSHOT: SNAPSHOT,
+    RESET: RESET,
+    DDL: DDL,
+}
 _HAS_OLD = np.array([kind in (UPDATED, DELETED) for kind in _KINDS])
-_HAS_NEW = np.array([kind not in (DELETED, RESET) for kind in _KINDS])
+_HAS_NEW = np.array([kind not in (DELETED, *WITHOUT_ROWS) for kind in _KINDS])
 #: What is read of an event before its images. Texts are never null, as ADBC takes the type of a column from
 #: its first values.
 _EVENT = (
@@ -43,6 +54,7 @@ _EVENT = (
     (Column("at", "integer"), "e.changefeed_at"),
     (Column("session variables", "text"), "coalesce(c.session, '')"),
     (Column("trace context", "text"), "coalesce(c.trace, '')"),
+    (Column("ddl", "text"), f"coalesce(e.{DDL_COLUMN}, '')"),
 )
 
 
@@ -82,6 +94,9 @@ class CaptureQuery(RangeQuery):
         tables = self.tables
         kinds = "".join(_KINDS)
         values = [value.replace("{kinds}", kinds) for _, value in _EVENT]
+        if not any(column.name == DDL_COLUMN for column in tables.info.columns):
+            # Created by an older version, and not refreshed since.
+            values[-1] = "''"
         values += [
             f"e.{quote(f'{image}_{one.name}')}" for image in ("old", "new") for one in self.capture.fields
         ]
@@ -96,7 +111,7 @@ class CaptureQuery(RangeQuery):
 
     def event_batch(self, ulids: np.ndarray, columns: Sequence[pa.Array]) -> pa.RecordBatch:
         """See the base class."""
-        table, kind, tid, sequence, at, session, trace, *images = columns
+        table, kind, tid, sequence, at, session, trace, ddl, *images = columns
         numbers = whole_numbers(kind)
         width = len(self.capture.fields)
         events = EventColumns(
@@ -108,6 +123,7 @@ class CaptureQuery(RangeQuery):
             captured_ms=at,
             session=_or_null(session),
             trace=_or_null(trace),
+            ddl=_or_null(ddl),
             old=images[:width],
             has_old=_HAS_OLD[numbers],
             new=images[width:],

@@ -3,21 +3,23 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 
 from airflow_changefeed.core.capture import Operation
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.exceptions import FeedSetupError
+from airflow_changefeed.sources.captured import DDL, RESET, SNAPSHOT
 from airflow_changefeed.sources.sqlite.capture.plan import declared, shard_sql
-from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture
+from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable
 from airflow_changefeed.sources.sqlite.capture.transaction import event_numbers, next_number, number_range
-from airflow_changefeed.sources.sqlite.feed.names import FeedTables, quote
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables, columns_of, quote
 from airflow_changefeed.sources.sqlite.feed.types import Storage, has_text_affinity, shard_check, storage_of
 from airflow_changefeed.sql import fill, load_sql
 
-#: Of an event, as readers know them.
-_SNAPSHOT, _RESET = "r", "t"
+#: Of the table of events: what has changed, in an event of changed columns.
+DDL_COLUMN = "changefeed_ddl"
 
 
 def make_events(connection: sqlite3.Connection, capture: StoredCapture) -> None:
@@ -72,7 +74,7 @@ def record_rows(
             connection.execute(
                 f"insert into {tables.table} "
                 "(changefeed_table, changefeed_shard, changefeed_op, changefeed_at) "
-                f"select ?, id, '{_RESET}', ? from ({_shards(tables, table.name, shard)}) order by id",
+                f"select ?, id, '{RESET}', ? from ({_shards(tables, table.name, shard)}) order by id",
                 (number, at_ms),
             )
         columns = table.columns_for(Operation.INSERT, Operation.UPDATE)
@@ -81,9 +83,63 @@ def record_rows(
         connection.execute(
             f"insert into {tables.table} "
             f"(changefeed_table, changefeed_shard, changefeed_op, changefeed_at{fields}) "
-            f"select ?, {shard}, '{_SNAPSHOT}', ?{values} from {quote(table.name)}",
+            f"select ?, {shard}, '{SNAPSHOT}', ?{values} from {quote(table.name)}",
             (number, at_ms),
         )
+    _queue(connection, tables, before)
+
+
+def record_ddl(
+    connection: sqlite3.Connection,
+    tables: FeedTables,
+    before: StoredCapture,
+    after: StoredCapture,
+    at_ms: int,
+) -> None:
+    """
+    Record an event in each shard of each table whose captured columns, types or key have changed.
+
+    :param tables: of the capture's feed.
+    """
+    changed = [
+        (number, was, now)
+        for number, (was, now) in enumerate(zip(before.tables, after.tables, strict=True))
+        if _facts(before, was) != _facts(after, now)
+    ]
+    if not changed:
+        return
+    if all(column.name != DDL_COLUMN for column, _ in columns_of(connection, after.name)):
+        connection.execute(f"alter table {tables.table} add column {DDL_COLUMN} text")
+    last = event_numbers(connection).get(after.name, 0)
+    for number, was, now in changed:
+        ddl = {
+            "statement": None,
+            "before": [{"name": one.name, "type": one.type} for one in before.captured_columns(was)],
+            "after": [{"name": one.name, "type": one.type} for one in after.captured_columns(now)],
+            "by": None,
+        }
+        shards = _shards_with_events(tables, shard_sql(after.spec.tables[number].shard))
+        connection.execute(
+            f"insert into {tables.table} "
+            f"(changefeed_table, changefeed_shard, changefeed_op, changefeed_at, {DDL_COLUMN}) "
+            f"select ?, id, '{DDL}', ?, ? from ({shards}) order by id",
+            (number, at_ms, json.dumps(ddl, ensure_ascii=False, separators=(",", ":"))),
+        )
+    _queue(connection, tables, last)
+
+
+def _facts(capture: StoredCapture, table: StoredTable) -> tuple[object, ...]:
+    types = {one.name: one.type.casefold() for one in capture.captured_columns(table)}
+    return types, table.key_columns
+
+
+def _queue(connection: sqlite3.Connection, tables: FeedTables, before: int) -> None:
+    """
+    Queue recorded events for ordering, as one transaction.
+
+    :param before: the last event that is queued already.
+    """
+    name = tables.info.name
     _check_shards(connection, tables, before)
     connection.execute(
         f"insert into {tables.outbox} (order_sequence, shard_id, time_hint) "
@@ -91,19 +147,22 @@ def record_rows(
         f"from {tables.table} where changefeed_event > ? order by changefeed_event",
         (before,),
     )
-    last = event_numbers(connection).get(capture.name, 0)
+    last = event_numbers(connection).get(name, 0)
     if last > before:
-        number_range(connection, capture.name, before + 1, last, next_number(connection))
+        number_range(connection, name, before + 1, last, next_number(connection))
 
 
 def _shards(tables: FeedTables, table: str, shard: str) -> str:
     """Return SQL for the shards that may have events of a table, or get some of its rows."""
+    found = _shards_with_events(tables, shard)
+    return f"{found} union select {shard} from {quote(table)}" if shard.startswith("(") else found
+
+
+def _shards_with_events(tables: FeedTables, shard: str) -> str:
+    """Return SQL for the shards that may have events of a table."""
     if not shard.startswith("("):
         return f"select {shard} as id"
-    return (
-        f"select shard_id as id from {tables.state} union select id from ({tables.waiting_shards}) "
-        f"union select {shard} from {quote(table)}"
-    )
+    return f"select shard_id as id from {tables.state} union select id from ({tables.waiting_shards})"
 
 
 def _check_shards(connection: sqlite3.Connection, tables: FeedTables, before: int) -> None:

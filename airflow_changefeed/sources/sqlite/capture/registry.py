@@ -34,6 +34,8 @@ class StoredTable:
     :param columns: that each operation records.
     :param fields: of the image, by the name of each column that ever was captured.
     :param triggers: their texts, as the database keeps them, by name; empty while the capture is disabled.
+    :param types: declared types of the captured columns, in the table's order, when it was enabled or
+        refreshed; None if an older version did that.
     """
 
     name: str
@@ -42,6 +44,7 @@ class StoredTable:
     fields: Mapping[str, str]
     is_whole: bool = False
     triggers: Mapping[str, str] = field(default_factory=dict)
+    types: Mapping[str, str] | None = None
 
     @property
     def shape(self) -> CapturedTable:
@@ -103,6 +106,14 @@ class StoredCapture:
         }
         begun = from_milliseconds(self.enabled_at_ms)
         return CaptureShape(self.name, self.spec.key_change, self.spec.with_sequence, tables, begun)
+
+    def captured_columns(self, table: StoredTable) -> list[Column]:
+        """Return the columns of a table that any operation captures, with their types."""
+        if table.types is not None:
+            return [Column(name, type_) for name, type_ in table.types.items()]
+        recorded = {one.name: one.type for one in self.fields}
+        names = dict.fromkeys(name for some in table.columns.values() for name in some)
+        return [Column(name, recorded[table.fields[name]]) for name in names]
 
     @property
     def present_spec(self) -> CaptureSpec:

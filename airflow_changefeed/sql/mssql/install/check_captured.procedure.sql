@@ -48,9 +48,9 @@ begin
     if @found is not null set @problems = concat(@problems, N'; ', @found, N' (or choose other columns)');
     if @update_columns is not null and not exists (select 1 from @columns as c where c.is_key = 1)
         set @problems = concat(@problems, N'; it has no primary key to match the old and new row of an update; add one, or capture only inserts and deletes');
-    if (select count(*) from @columns as c where c.is_asked = 1) > 1014
+    if (select count(*) from @columns as c where c.is_asked = 1) > 1013
         set @problems = concat(@problems, N'; ', (select count(*) from @columns as c where c.is_asked = 1), N' columns are ',
-            (select count(*) from @columns as c where c.is_asked = 1) - 1014, N' more than fit into the capture''s table with its own ten; choose fewer columns');
+            (select count(*) from @columns as c where c.is_asked = 1) - 1013, N' more than fit into the capture''s table with its own eleven; choose fewer columns');
     if exists (select 1 from sys.tables as t where t.object_id = @object_id and t.is_memory_optimized = 1)
         set @problems = concat(@problems, N'; it is memory-optimized, and such tables do not support the triggers of a capture');
     if exists (select 1 from sys.tables as t where t.object_id = @object_id and t.is_filetable = 1)

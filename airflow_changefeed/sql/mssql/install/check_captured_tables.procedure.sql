@@ -1,8 +1,16 @@
--- Called by the schema guard after a table or trigger was changed, in that transaction: refuses a change that would make writers of a
--- captured table fail, or no longer be recorded.
+-- Called by the schema guard after a table or trigger was changed, in that transaction. First lets captures that evolve record the columns
+-- that were added (evolve_captures), then refuses a change that would make writers of a captured table fail, or no longer be recorded, and
+-- any change of columns that a capture refuses.
+-- @table_schema, @table_name: of the changed table. @added: JSON array of the columns that the statement added to it, or null.
+-- @statement: its text.
 -- errors: 77144
--- permission: internal
-create or alter procedure <<schema>>.[check_captured_tables]
+-- permission: the schema guard
+create or alter procedure <<schema>>.[check_captured_tables] (
+    @table_schema nvarchar(128) = null,
+    @table_name nvarchar(128) = null,
+    @added nvarchar(max) = null,
+    @statement nvarchar(max) = null
+)
 as
 begin
     set xact_abort, nocount on;
@@ -10,6 +18,8 @@ begin
     declare @found nvarchar(max), @message nvarchar(2048);
     declare @tables table (
         capture nvarchar(128) not null, capture_id int not null, table_no smallint not null, object_id int not null, name nvarchar(300) not null, triggers int not null);
+    if @added is not null
+        exec <<schema>>.[evolve_captures] @table_schema = @table_schema, @table_name = @table_name, @added = @added, @statement = @statement;
     insert into @tables (capture, capture_id, table_no, object_id, name, triggers)
     select c.name, c.capture_id, t.table_no, t.object_id, concat(t.table_schema, N'.', t.table_name), t.trigger_count
     from <<schema>>.[captures] as c
@@ -24,10 +34,18 @@ begin
         select concat(N'column "', k.name, N'" of table ', t.name, N' (', k.definition, N') is captured by "', t.capture,
             N'"; remove it from the capture first (refresh_capture, @without = N''["', string_escape(k.name, 'json'), N'"]''), then change it, then refresh again to capture it')
         from @tables as t
+        inner join <<schema>>.[captures] as c on c.capture_id = t.capture_id and c.on_ddl <> 'refuse'
         inner join <<schema>>.[capture_columns] as k on k.capture_id = t.capture_id and k.table_no = t.table_no
         where object_name(t.object_id) is not null and not exists (
             select 1 from <<schema>>.[captured_columns](t.object_id) as s
             where s.name = k.name collate database_default and s.definition = k.definition collate database_default and isnull(s.key_place, 0) = isnull(k.key_place, 0))
+        union all
+        select distinct concat(N'capture "', t.capture, N'" refuses changes of its tables'' columns and keys; allow them first (refresh_capture, @on_ddl = ''pause''), ',
+            N'change the table, then refuse them again (refresh_capture, @on_ddl = ''refuse'')')
+        from @tables as t
+        inner join <<schema>>.[captures] as c on c.capture_id = t.capture_id and c.on_ddl = 'refuse'
+        inner join <<schema>>.[feeds] as f on f.name = t.capture
+        where f.schema_print <> <<schema>>.[columns_print](f.name, f.object_id)
         union all
         select distinct concat(N'table ', t.capture, N' holds the recorded changes of ', t.name, N'; disable the capture first, and drop its feed (drop_feed)')
         from @tables as t

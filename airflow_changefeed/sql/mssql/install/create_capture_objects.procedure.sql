@@ -1,10 +1,12 @@
 -- Recreates the objects of one captured table: the procedures that count and record its rows, its triggers, and its guard. Fills the
 -- templates from the catalog. In the caller's transaction.
+-- @columns_only: 1 recreates only what depends on the columns, and alters existing procedures: the schema guard may do no more.
 -- errors: 77140 its rows are too wide for delete_insert
 -- permission: internal; needs the right to alter the table and to create procedures
 create or alter procedure <<schema>>.[create_capture_objects] (
     @capture_id int,
-    @table_no smallint
+    @table_no smallint,
+    @columns_only bit = 0
 )
 as
 begin
@@ -169,11 +171,11 @@ begin
             exec <<schema>>.[fill_template] @body = @body output;
             insert into #tokens (token, value) values (@object, @body);
         end
-        else if (@type = 'procedure')
+        else if (@type = 'procedure' and (@columns_only = 0 or @object = 'capture_snapshot'))
             or (@object = 'capture_insert' and @has_insert = 1)
             or (@object = 'capture_update' and @has_update = 1)
             or (@object = 'capture_delete' and @has_delete = 1)
-            or (@type = 'table' and @guard = 1 and @first is not null and object_id(@full) is null and not exists (
+            or (@type = 'table' and @columns_only = 0 and @guard = 1 and @first is not null and object_id(@full) is null and not exists (
                 -- Rowversion columns, for which the server generates a value in each table.
                 select 1 from <<schema>>.[key_columns](@object_id) as k where k.type_name = N'timestamp'))
         begin
@@ -184,6 +186,7 @@ begin
                 exec sys.sp_executesql @sql;
             end;
             exec <<schema>>.[fill_template] @body = @body output;
+            if @columns_only = 1 and @type = 'procedure' set @body = replace(@body, N'create or alter procedure ', N'alter procedure ');
             exec sys.sp_executesql @body;
             if @type = 'table'
                 update <<schema>>.[capture_tables]
@@ -202,11 +205,14 @@ begin
         set @place = null;
         select top (1) @place = t.place from <<schema>>.[capture_templates]() as t where t.place > @last order by t.place;
     end;
-    -- Triggers and row counts in the catalog are visible only with a right on the table; sealing needs them.
-    set @sql = concat(N'grant view definition on ', quotename(@table_schema), N'.', quotename(@table_name),
-        N' to ', quotename(concat(N'<<schema_text>>.operators:', @name)));
-    exec sys.sp_executesql @sql;
-    update <<schema>>.[captures] set version = <<schema>>.[version]() where capture_id = @capture_id;
+    if @columns_only = 0
+    begin
+        -- Triggers and row counts in the catalog are visible only with a right on the table; sealing needs them.
+        set @sql = concat(N'grant view definition on ', quotename(@table_schema), N'.', quotename(@table_name),
+            N' to ', quotename(concat(N'<<schema_text>>.operators:', @name)));
+        exec sys.sp_executesql @sql;
+        update <<schema>>.[captures] set version = <<schema>>.[version]() where capture_id = @capture_id;
+    end;
     update <<schema>>.[capture_tables]
     set trigger_count = convert(int, @has_insert) + convert(int, @has_update) + convert(int, @has_delete),
         trigger_modified = (

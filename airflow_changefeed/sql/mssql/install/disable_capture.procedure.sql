@@ -48,6 +48,7 @@ begin
         end;
         update <<schema>>.[capture_tables] set guard_name = null, trigger_count = 0 where capture_id = @id;
         update <<schema>>.[captures] set is_changing = 0 where capture_id = @id;
+        if database_principal_id(N'<<schema_text>>.guard') is not null exec <<schema>>.[grant_guard];
         if @was_enabled = 1 exec <<schema>>.[bump_version] @feed_id = @feed_id;
         commit;
     end try

@@ -9,6 +9,8 @@
 --     @with_sequence: 1 shows readers the number of each event in its shard.
 -- @guard_table: 1 makes the server refuse truncate and switch. @guard_schema: 1 makes it refuse table changes that would make writers
 --     fail. @snapshot: 1 also records the existing rows. @resource_version: expected version of the capture; null skips the check.
+-- @on_ddl: what a change of the table's columns does. pause: a new column is not recorded until refresh_capture. evolve: the schema guard
+--     records a new column that has no values yet from the same transaction on, all else as pause. refuse: it refuses every change.
 -- errors: 77140 all problems of the request; nothing was changed. 77101 another set-up is running; transient. 77155 it is at another
 --     @resource_version, or does not exist. 55000, 71000
 -- permission: to alter the table, and as for setup_feed
@@ -28,7 +30,8 @@ create or alter procedure <<schema>>.[enable_capture] (
     @guard_table bit = 1,
     @guard_schema bit = 1,
     @snapshot bit = 0,
-    @resource_version bigint = null
+    @resource_version bigint = null,
+    @on_ddl varchar(10) = 'pause'
 )
 as
 begin
@@ -62,6 +65,10 @@ begin
         set @events = concat(quotename(@event_schema), N'.', quotename(@event_name));
         if isnull(@key_change, '') not in ('new_only', 'delete_insert')
             throw 55000, N'changefeed 55000: @key_change must be new_only or delete_insert', 1;
+        if isnull(@on_ddl, '') not in ('pause', 'evolve', 'refuse')
+            throw 55000, N'changefeed 55000: @on_ddl must be pause, evolve or refuse', 1;
+        if @on_ddl <> 'pause' and isnull(@guard_schema, 0) = 0
+            throw 55000, N'changefeed 55000: @on_ddl = evolve and refuse need @guard_schema = 1, whose trigger sees the changes', 1;
         if isjson(isnull(@insert_columns, N'[]')) = 0 or isjson(isnull(@update_columns, N'[]')) = 0 or isjson(isnull(@delete_columns, N'[]')) = 0
             or isnull(isjson(@session_keys), 0) = 0
             throw 55000, N'changefeed 55000: columns and @session_keys must be JSON arrays, for example N''["id", "name"]''', 1;
@@ -86,7 +93,7 @@ begin
                 where c.capture_id = @capture_id and (
                     c.key_change <> @key_change or c.keep_unchanged <> @keep_unchanged or c.session_keys <> @session_keys
                     or isnull(c.trace_key, N'') <> isnull(@trace_key, N'') or c.with_sequence <> @with_sequence
-                    or c.guard_table <> @guard_table or c.guard_schema <> @guard_schema or f.shard_key_type <> @shard_key_type))
+                    or c.guard_table <> @guard_table or c.guard_schema <> @guard_schema or c.on_ddl <> @on_ddl or f.shard_key_type <> @shard_key_type))
                 set @problem = N'with other settings';
             select @no = t.table_no from <<schema>>.[capture_tables] as t where t.capture_id = @capture_id and t.object_id = @object_id;
             if @no is not null and exists (
@@ -136,9 +143,9 @@ begin
         if @capture_id is null
         begin
             insert into <<schema>>.[captures] (
-                name, key_change, keep_unchanged, session_keys, trace_key, with_sequence, guard_table, guard_schema, is_enabled, is_changing, enabled_at)
+                name, key_change, keep_unchanged, session_keys, trace_key, with_sequence, guard_table, guard_schema, on_ddl, is_enabled, is_changing, enabled_at)
             values (
-                @capture, @key_change, @keep_unchanged, @session_keys, @trace_key, @with_sequence, @guard_table, @guard_schema, 1, 1, <<schema>>.[now]());
+                @capture, @key_change, @keep_unchanged, @session_keys, @trace_key, @with_sequence, @guard_table, @guard_schema, @on_ddl, 1, 1, <<schema>>.[now]());
             set @capture_id = scope_identity();
             set @sql = concat(N'create table ', @events, N' (
     changefeed_statement bigint not null,
@@ -151,6 +158,7 @@ begin
     changefeed_at datetime2(3) not null,
     changefeed_session nvarchar(max) null,
     changefeed_trace nvarchar(512) null,
+    changefeed_ddl nvarchar(max) null,
     constraint ', quotename(concat(N'pk:', @capture)), N' primary key (changefeed_statement, changefeed_row, changefeed_image)
 )');
             exec sys.sp_executesql @sql;
@@ -189,8 +197,7 @@ begin
         end
         else
         begin
-            exec <<schema>>.[set_capture_columns] @capture_id = @capture_id, @table_no = @no;
-            exec <<schema>>.[create_capture_objects] @capture_id = @capture_id, @table_no = @no;
+            exec <<schema>>.[change_capture_columns] @capture_id = @capture_id, @table_no = @no;
             insert into <<schema>>.[capture_gaps] (capture_id, table_no, reason, found_at, after_time)
             select @capture_id, @no, N'the capture was disabled, and changes made meanwhile were not recorded', <<schema>>.[now](),
                 -- The feed was sealed further meanwhile.
@@ -212,6 +219,7 @@ begin
         where capture_id = @capture_id;
         if @guard_schema = 1 and not exists (select 1 from sys.triggers as t where t.parent_class = 0 and t.name = N'<<schema_text>>_captures')
             exec <<schema>>.[guard_schema];
+        else if @on_ddl = 'evolve' exec <<schema>>.[grant_guard];
         if @feed_id is not null exec <<schema>>.[bump_version] @feed_id = @feed_id;
         -- A capture just created is at its first version.
         else update <<schema>>.[feeds] set schema_print = <<schema>>.[columns_print](name, object_id) where name = @capture;

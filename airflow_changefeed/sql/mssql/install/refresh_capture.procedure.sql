@@ -1,13 +1,15 @@
 -- Captures the current columns of a capture's tables, and recreates its triggers. Recorded events stay.
 -- @capture: its name. @without: JSON array of columns to stop capturing, so that they can be dropped or altered.
--- @resource_version: expected version; null skips the check.
+-- @resource_version: expected version; null skips the check. @on_ddl: as for enable_capture; null leaves it as it is.
+-- If the captured columns, their types or the key have changed, that is recorded, in order, in each shard that has events.
 -- errors: 55000 @without is not a JSON array, or names an unknown column. 77141 the capture does not exist. 77143 a column's type is
 --     incompatible with the recorded values; nothing was changed. 77140. 77155 it is at another @resource_version
 -- permission: as for enable_capture
 create or alter procedure <<schema>>.[refresh_capture] (
     @capture nvarchar(128),
     @without nvarchar(max) = N'[]',
-    @resource_version bigint = null
+    @resource_version bigint = null,
+    @on_ddl varchar(10) = null
 )
 as
 begin
@@ -21,6 +23,8 @@ begin
         declare @columns nvarchar(max), @found nvarchar(max), @feed_id int;
         if isnull(isjson(@without), 0) = 0
             throw 55000, N'changefeed 55000: @without must be a JSON array, for example N''["name"]''', 1;
+        if @on_ddl not in ('pause', 'evolve', 'refuse')
+            throw 55000, N'changefeed 55000: @on_ddl must be pause, evolve or refuse', 1;
         if @@trancount = 0 exec <<schema>>.[note_schemas] @name = @capture;
         begin transaction;
         exec <<schema>>.[lock_setup];
@@ -38,6 +42,11 @@ begin
             set @message = concat(N'changefeed 77140: capture "', @capture, N'" is disabled; enable it, which also captures the current columns');
             throw 77140, @message, 1;
         end;
+        if @on_ddl <> 'pause' and exists (select 1 from <<schema>>.[captures] as c where c.capture_id = @id and c.guard_schema = 0)
+        begin
+            set @message = concat(N'changefeed 55000: capture "', @capture, N'" was enabled without @guard_schema, whose trigger @on_ddl = ', @on_ddl, N' needs');
+            throw 55000, @message, 1;
+        end;
         select @found = string_agg(convert(nvarchar(max), j.value), N', ') from openjson(@without) as j
         where not exists (select 1 from <<schema>>.[capture_columns] as k where k.capture_id = @id and k.name = j.value collate database_default);
         if @found is not null
@@ -46,7 +55,7 @@ begin
             throw 55000, @message, 1;
         end;
         exec <<schema>>.[note_capture_gaps] @capture_id = @id;
-        update <<schema>>.[captures] set is_changing = 1 where capture_id = @id;
+        update <<schema>>.[captures] set is_changing = 1, on_ddl = isnull(@on_ddl, on_ddl) where capture_id = @id;
         select top (1) @no = t.table_no from <<schema>>.[capture_tables] as t where t.capture_id = @id order by t.table_no;
         while @no is not null
         begin
@@ -56,8 +65,7 @@ begin
                 set @message = concat(N'changefeed 77143: a table of capture "', @capture, N'" is missing; disable the capture');
                 throw 77143, @message, 1;
             end;
-            exec <<schema>>.[set_capture_columns] @capture_id = @id, @table_no = @no, @without = @without;
-            exec <<schema>>.[create_capture_objects] @capture_id = @id, @table_no = @no;
+            exec <<schema>>.[change_capture_columns] @capture_id = @id, @table_no = @no, @without = @without;
             set @last = @no;
             set @no = null;
             select top (1) @no = t.table_no from <<schema>>.[capture_tables] as t where t.capture_id = @id and t.table_no > @last order by t.table_no;
