@@ -6,6 +6,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +68,9 @@ class Stock:
             found = connection.execute(f'select id, name, amount from "{TABLE}" order by id')
             return [dict(zip(("id", "name", "amount"), row, strict=True)) for row in found]
 
-    def export_all(self) -> Window:
-        """Export everything since the capture began, in one window."""
-        start = self.source.capture(CAPTURE).enabled_at
+    def export_all(self, start: datetime | None = None) -> Window:
+        """Export everything since a time, or since the capture began, in one window."""
+        start = start or self.source.capture(CAPTURE).enabled_at
         # Longer than the present millisecond, which may have more events.
         while (end := self.source.now()) <= from_milliseconds(to_milliseconds(start) + 1):
             pass

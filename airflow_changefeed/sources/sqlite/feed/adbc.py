@@ -74,8 +74,10 @@ class _Reading:
             self._statement.set_options(**{option: str(batch_rows)})
             self._statement.set_sql_query(sql)
             self._statement.prepare()
-            names = [str(number) for number in range(len(parameters))]
-            self._statement.bind(pa.RecordBatch.from_arrays([*map(one_value, parameters)], names=names))
+            # To bind no columns crashes the driver.
+            if parameters:
+                names = [str(number) for number in range(len(parameters))]
+                self._statement.bind(pa.RecordBatch.from_arrays([*map(one_value, parameters)], names=names))
             stream, _ = self._statement.execute_query()
             self.reader = pa.RecordBatchReader.from_stream(stream)
         except BaseException:

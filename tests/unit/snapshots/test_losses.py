@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a snapshot must not survive, or must not lose: gaps, files, columns, other readers, killed commits."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_changefeed.core.capture import CaptureSpec, KeyChange, TableCapture
+from airflow_changefeed.exceptions import CaptureGapError, FoldError, SnapshotError, TransientError
+from airflow_changefeed.folding.choice import BaseChoice
+from airflow_changefeed.folding.plan import find_fold
+from airflow_changefeed.folding.snapshots import ReadRange, Snapshot, SnapshotFiles
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.snapshots.ranges import RangesToRead, read_ranges
+from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
+from airflow_changefeed.sources.base_snapshots import key_ranges
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
+
+
+@pytest.fixture
+def stock(tmp_path: Path) -> Stock:
+    """A table of a hundred rows."""
+    return Stock.create(tmp_path)
+
+
+def take(stock: Stock, then: Any = lambda number: None, **more: Any) -> Snapshot:
+    """Take a snapshot here, and do something behind each range."""
+
+    def read(files: SnapshotFiles, wanted: RangesToRead) -> None:
+        for number, range_ in wanted.of_task(0):
+            read_ranges(stock.source, files, wanted, [(number, range_)])
+            then(number)
+
+    request = SnapshotRequest(CAPTURE, None, stock.lake, "tests/run", **{"range_rows": 30, **more})
+    return take_snapshot(stock.source, request, None, read, lambda line: None)
+
+
+def snapshots(stock: Stock) -> SnapshotFiles:
+    """The folder of the snapshots."""
+    database = stock.source.identity().id
+    return SnapshotFiles(stock.lake, CAPTURE, TABLE, database=database)
+
+
+def rows(stock: Stock, taken: Snapshot) -> list[dict[str, Any]]:
+    """What a snapshot has read."""
+    folder = snapshots(stock).folder(taken.token)
+    return [row for name in taken.files for row in pq.read_table(f"{folder}/{name}").to_pylist()]
+
+
+def load_unseen(stock: Stock) -> None:
+    """Insert rows without triggers, find that, and resolve it."""
+    with closing(sqlite3.connect(stock.source.database.path, isolation_level=None)) as one:
+        names = one.execute("select name from sqlite_master where type = 'trigger'").fetchall()
+        for (name,) in names:
+            one.execute(f'drop trigger "{name}"')
+        one.execute(f'insert into "{TABLE}" values (1001, null, null), (1002, null, null)')
+    with pytest.raises(CaptureGapError):
+        stock.source.seal(CAPTURE, stock.source.now())
+    stock.source.resolve_capture(CAPTURE, note="a bulk load", by="tests")
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_a_gap_is_known_from_windows_without_events(stock: Stock, is_changed: bool) -> None:
+    """A bulk load, after which nothing happens: a fold behind it is refused until the next snapshot."""
+    store = ExportStore(stock.export, CAPTURE)
+    if is_changed:
+        stock.change("update stock set name = 'before' where id < 4")
+    else:
+        stock.change("update stock set name = 'x' where id = 1")
+    taken = take(stock)
+    if is_changed:
+        stock.change("update stock set name = 'between' where id < 4")
+    first = stock.export_all()
+    assert find_fold(store, first.end, None, BaseChoice(stock.lake)).base is not None
+    load_unseen(stock)
+    second = stock.export_all(first.end)
+    assert store.list(start=second.start)[0].rows == 0
+    with pytest.raises(FoldError, match=r"cannot be its base: the capture missed changes"):
+        find_fold(store, second.end, None, BaseChoice(stock.lake, taken.begin))
+    without = find_fold(store, second.end, None, BaseChoice(stock.lake))
+    assert without.base is None
+    assert "missed changes" in without.unknown
+    assert "the snapshot of" in without.unknown
+    assert find_fold(store, first.end, None, BaseChoice(stock.lake)).base is not None
+    again = take(stock)
+    third = stock.export_all(second.end)
+    base = find_fold(store, third.end, None, BaseChoice(stock.lake)).base
+    assert base is not None
+    assert base.begin == again.begin
+
+
+@pytest.mark.parametrize("reader", ["sqlite3", "adbc"])
+@pytest.mark.parametrize("kind", ["real", "numeric", "text", "blob", "integer"])
+def test_keys_of_each_class_are_read(tmp_path: Path, kind: str, reader: str) -> None:
+    """By both readers, in ranges of each length."""
+    values = {
+        "real": [-1e300, -0.5, 0.0, 1e-310, 0.1, 2.5, float("inf")],
+        "numeric": [-3, 0, 0.25, 7, 7.5, 10**12],
+        "text": ["", "a", "A", "ä", "\U0001f600", "a\x00b", "x" * 5000],
+        "blob": [b"", b"\x00", b"a", b"\xff" * 20],
+        "integer": [-(2**63), -1, 0, 1, 2**63 - 1],
+    }[kind]
+    path = tmp_path / "keys.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f'create table "k" (id {kind} not null primary key, n integer) without rowid')
+        connection.executemany('insert into "k" values (?, 1)', [(value,) for value in values])
+        connection.commit()
+    source = SqliteFeedSource(str(path), bulk_reader=reader)
+    source.enable_capture(CaptureSpec((TableCapture("k"),), key_change=KeyChange.DELETE_INSERT))
+    for size in (1, 2, 100):
+        ranges = key_ranges(source.cut_table("k_changes", "k", size))
+        found = [
+            row["id"]
+            for range_ in ranges
+            for batch in source.stream_table("k_changes", "k", range_)
+            for row in batch.to_pylist()
+        ]
+        assert sorted(found, key=repr) == sorted(map(type(found[0]), values), key=repr)
+
+
+def test_ranges_of_another_cut_are_not_committed(stock: Stock) -> None:
+    """Two began at the same moment with ranges of other lengths; the last one to write its plan counts."""
+    files = snapshots(stock)
+
+    def other_plan(number: int) -> None:
+        (claim,) = stock.source.snapshots()
+        begun = files.begun(claim.token)
+        assert begun is not None
+        if number == 0 and len(begun.ranges) == 4:
+            finer = tuple(key_ranges(stock.source.cut_table(CAPTURE, TABLE, 10)))
+            wanted = RangesToRead(
+                CAPTURE, TABLE, stock.lake, claim.token, begun.database, (7,), (finer[7],), 1
+            )
+            read_ranges(stock.source, files, wanted, wanted.of_task(0))
+
+    taken = take(stock, other_plan)
+    assert sorted(row["id"] for row in rows(stock, taken)) == list(range(1, 101))
+    assert taken.rows == 100
+
+
+def test_a_column_that_was_dropped_and_added_again_is_read_again(stock: Stock) -> None:
+    """It has the same name and type, and other values."""
+
+    def alter(number: int) -> None:
+        if number == 1:
+            stock.source.refresh_capture(CAPTURE, without=["amount"])
+            stock.change("alter table stock drop column amount", "alter table stock add column amount real")
+            stock.source.refresh_capture(CAPTURE)
+
+    done: list[int] = []
+    taken = take(stock, lambda number: (done.append(number), alter(number)) if len(done) < 2 else None)
+    assert {row["amount"] for row in rows(stock, taken)} == {None}
+
+
+def test_a_file_that_is_gone_is_read_again(stock: Stock) -> None:
+    """So that a snapshot that counts is whole."""
+
+    def lose(number: int) -> None:
+        if number == 2:
+            (claim,) = stock.source.snapshots()
+            next(Path(snapshots(stock).folder(claim.token)).glob("part-00000-*")).unlink()
+
+    taken = take(stock, lose)
+    assert len(rows(stock, taken)) == 100
+
+
+def test_a_damaged_snapshot_is_in_nobodys_way(stock: Stock) -> None:
+    """A new one is taken, also where one is wanted only if there is none."""
+    first = take(stock)
+    folder = Path(snapshots(stock).folder(first.token))
+    (folder / first.files[0]).unlink()
+    second = take(stock, only_if_missing=True)
+    assert second.token != first.token
+    (folder / "snapshot.json").write_text("{")
+    assert take(stock).token > second.token
+
+
+def test_one_without_the_present_columns_is_missing(stock: Stock) -> None:
+    """A fold could not start from it."""
+    stock.source.refresh_capture(CAPTURE, without=["amount"])
+    first = take(stock, only_if_missing=True)
+    assert take(stock, only_if_missing=True) == first
+    stock.source.refresh_capture(CAPTURE)
+    second = take(stock, only_if_missing=True)
+    assert second.token != first.token
+    assert {row["id"]: row["amount"] for row in rows(stock, second)}[4] == 1.0
+
+
+def test_what_was_left_by_others_is_removed(stock: Stock) -> None:
+    """Of a snapshot that was given up nothing stays; of one that is complete, its own files."""
+
+    def give_up(number: int) -> None:
+        if number == 1:
+            (claim,) = stock.source.snapshots()
+            stock.source.end_snapshot(CAPTURE, TABLE, token=claim.token)
+
+    with pytest.raises(SnapshotError, match="was given up"):
+        take(stock, give_up)
+    first = take(stock)
+    folder = Path(snapshots(stock).folder(first.token))
+    (folder / "part-00000-00ff.parquet").write_bytes(b"left")
+    second = take(stock)
+    there = {path.name for path in folder.parent.iterdir()}
+    assert there == {first.token, second.token}
+    assert {path.name for path in folder.glob("part-*")} == set(first.files)
+
+
+def test_one_that_another_run_discarded_is_taken_again(stock: Stock) -> None:
+    """A retry helps, as it begins a new one."""
+
+    def discard(number: int) -> None:
+        if number == 1:
+            (claim,) = stock.source.snapshots()
+            stock.source.end_snapshot(CAPTURE, TABLE, token=claim.token)
+            snapshots(stock).discard(claim.token)
+
+    with pytest.raises(TransientError, match="A retry takes a new one"):
+        take(stock, discard)
+    assert take(stock).rows == 100
+
+
+def test_one_that_is_found_holds_back_no_purge(stock: Stock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its run was killed right behind the commit."""
+    with monkeypatch.context() as patched:
+        patched.setattr(stock.source, "end_snapshot", lambda *of, token: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            take(stock)
+    assert len(stock.source.snapshots()) == 1
+    take(stock, only_if_missing=True)
+    assert stock.source.snapshots() == []
+
+
+def test_a_path_that_workers_do_not_share_is_named(stock: Stock) -> None:
+    """Their ranges are read, and lie elsewhere."""
+    request = SnapshotRequest(CAPTURE, None, stock.lake, "tests/run", range_rows=30)
+    with pytest.raises(TransientError, match=r"4 ranges .* are not in .*: the path must be the same folder"):
+        take_snapshot(stock.source, request, None, lambda files, wanted: None, lambda line: None)
+
+
+def test_a_clock_that_is_set_back_is_waited_for(stock: Stock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot is never exact from a time before its begin."""
+    real = stock.source.database.now_ms
+    back = {"ms": 0}
+    monkeypatch.setattr(stock.source.database, "now_ms", lambda: real() - back["ms"])
+    taken = take(stock, lambda number: back.update(ms=300))
+    assert taken.exact_from > taken.begin
+
+
+def test_documents_of_an_older_reading_are_replaced(stock: Stock) -> None:
+    """Whichever reading of a range is there last counts, and its file is the one that is read."""
+    files = snapshots(stock)
+
+    def twice(number: int) -> None:
+        (claim,) = stock.source.snapshots()
+        first: ReadRange = files.ranges(claim.token)[0]
+        begun = files.begun(claim.token)
+        assert begun is not None
+        if number == 0:
+            files.remove_range(claim.token, 0)
+            wanted = RangesToRead(
+                CAPTURE, TABLE, stock.lake, claim.token, begun.database, (0,), (first.range,), 1
+            )
+            read_ranges(stock.source, files, replace(wanted), wanted.of_task(0))
+
+    taken = take(stock, twice)
+    assert len(taken.files) == 4
+    assert len(rows(stock, taken)) == 100
+    assert taken.exact_from - taken.begin < timedelta(minutes=1)
