@@ -11,6 +11,7 @@ import pytest
 
 from tests.integration.contract.capture_oracles import (
     CAPTURE_ORACLES,
+    Base,
     CaptureHistory,
     Entry,
     Exported,
@@ -145,6 +146,18 @@ BROKEN: dict[str, tuple[str, Callable[[], CaptureHistory]]] = {
         lambda: _history(
             snapshots=[Snapshot(_ulid(99), {(T, (1,)): _row(1, 1), (T, (11,)): _row(11, 3, "x")})]
         ),
+    ),
+    "a base whose rows were read before its begin": (
+        "folds_over_bases_are_the_tables",
+        lambda: _history(bases=[Base(T, _ulid(BORDER), _ulid(BORDER), [])]),
+    ),
+    "a base with a row that was gone": (
+        "folds_over_bases_are_the_tables",
+        lambda: _history(bases=[Base(T, _ulid(99), _ulid(99), [_row(1, 1), _row(11, 3, "x")])]),
+    ),
+    "a change of a row that no base and no event has made": (
+        "folds_over_bases_are_the_tables",
+        lambda: _history(bases=[Base(T, _ulid(BORDER), _ulid(BORDER), [_row(2, 1)])]),
     ),
     "one more in a window at the end": (
         "windows_stay",
