@@ -110,6 +110,7 @@ def _events(
         captured_ms=pa.array(milliseconds, pa.int64()),
         session=nothing,
         trace=nothing,
+        ddl=nothing,
         old=old,
         has_old=operations != "i",
         new=new,
