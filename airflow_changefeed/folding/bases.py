@@ -59,6 +59,11 @@ class Base:
         return Ulid.floor(self.begin).previous()
 
     @property
+    def is_approximate(self) -> bool:
+        """Whether rows may have changed while they were read: one may be there twice, or not at all."""
+        return self.begin < self.exact_from
+
+    @property
     def kinds(self) -> dict[str, pa.DataType]:
         """Arrow type of each column."""
         schema = parse_schema(self.facts.schema, where=self.path)

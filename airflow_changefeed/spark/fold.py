@@ -280,7 +280,7 @@ def _is_there(source: FoldSource) -> Column:
 
     first = functions.col("first")
     is_expected = first.getField("adds")
-    if source.base is not None and source.base.begin < source.base.exact_from:
+    if source.base is not None and source.base.is_approximate:
         exact_from = str(Ulid.floor(source.base.exact_from))
         is_expected |= first.getField(ULID_COLUMN) < exact_from
     return functions.when(is_expected, functions.col("row").isNotNull()).otherwise(
@@ -330,7 +330,8 @@ def _onto_base(source: FoldSource, base: DataFrame, ends: DataFrame) -> DataFram
     kept = base.join(ends.select(*keys), same, "left_anti")
     # First the keys that are in both, in few columns: the rest would send the whole base to the changes.
     known = base.select(*own_keys, "base_shard").join(ends.select(*keys), same, "left_semi")
-    known = known.groupBy(*own_keys).agg(functions.min("base_shard").alias("base_shard"))
+    if source.base is not None and source.base.is_approximate:
+        known = known.groupBy(*own_keys).agg(functions.min("base_shard").alias("base_shard"))
     # Not an anti-join: Spark would look for keys that nothing has added before it joins.
     is_known = functions.col("base_shard").isNotNull()
     there = functions.when(is_known, functions.col("row").isNotNull()).otherwise(_is_there(source))
