@@ -24,6 +24,7 @@ from airflow_changefeed.exceptions import SparkEnvironmentError, TransientError
 from airflow_changefeed.hooks import changefeed_connect
 from airflow_changefeed.hooks.changefeed_connect import check_versions, connect_session
 from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
+from airflow_changefeed.operators.changefeed_snapshot import ChangefeedSnapshotOperator
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 from airflow_changefeed.verify.verify import verify
@@ -32,6 +33,8 @@ from tests.integration.spark.connect import connect_server
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, database, insert, metadata, server
 from tests.unit.airflow.fakes import context
 from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport, Event
+from tests.unit.snapshots.stock import CAPTURE as STOCK
+from tests.unit.snapshots.stock import Stock
 
 __all__ = ["database", "metadata", "server"]  # fixtures
 pytestmark = [pytest.mark.spark, pytest.mark.airflow, pytest.mark.usefixtures("server")]
@@ -223,6 +226,25 @@ def test_a_fold_goes_through_the_server_as_well(
     state = execute(fold, 1)
     assert state["rows"] == 3
     assert pq.read_table(state["path"]).column("id").to_pylist() == [0, 1, 2]
+
+
+def test_a_snapshot_is_read_by_the_server(connected: str, tmp_path: Path) -> None:
+    """In ranges, and once more where an error ended its first try."""
+    stock = Stock.create(tmp_path)
+    os.environ["AIRFLOW_CONN_STOCK"] = json.dumps({"conn_type": "sqlite", "host": stock.source.database.path})
+    arguments = {"feed": STOCK, "output_path": stock.lake, "changefeed_conn_id": "stock", "range_rows": 30}
+    snapshot = partial(ChangefeedSnapshotOperator, task_id="snapshot", **arguments)
+    try:
+        stock.change("update stock set name = x'00' where id = 100")
+        with pytest.raises(AssertionError, match=r"AirflowFailException.*'name', declared 'TEXT', cannot be"):
+            execute(snapshot, 1)
+        stock.change("update stock set name = 'right' where id = 100")
+        taken = execute(snapshot, 1, attempt=2)
+    finally:
+        del os.environ["AIRFLOW_CONN_STOCK"]
+    assert taken["rows"] == 100
+    files = Path(taken["path"]).glob("*.parquet")
+    assert {row for path in files for row in pq.read_table(path)["id"].to_pylist()} == set(range(1, 101))
 
 
 def test_a_server_that_is_away_is_named(
