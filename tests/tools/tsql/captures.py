@@ -156,7 +156,8 @@ class CaptureCase:
             f"changefeed_image tinyint not null, changefeed_shard {self.shard_type} not null, "
             "changefeed_table smallint not null, changefeed_op char(1) not null, "
             "changefeed_tid bigint null, changefeed_at datetime2(3) not null, "
-            "changefeed_session nvarchar(max) null, changefeed_trace nvarchar(512) null"
+            "changefeed_session nvarchar(max) null, changefeed_trace nvarchar(512) null, "
+            "changefeed_ddl nvarchar(max) null"
         )
         stored = {one.name: one for table in self.tables for one in table.captured()}
         columns = "".join(f", {quoted(one.name)} {one.stored(collation)} null" for one in stored.values())

@@ -38,6 +38,9 @@ def feed_texts(case: Case) -> Iterator[Text]:
 
 def capture_texts(case: CaptureCase) -> Iterator[Text]:
     """Go over what enable_capture executes, and the captured tables themselves."""
+    from airflow_changefeed.sql import fill, load_sql
+    from airflow_changefeed.sql.mssql import install_tokens
+
     for number, sql in enumerate(case.make(COLLATION), start=1):
         yield Text(f"tables of capture {case.name}, statement {number}", sql)
     of = f"(capture of {len(case.tables)} tables, {case.shard_type}, {case.key_change})"
@@ -49,6 +52,8 @@ def capture_texts(case: CaptureCase) -> Iterator[Text]:
     if not case.with_feed:
         yield Text("schema", f"create schema {quoted(case.installed_in)}")
         yield Text("sequence", f"create sequence {quoted(case.installed_in)}.[sequence] as bigint")
+        tokens = install_tokens(case.installed_in)
+        yield Text("shard_text", fill(load_sql("mssql/install/shard_text.function.sql"), tokens))
         feed = {name: feed[name] for name in ("state.table", "outbox.table", "balance.table")}
     for name, sql in (*feed.items(), *filled_capture(case).items()):
         yield Text(f"{name} {of}", sql)

@@ -65,7 +65,7 @@ class Case:
         yield f"create table {quoted(self.schema)}.{quoted(self.table)} ({columns}, primary key ({key}))"
 
     def temporary(self) -> dict[str, str]:
-        """Return the tables that callers make for ``read_feed`` and ``insert_history``."""
+        """Return the tables that callers make for procedures of the feed."""
         own = ("ulid", "shard_id") if self.serialized else ()
         columns = {name: "binary(8)" if of == "rowversion" else of for name, of in self.key}
         read = [f"{quoted(name)} {of} not null" for name, of in columns.items() if name.lower() not in own]
@@ -74,6 +74,7 @@ class Case:
         shard = "int" if self.shard_type != "uniqueidentifier" else self.shard_type
         return {
             "#waiting": f"(shard_id {shard} not null)",
+            "#ddl_shards": "(shard nvarchar(36) not null)",
             "#read": f"({', '.join(['ulid binary(16) not null', *read])})",
             "#history": f"({', '.join([*ours, *history])})",
         }

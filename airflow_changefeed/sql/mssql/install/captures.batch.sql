@@ -19,10 +19,14 @@ if object_id(N'<<schema_in_text>>.[captures]') is null
         enabled_at datetime2(3) not null,
         disabled_at datetime2(3) null,
         version varchar(20) not null constraint [def:captures.version] default '',
+        on_ddl varchar(10) not null constraint [def:captures.on_ddl] default 'pause',
+        has_ddl bit not null constraint [def:captures.has_ddl] default 0,
         constraint [pk:captures] primary key (capture_id),
         constraint [unique:captures.name] unique (name),
-        constraint [check:captures.key_change] check (key_change in ('new_only', 'delete_insert'))
+        constraint [check:captures.key_change] check (key_change in ('new_only', 'delete_insert')),
+        constraint [check:captures.on_ddl] check (on_ddl in ('pause', 'evolve', 'refuse'))
     );
+-- An older version had neither of the two.
 if not exists (select 1 from sys.columns as c where c.object_id = object_id(N'<<schema_in_text>>.[captures]') and c.name = N'on_ddl')
     alter table <<schema>>.[captures] add on_ddl varchar(10) not null constraint [def:captures.on_ddl] default 'pause'
         constraint [check:captures.on_ddl] check (on_ddl in ('pause', 'evolve', 'refuse'));
