@@ -19,7 +19,7 @@ from airflow.sdk import Connection
 
 from airflow_changefeed.hooks.changefeed_connection import describe_mssql
 from airflow_changefeed.sources.mssql import MssqlFeedSource
-from airflow_changefeed.sql import mssql
+from airflow_changefeed.sql import load_sql, mssql
 from tests.integration.contract.engines import MSSQL_VARIABLE
 
 
@@ -170,9 +170,13 @@ def is_babelfish(uri: str) -> bool:
 
 @contextmanager
 def rewriting() -> Iterator[None]:
-    """Load the installation's files as the server under test executes them; unchanged for SQL Server."""
+    """
+    Load the installation's files as the server under test executes them; unchanged for SQL Server.
+
+    Once is enough, where a fixture of a module and an engine ask for it.
+    """
     whole = mssql.load_sql
-    if is_babelfish(os.environ[MSSQL_VARIABLE]):
+    if is_babelfish(os.environ[MSSQL_VARIABLE]) and whole is load_sql:
         mssql.load_sql = lambda name: rewrite(name, whole(name))  # type: ignore[assignment]
     try:
         yield

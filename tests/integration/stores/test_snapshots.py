@@ -82,12 +82,10 @@ def test_a_killed_snapshot_goes_on_and_counts_as_a_whole(bucket: Bucket) -> None
 
 
 def test_what_a_killed_reader_has_sent_is_removed(
-    server: Server, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    s3_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An upload that nobody completes is aborted when the next snapshot begins."""
-    if not bucket.files().files.has_uploads:
-        assert server.kind == "google"
-        return
+    """An upload that nobody completes is aborted when the next snapshot begins; Azure's end by themselves."""
+    bucket = Bucket(s3_server, Stock.create(tmp_path))
     with monkeypatch.context() as patched:
         patched.setattr("airflow_changefeed.storage.remote.RemoteFiles.complete", _killed)
         with pytest.raises(KilledError):
