@@ -163,9 +163,20 @@ class SnapshotFiles(TableOutput):
         """Return a snapshot; None if it is not complete."""
         return self._read(token, "snapshot.json", Snapshot)
 
-    def all(self) -> list[Snapshot]:
-        """Return the complete snapshots, the newest begin first."""
-        found = (self.read(token) for token in self.files.names(self._all))
+    def all(self, *, only_readable: bool = False) -> list[Snapshot]:
+        """
+        Return the complete snapshots, the newest begin first.
+
+        :param only_readable: whether damaged ones are left out.
+        :raises ManifestError: one is damaged.
+        """
+        found = []
+        for token in self.files.names(self._all):
+            try:
+                found.append(self.read(token))
+            except ManifestError:
+                if not only_readable:
+                    raise
         return sorted(filter(None, found), key=lambda one: one.begin, reverse=True)
 
     def clean(self, before: str) -> None:

@@ -157,7 +157,8 @@ def _usable(
     table, database = captured_table(source, request.feed, request.table), source.identity().id
     files = SnapshotFiles(request.path, request.feed, table, storage_options, database=database)
     columns, now = source.table_columns(request.feed, table), source.now()
-    own = (one for one in files.all() if (one.feed, one.database) == (request.feed, database))
+    there = files.all(only_readable=True)
+    own = (one for one in there if (one.feed, one.database) == (request.feed, database))
     return next((one for one in own if _fits(files, one, columns, now)), None)
 
 
