@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which state of a captured table a fold starts from."""
+"""Which base a fold of a captured table starts from: a state, or a snapshot."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 from airflow_changefeed.core.times import format_time, parse_time
 from airflow_changefeed.exceptions import InvalidArgumentError
 
-#: The newest state before the time to fold; the beginning if no such state exists.
+#: The newest state before the time to fold, or snapshot that is exact by then; else the beginning.
 NEWEST = "newest"
-#: No state: all events since the capture began.
+#: All events since the capture began, without a base.
 BEGINNING = "beginning"
 
 
 @dataclass(frozen=True)
 class BaseChoice:
     """
-    Where states are, and which of them a fold may start from.
+    Where states and snapshots are, and which of them a fold may start from.
 
-    :param path: root of the states.
+    :param path: root of both.
     :param base: ``newest`` before the time to fold, if one exists; ``beginning`` of the capture; or the
-        time of a state.
+        time of a state, or the begin of a snapshot.
     :param storage_options: for fsspec; may contain secrets.
     """
 
@@ -37,7 +37,7 @@ class BaseChoice:
 
     @property
     def is_named(self) -> bool:
-        """Whether one state was named, and nothing else will do."""
+        """Whether one base was named, and no other will do."""
         return isinstance(self.base, datetime)
 
 
@@ -53,5 +53,6 @@ def parse_base(base: object) -> datetime | str:
         return parse_time(format_time(base) if isinstance(base, datetime) else str(base))
     except InvalidArgumentError as problem:
         raise InvalidArgumentError(
-            f"base must be {NEWEST!r}, {BEGINNING!r} or the time of a state: {problem.message}"
+            f"base must be {NEWEST!r}, {BEGINNING!r}, the time of a state or the begin of a snapshot: "
+            f"{problem.message}"
         ) from None

@@ -14,8 +14,9 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.documents import Document
 from airflow_changefeed.exceptions import ManifestError
 from airflow_changefeed.folding.states import BaseFacts, TableOutput
@@ -24,6 +25,7 @@ from airflow_changefeed.sources.base_snapshots import KeyRange
 _RANGE = re.compile(r"range-(\d{5,})\.json")
 _PART = re.compile(r"part-(\d{5,})-[0-9a-f]+\.parquet")
 _READERS = 8
+_SUMMARY = ("feed", "table", "token", "begin", "exact_from", "path", "rows", "bytes")
 
 _Document = TypeVar("_Document", bound=Document)
 
@@ -98,6 +100,12 @@ class Snapshot(Document):
     bytes: int
     base: BaseFacts
     database: str = ""
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What a task or command says of it: JSON values, without what only later folds need."""
+        content = encode(self)
+        return {name: content[name] for name in _SUMMARY}
 
 
 class SnapshotFiles(TableOutput):

@@ -41,8 +41,8 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
 
     It starts from the newest state of the output before that time, or a later snapshot
     (:class:`~airflow_changefeed.operators.changefeed_snapshot.ChangefeedSnapshotOperator`), and reads only
-    the events since then. If there is none, or the capture has had a gap since, it reads all events since
-    the capture began.
+    the events since then. Without either, or after a gap of the capture, it reads all events since the
+    capture began.
 
     The state of each time has a folder of its own, ``<output_path>/<table>/changefeed_at=<time>``; a retry
     replaces it as a whole, and two attempts never mix. The result (XCom) is ``{"feed", "table", "at",

@@ -152,16 +152,7 @@ class ChangefeedSnapshotOperator(ChangefeedSparkOperator):
             done.path,
             format_time(done.exact_from),
         )
-        return {
-            "feed": done.feed,
-            "table": done.table,
-            "token": done.token,
-            "begin": format_time(done.begin),
-            "exact_from": format_time(done.exact_from),
-            "path": done.path,
-            "rows": done.rows,
-            "bytes": done.bytes,
-        }
+        return done.summary
 
     def _read(
         self,
@@ -172,15 +163,13 @@ class ChangefeedSnapshotOperator(ChangefeedSparkOperator):
         wanted: RangesToRead,
     ) -> None:
         """Read ranges here or on Spark."""
-        from dataclasses import replace
-
-        from airflow_changefeed.snapshots.ranges import read_ranges
+        from airflow_changefeed.snapshots.ranges import read_here
         from airflow_changefeed.spark.snapshot_job import RangesResult, run_ranges
 
         # All but the last range had so many rows when they were cut.
         rows = (len(wanted.numbers) - 1) * self._request("").rows
         if rows < self.local_below:
-            read_ranges(source, files, alone := replace(wanted, tasks=1), alone.of_task(0))
+            read_here(source, files, wanted)
             return
         if self.local_below:
             self._check_spark()

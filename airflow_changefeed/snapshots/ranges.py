@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_changefeed.core.documents import Document
 from airflow_changefeed.core.plan import ExportOptions
@@ -19,7 +19,7 @@ from airflow_changefeed.sources.arrow import check_schema
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_snapshots import KeyRange
 
-#: Seconds for which a snapshot that makes no progress holds back purges: a long week-end.
+#: Seconds for which a snapshot that makes no progress holds back purges: a long weekend.
 PROTECTED = 4 * 86_400.0
 _COMPRESSION = ExportOptions().compression
 
@@ -51,6 +51,23 @@ class RangesToRead(Document):
         """Return the ranges of a task, by its number from 0; neighbours go to different tasks."""
         both = zip(self.numbers, self.ranges, strict=True)
         return [one for place, one in enumerate(both) if place % self.tasks == task]
+
+
+def read_here(
+    source: FeedSource,
+    files: SnapshotFiles,
+    wanted: RangesToRead,
+    report: Callable[[ReadRange], None] = lambda found: None,
+) -> None:
+    """
+    Read all ranges in this process, one after the other.
+
+    :param source: open, and left so.
+    :param report: takes each range once it counts.
+    :raises SnapshotError: the snapshot was given up meanwhile; terminal.
+    """
+    alone = replace(wanted, tasks=1)
+    read_ranges(source, files, alone, alone.of_task(0), report)
 
 
 def read_ranges(
@@ -104,7 +121,7 @@ def _read(
                 file = file or ParquetFile(files.files, path, schema, _COMPRESSION, batch)
                 if written is not None:
                     written.result()
-                # While the next batch is read: the statement shall end soon.
+                # While the next batch is read, so that the statement holds its locks no longer.
                 written = writer.submit(file.write, batch)
             if written is not None:
                 written.result()

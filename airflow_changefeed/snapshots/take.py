@@ -346,7 +346,7 @@ def _schema(columns: Sequence[pa.Field]) -> pa.Schema:
 
 def _claimed(source: FeedSource, request: SnapshotRequest, table: str, files: SnapshotFiles) -> SnapshotClaim:
     """
-    Return the snapshot of the table that has begun in this output; begin one if there is none.
+    Return the snapshot of the table that has begun in this output, or begin a new one.
 
     :raises SnapshotError: one of another output has begun.
     """

@@ -13,6 +13,7 @@ import sqlite3
 import sys
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ import pyarrow.parquet as pq
 from adbc_driver_manager import AdbcConnection, AdbcStatement
 
 from airflow_changefeed.core.capture import CaptureSpec, KeyChange, TableCapture
-from airflow_changefeed.folding.snapshots import Snapshot, SnapshotFiles
-from airflow_changefeed.snapshots.ranges import RangesToRead, read_ranges
+from airflow_changefeed.folding.snapshots import Snapshot
+from airflow_changefeed.snapshots.ranges import read_here
 from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.benchmarks.snapshot import TABLE
@@ -52,14 +53,10 @@ def plain(database: str, target: Path) -> int:
     return rows
 
 
-def take(source: Any, lake: str, range_rows: int | None = None) -> Snapshot:
+def take(source: Any, lake: str) -> Snapshot:
     """Take a snapshot in this process, as a task of Spark reads it."""
-
-    def read(files: SnapshotFiles, wanted: RangesToRead) -> None:
-        read_ranges(source, files, wanted, wanted.of_task(0))
-
-    request = SnapshotRequest(f"{TABLE}_changes", None, lake, "benchmark", range_rows=range_rows)
-    return take_snapshot(source, request, None, read, lambda line: None)
+    request = SnapshotRequest(f"{TABLE}_changes", None, lake, "benchmark")
+    return take_snapshot(source, request, None, partial(read_here, source), lambda line: None)
 
 
 def capture(database: str) -> SqliteFeedSource:

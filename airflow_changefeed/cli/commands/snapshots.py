@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow.utils.platform import getuser
@@ -15,8 +16,7 @@ from airflow_changefeed.exceptions import SnapshotError
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_changefeed.folding.snapshots import ReadRange, SnapshotFiles
-    from airflow_changefeed.snapshots.ranges import RangesToRead
+    from airflow_changefeed.folding.snapshots import ReadRange
     from airflow_changefeed.sources.base_snapshots import SnapshotClaim
 
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def take(args: Namespace) -> None:
     """Take a snapshot here, or continue with it."""
     from airflow_changefeed.hooks.changefeed_output import storage_options
-    from airflow_changefeed.snapshots.ranges import read_ranges
+    from airflow_changefeed.snapshots.ranges import read_here
     from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
 
     with open_feeds(args.conn_id) as source:
@@ -37,23 +37,12 @@ def take(args: Namespace) -> None:
             rows_per_second=args.rows_per_second,
         )
 
-        def read(files: SnapshotFiles, wanted: RangesToRead) -> None:
-            def report(found: ReadRange) -> None:
-                echo(f"Range {found.number}: {found.rows} rows")
+        def report(found: ReadRange) -> None:
+            echo(f"Range {found.number}: {found.rows} rows")
 
-            read_ranges(source, files, wanted, wanted.of_task(0), report)
-
+        read = partial(read_here, source, report=report)
         done = take_snapshot(source, request, storage_options(args.path, args.path_conn_id), read, echo)
-    row: Row = {
-        "feed": done.feed,
-        "table": done.table,
-        "begin": format_time(done.begin),
-        "exact_from": format_time(done.exact_from),
-        "rows": done.rows,
-        "bytes": done.bytes,
-        "path": done.path,
-    }
-    show([row], args.output)
+    show([done.summary], args.output)
     echo(f"Folds of {done.table} can start from it at every time from {format_time(done.exact_from)} on")
 
 

@@ -17,15 +17,15 @@ import time
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.export.planner import ExportRequest, make_plan
 from airflow_changefeed.export.run import run_here
-from airflow_changefeed.folding.snapshots import SnapshotFiles
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.snapshots.ranges import RangesToRead, read_ranges
+from airflow_changefeed.snapshots.ranges import read_here
 from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
 from tests.integration.contract.engines import Changer, Engine, Table
 from tests.integration.contract.workers import (
@@ -230,10 +230,7 @@ def snapshot(job: CaptureJob) -> None:
 def take_here(source: Any, path: str, table: str, run: str) -> Any:
     """Take a snapshot of a table, or go on with one, as the operator does below ``local_below``."""
     request = SnapshotRequest(CAPTURE, table, path, run, range_rows=9)
-
-    def read(files: SnapshotFiles, wanted: RangesToRead) -> None:
-        read_ranges(source, files, wanted, wanted.of_task(0), lambda found: rest(PAUSE / 40))
-
+    read = partial(read_here, source, report=lambda found: rest(PAUSE / 40))
     return patiently(take_snapshot, source, request, None, read, lambda line: None)
 
 

@@ -151,7 +151,7 @@ def _begin(bench: CaptureBench, token: str, seconds: float = DAY, path: str = "/
 
 
 def test_the_first_of_two_snapshots_counts(engine: Engine) -> None:
-    """The second one is told of it; when it has ended, another one can begin."""
+    """The second one gets the first; once that has ended, another one can begin."""
     bench = set_up_author(engine, (1, "Anna"))
     assert bench.source.snapshots() == []
     first = _begin(bench, "01A", path="/lake/é")
@@ -171,7 +171,7 @@ def test_the_first_of_two_snapshots_counts(engine: Engine) -> None:
 
 
 def test_one_of_many_that_begin_at_once_counts(engine: Engine) -> None:
-    """They race, and all are told the same one."""
+    """They race, and all get the same one."""
     bench = set_up_author(engine, (1, "Anna"))
     found: list[str] = []
     threads = [

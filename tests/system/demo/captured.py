@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from airflow_changefeed.core.window import Window
-from airflow_changefeed.folding.snapshots import Snapshot, SnapshotFiles
+from airflow_changefeed.folding.snapshots import Snapshot
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.snapshots.ranges import RangesToRead, read_ranges
+from airflow_changefeed.snapshots.ranges import read_here
 from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.verify.verify import verify
@@ -82,11 +83,7 @@ def take_base(description: Mapping[str, Any], folded: Path) -> Snapshot:
     """Read the board as ``airflow-changefeed snapshot take`` does, in ranges of a few rows."""
     with closing(open_source(description)) as source:
         request = SnapshotRequest(CAPTURE, None, str(folded), "demo", range_rows=25)
-
-        def read(files: SnapshotFiles, wanted: RangesToRead) -> None:
-            read_ranges(source, files, wanted, wanted.of_task(0))
-
-        return take_snapshot(source, request, None, read, lambda line: None)
+        return take_snapshot(source, request, None, partial(read_here, source), lambda line: None)
 
 
 def check(

@@ -191,7 +191,7 @@ def test_a_transient_error_is_tried_again(export: CapturedExport, monkeypatch: p
         ({"at": "yesterday"}, "at: 'yesterday' is not a time"),
         ({"at": "2013-01-01T00:00:00"}, "at: .*no time zone"),
         ({"at": 5}, "at: 5 is not a time"),
-        ({"base": "oldest"}, "base must be 'newest', 'beginning' or the time of a state"),
+        ({"base": "oldest"}, "base must be .*the time of a state or the begin of a snapshot"),
         ({"base": None}, "base must be 'newest'"),
         ({"application": "x.py"}, "application cannot be given"),
     ],

@@ -254,9 +254,8 @@ def test_a_base_that_is_not_there_is_refused(export: CapturedExport) -> None:
 @pytest.mark.parametrize("base", ["oldest", "", "2013-01-01T01:00:00", datetime(2013, 1, 1), 5, None])
 def test_what_is_no_base_is_refused(base: object) -> None:
     """By what would be one."""
-    with pytest.raises(
-        InvalidArgumentError, match="base must be 'newest', 'beginning' or the time of a state"
-    ):
+    message = "base must be 'newest', 'beginning', the time of a state or the begin of a snapshot"
+    with pytest.raises(InvalidArgumentError, match=message):
         BaseChoice("/states", base)  # type: ignore[arg-type]
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -14,7 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_changefeed.core.capture import CaptureSpec, KeyChange, TableCapture
-from airflow_changefeed.exceptions import CaptureGapError, FoldError, SnapshotError, TransientError
+from airflow_changefeed.exceptions import (
+    CaptureGapError,
+    FoldError,
+    OutputNotWritableError,
+    SnapshotError,
+    TransientError,
+)
 from airflow_changefeed.folding.choice import BaseChoice
 from airflow_changefeed.folding.plan import find_fold
 from airflow_changefeed.folding.snapshots import ReadRange, Snapshot, SnapshotFiles
@@ -238,6 +245,33 @@ def test_one_that_is_found_holds_back_no_purge(stock: Stock, monkeypatch: pytest
     assert len(stock.source.snapshots()) == 1
     take(stock, only_if_missing=True)
     assert stock.source.snapshots() == []
+
+
+def test_a_disk_that_fills_stops_it_and_leaves_the_last_base(
+    stock: Stock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the file; what was read stays, and folds go on from the snapshot before."""
+    stock.change("update stock set name = 'before' where id < 4")
+    first = take(stock)
+    real, written = pq.ParquetWriter.write_batch, list[int]()
+
+    def write(self: Any, batch: Any) -> None:
+        written.append(1)
+        if len(written) > 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(self, batch)
+
+    with monkeypatch.context() as full:
+        full.setattr(pq.ParquetWriter, "write_batch", write)
+        with pytest.raises(OutputNotWritableError, match=r"part-00002-.* cannot be written: No space left"):
+            take(stock)
+    window = stock.export_all()
+    base = find_fold(ExportStore(stock.export, CAPTURE), window.end, None, BaseChoice(stock.lake)).base
+    assert base is not None
+    assert base.begin == first.begin
+    done: list[int] = []
+    assert take(stock, done.append).rows == 100
+    assert done == [2, 3]
 
 
 def test_a_path_that_workers_do_not_share_is_named(stock: Stock) -> None:
