@@ -25,7 +25,7 @@ from airflow_changefeed.exceptions import SchemaChangedError
 from airflow_changefeed.sources.arrow import byte_strings
 
 #: Event types, by the number used in this module.
-EVENT_TYPES = ("add", "upd", "del", "reset", "ddl")
+EVENT_TYPES = ("add", "upd", "del", "reset", "ready", "ddl")
 _OPERATIONS = (Operation.INSERT, Operation.UPDATE, Operation.DELETE)
 
 #: A table's column and its field in ``old`` and ``new``.

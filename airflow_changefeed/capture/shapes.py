@@ -27,8 +27,8 @@ from airflow_changefeed.sources.mssql.names import split_name
 #: Metadata key that names the shape of a file's events; absent for typed events.
 SHAPE_KEY = b"changefeed.shape"
 _TEXT = pa.string()
-_HASURA_OPS = ("INSERT", "UPDATE", "DELETE", "RESET", "DDL")
-_DEBEZIUM_OPS = ("c", "u", "d", "t", "ddl")
+_HASURA_OPS = ("INSERT", "UPDATE", "DELETE", "RESET", "READY", "DDL")
+_DEBEZIUM_OPS = ("c", "u", "d", "t", "ready", "ddl")
 #: Version of this form of ``source``, not of the package: re-exporting a window gives the same texts.
 _DEBEZIUM_VERSION = "1"
 _SNAPSHOT = len(EVENT_TYPES)

@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-import shlex
-
 from airflow_changefeed.core.fault import Fault, FaultKind
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.cursors.cursors import CONN_ID
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_snapshots import SnapshotClaim
 
@@ -24,11 +21,7 @@ def snapshot_faults(source: FeedSource, feed: str | None) -> list[Fault]:
 
 def _fault(claim: SnapshotClaim, *, is_expired: bool) -> Fault:
     where = f"feed {claim.feed}, table {claim.table}"
-    begun = f"the snapshot into {claim.path} that {claim.by} began at {format_time(claim.begin)}"
-    remedy = (
-        "Take it again, which continues it, or give it up: airflow-changefeed snapshot give-up "
-        f"{shlex.join((claim.feed, '--table', claim.table))} {CONN_ID}"
-    )
+    begun, remedy = f"the {claim}", f"{claim.go_on}, or give it up: {claim.give_up}"
     if is_expired:
         what = (
             f"{begun} made no progress and expired at {format_time(claim.expires_at)}: a purge of the events "

@@ -17,10 +17,8 @@ from airflow_changefeed.folding.snapshots import ReadRange, SnapshotFiles
 from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.sources.arrow import check_schema
 from airflow_changefeed.sources.base import FeedSource
-from airflow_changefeed.sources.base_snapshots import KeyRange
+from airflow_changefeed.sources.base_snapshots import PROTECTED, KeyRange
 
-#: Seconds for which a snapshot that makes no progress holds back purges: a long weekend.
-PROTECTED = 4 * 86_400.0
 _COMPRESSION = ExportOptions().compression
 
 

@@ -7,7 +7,6 @@ What a try has read stays; the next one goes on. Two that run at the same time j
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_changefeed.core.capture import CaptureShape
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.cursors.cursors import CONN_ID
 from airflow_changefeed.exceptions import (
     InvalidArgumentError,
     ManifestError,
@@ -28,10 +26,16 @@ from airflow_changefeed.folding.inputs import FileColumns, foldable_table
 from airflow_changefeed.folding.snapshots import ReadRange, Snapshot, SnapshotBegin, SnapshotFiles
 from airflow_changefeed.folding.states import BaseFacts, new_attempt
 from airflow_changefeed.output.schemas import schema_text
-from airflow_changefeed.snapshots.ranges import PROTECTED, RangesToRead
+from airflow_changefeed.snapshots.ranges import RangesToRead
 from airflow_changefeed.snapshots.settle import settle
 from airflow_changefeed.sources.base import FeedSource
-from airflow_changefeed.sources.base_snapshots import SnapshotClaim, TableColumns, key_ranges
+from airflow_changefeed.sources.base_snapshots import (
+    PROTECTED,
+    SnapshotClaim,
+    TableColumns,
+    held_snapshot,
+    key_ranges,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -356,7 +360,7 @@ def _claimed(source: FeedSource, request: SnapshotRequest, table: str, files: Sn
             if claim.path == mine:
                 return claim
             if claim.expires_at > source.now():
-                raise _held(claim)
+                raise held_snapshot(claim)
             source.end_snapshot(request.feed, table, token=claim.token)
     begin = source.now()
     # Before any row is read, and before anybody can purge what comes after.
@@ -371,16 +375,5 @@ def _claimed(source: FeedSource, request: SnapshotRequest, table: str, files: Sn
         seconds=PROTECTED,
     )
     if claim.path != mine:
-        raise _held(claim)
+        raise held_snapshot(claim)
     return claim
-
-
-def _held(claim: SnapshotClaim) -> SnapshotError:
-    return SnapshotError(
-        f"a snapshot of table {claim.table!r} of feed {claim.feed!r} into {claim.path} has begun at "
-        f"{format_time(claim.begin)}, by {claim.by}: take it there, or give it up: airflow-changefeed "
-        f"snapshot give-up {shlex.join((claim.feed, '--table', claim.table))} {CONN_ID}",
-        feed=claim.feed,
-        table=claim.table,
-        path=claim.path,
-    )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -12,10 +13,16 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_changefeed.core.capture import CaptureShape
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.exceptions import SnapshotError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+#: Seconds for which a snapshot that makes no progress holds back purges: a long weekend.
+PROTECTED = 4 * 86_400.0
+#: Path of a snapshot that records the rows as events.
+INTO_FEED = ""
 _BYTES = "hex"
 
 
@@ -78,8 +85,8 @@ class SnapshotClaim:
     A snapshot that has begun and not ended; its feed is not purged from its begin on until it expires.
 
     :param token: names it, and its folder in the output.
-    :param path: root of its output.
-    :param begin: the feed was sealed until here before any row was read.
+    :param path: root of its output; ``INTO_FEED`` if the rows are recorded as events.
+    :param begin: the feed was sealed until here before any row was read; or when the recording began.
     :param by: who began it.
     :param expires_at: without progress until then; by the database's clock.
     """
@@ -91,6 +98,35 @@ class SnapshotClaim:
     begin: datetime
     by: str
     expires_at: datetime
+
+    def __str__(self) -> str:
+        into = "its own events" if self.path == INTO_FEED else self.path
+        begun = format_time(self.begin)
+        what = f"snapshot of table {self.table!r} of feed {self.feed!r} into {into}"
+        return f"{what} that {self.by} began at {begun}"
+
+    @property
+    def give_up(self) -> str:
+        """The command that gives it up."""
+        options = shlex.join((self.feed, "--table", self.table))
+        return f"airflow-changefeed snapshot give-up {options} --conn-id ..."
+
+    @property
+    def go_on(self) -> str:
+        """What continues it, in words."""
+        if self.path == INTO_FEED:
+            return f"Continue it: airflow-changefeed capture resolve {self.feed} --resync --conn-id ..."
+        return "Take it again, which continues it"
+
+
+def held_snapshot(claim: SnapshotClaim) -> SnapshotError:
+    """Return the error that refuses a snapshot of a table because of another one."""
+    return SnapshotError(
+        f"the {claim} has not ended. {claim.go_on}; or give it up: {claim.give_up}",
+        feed=claim.feed,
+        table=claim.table,
+        path=claim.path,
+    )
 
 
 class SnapshotStore(Protocol):

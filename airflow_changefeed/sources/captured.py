@@ -21,10 +21,18 @@ from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD, byte_strings, ulid_texts, ulid_times
 
 #: Event kinds as stored in a capture's table, and as readers see them.
-ADDED, UPDATED, DELETED, SNAPSHOT, RESET, DDL = "i", "u", "d", "r", "t", "c"
-TYPES = {ADDED: "add", UPDATED: "upd", DELETED: "del", SNAPSHOT: "add", RESET: "reset", DDL: "ddl"}
+ADDED, UPDATED, DELETED, SNAPSHOT, RESET, READY, DDL = "i", "u", "d", "r", "t", "e", "c"
+TYPES = {
+    ADDED: "add",
+    UPDATED: "upd",
+    DELETED: "del",
+    SNAPSHOT: "add",
+    RESET: "reset",
+    READY: "ready",
+    DDL: "ddl",
+}
 #: Kinds of events that are not about a row.
-WITHOUT_ROWS = (RESET, DDL)
+WITHOUT_ROWS = (RESET, READY, DDL)
 
 _NAME = pa.field("name", pa.string(), nullable=False)
 _TYPE = pa.field("type", pa.string(), nullable=False)

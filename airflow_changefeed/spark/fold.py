@@ -16,6 +16,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
+from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import error_text
 from airflow_changefeed.folding.bases import Base
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 # Types that databases compare by their own rules: case, accents, trailing blanks and zeros.
 _LOOSE = ("string", "large_string", "binary", "large_binary")
+# Types of events: the rows that are there follow, and all of them have followed.
+_RECORDING = ("reset", "ready")
 #: Placeholder of a ULID in an error that Spark formats.
 _SOME_ULID = "<<ulid>>"
 # Found only while the rows are read: why an event leaves the state unknown, and the remedy.
@@ -107,23 +110,57 @@ def fold_source(spark: SparkSession, source: FoldSource) -> DataFrame:
         shard = f", {SHARD_COLUMN} {_shard_type(source)}" if source.has_shards else ""
         return spark.createDataFrame([], ddl(source.kinds) + shard)
     found = _count_special(CapturedEvents(spark, source))
-    resets = _last_resets(CapturedEvents(spark, source)) if found.resets or source.unknown else {}
-    events = CapturedEvents(spark, source, resets)
+    recorded = _Recorded({}, "")
+    if found.recordings or source.unknown:
+        recorded = _recorded_rows(CapturedEvents(spark, source))
+    events = CapturedEvents(spark, source, recorded.resets)
     if found.lost_keys:
         _refuse_lost_keys(events)
     ends = _ends(source, _changes(events, has_moved=found.moved > 0), has_moved=found.moved > 0)
+    exact_from = _exact_from(source, recorded)
     if source.base is None:
-        return _rows(source, ends.where(_is_there(source)))
-    return _onto_base(source, _base_rows(spark, source, source.base, resets), ends)
+        return _rows(source, ends.where(_is_there(source, exact_from)))
+    return _onto_base(source, _base_rows(spark, source, source.base, recorded.resets), ends, exact_from)
 
 
 @dataclass(frozen=True)
 class _SpecialEvents:
-    """How many events need care: resets, updates without an old row, and those with a key of other bytes."""
+    """
+    How many events need care.
 
-    resets: int
+    :param recordings: begins and ends of recording the rows that are there.
+    :param lost_keys: updates without an old row.
+    :param moved: those with a key of other bytes.
+    """
+
+    recordings: int
     lost_keys: int
     moved: int
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """
+    Where the rows that were there are recorded.
+
+    :param resets: ULID of each shard's last reset.
+    :param ready: of the last event that says they are all recorded; empty without any.
+    """
+
+    resets: Mapping[Shard, str]
+    ready: str
+
+
+def _exact_from(source: FoldSource, recorded: _Recorded) -> str:
+    """
+    Return from which ULID on events are of keys that something has added.
+
+    While a snapshot was read, a row may have been elsewhere than where it was looked for. While rows were
+    recorded, changes of one may come before it.
+    """
+    base = source.base
+    exact_from = str(Ulid.floor(base.exact_from)) if base is not None and base.is_approximate else ""
+    return max(exact_from, recorded.ready)
 
 
 def _moving_keys(source: FoldSource) -> list[str]:
@@ -147,45 +184,60 @@ def _count_special(events: CapturedEvents) -> _SpecialEvents:
     source, kind = events.source, functions.col("type")
     moving = _moving_keys(source)
     if not source.loses_keys and not moving:
-        # Spark passes over files whose dictionary of types has no reset.
-        return _SpecialEvents(events.read(["type"], [], []).where(kind == "reset").count(), 0, 0)
+        # Spark passes over files whose dictionary of types has none of them.
+        return _SpecialEvents(events.read(["type"], [], []).where(kind.isin(*_RECORDING)).count(), 0, 0)
     frame = events.read(["type"], moving or source.keys[:1], moving)
     lost = functions.count_if((kind == "upd") & functions.col(OLD).isNull())
     moved = functions.count_if(_has_moved(source)) if moving else functions.lit(0)
-    (row,) = frame.agg(functions.count_if(kind == "reset"), lost, moved).collect()
+    (row,) = frame.agg(functions.count_if(kind.isin(*_RECORDING)), lost, moved).collect()
     return _SpecialEvents(*row)
 
 
-def _last_resets(events: CapturedEvents) -> dict[Shard, str]:
+def _recorded_rows(events: CapturedEvents) -> _Recorded:
     """
-    Return the ULID of each shard's last reset.
+    Return the last reset of each shard, and the end of what followed it.
 
-    A reset makes known what was not: it is written into every shard that there is, and the rows behind it.
-    A shard without one has begun later, or its rows are unknown still.
+    They make known what was not: the reset is written into every shard that there is, the rows behind it, and
+    in the end another event. A shard without both has begun later, or its rows are unknown still.
+
+    :raises FoldError: not all rows have followed, or they are unknown.
     """
     from pyspark.sql import functions
 
-    source, is_reset = events.source, functions.col("type") == "reset"
+    source, kind = events.source, functions.col("type")
+    counts = kind.isin(*_RECORDING)
     if source.known_from is not None:
-        is_reset &= functions.col(ULID_COLUMN) >= str(Ulid.floor(source.known_from))
+        counts &= functions.col(ULID_COLUMN) >= str(Ulid.floor(source.known_from))
     columns = [ULID_COLUMN, "type", CAPTURED_AT] if source.unknown else [ULID_COLUMN, "type"]
     frame = events.read(columns, [], [], by_shard=True)
-    found = [functions.max(functions.when(is_reset, functions.col(ULID_COLUMN))).alias("reset")]
+    found = [
+        functions.max(functions.when(counts & (kind == one), functions.col(ULID_COLUMN))).alias(one)
+        for one in _RECORDING
+    ]
     if source.unknown:
         time = functions.unix_millis(CAPTURED_AT)
         found += [
-            functions.min(functions.when(is_reset, time)).alias("known"),
+            functions.min(functions.when(counts & (kind == "reset"), time)).alias("known"),
             functions.min(time).alias("begun"),
         ]
     else:
-        frame = frame.where(is_reset)
+        frame = frame.where(counts)
     rows = frame.groupBy(SHARD).agg(*found).collect()
     if source.unknown:
         since = min((row["known"] for row in rows if row["reset"]), default=None)
-        left = [row[SHARD] for row in rows if not row["reset"] and (since is None or row["begun"] < since)]
+        bare = [row for row in rows if not row["reset"] and not row["ready"]]
+        left = [row[SHARD] for row in bare if since is None or row["begun"] < since]
         if since is None or left:
             raise source.refusal(source.unknown, shards=left)
-    return {parse_shard(row[SHARD]): row["reset"] for row in rows if row["reset"]}
+    unready = [row["reset"] for row in rows if row["reset"] and (row["ready"] or "") < row["reset"]]
+    if unready:
+        begun = format_time(min(map(Ulid.parse_text, unready)).time)
+        raise source.refusal(
+            f"its rows are being recorded since {begun}, and were not all recorded by then: fold a later "
+            "time, or take a snapshot of the table (airflow-changefeed snapshot take)"
+        )
+    resets = {parse_shard(row[SHARD]): row["reset"] for row in rows if row["reset"]}
+    return _Recorded(resets, max((row["ready"] for row in rows if row["ready"]), default=""))
 
 
 def _refuse_lost_keys(events: CapturedEvents) -> None:
@@ -222,7 +274,7 @@ def _changes(events: CapturedEvents, *, has_moved: bool) -> DataFrame:
     source, kind = events.source, functions.col("type")
     frame = events.read([ULID_COLUMN, "type"], source.keys, list(source.columns), by_shard=True)
     # Changed columns are in the events' own.
-    frame = frame.where(~kind.isin("reset", "ddl"))
+    frame = frame.where(~kind.isin(*_RECORDING, "ddl"))
     old, new = functions.col(OLD), functions.col(NEW)
     adds = (kind == "add") | _has_moved(source) if has_moved else kind == "add"
     # Not coalesce: a null in the new key is not the old key.
@@ -269,19 +321,17 @@ def _ends(source: FoldSource, changes: DataFrame, *, has_moved: bool) -> DataFra
     return ends.where(is_known.otherwise(functions.lit(True)))
 
 
-def _is_there(source: FoldSource) -> Column:
+def _is_there(source: FoldSource, exact_from: str) -> Column:
     """
     Whether a key that was not there before has a row in the end; fails if nothing has added it.
 
-    While a snapshot was read, it need not have been added: its row was there, but not where it was looked
-    for.
+    :param exact_from: of :func:`_exact_from`.
     """
     from pyspark.sql import functions
 
     first = functions.col("first")
     is_expected = first.getField("adds")
-    if source.base is not None and source.base.is_approximate:
-        exact_from = str(Ulid.floor(source.base.exact_from))
+    if exact_from:
         is_expected |= first.getField(ULID_COLUMN) < exact_from
     return functions.when(is_expected, functions.col("row").isNotNull()).otherwise(
         _failure(source, _BROKEN_CHAIN)
@@ -310,7 +360,7 @@ def _base_rows(spark: SparkSession, source: FoldSource, base: Base, resets: Mapp
     return frame.select(*values, shard.alias("base_shard"))
 
 
-def _onto_base(source: FoldSource, base: DataFrame, ends: DataFrame) -> DataFrame:
+def _onto_base(source: FoldSource, base: DataFrame, ends: DataFrame, exact_from: str) -> DataFrame:
     """
     Return the base's rows that did not change, and what the changes have left.
 
@@ -334,7 +384,9 @@ def _onto_base(source: FoldSource, base: DataFrame, ends: DataFrame) -> DataFram
         known = known.groupBy(*own_keys).agg(functions.min("base_shard").alias("base_shard"))
     # Not an anti-join: Spark would look for keys that nothing has added before it joins.
     is_known = functions.col("base_shard").isNotNull()
-    there = functions.when(is_known, functions.col("row").isNotNull()).otherwise(_is_there(source))
+    there = functions.when(is_known, functions.col("row").isNotNull()).otherwise(
+        _is_there(source, exact_from)
+    )
     if "shards" in ends.columns:
         moved = is_known & (functions.col("base_shard").cast("string") != functions.col(SHARD))
         there = functions.when(moved, _failure(source, _MOVED_SHARD)).otherwise(there)

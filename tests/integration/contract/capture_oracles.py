@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, product
 from operator import attrgetter
 from typing import Any
 
@@ -122,6 +122,11 @@ class CaptureHistory:
         """Return a shard's changes of rows, window after window."""
         return [change for window in self.windows for change in of_rows(window.events.get(shard, ()))]
 
+    def events(self, table: str, shard: int) -> list[Change]:
+        """Return all that was exported of a table in a shard, window after window."""
+        own = (change for window in self.windows for change in window.events.get(shard, ()))
+        return [change for change in own if change.table == table]
+
     @cached_property
     def shards(self) -> list[int]:
         """All that have anything."""
@@ -138,8 +143,8 @@ class CaptureHistory:
 
 
 def of_rows(changes: Sequence[Change]) -> list[Change]:
-    """Return the events that are about a row, not about the table's columns."""
-    return [change for change in changes if change.type != "ddl"]
+    """Return the changes of rows: not what is about the whole table, nor rows that were there already."""
+    return [change for change in changes if (change.old or change.new) and not change.is_snapshot]
 
 
 def stamp(change: Change) -> int:
@@ -233,6 +238,44 @@ def folds_over_bases_are_the_tables(history: CaptureHistory) -> list[str]:
             ]
         complaints += _unexpected(base, since, history)
     return complaints
+
+
+def recordings_are_the_tables(history: CaptureHistory) -> list[str]:
+    """What was recorded between a reset and its end, with all changes since the reset, is the table."""
+    complaints = []
+    for table, shard in product(history.keys, history.shards):
+        events = history.events(table, shard)
+        for begin, end in recordings(events):
+            since = [change for change in events[begin:] if change.type not in ("reset", "ready")]
+            for seal in history.snapshots:
+                if seal.below <= events[end].ulid:
+                    continue
+                folded = fold([change for change in since if change.ulid < seal.below], history.keys)
+                rows = {
+                    place: bare(row)
+                    for place, row in _of_table(seal.rows, table).items()
+                    if row["id"] % len(history.shards) == shard
+                }
+                complaints += [
+                    f"recorded since {events[begin].ulid}, at {seal.below}, {place}: folded "
+                    f"{folded.get(place)}, the table has {rows.get(place)}"
+                    for place in sorted({*folded, *rows})
+                    if bare(folded.get(place, {})) != rows.get(place, {})
+                ]
+    return complaints
+
+
+def recordings(events: Sequence[Change]) -> list[tuple[int, int]]:
+    """Return the places of each reset of a shard's table that has an end, and of that."""
+    found = []
+    begin = None
+    for place, change in enumerate(events):
+        if change.type == "reset":
+            begin = place
+        elif change.type == "ready" and begin is not None:
+            found.append((begin, place))
+            begin = None
+    return found
 
 
 def _of_table(rows: Rows, table: str) -> dict[Place, dict[str, Any]]:
@@ -372,6 +415,7 @@ CAPTURE_ORACLES: tuple[Callable[[CaptureHistory], list[str]], ...] = (
     chains_hold,
     folds_are_the_tables,
     folds_over_bases_are_the_tables,
+    recordings_are_the_tables,
     windows_stay,
     nothing_comes_below_a_seal,
     transactions_are_whole,

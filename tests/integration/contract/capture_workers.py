@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 The processes of a race of captures: writers that change tables, an exporter, a sealer, and one that takes
-snapshots.
+snapshots, into files and into the feed.
 
 As in ``workers.py``: :func:`main` reads its job, says that it is ready, and waits for a byte. A writer gets a
 byte for each transaction it may try, a digit that says how many columns were added to the tables; it ends
@@ -27,6 +27,8 @@ from airflow_changefeed.export.run import run_here
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.snapshots.ranges import read_here
 from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
+from airflow_changefeed.sources.base_snapshots import INTO_FEED
+from airflow_changefeed.sources.sqlite.capture import recording
 from tests.integration.contract.engines import Changer, Engine, Table
 from tests.integration.contract.workers import (
     PAUSE,
@@ -217,14 +219,25 @@ def snapshot(job: CaptureJob) -> None:
     """Take snapshots of one table after the other, in ranges of a few rows."""
     dice = random.Random(f"{job.seed} {job.name} {job.life}")
     source = job.engine.source(lock_timeout=120)
+    # What is there is recorded in chunks of a few rows, too.
+    recording._FIRST_ROWS = recording._MOST_ROWS = 9
+    if any(claim.path == INTO_FEED for claim in source.snapshots(CAPTURE)):
+        record(source, job)
     is_last = False
     while True:
         for table in TABLES:
             take_here(source, job.path, table, f"{job.name}/{job.life}")
             step()
+        record(source, job)
         if is_last:
             return
         is_last = is_over(dice.random() * PAUSE * 2)
+
+
+def record(source: Any, job: CaptureJob) -> None:
+    """Have all rows recorded as events, or go on with that."""
+    patiently(partial(source.resolve_capture, CAPTURE, note="again", by=job.name, resync=True))
+    step()
 
 
 def take_here(source: Any, path: str, table: str, run: str) -> Any:

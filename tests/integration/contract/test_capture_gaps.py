@@ -188,8 +188,10 @@ def test_rows_that_were_there_are_recorded_on_demand(engine: Engine) -> None:
     bench.run(f"{UPDATE} name = 'x' where id = 2")
     events = bench.events()
     assert [(event.type, event.is_snapshot) for event in events] == [
+        ("reset", False),
         ("add", True),
         ("add", True),
+        ("ready", False),
         ("upd", False),
     ]
     assert fold(events, {NAME: ("id",)}) == _table(bench)

@@ -87,6 +87,16 @@ def _without(*places: int) -> list[Change]:
     return [event for place, event in enumerate(ALL) if place not in places]
 
 
+def _recorded(*rows: dict[str, Any]) -> list[Change]:
+    """Record rows behind A, between its two windows' border and B."""
+    one = Change(_ulid(11) + "0", 0, T, "reset", None, None)
+    adds = [
+        replace(_change(11, None, row, 5), ulid=_ulid(11) + f"1{place}", is_snapshot=True)
+        for place, row in enumerate(rows)
+    ]
+    return [*A, one, *adds, replace(one, ulid=_ulid(11) + "2", type="ready"), *B, *C]
+
+
 def _numbered(events: Sequence[Change]) -> list[Change]:
     """Give events their ULIDs in this order."""
     return [replace(event, ulid=_ulid(10 + place)) for place, event in enumerate(events)]
@@ -96,6 +106,8 @@ def test_a_good_history_has_no_complaints() -> None:
     """Whole transactions, chains that hold, and a fold that is the table."""
     assert judge_captures(_history()) == []
     assert judge_captures(_history(_numbered(A + C + B))) == []
+    seals = [SealRecord(0, _ulid(10), 0, digest([]))]
+    assert judge_captures(_history(_recorded(_row(1, 1), _row(2, 1)), seals=seals)) == []
 
 
 def test_the_fold_gives_the_rows_that_are_left() -> None:
@@ -158,6 +170,14 @@ BROKEN: dict[str, tuple[str, Callable[[], CaptureHistory]]] = {
     "a change of a row that no base and no event has made": (
         "folds_over_bases_are_the_tables",
         lambda: _history(bases=[Base(T, _ulid(BORDER), _ulid(BORDER), [_row(2, 1)])]),
+    ),
+    "a row that was not recorded": (
+        "recordings_are_the_tables",
+        lambda: _history(_recorded(_row(2, 1))),
+    ),
+    "a row that was recorded as it was before": (
+        "recordings_are_the_tables",
+        lambda: _history(_recorded(_row(1, 0), _row(2, 1))),
     ),
     "one more in a window at the end": (
         "windows_stay",

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.contract.capture_oracles import CaptureHistory, judge_captures
+from tests.integration.contract.capture_oracles import CaptureHistory, judge_captures, recordings
 from tests.integration.contract.capture_race import SHARDS, CapturePlan, run_capture_race
+from tests.integration.contract.capture_workers import TABLES
 from tests.integration.contract.engines import Engine
 
 
@@ -19,6 +20,7 @@ def _race(engine: Engine, plan: CapturePlan, folder: Path) -> CaptureHistory:
     assert len(history.snapshots) == plan.rounds
     assert all(history.exported(shard) for shard in SHARDS)
     assert len(history.bases) > plan.rounds
+    assert len(recordings(history.events(TABLES[0], 0))) > plan.rounds / 2
     return history
 
 

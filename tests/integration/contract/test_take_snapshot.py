@@ -206,7 +206,7 @@ def test_another_output_is_refused_by_name_until_the_first_has_expired(
     with pytest.raises(KilledError):
         taker.take()
     other = str(tmp_path / "other")
-    with pytest.raises(SnapshotError, match=r"into .*/lake has begun .*tests/run.* give it up: .*give-up"):
+    with pytest.raises(SnapshotError, match=r"into .*/lake that tests/run began .* give it up: .*give-up"):
         taker.take(path=other)
     (claim,) = taker.bench.source.snapshots()
     taker.bench.source.end_snapshot(CAPTURE, AUTHOR.name, token=claim.token)

@@ -98,6 +98,7 @@ def test_a_reset_forgets_what_its_shard_held(spark: SparkSession, export: Captur
     behind = [
         Event(minute(5), "reset"),
         Event(minute(5), "add", None, shoe(12), number=1, is_snapshot=True),
+        Event(minute(5), "ready", number=2),
         Event(minute(6), "upd", shoe(12), shoe(12, "clog")),
     ]
     export.write(before + behind)
@@ -105,9 +106,47 @@ def test_a_reset_forgets_what_its_shard_held(spark: SparkSession, export: Captur
     assert state(spark, export) == [shoe(1), shoe(12, "clog")]
     with pytest.raises(FoldError, match=r"1 updates"):
         fold(spark, export.store.path, CAPTURE, at=minute(5))
-    export.write([Event(minute(65), "reset")], hours(1, 2)[0])
+    export.write([Event(minute(65), "reset"), Event(minute(65), "ready", number=1)], hours(1, 2)[0])
     export.write([], hours(1, 2)[0], shard=1)
     assert state(spark, export) == [shoe(1)]
+
+
+def test_rows_that_are_being_recorded_are_no_state_yet(spark: SparkSession, export: CapturedExport) -> None:
+    """Changes come before and behind their row meanwhile; before it and once it has ended all is known."""
+    export.write(
+        [
+            Event(minute(1), "add", None, shoe(0)),
+            Event(minute(10), "reset"),
+            Event(minute(11), "upd", shoe(0), shoe(0, "clog")),
+            Event(minute(12), "del", shoe(3)),
+            Event(minute(13), "add", None, shoe(0, "clog"), number=1, is_snapshot=True),
+            Event(minute(14), "add", None, shoe(6)),
+            Event(minute(15), "add", None, shoe(6), is_snapshot=True),
+            Event(minute(16), "del", shoe(6)),
+            Event(minute(20), "ready"),
+            Event(minute(21), "add", None, shoe(9)),
+        ]
+    )
+    # Its first events came while the rows were recorded: nothing to discard.
+    export.write(
+        [
+            Event(minute(11), "upd", shoe(1), shoe(1, "clog")),
+            Event(minute(17), "add", None, shoe(1, "clog"), is_snapshot=True),
+            Event(minute(17), "add", None, shoe(4), number=1, is_snapshot=True),
+            Event(minute(20), "ready"),
+        ],
+        shard=1,
+    )
+    assert state(spark, export, at=minute(10)) == [shoe(0)]
+    for within in (11, 15, 20):
+        with pytest.raises(FoldError, match=r"are being recorded since .*10:00.* fold a later time, or take"):
+            fold(spark, export.store.path, CAPTURE, at=minute(within))
+    assert state(spark, export, at=minute(21)) == [shoe(0, "clog"), shoe(1, "clog"), shoe(4)]
+    assert state(spark, export) == [shoe(0, "clog"), shoe(1, "clog"), shoe(4), shoe(9)]
+    export.write([Event(minute(65), "upd", shoe(12), shoe(12, "clog"))], hours(1, 2)[0])
+    export.write([], hours(1, 2)[0], shard=1)
+    with pytest.raises(Exception, match="no earlier event has inserted"):
+        state(spark, export)
 
 
 def test_changed_columns_are_no_changes_of_rows(spark: SparkSession, export: CapturedExport) -> None:
@@ -129,7 +168,7 @@ def test_a_table_that_is_empty_now_keeps_its_columns(spark: SparkSession, export
     """All rows deleted; nothing behind a reset; and no event yet."""
     export.write([], hours(0, 1)[0])
     export.write([Event(minute(70), "add", None, shoe(1)), Event(minute(80), "del", shoe(1))], hours(1, 2)[0])
-    export.write([Event(minute(130), "reset")], hours(2, 3)[0])
+    export.write([Event(minute(130), "reset"), Event(minute(131), "ready")], hours(2, 3)[0])
     for hour in range(1, 4):
         frame = fold(spark, export.store.path, CAPTURE, at=START + hour * HOUR)
         assert frame.collect() == []
@@ -147,13 +186,14 @@ def test_a_capture_without_a_snapshot_is_refused_until_a_reset(
         fold(spark, export.store.path, CAPTURE)
     hour = hours(1, 2)[0]
     snapshot = Event(minute(70), "add", None, shoe(3), number=1, is_snapshot=True)
-    export.write([Event(minute(70), "reset"), snapshot], hour)
+    export.write([Event(minute(70), "reset"), snapshot, Event(minute(71), "ready")], hour)
     export.write([], hour, shard=1)
     export.write([Event(minute(75), "add", None, shoe(5))], hour, shard=2)
     with pytest.raises(FoldError, match="rows that existed") as refused:
         fold(spark, export.store.path, CAPTURE)
     assert refused.value.shards == ["1"]
-    export.write([Event(minute(130), "reset", captured_at=minute(70))], hours(2, 3)[0], shard=1)
+    late = [Event(minute(130), "reset", captured_at=minute(70)), Event(minute(131), "ready")]
+    export.write(late, hours(2, 3)[0], shard=1)
     for shard in (0, 2):
         export.write([], hours(2, 3)[0], shard=shard)
     assert state(spark, export) == [shoe(3), shoe(5)]
@@ -167,7 +207,12 @@ def test_what_a_gap_made_unsure_is_refused_until_a_later_reset(
     """What was sealed before the gap was found is told as ever; a reset of an earlier gap does not help."""
     export.write([Event(minute(10), "add", None, shoe(1))])
     export.write(
-        [Event(minute(70), "reset"), Event(minute(70), "add", None, shoe(2), number=1)], hours(1, 2)[0]
+        [
+            Event(minute(70), "reset"),
+            Event(minute(70), "add", None, shoe(2), number=1),
+            Event(minute(71), "ready"),
+        ],
+        hours(1, 2)[0],
     )
     gap = (minute(60), minute(80))
     export.shape = reshaped(shape(), gaps=((minute(0), minute(65)), gap))
@@ -175,7 +220,11 @@ def test_what_a_gap_made_unsure_is_refused_until_a_later_reset(
     for at in (minute(120), minute(180)):
         with pytest.raises(FoldError, match=r"the capture missed changes.*resolve_capture"):
             fold(spark, export.store.path, CAPTURE, at=at)
-    rows = [Event(minute(190), "reset"), Event(minute(190), "add", None, shoe(4), number=1)]
+    rows = [
+        Event(minute(190), "reset"),
+        Event(minute(190), "add", None, shoe(4), number=1),
+        Event(minute(191), "ready"),
+    ]
     export.write(rows, hours(3, 4)[0])
     assert state(spark, export) == [shoe(4)]
     export.shape = reshaped(shape(), gaps=(gap,))

@@ -138,7 +138,11 @@ def test_a_reset_drops_the_rows_of_its_shard_only(folded: Folded) -> None:
     """Those of the base as those of events before it."""
     others = [Event(minute(1), "add", None, shoe(number)) for number in (1, 3)]
     at = saved(folded, [Event(minute(1), "add", None, shoe(2))], others)
-    reset = [Event(minute(70), "reset"), Event(minute(70), "add", None, shoe(4), number=1)]
+    reset = [
+        Event(minute(70), "reset"),
+        Event(minute(70), "add", None, shoe(4), number=1),
+        Event(minute(71), "ready"),
+    ]
     folded.export.write([Event(minute(65), "add", None, shoe(6)), *reset], hours(1, 2)[0])
     folded.export.write([Event(minute(66), "del", shoe(3))], hours(1, 2)[0], shard=1)
     assert folded.agree(at + HOUR, at) == [shoe(1), shoe(4)]
@@ -148,7 +152,11 @@ def test_keys_lost_before_a_base_do_no_harm_later_ones_do(folded: Folded) -> Non
     """The base was exact: a reset behind them had made it so."""
     folded.export.shape = shape(key_change=KeyChange.NEW_ONLY)
     lost = Event(minute(2), "upd", None, shoe(2))
-    resync = [Event(minute(3), "reset"), Event(minute(3), "add", None, shoe(3), number=1)]
+    resync = [
+        Event(minute(3), "reset"),
+        Event(minute(3), "add", None, shoe(3), number=1),
+        Event(minute(3), "ready", number=2),
+    ]
     at = saved(folded, [Event(minute(1), "add", None, shoe(1)), lost, *resync])
     folded.export.write([Event(minute(70), "add", None, shoe(4))], hours(1, 2)[0])
     assert folded.agree(at + HOUR, at) == [shoe(3), shoe(4)]
@@ -162,7 +170,11 @@ def test_a_gap_since_the_base_needs_all_events(folded: Folded) -> None:
     at = saved(folded, [Event(minute(1), "add", None, shoe(1))])
     gap = (minute(60), minute(80))
     folded.export.shape = reshaped(shape(), gaps=(gap,))
-    rows = [Event(minute(90), "reset"), Event(minute(90), "add", None, shoe(2), number=1)]
+    rows = [
+        Event(minute(90), "reset"),
+        Event(minute(90), "add", None, shoe(2), number=1),
+        Event(minute(91), "ready"),
+    ]
     folded.export.write([Event(minute(70), "add", None, shoe(9)), *rows], hours(1, 2)[0])
     with pytest.raises(FoldError, match=r"cannot be its base: the capture missed changes"):
         folded.rows(at + HOUR, at)

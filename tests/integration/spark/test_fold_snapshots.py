@@ -243,6 +243,7 @@ def test_a_reset_behind_its_begin_takes_its_rows_of_the_shard(lake: Lake) -> Non
         [
             Event(minute(30), "reset"),
             Event(minute(30), "add", None, shoe(6, "still there"), is_snapshot=True, number=1),
+            Event(minute(31), "ready"),
         ],
         hours(0, 1)[0],
         shard=0,

@@ -410,7 +410,7 @@ def test_a_resync_needs_no_gap(commands: Commands, path: Path, source: SqliteFee
     assert "Recorded the existing rows" in commands.err
     source.drain(CAPTURE)
     events = source.stream(CAPTURE, 0, UlidRange(Ulid.MIN, Ulid.MAX))
-    assert [row["type"] for batch in events for row in batch.to_pylist()] == ["reset", "add"]
+    assert [row["type"] for batch in events for row in batch.to_pylist()] == ["reset", "add", "ready"]
     commands.rows("capture disable", CAPTURE, "--yes")
     assert commands.run("capture resolve", CAPTURE, "--note", "to fold", "--resync", "--yes") != 0
     assert "is disabled and cannot record rows; enable it first" in commands.err

@@ -105,8 +105,9 @@ def test_an_event_is_joined_with_both_of_its_rows() -> None:
     assert query.sql.startswith(
         "declare @after binary(16) = ?, @upto binary(16) = ?, @shard_id int = ?; select f.ulid as u, "
         "case when n.[changefeed_statement] is null and o.[changefeed_statement] is null then 1 else 0 end "
-        "as m, case when n.[changefeed_statement] is not null and n.[changefeed_op] not in (N't', N'c') then "
-        "1 else 0 end as c0, case when o.[changefeed_statement] is not null then 1 else 0 end as c1, "
+        "as m, case when n.[changefeed_statement] is not null and "
+        "n.[changefeed_op] not in (N't', N'e', N'c') "
+        "then 1 else 0 end as c0, case when o.[changefeed_statement] is not null then 1 else 0 end as c1, "
         "coalesce(n.[changefeed_table], o.[changefeed_table]) as c2"
     )
 

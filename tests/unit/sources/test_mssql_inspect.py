@@ -242,6 +242,7 @@ def test_a_capture_has_objects_and_rights_of_its_own() -> None:
         "check_capture",
         "compare_capture",
         "resolve_capture",
+        "record_rows",
     }
 
 

@@ -118,7 +118,7 @@ def test_a_table_whose_key_can_be_null_is_made_again_as_the_reference_says(file:
     (again,) = examples("reference/embedded-source.md", {}, "sql")
     file.connection.executescript(again)
     file.enable("parts", snapshot=True)
-    assert file.changes("parts_changes") == [("add", None, {"code": "a", "price": 1})]
+    assert ("add", None, {"code": "a", "price": 1}) in file.changes("parts_changes")
 
 
 def test_a_key_that_can_be_null_by_now_is_refused_when_a_gap_is_resolved(file: CaptureFile) -> None:
@@ -238,12 +238,12 @@ def test_rows_that_are_there_are_recorded_when_that_is_wanted(file: CaptureFile)
     info = file.enable("flight", TableCapture("log", update=None), name="now", snapshot=True)
     assert info.shape.tables["flight"].is_whole
     assert not info.shape.tables["log"].is_whole, "updates are not recorded"
-    events = file.events("now")
-    assert [(event["type"], event["is_snapshot"], event["new"]["id"]) for event in events] == [
+    reset, *adds, ready = file.events("now")
+    assert [(event["type"], event["is_snapshot"], event["new"]["id"]) for event in adds] == [
         ("add", True, 1),
         ("add", True, 2),
     ]
-    assert len({event["tid"] for event in events}) == 1
+    assert (reset["type"], ready["type"]) == ("reset", "ready")
     assert file.changes("late") == []
 
 
@@ -363,5 +363,5 @@ def test_a_disabled_capture_keeps_its_feed(file: CaptureFile) -> None:
     assert "not recorded while the capture was disabled" in gap.reason
     source.resolve_capture(NAME, note="recorded anew", by="test")
     file.sql("update flight set status = 'y'")
-    assert [change[0] for change in file.changes(NAME)] == ["add", "reset", "add", "upd"]
+    assert [change[0] for change in file.changes(NAME)] == ["add", "reset", "add", "ready", "upd"]
     source.seal(NAME, source.now())

@@ -80,7 +80,8 @@ def test_what_passed_unseen_is_found_kept_and_resolved(file: CaptureFile, case: 
     rows = dict(file.sql("select id, status from flight"))
     events = [event for event in file.events(NAME) if event["changefeed_time"] >= gap.found_at]
     (last,) = [number for number, event in enumerate(events) if event["type"] == "reset"]
-    assert {event["new"]["id"]: event["new"]["status"] for event in events[last + 1 :]} == rows
+    assert {event["new"]["id"]: event["new"]["status"] for event in events[last + 1 : -1]} == rows
+    assert events[-1]["type"] == "ready"
     file.sql("insert into flight values (7, 'seen')")
     source.seal(NAME, after_now(source))
     assert file.changes(NAME)[-1] == ("add", None, {"id": 7, "status": "seen"})
@@ -121,7 +122,7 @@ def test_resolving_needs_a_person_and_a_note(file: CaptureFile) -> None:
     assert file.source.resolve_capture(NAME, note="n", by="b").gaps == ()
     assert len(file.changes(NAME)) == 2
     file.source.resolve_capture(NAME, note="n", by="b", resync=True)
-    assert [kind for kind, _, _ in file.changes(NAME)[2:]] == ["reset", "add", "add"]
+    assert [kind for kind, _, _ in file.changes(NAME)[2:]] == ["reset", "add", "add", "ready"]
 
 
 def test_a_refresh_or_a_pause_does_not_hide_what_passed_before(file: CaptureFile) -> None:
@@ -168,9 +169,9 @@ def test_a_resync_tells_every_shard_that_had_events(file: CaptureFile) -> None:
         ]
         for shard in (0, 1, 2)
     }
-    assert found[0] == [("add", 3), ("reset", None)]
-    assert found[1] == [("add", 4), ("reset", None), ("add", 1), ("add", 4)]
-    assert found[2] == [("add", 5), ("del", None), ("del", None), ("reset", None)]
+    assert found[0] == [("add", 3), ("reset", None), ("ready", None)]
+    assert found[1] == [("add", 4), ("reset", None), ("add", 1), ("add", 4), ("ready", None)]
+    assert found[2] == [("add", 5), ("del", None), ("del", None), ("reset", None), ("ready", None)]
 
 
 def test_the_doctor_tells_what_the_next_seal_will_find(file: CaptureFile) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +23,7 @@ from airflow_changefeed.exceptions import (
     CaptureGapError,
     FeedSetupError,
     InvalidArgumentError,
+    LockTimeoutError,
 )
 from airflow_changefeed.sources.base_versions import capture_text, check_version
 from airflow_changefeed.sources.mssql.capture.info import load_captures, load_gaps
@@ -36,6 +38,9 @@ from airflow_changefeed.sources.mssql.names import quote, split_name
 from airflow_changefeed.sources.mssql.procedures import call
 from airflow_changefeed.sources.near import no_table
 
+#: Of a call that records rows.
+_RECORD_SECONDS = 5.0
+
 
 class MssqlCaptures:
     """The part of the source that records changes of any table."""
@@ -49,7 +54,7 @@ class MssqlCaptures:
         See :class:`~airflow_changefeed.sources.base.CaptureControl`.
 
         Installs changefeed first if it is missing and the login has the right to. Locks the tables until
-        everything is created, and counts their rows meanwhile; a snapshot also records them.
+        everything is created, and counts their rows meanwhile.
         """
         schema, name = split_name(spec.full_name)
         capture = f"{schema}.{name}"
@@ -65,7 +70,9 @@ class MssqlCaptures:
                     arguments["resource_version"] = None if number else resource_version
                     with server_refusals(capture, f"table {table.table!r}, shard {table.shard!r}"):
                         self._call(session, "enable_capture", arguments)
-            return self._capture(session, capture)
+        if snapshot:
+            self._record_rows(capture)
+        return self.capture(capture)
 
     def disable_capture(self, name: str, *, resource_version: int | None = None) -> None:
         """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
@@ -131,7 +138,9 @@ class MssqlCaptures:
         with self.database.connect(capture=name) as session:
             self._capture(session, name)
             self._call(session, f"resolve_capture:{name}", arguments)
-            return self._capture(session, name)
+        if resync:
+            self._record_rows(name)
+        return self.capture(name)
 
     def unexportable_values(
         self, name: str, *, event: int | None = None, column: str | None = None
@@ -158,6 +167,27 @@ class MssqlCaptures:
             return [gap for gap in found if gap.capture == name]
 
         return self.database.ask(gaps, capture=name)
+
+    def _record_rows(self, name: str) -> None:
+        """
+        Go on to record the rows that are there, until all are.
+
+        :raises LockTimeoutError: writers have held the next rows for as long as the lock timeout.
+        """
+        sql, values = call(self.database.schema, f"record_rows:{name}", {"seconds": _RECORD_SECONDS})
+        advanced = time.monotonic()
+        while True:
+            (row,) = self.database.ask(lambda session: session.records(sql, *values), capture=name)
+            if not row["unfinished"]:
+                return
+            if row["recorded"]:
+                advanced = time.monotonic()
+            elif time.monotonic() - advanced > self.database.lock_timeout_ms / 1000:
+                raise LockTimeoutError(
+                    f"capture {name!r}: the rows that are there are not all recorded: a transaction holds "
+                    "the next ones. What was recorded stays; the next try goes on",
+                    capture=name,
+                )
 
     def _call(self, session: Session, procedure: str, arguments: dict[str, Any]) -> None:
         sql, values = call(self.database.schema, procedure, arguments)

@@ -87,6 +87,7 @@ THROWN: Mapping[int, type[ChangefeedError]] = {
     77154: DeadLetterError,
     77155: StaleVersionError,
     77156: SnapshotError,
+    77158: SnapshotError,
     77157: PermissionDeniedError,
 }
 _THROWN = re.compile(r"changefeed (\d+): (.*)", re.DOTALL)

@@ -37,10 +37,16 @@ from airflow_changefeed.sources.sqlite.capture.plan import (
     plan_capture,
 )
 from airflow_changefeed.sources.sqlite.capture.record import (
+    has_rows,
     image_columns,
     make_events,
     record_ddl,
-    record_rows,
+)
+from airflow_changefeed.sources.sqlite.capture.recording import (
+    begin_recording,
+    is_recording,
+    record_begun,
+    stop_recording,
 )
 from airflow_changefeed.sources.sqlite.capture.registry import (
     REGISTRY,
@@ -73,6 +79,8 @@ CAPTURE_INSTALL = (
 )
 #: How far in the future our time hints may be: the clock may be set back.
 _TOLERANCE_MS = 3_600_000
+#: Who began to record the rows.
+_ENABLING = "enable_capture"
 
 
 class SqliteCapture:
@@ -96,19 +104,15 @@ class SqliteCapture:
                     check_absent(f"capture {spec.name!r}", resource_version)
                     self._enable_new(connection, spec, snapshot=snapshot)
                     begin_version(connection, load_feed(connection, spec.name))
-                    return self._info(connection, spec.name)
-                check_feed(connection, load_feed(connection, spec.name), resource_version)
-                if spec not in (found[0].spec, found[0].present_spec):
-                    raise FeedSetupError(
-                        f"capture {spec.name!r} already exists, with a different definition: "
-                        f"{'; '.join(difference(spec, found[0].spec))}. Refresh it to capture other columns; "
-                        "drop it (drop_feed) to create it again",
-                        capture=spec.name,
-                    )
-                if not found[0].is_enabled:
+                else:
+                    check_feed(connection, load_feed(connection, spec.name), resource_version)
+                    _check_same(found[0], spec)
+                if found and not found[0].is_enabled:
                     self._enable_again(connection, found[0], snapshot=snapshot)
                     bump_version(connection, spec.name)
-                return self._info(connection, spec.name)
+        if snapshot:
+            record_begun(self.database, spec.name)
+        return self.capture(spec.name)
 
     def _enable_new(self, connection: sqlite3.Connection, spec: CaptureSpec, *, snapshot: bool) -> None:
         plan = plan_capture(connection, spec)
@@ -123,8 +127,10 @@ class SqliteCapture:
         capture = with_triggers(connection, capture, _whole(connection, capture, snapshot=snapshot))
         store_capture(connection, capture)
         if snapshot:
-            numbers = range(len(capture.tables))
-            record_rows(connection, replace(tables, capture=capture), numbers, now_ms, with_reset=False)
+            numbers = [
+                number for number, table in enumerate(capture.tables) if has_rows(connection, table.name)
+            ]
+            begin_recording(connection, replace(tables, capture=capture), numbers, now_ms, _ENABLING)
         take_baseline(connection, capture)
 
     def _enable_again(
@@ -142,7 +148,7 @@ class SqliteCapture:
         # A disabled capture can still be sealed, so that it is exported to its end.
         add_gaps(connection, tables, [(number, DISABLED, reason) for number in numbers], now_ms, since_ms)
         if snapshot:
-            record_rows(connection, tables, numbers, now_ms, with_reset=True)
+            begin_recording(connection, tables, numbers, now_ms, _ENABLING)
         take_baseline(connection, capture)
 
     def disable_capture(self, name: str, *, resource_version: int | None = None) -> None:
@@ -151,6 +157,7 @@ class SqliteCapture:
             find_gaps(connection, tables, self.database.now_ms())
             capture = load_capture(connection, name)
             drop_triggers(connection, name, range(len(capture.tables)))
+            stop_recording(connection, name)
             bare = tuple(replace(table, triggers={}) for table in capture.tables)
             if capture.is_enabled:
                 now_ms = self.database.now_ms()
@@ -219,8 +226,10 @@ class SqliteCapture:
         with self._written(name, resource_version) as (connection, tables):
             seen = gaps(connection, name, is_open=True)
             unseen = [gap for gap in find_gaps(connection, tables, self.database.now_ms()) if gap not in seen]
-            if (seen or resync) and not unseen:
-                self._resolve(connection, load_feed(connection, name), seen, resync=resync)
+            # Without a gap, what has begun to be recorded goes on.
+            begins = resync and not (unseen or (not seen and is_recording(connection, name)))
+            if (seen and not unseen) or begins:
+                self._resolve(connection, load_feed(connection, name), seen, by if begins else None)
                 connection.execute(
                     'update "changefeed.gap" set resolved_at_ms = ?, resolved_by = ?, note = ? '
                     "where capture = ? and resolved_at_ms is null",
@@ -230,15 +239,21 @@ class SqliteCapture:
             info = self._info(connection, name)
         if unseen:
             raise gap_error(name, unseen)
+        if resync:
+            record_begun(self.database, name)
         return info
 
     def _resolve(
-        self, connection: sqlite3.Connection, tables: FeedTables, seen: list[CaptureGap], *, resync: bool
+        self, connection: sqlite3.Connection, tables: FeedTables, seen: list[CaptureGap], recorder: str | None
     ) -> None:
-        """Recreate the triggers, count again, and record the rows if requested."""
+        """
+        Recreate the triggers, and count again.
+
+        :param recorder: who has the rows recorded; None if they shall not be.
+        """
         capture = tables.capture
         if capture is None or not capture.is_enabled:
-            if capture is not None and resync:
+            if capture is not None and recorder is not None:
                 raise FeedSetupError(
                     f"capture {capture.name!r} is disabled, so its rows cannot be recorded; enable it with "
                     "snapshot=True, or resolve without resync",
@@ -252,9 +267,9 @@ class SqliteCapture:
         ]
         capture = with_triggers(connection, capture, None)
         store_capture(connection, capture)
-        if resync:
+        if recorder is not None:
             tables = replace(tables, capture=capture)
-            record_rows(connection, tables, numbers, self.database.now_ms(), with_reset=True)
+            begin_recording(connection, tables, numbers, self.database.now_ms(), recorder)
         take_baseline(connection, capture)
 
     def capture_gaps(self, name: str) -> list[CaptureGap]:
@@ -373,11 +388,21 @@ def _name_problems(connection: sqlite3.Connection, name: str) -> list[str]:
     return [f"a {taken[0]} {name!r} already exists; choose another name"] if taken else []
 
 
+def _check_same(found: StoredCapture, spec: CaptureSpec) -> None:
+    """Raise if a capture exists with another definition."""
+    if spec not in (found.spec, found.present_spec):
+        raise FeedSetupError(
+            f"capture {spec.name!r} already exists, with a different definition: "
+            f"{'; '.join(difference(spec, found.spec))}. Refresh it to capture other columns; "
+            "drop it (drop_feed) to create it again",
+            capture=spec.name,
+        )
+
+
 def _whole(connection: sqlite3.Connection, capture: StoredCapture, *, snapshot: bool) -> list[bool]:
     """Return for each table whether its events cover all rows."""
     return [
-        len(table.columns) == len(Operation)
-        and (snapshot or not connection.execute(f"select 1 from {quote(table.name)} limit 1").fetchone())
+        len(table.columns) == len(Operation) and (snapshot or not has_rows(connection, table.name))
         for table in capture.tables
     ]
 

@@ -18,6 +18,7 @@ from airflow_changefeed.sources.captured import (
     ADDED,
     DDL,
     DELETED,
+    READY,
     RESET,
     SNAPSHOT,
     UPDATED,
@@ -40,6 +41,7 @@ _KINDS = {
     DELETED: DELETED,
     SNAPSHOT: SNAPSHOT,
     RESET: RESET,
+    READY: READY,
     DDL: DDL,
 }
 _HAS_OLD = np.array([kind in (UPDATED, DELETED) for kind in _KINDS])

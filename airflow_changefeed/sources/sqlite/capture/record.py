@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from airflow_changefeed.core.capture import Operation
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.exceptions import FeedSetupError
-from airflow_changefeed.sources.captured import DDL, RESET, SNAPSHOT
+from airflow_changefeed.sources.base_snapshots import KeyRange
+from airflow_changefeed.sources.captured import DDL, READY, RESET, SNAPSHOT
+from airflow_changefeed.sources.sqlite.capture.keys import key_names, range_values, within
 from airflow_changefeed.sources.sqlite.capture.plan import declared, shard_sql
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable
 from airflow_changefeed.sources.sqlite.capture.transaction import event_numbers, next_number, number_range
@@ -49,43 +51,81 @@ def image_columns(fields: Sequence[Column]) -> list[str]:
     ]
 
 
-def record_rows(
-    connection: sqlite3.Connection,
-    tables: FeedTables,
-    numbers: Sequence[int],
-    at_ms: int,
-    *,
-    with_reset: bool,
-) -> None:
+def record_reset(connection: sqlite3.Connection, tables: FeedTables, number: int, at_ms: int) -> None:
     """
-    Record all rows of tables, in the current transaction.
+    Record that the rows of a table follow: a reset in each shard that has events, and where the first row is.
 
-    :param numbers: of the tables in the capture.
-    :param with_reset: whether to discard earlier events first, with a reset in each shard that has events
-        or rows.
+    So there is one, wherever the rows are. A shard that gets its first event later has nothing to discard.
+
+    :param number: of the table in the capture.
     """
+    _, table, shard = _captured(tables, number)
+    shards = _shards_with_events(tables, shard)
+    if _is_computed(shard):
+        shards += f" union select * from (select {shard} from {quote(table.name)} limit 1)"
+    _record_everywhere(connection, tables, number, RESET, shards, at_ms)
+
+
+def record_ready(connection: sqlite3.Connection, tables: FeedTables, number: int, at_ms: int) -> None:
+    """Record, in each shard that has events, that all rows of a table have followed its reset."""
+    _, _, shard = _captured(tables, number)
+    _record_everywhere(connection, tables, number, READY, _shards_with_events(tables, shard), at_ms)
+
+
+def record_range(
+    connection: sqlite3.Connection, tables: FeedTables, number: int, range_: KeyRange, at_ms: int
+) -> None:
+    """Record the rows of a table whose key is in a range, in the current transaction."""
+    capture, table, shard = _captured(tables, number)
+    before = event_numbers(connection).get(capture.name, 0)
+    columns = table.columns_for(Operation.INSERT, Operation.UPDATE)
+    fields = "".join(f", {quote('new_' + table.fields[name])}" for name in columns)
+    values = "".join(f", {quote(name)}" for name in columns)
+    order = f" order by {key_names(table)}" if table.key_columns else ""
+    connection.execute(
+        f"insert into {tables.table} "
+        f"(changefeed_table, changefeed_shard, changefeed_op, changefeed_at{fields}) "
+        f"select ?, {shard}, '{SNAPSHOT}', ?{values} from {quote(table.name)}{within(table, range_)}{order}",
+        (number, at_ms, *range_values(range_)),
+    )
+    _queue(connection, tables, before)
+
+
+def has_rows(connection: sqlite3.Connection, table: str) -> bool:
+    """Whether a table has any row."""
+    return connection.execute(f"select 1 from {quote(table)} limit 1").fetchone() is not None
+
+
+def _captured(tables: FeedTables, number: int) -> tuple[StoredCapture, StoredTable, str]:
+    """Return a capture, one of its tables, and SQL of its shard."""
     capture = tables.capture
     if capture is None:
         raise FeedSetupError(f"feed {tables.info.name!r} is not a capture", feed=tables.info.name)
-    before = event_numbers(connection).get(capture.name, 0)
-    for number in numbers:
-        table, shard = capture.tables[number], shard_sql(capture.spec.tables[number].shard)
-        if with_reset:
-            connection.execute(
-                f"insert into {tables.table} "
-                "(changefeed_table, changefeed_shard, changefeed_op, changefeed_at) "
-                f"select ?, id, '{RESET}', ? from ({_shards(tables, table.name, shard)}) order by id",
-                (number, at_ms),
-            )
-        columns = table.columns_for(Operation.INSERT, Operation.UPDATE)
-        fields = "".join(f", {quote('new_' + table.fields[name])}" for name in columns)
-        values = "".join(f", {quote(name)}" for name in columns)
-        connection.execute(
-            f"insert into {tables.table} "
-            f"(changefeed_table, changefeed_shard, changefeed_op, changefeed_at{fields}) "
-            f"select ?, {shard}, '{SNAPSHOT}', ?{values} from {quote(table.name)}",
-            (number, at_ms),
-        )
+    return capture, capture.tables[number], shard_sql(capture.spec.tables[number].shard)
+
+
+def _record_everywhere(
+    connection: sqlite3.Connection,
+    tables: FeedTables,
+    number: int,
+    kind: str,
+    shards: str,
+    at_ms: int,
+    ddl: str | None = None,
+) -> None:
+    """
+    Record an event that is not about a row, in some shards.
+
+    :param shards: SQL that gives them, as ``id``.
+    """
+    before = event_numbers(connection).get(tables.info.name, 0)
+    more = f", {DDL_COLUMN}" if ddl is not None else ""
+    connection.execute(
+        f"insert into {tables.table} "
+        f"(changefeed_table, changefeed_shard, changefeed_op, changefeed_at{more}) "
+        f"select ?, id, ?, ?{', ?' if more else ''} from ({shards}) order by id",
+        (number, kind, at_ms, *([ddl] if more else [])),
+    )
     _queue(connection, tables, before)
 
 
@@ -110,7 +150,6 @@ def record_ddl(
         return
     if all(column.name != DDL_COLUMN for column, _ in columns_of(connection, after.name)):
         connection.execute(f"alter table {tables.table} add column {DDL_COLUMN} text")
-    last = event_numbers(connection).get(after.name, 0)
     for number, was, now in changed:
         ddl = {
             "statement": None,
@@ -118,14 +157,9 @@ def record_ddl(
             "after": [{"name": one.name, "type": one.type} for one in after.captured_columns(now)],
             "by": None,
         }
+        text = json.dumps(ddl, ensure_ascii=False, separators=(",", ":"))
         shards = _shards_with_events(tables, shard_sql(after.spec.tables[number].shard))
-        connection.execute(
-            f"insert into {tables.table} "
-            f"(changefeed_table, changefeed_shard, changefeed_op, changefeed_at, {DDL_COLUMN}) "
-            f"select ?, id, '{DDL}', ?, ? from ({shards}) order by id",
-            (number, at_ms, json.dumps(ddl, ensure_ascii=False, separators=(",", ":"))),
-        )
-    _queue(connection, tables, last)
+        _record_everywhere(connection, tables, number, DDL, shards, at_ms, text)
 
 
 def _facts(capture: StoredCapture, table: StoredTable) -> tuple[object, ...]:
@@ -152,15 +186,14 @@ def _queue(connection: sqlite3.Connection, tables: FeedTables, before: int) -> N
         number_range(connection, name, before + 1, last, next_number(connection))
 
 
-def _shards(tables: FeedTables, table: str, shard: str) -> str:
-    """Return SQL for the shards that may have events of a table, or get some of its rows."""
-    found = _shards_with_events(tables, shard)
-    return f"{found} union select {shard} from {quote(table)}" if shard.startswith("(") else found
+def _is_computed(shard: str) -> bool:
+    """Whether a shard is an expression of the key; else all rows are in one."""
+    return shard.startswith("(")
 
 
 def _shards_with_events(tables: FeedTables, shard: str) -> str:
     """Return SQL for the shards that may have events of a table."""
-    if not shard.startswith("("):
+    if not _is_computed(shard):
         return f"select {shard} as id"
     return f"select shard_id as id from {tables.state} union select id from ({tables.waiting_shards})"
 

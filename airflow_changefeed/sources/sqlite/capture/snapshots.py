@@ -102,7 +102,7 @@ class SqliteSnapshots:
         """
         mine = (feed, table, token)
         with self.database.connect() as connection, self.database.write(connection):
-            self._renew(connection, mine, seconds)
+            renew(connection, mine, self._expires_ms(seconds))
             connection.execute(
                 'insert into "changefeed.snapshot_mark" (capture, table_name, token, mark) '
                 "values (?, ?, ?, ?)",
@@ -110,26 +110,9 @@ class SqliteSnapshots:
             )
         yield
         with self.database.connect() as connection, self.database.write(connection):
-            self._renew(connection, mine, seconds)
+            renew(connection, mine, self._expires_ms(seconds))
             connection.execute(
                 f'update "changefeed.snapshot_mark" set is_read = 1 where {_OF} and mark = ?', (*mine, mark)
-            )
-
-    def _renew(self, connection: sqlite3.Connection, mine: tuple[str, str, str], seconds: float) -> None:
-        feed, table, token = mine
-        renewed = 0
-        if present(connection, ("snapshot",)):
-            renewed = connection.execute(
-                f'update "changefeed.snapshot" set expires_ms = max(expires_ms, ?) where {_OF}',
-                (self._expires_ms(seconds), *mine),
-            ).rowcount
-        if not renewed:
-            raise SnapshotError(
-                f"snapshot {token} of table {table!r} of capture {feed!r} has ended: it was given up, or "
-                "finished by another run. Take a new one",
-                feed=feed,
-                table=table,
-                token=token,
             )
 
     def snapshot_marks(self, feed: str, table: str, *, token: str) -> set[str]:
@@ -146,25 +129,14 @@ class SqliteSnapshots:
     def end_snapshot(self, feed: str, table: str, *, token: str) -> bool:
         """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
-            if not present(connection, ("snapshot",)):
-                return False
-            mine = (feed, table, token)
-            connection.execute(f'delete from "changefeed.snapshot_mark" where {_OF}', mine)
-            return connection.execute(f'delete from "changefeed.snapshot" where {_OF}', mine).rowcount > 0
+            return bool(present(connection, ("snapshot",))) and forget(connection, (feed, table, token))
 
     def snapshots(self, feed: str | None = None) -> list[SnapshotClaim]:
         """See the protocol."""
         with self.database.connect() as connection, self.database.snapshot(connection):
             if feed is not None:
                 load_capture(connection, feed)
-            if not present(connection, ("snapshot",)):
-                return []
-            rows = connection.execute(
-                f'select {_CLAIM} from "changefeed.snapshot" where ?1 is null or capture = ?1 '
-                "order by begin_ms, capture, table_name",
-                (feed,),
-            )
-            return [_claim(row) for row in rows]
+            return claims(connection, feed)
 
     def order_bound(self, feed: str) -> int:
         """See the protocol."""
@@ -183,6 +155,48 @@ class SqliteSnapshots:
 
     def _expires_ms(self, seconds: float) -> int:
         return self.database.now_ms() + int(seconds * 1000)
+
+
+def claims(connection: sqlite3.Connection, feed: str | None = None) -> list[SnapshotClaim]:
+    """Return the snapshots that have begun and not ended, of one capture or all, by begin."""
+    if not present(connection, ("snapshot",)):
+        return []
+    rows = connection.execute(
+        f'select {_CLAIM} from "changefeed.snapshot" where ?1 is null or capture = ?1 '
+        "order by begin_ms, capture, table_name",
+        (feed,),
+    )
+    return [_claim(row) for row in rows]
+
+
+def renew(connection: sqlite3.Connection, mine: tuple[str, str, str], expires_ms: int) -> None:
+    """
+    Postpone when a snapshot expires.
+
+    :param mine: the capture, the table and the token.
+    :raises SnapshotError: it has ended.
+    """
+    renewed = 0
+    if present(connection, ("snapshot",)):
+        renewed = connection.execute(
+            f'update "changefeed.snapshot" set expires_ms = max(expires_ms, ?) where {_OF}',
+            (expires_ms, *mine),
+        ).rowcount
+    if not renewed:
+        feed, table, token = mine
+        raise SnapshotError(
+            f"snapshot {token} of table {table!r} of capture {feed!r} has ended: it was given up, or "
+            "finished by another run. Take a new one",
+            feed=feed,
+            table=table,
+            token=token,
+        )
+
+
+def forget(connection: sqlite3.Connection, mine: tuple[str, str, str]) -> bool:
+    """Forget a snapshot and its marks; False if it is not there."""
+    connection.execute(f'delete from "changefeed.snapshot_mark" where {_OF}', mine)
+    return connection.execute(f'delete from "changefeed.snapshot" where {_OF}', mine).rowcount > 0
 
 
 def _claim(row: tuple[str, str, str, str, int, str, int]) -> SnapshotClaim:

@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from airflow_changefeed.core.capture import Operation
 from airflow_changefeed.core.feed import Column
-from airflow_changefeed.exceptions import ColumnTypeError, FeedSetupError
+from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.base import SHARD_COLUMN
-from airflow_changefeed.sources.base_snapshots import KeyRange, TableColumns, key_text, key_values
+from airflow_changefeed.sources.base_snapshots import KeyRange, TableColumns
+from airflow_changefeed.sources.sqlite.capture.keys import key_behind, range_values, within
 from airflow_changefeed.sources.sqlite.capture.plan import shard_sql
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable
 from airflow_changefeed.sources.sqlite.feed.arrow import ARROW, Query
@@ -80,8 +81,7 @@ class TableQuery(Query):
     @property
     def parameters(self) -> tuple[Any, ...]:
         """The ends of the range."""
-        ends = (self.range.after, self.range.upto)
-        return tuple(value for end in ends if end is not None for value in key_values(end))
+        return range_values(self.range)
 
     @property
     def sql(self) -> str:
@@ -125,17 +125,6 @@ class TableQuery(Query):
             "correct their keys",
             **self.facts,
         )
-
-
-def within(table: StoredTable, range_: KeyRange) -> str:
-    """Return the condition of a range, with the values of its ends as parameters."""
-    names, marks = ", ".join(map(quote, table.key_columns)), ", ".join("?" * len(table.key_columns))
-    ends = [
-        f"({names}) {compare} ({marks})"
-        for compare, end in ((">", range_.after), ("<=", range_.upto))
-        if end is not None
-    ]
-    return f" where {' and '.join(ends)}" if ends else ""
 
 
 def table_query(
@@ -197,27 +186,9 @@ def _problems(connection: sqlite3.Connection, query: TableQuery) -> list[str]:
 
 
 def cut(connection: sqlite3.Connection, query: TableQuery, rows: int) -> list[str]:
-    """
-    Return the key of every so many rows, in the order of the primary key.
-
-    :raises ColumnTypeError: a key is a text that is not valid UTF-8.
-    """
-    names = ", ".join(map(quote, query.table.key_columns))
+    """Return the key of every so many rows, in the order of the primary key."""
     bounds: list[str] = []
-    while True:
-        range_ = KeyRange(bounds[-1] if bounds else None)
-        sql = (
-            f"select {names} from {quote(query.table.name)}{within(query.table, range_)} "
-            f"order by {names} limit 1 offset {rows - 1}"
-        )
-        try:
-            found = connection.execute(sql, key_values(range_.after) if range_.after else ()).fetchone()
-        except sqlite3.OperationalError as error:
-            if "Could not decode to UTF-8" not in str(error):
-                raise
-            raise ColumnTypeError(
-                f"{query.where}: a text in a key column is not valid UTF-8; correct the value", **query.facts
-            ) from None
-        if found is None:
-            return bounds
-        bounds.append(key_text(found))
+    after: str | None = None
+    while (after := key_behind(connection, query.capture.name, query.table, after, rows)) is not None:
+        bounds.append(after)
+    return bounds

@@ -1,11 +1,12 @@
--- Records changed columns of a captured table, in the caller's transaction: an event in each shard that may have events of the table.
+-- Records what is not about a row of a captured table, in the caller's transaction: an event in each shard that may have events of the table.
 -- @what: shards first fills the caller's #ddl_shards, before the capture's table is locked: a drain that holds a shard waits for that table.
 --     record then records the events.
--- @ddl: JSON of what has changed.
+-- @ddl: JSON of changed columns. @op: c if columns have changed, t before the rows that are there are recorded, e behind them.
 -- permission: internal; the schema guard, if the capture evolves
 create or alter procedure <<schema>>.[capture_ddl.<<table_no>>:<<name>>] (
     @what varchar(10),
-    @ddl nvarchar(max) = null
+    @ddl nvarchar(max) = null,
+    @op char(1) = 'c'
 )
 as
 begin
@@ -31,7 +32,7 @@ begin
         changefeed_statement, changefeed_row, changefeed_image, changefeed_shard, changefeed_table, changefeed_op,
         changefeed_tid, changefeed_at, changefeed_ddl)
     select
-        @statement, row_number() over (order by s.shard), 1, convert(<<shard_type>>, s.shard), <<table_no>>, 'c',
+        @statement, row_number() over (order by s.shard), 1, convert(<<shard_type>>, s.shard), <<table_no>>, @op,
         @tid, @at, @ddl
     from #ddl_shards as s;
     insert into <<outbox>> (

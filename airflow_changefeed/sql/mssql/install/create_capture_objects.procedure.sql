@@ -15,7 +15,7 @@ begin
     declare @name nvarchar(128), @object_id int, @feed_object int, @shard_type sysname, @sequence nvarchar(300), @shard nvarchar(max), @key_change varchar(15);
     declare @keep bit, @session_keys nvarchar(max), @trace_key nvarchar(128), @guard bit, @guard_name nvarchar(128), @session nvarchar(max) = N'';
     declare @has_insert bit, @has_update bit, @has_delete bit, @table_schema nvarchar(128), @table_name nvarchar(128), @first nvarchar(300);
-    declare @place int, @object varchar(40), @type varchar(10), @body nvarchar(max), @sql nvarchar(max), @full nvarchar(600), @operation nvarchar(10), @last int, @message nvarchar(2048);
+    declare @place int, @object varchar(40), @type varchar(10), @body nvarchar(max), @sql nvarchar(max), @full nvarchar(600), @operation nvarchar(10), @last int, @message nvarchar(2048), @events nvarchar(300);
     create table #tokens (token varchar(30) not null primary key, value nvarchar(max) not null);
     declare @keys table (place int not null primary key, name nvarchar(300) not null, definition nvarchar(max) not null);
     declare @columns table (
@@ -38,6 +38,7 @@ begin
     where c.capture_id = @capture_id and t.table_no = @table_no;
     insert into @keys (place, name, definition)
     select k.place, quotename(k.name), k.definition from <<schema>>.[key_columns](@object_id) as k;
+    set @events = concat(quotename(object_schema_name(@feed_object)), N'.', quotename(object_name(@feed_object)));
     select @first = k.name from @keys as k where k.place = 1;
     insert into @columns (place, name, stored, bytes, on_insert, on_update, on_delete, is_paired, is_added, is_deleted)
     select c.place, quotename(c.name), quotename(c.stored_name), s.bytes, c.on_insert, c.on_update, c.on_delete,
@@ -83,7 +84,7 @@ begin
         ('object_id', convert(nvarchar(20), @object_id)),
         ('table', concat(quotename(@table_schema), N'.', quotename(@table_name))),
         ('trigger_schema', quotename(@table_schema)),
-        ('events', concat(quotename(object_schema_name(@feed_object)), N'.', quotename(object_name(@feed_object)))),
+        ('events', @events),
         ('outbox', concat(N'<<schema_in_text>>.', quotename(concat(N'outbox:', @name)))),
         ('sequence', @sequence),
         ('shard_type', @shard_type),
@@ -101,10 +102,11 @@ begin
     where @first is not null
     union all
     select 'calls', string_agg(convert(nvarchar(max), concat(
-        N'    if @table_no = ', t.table_no, N' and @what <> ''snapshot''', nchar(10),
-        N'        exec <<schema_in_text>>.', quotename(concat(N'capture_rows.', t.table_no, N':', @name)), N' @how = @what, @rows = @rows output, @gained = @gained output;', nchar(10),
-        N'    if @table_no = ', t.table_no, N' and @what = ''snapshot''', nchar(10),
-        N'        exec <<schema_in_text>>.', quotename(concat(N'capture_snapshot.', t.table_no, N':', @name)), N' @is_reset = 1;')), nchar(10)) within group (order by t.table_no)
+        N'    if @table_no = ', t.table_no, N' and @what in (''reset'', ''chunk'', ''ready'')', nchar(10),
+        N'        exec <<schema_in_text>>.', quotename(concat(N'capture_snapshot.', t.table_no, N':', @name)),
+        N' @what = @what, @rows = @chunk output, @statement = @statement output, @row = @row output, @is_last = @is_last output;', nchar(10),
+        N'    else if @table_no = ', t.table_no, nchar(10),
+        N'        exec <<schema_in_text>>.', quotename(concat(N'capture_rows.', t.table_no, N':', @name)), N' @how = @what, @rows = @rows output, @gained = @gained output;')), nchar(10)) within group (order by t.table_no)
     from <<schema>>.[capture_tables] as t where t.capture_id = @capture_id
     union all
     select 'row_order', concat(N'a.changefeed_shard', string_agg(convert(nvarchar(max), concat(N', i.', k.name)), N'') within group (order by k.place)) from @keys as k
@@ -159,6 +161,7 @@ begin
     union all
     select 'old_bytes', isnull(string_agg(convert(nvarchar(max), replace(c.bytes, N'~', N'd.' + c.name)), N', ') within group (order by c.place), N'1') from @columns as c where c.on_update = 1;
 
+    exec <<schema>>.[fill_chunks] @capture_id = @capture_id, @table_no = @table_no, @events = @events;
     select top (1) @place = t.place from <<schema>>.[capture_templates]() as t order by t.place;
     while @place is not null
     begin

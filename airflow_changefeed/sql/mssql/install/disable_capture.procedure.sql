@@ -47,6 +47,8 @@ begin
             select top (1) @place = d.place, @sql = d.sql from @drops as d order by d.place;
         end;
         update <<schema>>.[capture_tables] set guard_name = null, trigger_count = 0 where capture_id = @id;
+        -- Nothing more is recorded, also not of the rows that were there.
+        delete from <<schema>>.[snapshots] where feed_id = @feed_id and path = N'';
         update <<schema>>.[captures] set is_changing = 0 where capture_id = @id;
         if database_principal_id(N'<<schema_text>>.guard') is not null exec <<schema>>.[grant_guard];
         if @was_enabled = 1 exec <<schema>>.[bump_version] @feed_id = @feed_id;

@@ -8,10 +8,11 @@
 --     chosen column. @session_keys: JSON array of session_context keys to record. @trace_key: key of the trace context; N'' for none.
 --     @with_sequence: 1 shows readers the number of each event in its shard.
 -- @guard_table: 1 makes the server refuse truncate and switch. @guard_schema: 1 makes it refuse table changes that would make writers
---     fail. @snapshot: 1 also records the existing rows. @resource_version: expected version of the capture; null skips the check.
+--     fail. @snapshot: 1 also begins to record the existing rows; record_rows:T goes on. @resource_version: expected version of the
+--     capture; null skips the check.
 -- @on_ddl: what a change of the table's columns does. pause: a new column is not recorded until refresh_capture. evolve: the schema guard
 --     records a new column that has no values yet from the same transaction on, all else as pause. refuse: it refuses every change.
--- errors: 77140 all problems of the request; nothing was changed. 77101 another set-up is running; transient. 77155 it is at another
+-- errors: 77140 all problems of the request; nothing was changed. 77158 a snapshot of the table runs. 77101 another set-up is running; transient. 77155 it is at another
 --     @resource_version, or does not exist. 55000, 71000
 -- permission: to alter the table, and as for setup_feed
 create or alter procedure <<schema>>.[enable_capture] (
@@ -184,11 +185,6 @@ begin
             -- Creating the triggers has locked the table until the end of this transaction.
             set @sql = concat(N'exec <<schema_in_text>>.', quotename(concat(N'capture_rows.', @no, N':', @capture)), N' @how = ''counted'', @rows = @rows output');
             exec sys.sp_executesql @sql, N'@rows bigint output', @rows = @rows output;
-            if @snapshot = 1
-            begin
-                set @sql = concat(N'exec <<schema_in_text>>.', quotename(concat(N'capture_snapshot.', @no, N':', @capture)), N' @is_reset = 0');
-                exec sys.sp_executesql @sql;
-            end;
             update <<schema>>.[capture_tables]
             set base_rows = case when insert_columns is null or delete_columns is null then null else @rows end,
                 is_whole = case when (@rows = 0 or @snapshot = 1) and insert_columns is not null and update_columns is not null and delete_columns is not null
@@ -205,11 +201,13 @@ begin
             from <<schema>>.[feeds] as f
             inner join <<schema>>.[captures] as c on c.name = f.name
             where f.name = @capture;
-            if @snapshot = 1
-            begin
-                set @sql = concat(N'exec <<schema_in_text>>.', quotename(concat(N'capture_snapshot.', @no, N':', @capture)), N' @is_reset = 1');
-                exec sys.sp_executesql @sql;
-            end;
+        end;
+        -- An empty table has nothing to record.
+        if @snapshot = 1 and isnull(@rows, 1) > 0
+        begin
+            exec <<schema>>.[claim_recording] @capture = @capture, @table_no = @no, @by = N'enable_capture';
+            set @sql = concat(N'exec <<schema_in_text>>.', quotename(concat(N'capture_snapshot.', @no, N':', @capture)), N' @what = ''reset''');
+            exec sys.sp_executesql @sql;
         end;
         update <<schema>>.[captures]
         set is_changing = 0,

@@ -8,3 +8,4 @@ grant select on <<schema>>.[readable_capture_gaps] to [<<schema_name>>.readers:<
 grant execute on <<schema>>.[check_capture:<<name>>] to [<<schema_name>>.operators:<<name>>];
 grant execute on <<schema>>.[compare_capture:<<name>>] to [<<schema_name>>.operators:<<name>>];
 grant execute on <<schema>>.[resolve_capture:<<name>>] to [<<schema_name>>.operators:<<name>>];
+grant execute on <<schema>>.[record_rows:<<name>>] to [<<schema_name>>.operators:<<name>>];

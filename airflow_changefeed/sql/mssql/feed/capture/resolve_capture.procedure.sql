@@ -1,8 +1,9 @@
--- Closes the open gaps of a capture, after a person has checked them. The tables' current rows become the new base.
--- @note: what was done about them. @by: who. @resync: 1 records a reset and all current rows of each table with a gap, in this
---     transaction, so that a fold of the events is correct again; of all tables if no gap is open.
+-- Closes the open gaps of a capture, after a person has checked them. The tables' current rows are counted as the new base, as a seal
+-- counts them (compare_table:T): no writer waits for it.
+-- @note: what was done about them. @by: who. @resync: 1 also records a reset for each table with a gap, and begins to record its current
+--     rows, so that a fold of the events is correct again; record_rows:T goes on. Of all tables if no gap is open and no recording has begun.
 -- @resource_version: expected version of the capture; null skips the check.
--- errors: 77100 in a transaction. 77101 lock timeout; transient. 77108 @note or @by is missing. 77143 a trigger is still missing,
+-- errors: 77100 in a transaction. 77101 lock timeout, or a table is changed all the time; transient. 77158 a snapshot of a table runs. 77108 @note or @by is missing. 77143 a trigger is still missing,
 --     disabled or altered. 77155 it is at another @resource_version; nothing was changed
 -- permission: operators
 create or alter procedure <<schema>>.[resolve_capture:<<name>>] (
@@ -20,28 +21,53 @@ begin
     -- If this and a writer deadlock, the writer wins.
     set deadlock_priority low;
     begin try
-        declare @tables table (table_no smallint not null primary key, is_locked bit not null default 0, rows bigint null);
-        declare @id int, @is_enabled bit, @no smallint, @rows bigint, @gained bigint, @reason nvarchar(2000), @message nvarchar(2048);
-        declare @changes int, @seen bigint;
+        declare @tables table (table_no smallint not null primary key, is_done bit not null default 0, base_rows bigint null);
+        declare @id int, @is_enabled bit, @no smallint, @rows bigint, @expected bigint, @reason nvarchar(2000), @message nvarchar(2048);
+        declare @changes int, @seen bigint, @begun bit = 0;
         if @@trancount > 0
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (resolve_capture)', 0;
         if isnull(@note, N'') = N'' or isnull(@by, N'') = N''
             throw 77108, N'changefeed 77108: feed "<<name_text>>": @note and @by are required: who resolves the gaps, and what was done about them', 1;
         exec <<schema>>.[note_schemas] @name = N'<<name_text>>';
-        begin transaction;
-        -- Enabling, refreshing and disabling take this lock too.
-        exec <<schema>>.[lock_setup] @lock_timeout = @lock_timeout;
-        -- Before the version is checked, which grows with each gap: a gap recorded from here on was not seen by the caller, and stays open.
+        -- A gap recorded from here on was not seen by the caller, and stays open.
         select @seen = max(g.number) from <<schema>>.[capture_gaps] as g;
-        exec <<schema>>.[check_version] @feed_id = <<feed_id>>, @resource_version = @resource_version;
         select @id = c.capture_id, @is_enabled = c.is_enabled from <<schema>>.[captures] as c where c.name = N'<<name_text>>';
         if @resync = 1 and @is_enabled = 0
             throw 77143, N'changefeed 77143: feed "<<name_text>>": its capture is disabled, so its rows cannot be recorded; enable it with @snapshot = 1, or resolve without @resync', 1;
         insert into @tables (table_no)
-        select distinct g.table_no from <<schema>>.[capture_gaps] as g where g.capture_id = @id and g.resolved_at is null and @is_enabled = 1;
-        -- No gap is open, but everything is to be recorded again.
-        if @resync = 1 and @is_enabled = 1 and not exists (select 1 from @tables as t)
+        select distinct g.table_no from <<schema>>.[capture_gaps] as g
+        where g.capture_id = @id and g.resolved_at is null and g.number <= @seen and @is_enabled = 1;
+        -- Counted in no transaction of ours, so that no lock is kept. What the triggers miss from here on is another gap.
+        select top (1) @no = t.table_no from @tables as t order by t.table_no;
+        while @no is not null
+        begin
+            exec <<schema>>.[compare_table:<<name>>] @table_no = @no, @is_full = 0, @rows = @rows output, @expected = @expected output;
+            if @rows is null and @expected is not null
+            begin
+                set @message = concat(N'changefeed 77101: feed "<<name_text>>": its gaps were not resolved, because statements change table ', @no, N' of the capture all the time, so its rows cannot be counted. Retry when they have ended. ', N'With read_committed_snapshot on, that would not matter');
+                throw 77101, @message, 1;
+            end;
+            update t
+            set is_done = 1, base_rows = c.base_rows + @rows - @expected
+            from @tables as t
+            inner join <<schema>>.[capture_tables] as c on c.capture_id = @id and c.table_no = t.table_no
+            where t.table_no = @no;
+            set @no = null;
+            select top (1) @no = t.table_no from @tables as t where t.is_done = 0 order by t.table_no;
+        end;
+        begin transaction;
+        -- Enabling, refreshing and disabling take this lock too.
+        exec <<schema>>.[lock_setup] @lock_timeout = @lock_timeout;
+        exec <<schema>>.[check_version] @feed_id = <<feed_id>>, @resource_version = @resource_version;
+        update c
+        set base_rows = t.base_rows
+        from <<schema>>.[capture_tables] as c
+        inner join @tables as t on t.table_no = c.table_no
+        where c.capture_id = @id and t.base_rows is not null;
+        if @resync = 1 and not exists (select 1 from @tables as t)
+            and not exists (select 1 from <<schema>>.[snapshots] as s where s.feed_id = <<feed_id>> and s.path = N'')
             insert into @tables (table_no) select t.table_no from <<schema>>.[capture_tables] as t where t.capture_id = @id;
+        update @tables set is_done = 0;
         select top (1) @no = t.table_no from @tables as t order by t.table_no;
         while @no is not null
         begin
@@ -57,33 +83,21 @@ begin
                 set @message = concat(N'changefeed 77143: feed "<<name_text>>": the gap cannot be resolved while its cause persists: ', @reason, N'. Recreate the triggers with refresh_capture, or disable the capture');
                 throw 77143, @message, 1;
             end;
-            exec <<schema>>.[capture_table:<<name>>] @table_no = @no, @what = 'counted', @rows = @rows output;
             if @resync = 1
-                exec <<schema>>.[capture_table:<<name>>] @table_no = @no, @what = 'snapshot';
-            update @tables set is_locked = 1, rows = @rows where table_no = @no;
+            begin
+                exec <<schema>>.[claim_recording] @capture = N'<<name_text>>', @table_no = @no, @by = @by;
+                exec <<schema>>.[capture_table:<<name>>] @table_no = @no, @what = 'reset';
+                set @begun = 1;
+            end;
+            update @tables set is_done = 1 where table_no = @no;
             set @no = null;
-            select top (1) @no = t.table_no from @tables as t where t.is_locked = 0 order by t.table_no;
-        end;
-        -- Last, because drains wait for us from here on, and a snapshot may wait for them. The recorded changes of a locked table do not
-        -- change until then, and a snapshot does not change the balance.
-        select top (1) @no = t.table_no from @tables as t order by t.table_no;
-        while @no is not null
-        begin
-            exec <<schema>>.[capture_unordered:<<name>>] @table_no = @no, @is_dirty = 0, @rows = @gained output;
-            update c
-            set base_rows = t.rows - @gained
-            from <<schema>>.[capture_tables] as c
-            inner join @tables as t on t.table_no = c.table_no
-            where c.capture_id = @id and c.table_no = @no and c.base_rows is not null;
-            delete from @tables where table_no = @no;
-            set @no = null;
-            select top (1) @no = t.table_no from @tables as t order by t.table_no;
+            select top (1) @no = t.table_no from @tables as t where t.is_done = 0 order by t.table_no;
         end;
         update <<schema>>.[capture_gaps]
         set resolved_at = <<schema>>.[now](), resolved_by = @by, note = @note
         where capture_id = @id and resolved_at is null and number <= @seen;
         set @changes = @@rowcount;
-        if @changes > 0 or @resync = 1 exec <<schema>>.[bump_version] @feed_id = <<feed_id>>;
+        if @changes > 0 or @begun = 1 exec <<schema>>.[bump_version] @feed_id = <<feed_id>>;
         commit;
     end try
     begin catch
