@@ -39,8 +39,8 @@ def default_rows(
     Yield the rows of a feed's events until asked to stop.
 
     ``changefeed_event`` is ``add`` or ``del``; an update gives two rows, ``old`` and ``new``, with the same
-    ``changefeed_id``. A capture's ``reset`` and ``ddl`` have no values; how the columns changed is in
-    ``changefeed_ddl``, which consumers with ``ddl`` have. ``txn`` ends a transaction; ``register_timeout``
+    ``changefeed_id``. A capture's ``reset``, ``ready`` and ``ddl`` have no values; how the columns changed
+    is in ``changefeed_ddl``, which consumers with ``ddl`` have. ``txn`` ends a transaction; ``register_timeout``
     and ``poll_timeout`` report a timeout; these rows have no id and no values. All rows have the same
     columns: the metadata columns first, then the table's.
 

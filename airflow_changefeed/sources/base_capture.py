@@ -25,7 +25,8 @@ class CaptureControl(Protocol):
     ``stream`` return ``changefeed_ulid``, ``changefeed_time``, then:
 
     - ``name``: of the table, as the capture's spec has it. ``type``: ``add``, ``upd``, ``del``, or ``reset``,
-      after which all rows of the table follow as ``add`` with ``is_snapshot``; or ``ddl`` where the captured
+      after which all rows of the table follow as ``add`` with ``is_snapshot``, with their changes among them;
+      ``ready`` once all have followed; or ``ddl`` where the captured
       columns have changed.
     - ``is_snapshot``: whether the row already existed and was recorded by a snapshot or resync.
     - ``tid``: number of the transaction; null if unknown. It groups neighbouring events; numbers are
@@ -54,7 +55,9 @@ class CaptureControl(Protocol):
 
         Idempotent for the same spec. A disabled capture is enabled again; changes made meanwhile are a gap.
 
-        :param snapshot: also record the existing rows as ``add`` events, in the same transaction.
+        :param snapshot: also record the existing rows as ``add`` events, in short transactions behind the one
+            that enables; a call that was interrupted is repeated, and continues.
+        :raises SnapshotError: ``snapshot``, and a snapshot of a table runs into an output; terminal.
         :raises FeedSetupError: a table cannot be captured as requested, or the capture exists with
             another spec; names every reason; nothing was changed; terminal.
         """
@@ -110,9 +113,13 @@ class CaptureControl(Protocol):
         Close the open gaps, after a person has checked them.
 
         :param note: what was done about them.
-        :param resync: record a ``reset`` and all current rows of each affected table, in one transaction,
-            so that a fold of the events is correct from there on. Without an open gap, does so for all
-            tables, for example after adding a column that already has values.
+        :param resync: record a ``reset`` and all current rows of each affected table, in short transactions,
+            so that a fold of the events is correct from ``ready`` on. Without an open gap, continues what
+            was interrupted, or does so for all tables, for example after adding a column that already has
+            values.
+        :raises SnapshotError: ``resync``, and a snapshot of a table runs into an output; terminal.
+        :raises LockTimeoutError: the table is changed all the time, so its rows cannot be counted or
+            recorded; transient.
         """
 
     def capture_gaps(self, name: str) -> list[CaptureGap]:

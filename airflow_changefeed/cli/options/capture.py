@@ -97,7 +97,7 @@ def _enable() -> ActionCommand:
         *_guards(),
         option(
             "--snapshot",
-            help="Also record the existing rows, as inserts, in the same transaction",
+            help="Also record the existing rows, as inserts, in short transactions",
             action="store_true",
         ),
         option("--spec", help="JSON file with these options, as printed by --dry-run; - for standard input"),

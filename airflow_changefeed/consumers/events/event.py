@@ -118,7 +118,7 @@ class FeedEvent:
 
     @property
     def type(self) -> str:
-        """``add``, ``upd``, ``del``, ``reset`` or ``ddl``; always ``add`` for a plain feed."""
+        """``add``, ``upd``, ``del``, ``reset``, ``ready`` or ``ddl``; always ``add`` for a plain feed."""
         return self._value("type") or PLAIN_TYPE
 
     @property
