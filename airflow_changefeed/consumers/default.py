@@ -40,9 +40,9 @@ def default_rows(
 
     ``changefeed_event`` is ``add`` or ``del``; an update gives two rows, ``old`` and ``new``, with the same
     ``changefeed_id``. A capture's ``reset``, ``ready`` and ``ddl`` have no values; how the columns changed
-    is in ``changefeed_ddl``, which consumers with ``ddl`` have. ``txn`` ends a transaction; ``register_timeout``
-    and ``poll_timeout`` report a timeout; these rows have no id and no values. All rows have the same
-    columns: the metadata columns first, then the table's.
+    is in ``changefeed_ddl``, which consumers with ``ddl`` have. ``txn`` ends a transaction;
+    ``register_timeout`` and ``poll_timeout`` report a timeout; these rows have no id and no values. All rows
+    have the same columns: the metadata columns first, then the table's.
 
     An event is consumed when the row following its last row is requested; with ``batch_consume``, all events
     of a transaction are consumed when the row following their last row is.

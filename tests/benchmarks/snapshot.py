@@ -2,8 +2,8 @@
 """
 Taking a snapshot of a table, against a plain read of it by ADBC into Parquet, and what its writers notice.
 
-Both read alone, in one process each, as a task of Spark does. Then a writer changes rows one by one while
-nobody reads, and while a snapshot is taken.
+Both read alone, in one process each, as a task of Spark does. Then a writer changes rows one by one: while
+nobody reads, while snapshots are taken, and while all rows are recorded as events.
 """
 
 from __future__ import annotations
@@ -22,6 +22,12 @@ ROWS, ROUNDS = 5_000_000, 5
 TABLE = "shop.stock"
 CREATE = f'create table "{TABLE}" (id integer primary key, name text, size integer, price real, note text)'
 WRITES = 3_000
+#: What is beside a writer, by the words of the child.
+BESIDE = {
+    "nothing": "alone",
+    "snapshot": "beside snapshots",
+    "recording": "while rows are recorded as events",
+}
 _WHAT = {"plain": "plain: ADBC to one Parquet file", "snapshot": "snapshot: cut, read, settle, commit"}
 
 
@@ -79,23 +85,20 @@ def run(folder: Path) -> Chapter:
 
 
 def _of_writers(folder: Path) -> str:
-    """Say how long single updates take, alone and while a snapshot is taken."""
-    alone, beside = (_latencies(folder / f"writers-{is_read}", is_read=is_read) for is_read in (False, True))
-    named = ("median", "99 %", "99.9 %")
-    texts = [
-        f"{name} {one * 1000:.2f} ms alone, {other * 1000:.2f} ms beside it"
-        for name, one, other in zip(named, alone, beside, strict=True)
-    ]
-    return f"Single updates by one writer, a transaction each, while a snapshot is taken: {'; '.join(texts)}."
+    """Say how long single updates take, alone and beside what reads the table."""
+    texts = []
+    for beside, what in BESIDE.items():
+        middle, high, highest = (1000 * seconds for seconds in _latencies(folder / beside, beside))
+        texts.append(f"{what}: median {middle:.2f} ms, 99 % {high:.2f}, 99.9 % {highest:.2f}")
+    return f"Single updates by one writer, a transaction each. {'; '.join(texts)}."
 
 
-def _latencies(folder: Path, *, is_read: bool) -> tuple[float, float, float]:
+def _latencies(folder: Path, beside: str) -> tuple[float, float, float]:
     folder.mkdir()
     database = folder / "shop.db"
     fill(database, ROWS // 5)
     command = [sys.executable, "-m", "tests.benchmarks.snapshot_child", "write", str(database), str(WRITES)]
-    command += [str(folder / "lake")] if is_read else []
-    found = subprocess.run(command, check=True, capture_output=True, text=True)
+    found = subprocess.run([*command, beside], check=True, capture_output=True, text=True)
     seconds = [float(line) for line in found.stdout.split()]
     cuts = quantiles(seconds, n=1000)
     return median(seconds), cuts[989], cuts[998]

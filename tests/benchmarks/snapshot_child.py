@@ -2,7 +2,7 @@
 """
 Reads a table plainly, and takes snapshots of it, in turn: ``python -m tests.benchmarks.snapshot_child ROUNDS
 DATABASE LAKE``; or changes rows one by one and prints the seconds of each: ``... write DATABASE WRITES
-[LAKE]``, while another process takes snapshots into the lake if there is one.
+nothing|snapshot|recording``, while another process takes snapshots, or has all rows recorded as events.
 """
 
 from __future__ import annotations
@@ -81,13 +81,14 @@ def main(rounds: str, database: str, lake: str) -> None:
             result["rows"] = take(source, lake).rows
 
 
-def write(database: str, writes: str, lake: str = "") -> None:
+def write(database: str, writes: str, beside: str) -> None:
     """Change rows one by one, and print how long each took."""
-    capture(database)
-    reader = multiprocessing.get_context("spawn").Process(target=_read_on, args=(database, lake), daemon=True)
-    if lake:
+    source = capture(database)
+    target = {"snapshot": _take_on, "recording": _record_on}.get(beside)
+    reader = multiprocessing.get_context("spawn").Process(target=target, args=(database,), daemon=True)
+    if target is not None:
         reader.start()
-        while not list(Path(lake).rglob("range-*.json")):
+        while not source.snapshots():
             time.sleep(0.01)
     dice = random.Random(1)
     with closing(sqlite3.connect(database, timeout=60, isolation_level=None)) as connection:
@@ -98,13 +99,18 @@ def write(database: str, writes: str, lake: str = "") -> None:
                 f'update "{TABLE}" set price = price + 1 where id = ?', (dice.randrange(rows),)
             )
             print(time.perf_counter() - started)
-    if lake:
+    if target is not None:
         reader.kill()
 
 
-def _read_on(database: str, lake: str) -> None:
+def _take_on(database: str) -> None:
     while True:
-        take(SqliteFeedSource(database, bulk_reader="adbc"), lake)
+        take(SqliteFeedSource(database, bulk_reader="adbc"), f"{database}-lake")
+
+
+def _record_on(database: str) -> None:
+    while True:
+        SqliteFeedSource(database).resolve_capture(f"{TABLE}_changes", note="again", by="test", resync=True)
 
 
 if __name__ == "__main__":
