@@ -301,7 +301,7 @@ def test_a_null_key_is_refused_and_never_folded_into_one_row(
         assert f"event {first.ulid} has null in a key column" in error.message
     assert state(spark, export, at=minute(2)) == [shoe(1)]
     again = Event(minute(71), "add", None, shoe(1, "boot"), is_snapshot=True)
-    export.write([Event(minute(70), "reset"), again], hours(1, 2)[0])
+    export.write([Event(minute(70), "reset"), again, Event(minute(72), "ready")], hours(1, 2)[0])
     assert state(spark, export) == [shoe(1, "boot")]
 
 
