@@ -34,6 +34,7 @@ def _filled(case: CaptureCase, number: int, table: Captured, collation: str) -> 
         **_session(case),
         **_keys(case, table, collation),
         **_columns(case, table),
+        **_chunks(case, table, collation),
     }
     wanted = {
         "capture_insert": table.inserts is not None,
@@ -80,11 +81,12 @@ def _names(case: CaptureCase, number: int, table: Captured) -> dict[str, str]:
 
 def _calls(own: str, inner: str, place: int) -> str:
     return (
-        f"    if @table_no = {place} and @what <> 'snapshot'\n"
+        f"    if @table_no = {place} and @what in ('reset', 'chunk', 'ready')\n"
+        f"        exec {own}.[capture_snapshot.{place}:{inner}] @what = @what, @rows = @chunk output, "
+        "@statement = @statement output, @row = @row output, @is_last = @is_last output;\n"
+        f"    else if @table_no = {place}\n"
         f"        exec {own}.[capture_rows.{place}:{inner}] @how = @what, @rows = @rows output, "
-        "@gained = @gained output;\n"
-        f"    if @table_no = {place} and @what = 'snapshot'\n"
-        f"        exec {own}.[capture_snapshot.{place}:{inner}] @is_reset = 1;"
+        "@gained = @gained output;"
     )
 
 
@@ -153,6 +155,59 @@ def _columns(case: CaptureCase, table: Captured) -> dict[str, str]:
         "image_values": "".join(_image(one, is_folded, updates, added, deleted, first) for one in paired),
         "new_bytes": ", ".join(one.bytes("i") for _, one in updates) or "1",
         "old_bytes": ", ".join(one.bytes("d") for _, one in updates) or "1",
+    }
+
+
+def _chunks(case: CaptureCase, table: Captured, collation: str) -> dict[str, str]:
+    """Return ``fill_chunks`` once more."""
+    full = f"{quoted(table.schema)}.{quoted(table.table)}"
+    first = next(names for names in (table.inserts, table.updates, table.deletes) if names is not None)
+    recorded = {one.name for _, one in table.chosen(first)}
+    if not table.key or not {one.name for one in table.key} <= recorded:
+        return {
+            "chunk_keys": "",
+            "chunk_rows": f"{full} as i with (tablock, holdlock)",
+            "chunk_end": "    set @is_last = 1;",
+        }
+    keys = [quoted(one.name) for one in table.key]
+    names, own = ", ".join(keys), ", ".join(f"i.{key}" for key in keys)
+    read = f"{full} as i with (holdlock)"
+    events = f"{quoted(case.schema)}.{quoted(case.table)}"
+    definitions = ", ".join(f"{quoted(one.name)} {one.stored(collation)} not null" for one in table.key)
+    steps = ""
+    for last in reversed(range(len(keys))):
+        where = " and ".join(
+            f"i.{key} {'>' if key == keys[last] else '='} p.{key}" for key in keys[: last + 1]
+        )
+        steps += (
+            "\n    if @left > 0 and @statement is not null\n    begin\n"
+            f"        insert into @keys ({names})\n"
+            f"        select top (@left) {own} from @behind as p inner loop join {read} on {where} "
+            f"order by {own};\n        set @left = @left - @@rowcount;\n    end;"
+        )
+    return {
+        "chunk_keys": (
+            f"    declare @keys table ({definitions}, primary key ({names}));\n"
+            f"    declare @behind table ({definitions});\n    if @statement is null\n    begin\n"
+            f"        insert into @keys ({names})\n"
+            f"        select top (@left) {own} from {read} order by {own};\n"
+            "        set @left = @left - @@rowcount;\n    end\n    else\n    begin\n"
+            f"        insert into @behind ({names})\n"
+            f"        select {', '.join(f'e.{key}' for key in keys)} from {events} as e\n"
+            "        where e.changefeed_statement = @statement and e.changefeed_row = @row and "
+            "e.changefeed_image = 1;\n        if @@rowcount = 0\n            throw 77156, "
+            "N'changefeed 77156: events since the rows of the table began to be recorded were purged. "
+            "Give it up (airflow-changefeed snapshot give-up), and begin again', 1;\n    end;" + steps
+        ),
+        "chunk_rows": f"@keys as k inner loop join {read} on "
+        + " and ".join(f"i.{key} = k.{key}" for key in keys),
+        "chunk_end": (
+            "    set @is_last = case when @left > 0 then 1 else 0 end;\n"
+            "    select top (1) @row = e.changefeed_row\n"
+            f"    from {events} as e\n"
+            "    where e.changefeed_statement = @statement and e.changefeed_image = 1\n"
+            f"    order by {', '.join(f'e.{key} desc' for key in keys)};"
+        ),
     }
 
 

@@ -4,7 +4,7 @@
 --     events, that all have followed.
 -- @rows: at most so many; then how many it were. @statement, @row: event of the row behind which to go on, null from the beginning; then that
 --     of the last row recorded. @is_last: 1 if no row is left.
--- Locks: chunk takes S on the rows and on the keys between them until the caller's transaction ends, so that no change of them lies
+-- Locks: reset waits for one row, at most two seconds. chunk takes S on the rows and on the keys between them until the caller's transaction ends, so that no change of them lies
 -- between reading and recording. At most a few thousand @rows: the server does not lock the whole table for them.
 -- errors: 77156 the event to go on behind was purged. 1222 a writer holds a row; transient
 -- permission: internal
@@ -25,11 +25,12 @@ begin
     begin
         create table #ddl_shards (shard nvarchar(36) not null primary key);
         exec <<schema>>.[capture_ddl.<<table_no>>:<<name>>] @what = 'shards';
-        -- So that a reset is somewhere even if nothing has been recorded. Of a row that is rolled back, it does no harm.
+        -- So that a reset is somewhere even if nothing has been recorded.
+        set lock_timeout 2000;
         if @what = 'reset' and <<is_one_shard>> = 0
             insert into #ddl_shards (shard)
             select <<schema>>.[shard_text](a.changefeed_shard)
-            from (select top (1) <<new_keys>> from <<table>> as i with (nolock)) as i
+            from (select top (1) <<new_keys>> from <<table>> as i) as i
             cross apply (select convert(<<shard_type>>, <<shard>>) as changefeed_shard from (select <<new_keys>>) as s) as a
             where <<schema>>.[shard_text](a.changefeed_shard) not in (select d.shard from #ddl_shards as d);
         exec <<schema>>.[capture_ddl.<<table_no>>:<<name>>] @what = 'record', @op = @op;

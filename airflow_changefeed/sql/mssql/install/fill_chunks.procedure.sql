@@ -44,8 +44,7 @@ begin
         @same = string_agg(convert(nvarchar(max), concat(N'i.', k.name, N' = k.', k.name)), N' and ') within group (order by k.place),
         @definitions = string_agg(k.definition, N', ') within group (order by k.place)
     from @keys as k;
-    select @read = concat(@table, N' as i with (index(', quotename(i.name), N'), holdlock)')
-    from sys.indexes as i where i.object_id = @object_id and i.is_primary_key = 1;
+    set @read = concat(@table, N' as i with (holdlock)');
     -- One step for each column of the key, from the last to the first. Each is an exact range of the index: a condition on all columns at
     -- once would read, and so lock, all rows with the same first column.
     set @place = @count;
@@ -78,7 +77,7 @@ begin
         select ', @stored, N' from ', @events, N' as e
         where e.changefeed_statement = @statement and e.changefeed_row = @row and e.changefeed_image = 1;
         if @@rowcount = 0
-            throw 77156, N''changefeed 77156: the rows of the table cannot be recorded further, because events since their recording began were purged. Give it up (airflow-changefeed snapshot give-up), and begin again'', 1;
+            throw 77156, N''changefeed 77156: events since the rows of the table began to be recorded were purged. Give it up (airflow-changefeed snapshot give-up), and begin again'', 1;
     end;', @steps)),
         ('chunk_rows', concat(N'@keys as k inner loop join ', @read, N' on ', @same)),
         ('chunk_end', concat(N'    set @is_last = case when @left > 0 then 1 else 0 end;
