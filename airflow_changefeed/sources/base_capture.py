@@ -27,7 +27,8 @@ class CaptureControl(Protocol):
     - ``name``: of the table, as the capture's spec has it. ``type``: ``add``, ``upd``, ``del``, or ``reset``,
       after which all rows of the table follow as ``add`` with ``is_snapshot``; or ``ddl`` where the captured
       columns have changed.
-    - ``is_snapshot``: whether the row already existed and was recorded by a snapshot or resync.
+    - ``is_snapshot``: whether the row already existed and was recorded by a snapshot or resync, or once more
+      behind a merge that replaced the row of its key.
     - ``tid``: number of the transaction; null if unknown. It groups neighbouring events; numbers are
       eventually reused.
     - ``sequence``: the event's number in the shard, from 1 without gaps; only if the capture is with

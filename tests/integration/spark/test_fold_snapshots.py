@@ -182,6 +182,23 @@ def test_any_moment_of_reading_gives_the_table(lake: Lake, seed: int) -> None:
         assert lake.rows(at) == expected
 
 
+@pytest.mark.parametrize("rows", [[], [shoe(1, "old"), shoe(2, "old")]], ids=["its rows added", "a base"])
+def test_a_key_that_a_merge_replaced_has_its_present_row(lake: Lake, rows: list[Row]) -> None:
+    """Its deletion stands behind or before the insertion, and always before the present row once more."""
+    lake.snapshot(rows, minute(1), minute(1))
+    old, new = shoe(1, "old"), shoe(1, "new")
+    lake.write(
+        *(Event(minute(2), "add", None, shoe(key, "old")) for key in (1, 2) if not rows),
+        Event(minute(5), "add", None, new, number=1),
+        Event(minute(5), "del", old, number=2),
+        Event(minute(5), "add", None, new, number=3, is_snapshot=True),
+        Event(minute(5), "del", {**old, "id": 2}, number=4),
+        Event(minute(5), "add", None, {**new, "id": 2}, number=5, is_snapshot=True),
+        Event(minute(5), "add", None, {**new, "id": 2}, number=6),
+    )
+    assert lake.rows(minute(60)) == [new, {**new, "id": 2}]
+
+
 def test_an_event_of_a_row_that_nothing_made_is_expected_only_while_it_was_read(lake: Lake) -> None:
     """From the time on from which the snapshot is exact, it means that events are missing."""
     lake.snapshot([shoe(1)], minute(10), minute(30))
