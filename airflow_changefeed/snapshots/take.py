@@ -32,6 +32,7 @@ from airflow_changefeed.snapshots.ranges import PROTECTED, RangesToRead
 from airflow_changefeed.snapshots.settle import settle
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_snapshots import SnapshotClaim, TableColumns, key_ranges
+from airflow_changefeed.sources.key_conditions import key_conditions, normal_where
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,6 +57,8 @@ class SnapshotRequest:
     :param tasks: ranges that are read at the same time.
     :param rows_per_second: of all together; None for no limit.
     :param only_if_missing: whether a snapshot that later folds can start from is returned instead.
+    :param where: conditions on the key, see :mod:`~airflow_changefeed.sources.key_conditions`: only rows for
+        which they are true are read; empty for the whole table.
     """
 
     feed: str
@@ -66,6 +69,7 @@ class SnapshotRequest:
     tasks: int = 1
     rows_per_second: int | None = None
     only_if_missing: bool = False
+    where: str = ""
 
     def __post_init__(self) -> None:
         given: dict[str, object] = {
@@ -78,6 +82,10 @@ class SnapshotRequest:
             for name, value in given.items()
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1)
         ]
+        try:
+            object.__setattr__(self, "where", normal_where(self.where))
+        except InvalidArgumentError as problem:
+            problems.append(problem.message)
         InvalidArgumentError.collect(f"snapshot of {self.table or self.feed}", problems)
 
     @property
@@ -158,7 +166,8 @@ def _usable(
     files = SnapshotFiles(request.path, request.feed, table, storage_options, database=database)
     columns, now = source.table_columns(request.feed, table), source.now()
     there = files.all(only_readable=True)
-    own = (one for one in there if (one.feed, one.database) == (request.feed, database))
+    wanted = (request.feed, database, request.where)
+    own = (one for one in there if (one.feed, one.database, one.where) == wanted)
     return next((one for one in own if _fits(files, one, columns, now)), None)
 
 
@@ -193,6 +202,8 @@ class _Work:
         """Begin a snapshot, or join the one that has begun."""
         feed, table = request.feed, captured_table(source, request.feed, request.table)
         columns = source.table_columns(feed, table)
+        kinds = {field.name: field.type for field in columns.schema}
+        key_conditions(request.where, columns.shape.tables[table].key_columns, kinds)
         database = source.identity().id
         files = SnapshotFiles(request.path, feed, table, storage_options, database=database)
         files.claim()
@@ -200,8 +211,8 @@ class _Work:
         files.clean(claim.token)
         plan = files.begun(claim.token)
         if plan is None:
-            ranges = tuple(key_ranges(source.cut_table(feed, table, request.rows)))
-            plan = SnapshotBegin(feed, table, claim.token, claim.begin, ranges, database)
+            ranges = tuple(key_ranges(source.cut_table(feed, table, request.rows, where=claim.where)))
+            plan = SnapshotBegin(feed, table, claim.token, claim.begin, ranges, database, claim.where)
             plan = files.begin(plan)
         work = cls(source, request, table, files, plan)
         # Not only in the end, days later.
@@ -252,6 +263,7 @@ class _Work:
             ranges=tuple(self.plan.ranges[number] for number in numbers),
             tasks=max(1, min(self.request.tasks, len(numbers))),
             rows_per_second=self.request.rows_per_second,
+            where=self.plan.where,
         )
 
     def _good(self, there: Sequence[ReadRange], columns: TableColumns) -> list[ReadRange]:
@@ -294,6 +306,7 @@ class _Work:
             bytes=sum(one.bytes for one in there),
             base=self._facts(columns),
             database=self.plan.database,
+            where=self.plan.where,
         )
         return self.files.commit(snapshot)
 
@@ -348,12 +361,13 @@ def _claimed(source: FeedSource, request: SnapshotRequest, table: str, files: Sn
     """
     Return the snapshot of the table that has begun in this output, or begin a new one.
 
-    :raises SnapshotError: one of another output has begun.
+    :raises SnapshotError: one of another output or part has begun.
     """
-    mine = files.files.url(files.layout.path)
+    path = files.files.url(files.layout.path)
+    mine = (path, request.where)
     for claim in source.snapshots(request.feed):
         if claim.table == table:
-            if claim.path == mine:
+            if (claim.path, claim.where) == mine:
                 return claim
             if claim.expires_at > source.now():
                 raise _held(claim)
@@ -365,20 +379,22 @@ def _claimed(source: FeedSource, request: SnapshotRequest, table: str, files: Sn
         request.feed,
         table,
         token=new_attempt(),
-        path=mine,
+        path=path,
         begin=begin,
         by=request.run,
         seconds=PROTECTED,
+        where=request.where,
     )
-    if claim.path != mine:
+    if (claim.path, claim.where) != mine:
         raise _held(claim)
     return claim
 
 
 def _held(claim: SnapshotClaim) -> SnapshotError:
+    part = f" of the rows where {claim.where}" if claim.where else ""
     return SnapshotError(
-        f"a snapshot of table {claim.table!r} of feed {claim.feed!r} into {claim.path} has begun at "
-        f"{format_time(claim.begin)}, by {claim.by}: take it there, or give it up: airflow-changefeed "
+        f"a snapshot of table {claim.table!r} of feed {claim.feed!r}{part} into {claim.path} has begun "
+        f"at {format_time(claim.begin)}, by {claim.by}: take it there, or give it up: airflow-changefeed "
         f"snapshot give-up {shlex.join((claim.feed, '--table', claim.table))} {CONN_ID}",
         feed=claim.feed,
         table=claim.table,

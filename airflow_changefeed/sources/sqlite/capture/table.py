@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from airflow_changefeed.core.feed import Column
 from airflow_changefeed.exceptions import ColumnTypeError, FeedSetupError
 from airflow_changefeed.sources.base import SHARD_COLUMN
 from airflow_changefeed.sources.base_snapshots import KeyRange, TableColumns, key_text, key_values
+from airflow_changefeed.sources.key_conditions import KeyCondition, key_conditions
 from airflow_changefeed.sources.sqlite.capture.plan import shard_sql
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable
 from airflow_changefeed.sources.sqlite.feed.arrow import ARROW, Query
@@ -31,6 +32,7 @@ class TableQuery(Query):
     The statement that reads a range of a captured table; -1 says that the shard's expression fails.
 
     :param number: of the table in the capture.
+    :param conditions: of the part of the table that is read.
     """
 
     FIRST: ClassVar[tuple[str, ...]] = ("x",)
@@ -38,6 +40,7 @@ class TableQuery(Query):
     capture: StoredCapture
     number: int
     range: KeyRange
+    conditions: tuple[KeyCondition, ...] = ()
 
     @property
     def table(self) -> StoredTable:
@@ -79,9 +82,26 @@ class TableQuery(Query):
 
     @property
     def parameters(self) -> tuple[Any, ...]:
-        """The ends of the range."""
-        ends = (self.range.after, self.range.upto)
-        return tuple(value for end in ends if end is not None for value in key_values(end))
+        """The ends of the range, and the values of the conditions."""
+        return self.parameters_of(self.range)
+
+    def parameters_of(self, range_: KeyRange) -> tuple[Any, ...]:
+        """Return the values of :meth:`within`."""
+        ends = (range_.after, range_.upto)
+        values = [value for end in ends if end is not None for value in key_values(end)]
+        return (*values, *(one.value for one in self.conditions))
+
+    def within(self, range_: KeyRange) -> str:
+        """Return the condition that a row is in a range and in the part that is read."""
+        keys = self.table.key_columns
+        names, marks = ", ".join(map(quote, keys)), ", ".join("?" * len(keys))
+        ends = [
+            f"({names}) {compare} ({marks})"
+            for compare, end in ((">", range_.after), ("<=", range_.upto))
+            if end is not None
+        ]
+        ends += [f"{quote(one.column)} {one.operator} ?" for one in self.conditions]
+        return f" where {' and '.join(ends)}" if ends else ""
 
     @property
     def sql(self) -> str:
@@ -94,7 +114,7 @@ class TableQuery(Query):
         cases += self.misfits(values[: len(self._own)])
         wrong = f"case {' '.join(cases)} else 0 end" if cases else "0"
         names = ", ".join(f"{value} as c{number}" for number, value in enumerate(values))
-        table = f"{quote(self.table.name)}{within(self.table, self.range)}"
+        table = f"{quote(self.table.name)}{self.within(self.range)}"
         return f"select {wrong} as x, {names} from {table}"
 
     @property
@@ -127,23 +147,19 @@ class TableQuery(Query):
         )
 
 
-def within(table: StoredTable, range_: KeyRange) -> str:
-    """Return the condition of a range, with the values of its ends as parameters."""
-    names, marks = ", ".join(map(quote, table.key_columns)), ", ".join("?" * len(table.key_columns))
-    ends = [
-        f"({names}) {compare} ({marks})"
-        for compare, end in ((">", range_.after), ("<=", range_.upto))
-        if end is not None
-    ]
-    return f" where {' and '.join(ends)}" if ends else ""
-
-
 def table_query(
-    connection: sqlite3.Connection, tables: FeedTables, table: str, range_: KeyRange, *, cuts_fractions: bool
+    connection: sqlite3.Connection,
+    tables: FeedTables,
+    table: str,
+    range_: KeyRange,
+    where: str = "",
+    *,
+    cuts_fractions: bool,
 ) -> TableQuery:
     """
     Return the statement that reads a range.
 
+    :param where: conditions on the key.
     :raises FeedSetupError: the table cannot be read as the capture records it; names every reason.
     """
     capture = tables.capture
@@ -171,7 +187,8 @@ def table_query(
             table=table,
             problems=problems,
         )
-    return query
+    kinds = {field.name: field.type for field in query.described.schema}
+    return replace(query, conditions=key_conditions(where, query.table.key_columns, kinds))
 
 
 def _problems(connection: sqlite3.Connection, query: TableQuery) -> list[str]:
@@ -207,11 +224,11 @@ def cut(connection: sqlite3.Connection, query: TableQuery, rows: int) -> list[st
     while True:
         range_ = KeyRange(bounds[-1] if bounds else None)
         sql = (
-            f"select {names} from {quote(query.table.name)}{within(query.table, range_)} "
+            f"select {names} from {quote(query.table.name)}{query.within(range_)} "
             f"order by {names} limit 1 offset {rows - 1}"
         )
         try:
-            found = connection.execute(sql, key_values(range_.after) if range_.after else ()).fetchone()
+            found = connection.execute(sql, query.parameters_of(range_)).fetchone()
         except sqlite3.OperationalError as error:
             if "Could not decode to UTF-8" not in str(error):
                 raise
