@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.sources.key_conditions import KeyCondition
@@ -183,7 +184,9 @@ def condition_declarations(keys: Sequence[KeyColumn], conditions: Sequence[KeyCo
 
 def condition_values(conditions: Sequence[KeyCondition]) -> list[int | str]:
     """Return the values of conditions as they travel: whole numbers, the others as text."""
-    return [one.value if isinstance(one.value, int) else str(one.value) for one in conditions]
+    # Not 1E-7, which is no decimal for the server.
+    texts = [f"{one.value:f}" if isinstance(one.value, Decimal) else one.value for one in conditions]
+    return [one if isinstance(one, int) else str(one) for one in texts]
 
 
 def conditions_sql(conditions: Sequence[KeyCondition]) -> list[str]:
