@@ -22,6 +22,7 @@ from airflow_changefeed.folding.states import BaseFacts, StateStore
 from airflow_changefeed.output import claims
 from airflow_changefeed.output.schemas import parse_schema
 from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.sources.key_conditions import KeyCondition, key_conditions
 from airflow_changefeed.storage.files import Files, open_files
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Base:
     :param exact_from: the first possible T: each row of the base has its event before it.
     :param path: of its folder.
     :param paths: of its files, in the form that Spark and other readers use.
+    :param where: conditions on the key: it has the rows for which they are true; empty for the whole table.
     """
 
     what: str
@@ -52,6 +54,7 @@ class Base:
     path: str
     facts: BaseFacts
     paths: tuple[str, ...]
+    where: str = ""
 
     @property
     def after(self) -> Ulid:
@@ -74,6 +77,11 @@ class Base:
         """The same by the fields of ``old`` and ``new``."""
         kinds = self.kinds
         return {place: kinds[name] for name, place in self.facts.fields.items()}
+
+    @property
+    def conditions(self) -> tuple[KeyCondition, ...]:
+        """What is true of the keys of its rows."""
+        return key_conditions(self.where, self.facts.shape.tables[self.table].key_columns, self.kinds)
 
     def problem(self, shape: CaptureShape, end: datetime) -> str:
         """
@@ -102,8 +110,8 @@ class Base:
 
 def find_base(choice: BaseChoice, store: ExportStore, table: str | None, end: datetime) -> Base | None:
     """
-    Return the chosen base, or the one with the latest begin that a fold at a time can start from. With None
-    the fold starts at the beginning.
+    Return the chosen base, or the one of the whole table with the latest begin that a fold at a time can
+    start from. With None the fold starts at the beginning.
 
     :param table: None for the only one that has bases.
     :param end: of the fold, exclusive.
@@ -125,11 +133,12 @@ def _find_base(choice: BaseChoice, store: ExportStore, table: str | None, end: d
     if len(tables) == 1:
         known = sorted(_known(choice.path, store, tables[0], files, end), key=_Known.rank, reverse=True)
         for one in known:
-            base = one.read() if not choice.is_named or one.begin == choice.base else None
+            is_wanted = one.begin == choice.base if choice.is_named else not one.where
+            base = one.read() if is_wanted else None
             if base is not None:
                 return base
     if isinstance(choice.base, datetime):
-        there = ", ".join(format_time(one.begin) for one in reversed(known[:_MOST_NAMED])) or "none"
+        there = ", ".join(map(str, reversed(known[:_MOST_NAMED]))) or "none"
         raise FoldError(
             f"{table or 'the table'} of feed {store.feed!r} cannot be folded at {format_time(end)} from a "
             f"base of {format_time(choice.base)}: {choice.path} has no state at that time, nor a snapshot "
@@ -147,11 +156,16 @@ class _Known:
     A base that may be there.
 
     :param is_state: preferred to a snapshot with the same begin.
+    :param where: of a part of the table.
     """
 
     begin: datetime
     is_state: bool
     read: Callable[[], Base | None]
+    where: str = ""
+
+    def __str__(self) -> str:
+        return format_time(self.begin) + (f" of the rows where {self.where}" if self.where else "")
 
     def rank(self) -> tuple[datetime, bool]:
         return self.begin, self.is_state
@@ -166,7 +180,7 @@ def _known(path: str, store: ExportStore, table: str, files: Files, end: datetim
     snapshots = SnapshotFiles(path, store.feed, table, files=files, database=database)
     for one in snapshots.all():
         if one.exact_from <= end and (one.feed, one.database) == (store.feed, database):
-            yield _Known(one.begin, False, partial(base_of, snapshots, one))
+            yield _Known(one.begin, False, partial(base_of, snapshots, one), one.where)
 
 
 def base_of(snapshots: SnapshotFiles, one: Snapshot) -> Base:
@@ -179,9 +193,9 @@ def base_of(snapshots: SnapshotFiles, one: Snapshot) -> Base:
     lost = set(one.files) - set(snapshots.files.names(folder))
     if lost:
         raise _lost(one.path, lost)
-    what = f"the snapshot of {format_time(one.begin)}"
+    what = f"the snapshot of {format_time(one.begin)}" + (f" where {one.where}" if one.where else "")
     urls = _urls(snapshots.files, folder, one.files)
-    return Base(what, one.table, one.begin, one.exact_from, one.path, one.base, urls)
+    return Base(what, one.table, one.begin, one.exact_from, one.path, one.base, urls, one.where)
 
 
 def _urls(files: Files, folder: str, names: Sequence[str]) -> tuple[str, ...]:

@@ -23,8 +23,8 @@ class BaseChoice:
     Where states and snapshots are, and which of them a fold may start from.
 
     :param path: root of both.
-    :param base: ``newest`` before the time to fold, if one exists; ``beginning`` of the capture; or the
-        time of a state, or the begin of a snapshot.
+    :param base: ``newest`` of the whole table before the time to fold, if one exists; ``beginning`` of the
+        capture; or the time of a state, or the begin of a snapshot, also one of a part.
     :param storage_options: for fsspec; may contain secrets.
     """
 

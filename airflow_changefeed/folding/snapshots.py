@@ -25,7 +25,7 @@ from airflow_changefeed.sources.base_snapshots import KeyRange
 _RANGE = re.compile(r"range-(\d{5,})\.json")
 _PART = re.compile(r"part-(\d{5,})-[0-9a-f]+\.parquet")
 _READERS = 8
-_SUMMARY = ("feed", "table", "token", "begin", "exact_from", "path", "rows", "bytes")
+_SUMMARY = ("feed", "table", "token", "begin", "exact_from", "path", "rows", "bytes", "where")
 
 _Document = TypeVar("_Document", bound=Document)
 
@@ -38,6 +38,7 @@ class SnapshotBegin(Document):
     :param begin: the feed was sealed until here before any row was read.
     :param ranges: of the key; together they are the table.
     :param database: identity of the feed's database.
+    :param where: of the part that is read; empty for the whole table.
     """
 
     KIND = "changefeed snapshot begin"
@@ -49,6 +50,7 @@ class SnapshotBegin(Document):
     begin: datetime
     ranges: tuple[KeyRange, ...]
     database: str
+    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class Snapshot(Document):
     :param exact_from: everything that was read has its event before it: the first possible T.
     :param path: of the folder with the files, in the form that Spark and other readers use.
     :param bytes: total size of all files.
+    :param where: conditions on the key: it has the rows for which they are true; empty for the whole table.
     """
 
     KIND = "changefeed snapshot"
@@ -100,6 +103,7 @@ class Snapshot(Document):
     bytes: int
     base: BaseFacts
     database: str = ""
+    where: str = ""
 
     @property
     def summary(self) -> dict[str, Any]:

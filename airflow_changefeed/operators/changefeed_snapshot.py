@@ -46,7 +46,8 @@ class ChangefeedSnapshotOperator(ChangefeedSparkOperator):
     meanwhile the events since ``begin`` are not purged, for four days after the last progress. ``airflow
     changefeed snapshot`` lists those that have begun, and gives one up.
 
-    The result (XCom) is ``{"feed", "table", "token", "begin", "exact_from", "path", "rows", "bytes"}``.
+    The result (XCom) is ``{"feed", "table", "token", "begin", "exact_from", "path", "rows", "bytes",
+    "where"}``.
 
     :param feed: the capture's name. (templated)
     :param output_path: root of where states and snapshots go; other tables' and exports may share it.
@@ -63,11 +64,14 @@ class ChangefeedSnapshotOperator(ChangefeedSparkOperator):
         other, which then needs neither Java nor a Spark connection. 0 for never.
     :param only_if_missing: whether nothing is read if a snapshot is there that later folds can start from; a
         DAG with it takes another one by itself after a gap.
+    :param where: a part of the table: comparisons (``=``, ``<``, ``<=``, ``>``, ``>=``) of key columns with
+        whole numbers, decimals or dates (``'2024-12-31'``), joined by ``and``; only these rows are read. Only
+        a fold whose ``base`` is the snapshot's begin uses it. None for all rows. (templated)
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
     :param kwargs: those of ``SparkSubmitOperator``; ``conn_id`` is the Spark connection, deploy mode client.
     """
 
-    template_fields: Sequence[str] = ("feed", "output_path", "table", *TEMPLATED)
+    template_fields: Sequence[str] = ("feed", "output_path", "table", "where", *TEMPLATED)
 
     def __init__(
         self,
@@ -82,6 +86,7 @@ class ChangefeedSnapshotOperator(ChangefeedSparkOperator):
         rows_per_second: int | None = None,
         local_below: int = 0,
         only_if_missing: bool = False,
+        where: str | None = None,
         lock_timeout: float | None = None,
         **kwargs: Any,
     ) -> None:
@@ -99,6 +104,7 @@ class ChangefeedSnapshotOperator(ChangefeedSparkOperator):
         self.rows_per_second = rows_per_second
         self.local_below = local_below
         self.only_if_missing = only_if_missing
+        self.where = where
         self.lock_timeout = lock_timeout
         self._check(wrong)
 
@@ -109,11 +115,11 @@ class ChangefeedSnapshotOperator(ChangefeedSparkOperator):
             *((check_name, name, getattr(self, name)) for name in names),
             (check_rows, "local_below", self.local_below),
             (check_lock_timeout, self.lock_timeout),
-            (self._request, ""),
+            (self._request, "", self.where),
             problems=wrong,
         )
 
-    def _request(self, run: str) -> SnapshotRequest:
+    def _request(self, run: str, where: str | None) -> SnapshotRequest:
         from airflow_changefeed.snapshots.take import SnapshotRequest
 
         return SnapshotRequest(
@@ -125,6 +131,7 @@ class ChangefeedSnapshotOperator(ChangefeedSparkOperator):
             self.parallel,
             self.rows_per_second,
             self.only_if_missing,
+            where or "",
         )
 
     @airflow_errors()
@@ -143,7 +150,7 @@ class ChangefeedSnapshotOperator(ChangefeedSparkOperator):
         def read(files: SnapshotFiles, wanted: RangesToRead) -> None:
             self._read(context, source, connection, files, wanted)
 
-        request = self._request(run_name(context))
+        request = self._request(run_name(context), self.where)
         done = take_snapshot(source, request, options, read, self.log.info)
         self.log.info(
             "Table %s: %s rows in %s; folds from it are exact from %s on",
@@ -167,7 +174,7 @@ class ChangefeedSnapshotOperator(ChangefeedSparkOperator):
         from airflow_changefeed.spark.snapshot_job import RangesResult, run_ranges
 
         # All but the last range had so many rows when they were cut.
-        rows = (len(wanted.numbers) - 1) * self._request("").rows
+        rows = (len(wanted.numbers) - 1) * self._request("", self.where).rows
         if rows < self.local_below:
             read_here(source, files, wanted)
             return

@@ -31,6 +31,7 @@ class RangesToRead(Document):
     :param ranges: by number.
     :param tasks: that read at the same time.
     :param rows_per_second: of all together; None for no limit.
+    :param where: of the part that is read; empty for the whole table.
     """
 
     KIND = "changefeed snapshot task"
@@ -44,6 +45,7 @@ class RangesToRead(Document):
     ranges: tuple[KeyRange, ...]
     tasks: int
     rows_per_second: int | None = None
+    where: str = ""
 
     def of_task(self, task: int) -> list[tuple[int, KeyRange]]:
         """Return the ranges of a task, by its number from 0; neighbours go to different tasks."""
@@ -114,7 +116,7 @@ def _read(
         with source.marking(*of, token=wanted.token, mark=mark, seconds=PROTECTED):
             columns = source.table_columns(*of)
             schema = columns.schema
-            for batch in source.stream_table(*of, range_):
+            for batch in source.stream_table(*of, range_, where=wanted.where):
                 check_schema(batch.schema, schema, wanted.feed)
                 file = file or ParquetFile(files.files, path, schema, _COMPRESSION, batch)
                 if written is not None:

@@ -36,6 +36,7 @@ from airflow_changefeed.sources.base_snapshots import (
     held_snapshot,
     key_ranges,
 )
+from airflow_changefeed.sources.key_conditions import key_conditions, normal_where
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,6 +61,8 @@ class SnapshotRequest:
     :param tasks: ranges that are read at the same time.
     :param rows_per_second: of all together; None for no limit.
     :param only_if_missing: whether a snapshot that later folds can start from is returned instead.
+    :param where: conditions on the key, see :mod:`~airflow_changefeed.sources.key_conditions`: only rows for
+        which they are true are read; empty for the whole table.
     """
 
     feed: str
@@ -70,6 +73,7 @@ class SnapshotRequest:
     tasks: int = 1
     rows_per_second: int | None = None
     only_if_missing: bool = False
+    where: str = ""
 
     def __post_init__(self) -> None:
         given: dict[str, object] = {
@@ -82,6 +86,10 @@ class SnapshotRequest:
             for name, value in given.items()
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1)
         ]
+        try:
+            object.__setattr__(self, "where", normal_where(self.where))
+        except InvalidArgumentError as problem:
+            problems.append(problem.message)
         InvalidArgumentError.collect(f"snapshot of {self.table or self.feed}", problems)
 
     @property
@@ -162,7 +170,8 @@ def _usable(
     files = SnapshotFiles(request.path, request.feed, table, storage_options, database=database)
     columns, now = source.table_columns(request.feed, table), source.now()
     there = files.all(only_readable=True)
-    own = (one for one in there if (one.feed, one.database) == (request.feed, database))
+    wanted = (request.feed, database, request.where)
+    own = (one for one in there if (one.feed, one.database, one.where) == wanted)
     return next((one for one in own if _fits(files, one, columns, now)), None)
 
 
@@ -197,6 +206,8 @@ class _Work:
         """Begin a snapshot, or join the one that has begun."""
         feed, table = request.feed, captured_table(source, request.feed, request.table)
         columns = source.table_columns(feed, table)
+        kinds = {field.name: field.type for field in columns.schema}
+        key_conditions(request.where, columns.shape.tables[table].key_columns, kinds)
         database = source.identity().id
         files = SnapshotFiles(request.path, feed, table, storage_options, database=database)
         files.claim()
@@ -204,8 +215,8 @@ class _Work:
         files.clean(claim.token)
         plan = files.begun(claim.token)
         if plan is None:
-            ranges = tuple(key_ranges(source.cut_table(feed, table, request.rows)))
-            plan = SnapshotBegin(feed, table, claim.token, claim.begin, ranges, database)
+            ranges = tuple(key_ranges(source.cut_table(feed, table, request.rows, where=claim.where)))
+            plan = SnapshotBegin(feed, table, claim.token, claim.begin, ranges, database, claim.where)
             plan = files.begin(plan)
         work = cls(source, request, table, files, plan)
         # Not only in the end, days later.
@@ -256,6 +267,7 @@ class _Work:
             ranges=tuple(self.plan.ranges[number] for number in numbers),
             tasks=max(1, min(self.request.tasks, len(numbers))),
             rows_per_second=self.request.rows_per_second,
+            where=self.plan.where,
         )
 
     def _good(self, there: Sequence[ReadRange], columns: TableColumns) -> list[ReadRange]:
@@ -298,6 +310,7 @@ class _Work:
             bytes=sum(one.bytes for one in there),
             base=self._facts(columns),
             database=self.plan.database,
+            where=self.plan.where,
         )
         return self.files.commit(snapshot)
 
@@ -352,12 +365,13 @@ def _claimed(source: FeedSource, request: SnapshotRequest, table: str, files: Sn
     """
     Return the snapshot of the table that has begun in this output, or begin a new one.
 
-    :raises SnapshotError: one of another output has begun.
+    :raises SnapshotError: one of another output or part has begun.
     """
-    mine = files.files.url(files.layout.path)
+    path = files.files.url(files.layout.path)
+    mine = (path, request.where)
     for claim in source.snapshots(request.feed):
         if claim.table == table:
-            if claim.path == mine:
+            if (claim.path, claim.where) == mine:
                 return claim
             if claim.expires_at > source.now():
                 raise held_snapshot(claim)
@@ -369,11 +383,12 @@ def _claimed(source: FeedSource, request: SnapshotRequest, table: str, files: Sn
         request.feed,
         table,
         token=new_attempt(),
-        path=mine,
+        path=path,
         begin=begin,
         by=request.run,
         seconds=PROTECTED,
+        where=request.where,
     )
-    if claim.path != mine:
+    if (claim.path, claim.where) != mine:
         raise held_snapshot(claim)
     return claim

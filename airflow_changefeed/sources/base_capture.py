@@ -28,7 +28,8 @@ class CaptureControl(Protocol):
       after which all rows of the table follow as ``add`` with ``is_snapshot``, with their changes among them;
       ``ready`` once all have followed; or ``ddl`` where the captured
       columns have changed.
-    - ``is_snapshot``: whether the row already existed and was recorded by a snapshot or resync.
+    - ``is_snapshot``: whether the row already existed and was recorded by a snapshot or resync, or once more
+      behind a merge that replaced the row of its key.
     - ``tid``: number of the transaction; null if unknown. It groups neighbouring events; numbers are
       eventually reused.
     - ``sequence``: the event's number in the shard, from 1 without gaps; only if the capture is with

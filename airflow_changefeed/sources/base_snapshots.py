@@ -89,6 +89,7 @@ class SnapshotClaim:
     :param begin: the feed was sealed until here before any row was read; or when the recording began.
     :param by: who began it.
     :param expires_at: without progress until then; by the database's clock.
+    :param where: of the part that it reads; empty for the whole table.
     """
 
     feed: str
@@ -98,11 +99,13 @@ class SnapshotClaim:
     begin: datetime
     by: str
     expires_at: datetime
+    where: str = ""
 
     def __str__(self) -> str:
         into = "its own events" if self.path == INTO_FEED else self.path
         begun = format_time(self.begin)
-        what = f"snapshot of table {self.table!r} of feed {self.feed!r} into {into}"
+        part = f", of the rows where {self.where}," if self.where else ""
+        what = f"snapshot of table {self.table!r} of feed {self.feed!r}{part} into {into}"
         return f"{what} that {self.by} began at {begun}"
 
     @property
@@ -146,17 +149,20 @@ class SnapshotStore(Protocol):
             terminal.
         """
 
-    def cut_table(self, feed: str, table: str, rows: int) -> list[str]:
+    def cut_table(self, feed: str, table: str, rows: int, *, where: str = "") -> list[str]:
         """
         Return the keys that cut a table into ranges of about so many rows, ascending; see :func:`key_ranges`.
 
         Cut by the database, in its own order; reads each key once, in short statements.
 
         :param rows: at least 1.
+        :param where: conditions on the key: only rows for which they are true count, see
+            :mod:`~airflow_changefeed.sources.key_conditions`. InvalidArgumentError (terminal) if they do not
+            suit the key.
         """
 
     def stream_table(
-        self, feed: str, table: str, range_: KeyRange, *, batch_rows: int = 65_536
+        self, feed: str, table: str, range_: KeyRange, *, where: str = "", batch_rows: int = 65_536
     ) -> Iterator[pa.RecordBatch]:
         """
         Stream committed rows of a range, as Arrow batches of :meth:`table_columns`, in one statement.
@@ -164,6 +170,7 @@ class SnapshotStore(Protocol):
         Takes no lock that a writer waits for longer than for any reader of read committed.
 
         :param range_: of :meth:`cut_table`; InvalidArgumentError (terminal) if it is of another key.
+        :param where: as for :meth:`cut_table`.
         :raises ReplicaBehindError: the secondary does not have the snapshot's begin yet; transient.
         :raises SchemaChangedError: the table was changed meanwhile; transient.
 
@@ -172,14 +179,23 @@ class SnapshotStore(Protocol):
         """
 
     def begin_snapshot(
-        self, feed: str, table: str, *, token: str, path: str, begin: datetime, by: str, seconds: float
+        self,
+        feed: str,
+        table: str,
+        *,
+        token: str,
+        path: str,
+        begin: datetime,
+        by: str,
+        seconds: float,
+        where: str = "",
     ) -> SnapshotClaim:
         """
         Remember that a snapshot has begun, unless one of the table has, and return the one that counts.
 
         A purge that runs at this moment may still remove events behind ``begin``; reading them then fails.
 
-        :param token: at most 64 characters; a mark has at most 100, a path 4,000.
+        :param token: at most 64 characters; a mark has at most 100, a path and ``where`` 4,000.
         :param seconds: until it expires if it makes no progress.
         """
 

@@ -9,6 +9,7 @@ a base is there, only the events since its begin are read, and joined to its row
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -36,6 +37,13 @@ if TYPE_CHECKING:
 _LOOSE = ("string", "large_string", "binary", "large_binary")
 # Types of events: the rows that are there follow, and all of them have followed.
 _RECORDING = ("reset", "ready")
+_COMPARISONS = {
+    "=": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 #: Placeholder of a ULID in an error that Spark formats.
 _SOME_ULID = "<<ulid>>"
 # Found only while the rows are read: why an event leaves the state unknown, and the remedy.
@@ -81,8 +89,10 @@ def fold(
         ``ChangefeedSnapshotOperator``; None looks in ``path``.
     :param base: what to start from, so that only later events are read: the ``newest`` state before the time
         or snapshot that is exact by then, if one exists; the time of a state, or the begin of a snapshot; or
-        ``beginning`` to read all events.
-    :return: a row for each row of the table; its columns as they were captured, in the table's order.
+        ``beginning`` to read all events. A snapshot of a part of the table is used only where its begin is
+        given.
+    :return: a row for each row of the table, or of the part that the snapshot has; its columns as they were
+        captured, in the table's order.
     :raises FoldError: the events do not determine the state: a key change lost its old key, the capture
         leaves something out, or began later than the table and without a snapshot; says which.
     :raises NotExportedError: not all units until then are complete; names those that are missing; transient.
@@ -276,11 +286,13 @@ def _changes(events: CapturedEvents, *, has_moved: bool) -> DataFrame:
     # Changed columns are in the events' own.
     frame = frame.where(~kind.isin(*_RECORDING, "ddl"))
     old, new = functions.col(OLD), functions.col(NEW)
-    adds = (kind == "add") | _has_moved(source) if has_moved else kind == "add"
     # Not coalesce: a null in the new key is not the old key.
     keys = [
         functions.when(new.isNotNull(), new.getField(key)).otherwise(old.getField(key)) for key in source.keys
     ]
+    if source.base is not None and source.base.where:
+        frame = frame.where(_is_in_part(source, source.base, keys))
+    adds = (kind == "add") | _has_moved(source) if has_moved else kind == "add"
     changes = frame.select(ULID_COLUMN, SHARD, *_numbered(keys), adds.alias("adds"), NEW)
     if not has_moved:
         return changes
@@ -290,6 +302,25 @@ def _changes(events: CapturedEvents, *, has_moved: bool) -> DataFrame:
     return changes.unionByName(
         left.select(ULID_COLUMN, SHARD, *_numbered(keys), functions.lit(False).alias("adds"), nothing)
     )
+
+
+def _is_in_part(source: FoldSource, base: Base, keys: Sequence[Column]) -> Column:
+    """
+    Whether a key is in the part of the table that a base has; also if it is null, which fails later.
+
+    No key moves into the part or out of it by an update: that is a delete and an insert.
+    """
+    from pyspark.sql import functions
+
+    # A column that was renamed since keeps its field.
+    names = {place: name for name, place in source.columns.items()}
+    found = functions.lit(True)
+    for one in base.conditions:
+        name = names[base.facts.fields[one.column]]
+        key, value = keys[source.keys.index(name)], functions.lit(one.value)
+        compare = _COMPARISONS[one.operator]
+        found &= compare(key, value.cast(spark_type(name, source.kinds[name])))
+    return functions.coalesce(found, functions.lit(True))
 
 
 def _numbered(columns: Sequence[Column]) -> list[Column]:

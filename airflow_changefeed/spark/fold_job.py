@@ -57,6 +57,11 @@ def run_fold(
     options = connection.storage_options
     bases = BaseChoice(task.output, task.base, options)
     source = find_fold(ExportStore(task.path, task.feed, options), task.at, task.table, bases)
+    if source.base is not None and source.base.where:
+        raise source.refusal(
+            f"{source.base.what} has only a part of the table, and states are of the whole table. Choose "
+            "another base, or fold the part with airflow_changefeed.spark.fold.fold and write it elsewhere"
+        )
     output = StateStore(task.output, task.feed, source.table, options, database=source.store.database())
     output.claim()
     since = "the beginning" if source.base is None else source.base.what

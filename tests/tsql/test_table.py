@@ -8,6 +8,7 @@ import pytest
 from airflow_changefeed.core.capture import CapturedTable, CaptureShape, KeyChange, Operation
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.sources.base_snapshots import KeyRange, key_text
+from airflow_changefeed.sources.key_conditions import KeyCondition
 from airflow_changefeed.sources.mssql.capture.keys import KeyColumn, key_form
 from airflow_changefeed.sources.mssql.capture.table import FACTS, SourceTable
 from airflow_changefeed.sources.mssql.capture.table_query import TableQuery, next_bound
@@ -57,9 +58,17 @@ def test_ranges_of_every_type_can_be_read(check: Check, shard_key_type: str) -> 
     assert len(keys) > 20
     text = key_text([0] * len(keys))
     source = _table(keys, shard_key_type)
-    query = TableQuery(source.feed, source, KeyRange(text, text))
+    comparable = [key for key in keys if key.column.type.startswith(("bigint", "decimal", "date"))]
+    conditions = tuple(KeyCondition(key.column.name, operator, 1) for key in comparable for operator in "<=")
+    assert len(conditions) > 4
+    query = TableQuery(source.feed, source, KeyRange(text, text), conditions)
     number = next(number for number, column in enumerate(query.columns) if column.part.is_text)
-    for sql in (query.sql, query.sizes_sql, query.surrogates_sql(number), next_bound(source, (0,), 9)[0]):
+    for sql in (
+        query.sql,
+        query.sizes_sql,
+        query.surrogates_sql(number),
+        next_bound(source, (0,), 9, conditions)[0],
+    ):
         assert _compile(check, sql) == []
 
 

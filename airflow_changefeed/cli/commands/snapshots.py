@@ -35,6 +35,7 @@ def take(args: Namespace) -> None:
             getuser(),
             range_rows=args.range_rows,
             rows_per_second=args.rows_per_second,
+            where=args.where or "",
         )
 
         def report(found: ReadRange) -> None:

@@ -51,6 +51,11 @@ def _take() -> ActionCommand:
         option(
             "--range-rows", help="Rows of a range, one statement and one file (default: 250000)", type=count
         ),
+        option(
+            "--where",
+            help="Part of the table: comparisons of key columns with numbers or dates, joined by and, for "
+            "example 'customer_id >= 100 and customer_id < 200' (default: all rows)",
+        ),
         option("--rows-per-second", help="Rows read per second at most (default: no limit)", type=count),
         *shown(),
     )

@@ -135,7 +135,7 @@ class FeedEvent:
 
     @property
     def is_snapshot(self) -> bool:
-        """Whether the row already existed and was recorded by a snapshot or resync."""
+        """Whether the row already existed and was recorded by a snapshot, a resync, or behind a merge."""
         return bool(self._value("is_snapshot"))
 
     @property

@@ -208,6 +208,7 @@ CAPTURE = (
     "capture_table.procedure",
     "insert_rows.fragment",
     "capture_insert.trigger",
+    "merged_rows.fragment",
     "update_pairs.fragment",
     "capture_update.trigger",
     "delete_rows.fragment",

@@ -11,7 +11,12 @@ import pytest
 
 from airflow_changefeed.core.capture import Operation, TableCapture
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import CaptureNotFoundError, FeedSetupError, SnapshotError
+from airflow_changefeed.exceptions import (
+    CaptureNotFoundError,
+    FeedSetupError,
+    InvalidArgumentError,
+    SnapshotError,
+)
 from airflow_changefeed.sources.base_snapshots import KeyRange, key_ranges
 from tests.clocks import after_now
 from tests.integration.contract.captures import AUTHOR, CAPTURE, CaptureBench, set_up_author
@@ -62,8 +67,10 @@ def _filled(engine: Engine, keys: tuple[tuple[str, str], ...], rows: int) -> Cap
     return bench
 
 
-def _read(bench: CaptureBench, range_: KeyRange, table: str = "shop.stock") -> list[dict[str, Any]]:
-    batches = bench.source.stream_table(bench.name, table, range_, batch_rows=7)
+def _read(
+    bench: CaptureBench, range_: KeyRange, table: str = "shop.stock", where: str = ""
+) -> list[dict[str, Any]]:
+    batches = bench.source.stream_table(bench.name, table, range_, where=where, batch_rows=7)
     return [row for batch in batches for row in batch.to_pylist()]
 
 
@@ -100,6 +107,40 @@ def test_a_table_without_rows_is_one_range(engine: Engine) -> None:
     bench = _filled(engine, KEYS["number"], 0)
     assert bench.source.cut_table(bench.name, "shop.stock", 5) == []
     assert _read(bench, KeyRange()) == []
+
+
+def test_a_part_is_cut_and_read_alone(engine: Engine) -> None:
+    """Only rows for which the conditions on the key are true, in the ranges of those rows."""
+    bench = _filled(engine, KEYS["compound"], 60)
+    where = "c >= -10 and c < 25 and a = -19"
+    expected = [key for key in (_key(KEYS["compound"], number) for number in range(60)) if key[0] == -19]
+    expected = [key for key in expected if -10 <= key[2] < 25]
+    bounds = bench.source.cut_table(bench.name, "shop.stock", 3, where=where)
+    assert len(bounds) == len(expected) // 3 > 2
+    parts = [_read(bench, range_, where=where) for range_ in key_ranges(bounds)]
+    assert all(len(part) == 3 for part in parts[:-1])
+    found = [(row["a"], row["b"], row["c"]) for part in parts for row in part]
+    assert sorted(found) == sorted(expected)
+    assert _read(bench, KeyRange(), where="c > 1000") == []
+
+
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        ("b = 1", "column 'b' of type string cannot be used: .* only whole numbers, decimals and dates"),
+        ("size > 1", "'size' is not a key column; the key columns are 'a', 'b', 'c'"),
+        ("a = 1.5 and c = '2024-01-01'", "1.5 is not a value of column 'a' .*; '2024-01-01' is not a value"),
+        ("a > 99999999999999999999", "99999999999999999999 is not a value of column 'a'"),
+        ("a > 1 or a < 0", "cannot be read; expected comparisons"),
+    ],
+)
+def test_conditions_that_do_not_suit_the_key_are_refused(engine: Engine, where: str, why: str) -> None:
+    """They would mean something else to Spark, or nothing."""
+    bench = _filled(engine, KEYS["compound"], 0)
+    with pytest.raises(InvalidArgumentError, match=why):
+        bench.source.cut_table(bench.name, "shop.stock", 3, where=where)
+    with pytest.raises(InvalidArgumentError, match=why):
+        _read(bench, KeyRange(), where=where)
 
 
 def test_rows_are_read_as_events_record_them(engine: Engine) -> None:

@@ -390,3 +390,39 @@ def test_a_reader_breathes_between_two_ranges(taker: Taker) -> None:
     # The first was read before; three rows at three rows a second.
     (pause,) = pauses
     assert 0.5 < pause <= 1.0
+
+
+def test_a_part_is_taken_and_another_part_is_refused_meanwhile(taker: Taker) -> None:
+    """Its rows alone, and it says so; the whole table or another part is another snapshot."""
+    taker.then = _killed_at(1)
+    with pytest.raises(KilledError):
+        taker.take(where="id >= 2  and id<8")
+    (claim,) = taker.bench.source.snapshots()
+    assert claim.where == "id >= 2 and id < 8"
+    taker.then = lambda number: None
+    for other in ("", "id >= 3 and id < 8"):
+        with pytest.raises(
+            SnapshotError, match=r"of the rows where id >= 2 and id < 8, into .* has not ended"
+        ):
+            taker.take(where=other)
+    taken = taker.take(where="id >= 2 and id < 8")
+    assert (taken.token, taken.where) == (claim.token, claim.where)
+    assert sorted(one["id"] for one in taker.rows(taken)) == [2, 3, 4, 5, 6, 7]
+    assert taken.summary["where"] == claim.where
+
+
+def test_only_a_snapshot_of_the_same_part_is_not_missing(taker: Taker) -> None:
+    """A part does not spare the whole table, and the whole table does not spare a part."""
+    part = taker.take(where="id > 5")
+    whole = taker.take(only_if_missing=True)
+    assert (whole.rows, whole.where) == (10, "")
+    assert taker.take(where="id > 5", only_if_missing=True).token == part.token
+    assert taker.take(only_if_missing=True).token == whole.token
+    assert taker.take(where="id > 6", only_if_missing=True).rows == 3
+
+
+def test_a_part_that_is_not_one_of_the_key_begins_nothing(taker: Taker) -> None:
+    """Refused before it holds back a purge."""
+    with pytest.raises(InvalidArgumentError, match="'name' is not a key column"):
+        taker.take(where="name = 1")
+    assert taker.bench.source.snapshots() == []

@@ -90,13 +90,15 @@ def _mark(source: MssqlFeedSource, mark: str, token: str = "t1") -> None:
 def test_one_snapshot_of_a_table_counts(source: MssqlFeedSource) -> None:
     """Also when it has expired: whoever begins another is told of it, and decides."""
     now = source.now()
-    first = _begin(source, seconds=0)
+    first = _begin(source, seconds=0, where="k > 1")
     assert (first.feed, first.table, first.token, first.path) == (FEED, TABLE, "t1", "/lake/claimed")
+    assert first.where == "k > 1"
     assert first.begin == datetime(2026, 1, 1, 10, tzinfo=timezone.utc)
     assert first.by == "a person"
     assert now <= first.expires_at <= source.now()
     assert _begin(source, "t2", path="elsewhere", by="another") == first
     other = _begin(source, "t3", OTHERS, begin=first.begin - HOUR)
+    assert other.where == ""
     assert source.snapshots() == [other, first]
     assert source.snapshots(FEED) == [first]
     assert not source.end_snapshot(FEED, TABLE, token="t2")

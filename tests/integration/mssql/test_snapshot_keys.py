@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from operator import eq, ge, gt, le, lt
 
 import pytest
 
@@ -136,6 +139,25 @@ def test_ranges_are_the_table_wherever_it_is_cut(lab: Lab, keyed: dict[str, str]
         found = [lab.read(KEYED, table, range_) for range_ in key_ranges(bounds)]
         assert [len(part) for part in found[:-1]] == [step] * len(bounds)
         assert sorted(map(repr, (row for part in found for row in part))) == sorted(map(repr, whole))
+
+
+@pytest.mark.parametrize("name", ["tinyint", "bigint", "decimal", "money", "date", "descending"])
+def test_a_part_is_what_its_conditions_say(lab: Lab, keyed: dict[str, str], name: str) -> None:
+    """By values of every type that can be compared, of which the database and Python think alike."""
+    table = keyed[name]
+    values = [row["k"] for row in lab.read(KEYED, table)]
+    assert len(values) > 2
+    for value in values:
+        text = (
+            f"'{value}'" if isinstance(value, date) else f"{value:f}" if isinstance(value, Decimal) else value
+        )
+        for symbol, compare in {"<": lt, "<=": le, "=": eq, ">=": ge, ">": gt}.items():
+            expected = sorted(one for one in values if compare(one, value))
+            where = f"k {symbol} {text}"
+            found = lab.read(KEYED, table, where=where)
+            assert sorted(row["k"] for row in found) == expected
+            bounds = lab.source.cut_table(KEYED, f"myservice.{table}", 1, where=where)
+            assert len(bounds) == len(expected)
 
 
 def test_rows_may_come_and_go_at_every_end(lab: Lab) -> None:

@@ -16,11 +16,14 @@ import pytest
 from airflow_changefeed.core.capture import CaptureShape, KeyChange
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import FoldError, ManifestError, own_error
+from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.folding.choice import BEGINNING
 from airflow_changefeed.folding.snapshots import Snapshot, SnapshotFiles
-from airflow_changefeed.folding.states import BaseFacts, new_attempt
+from airflow_changefeed.folding.states import BaseFacts, StateStore, new_attempt
+from airflow_changefeed.folding.task import FoldTask
 from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.spark.fold import fold
+from airflow_changefeed.spark.fold_job import run_fold
 from tests.identity import DATABASE
 from tests.integration.spark.shoes import HOUR, MINUTE, History, minute, shoe
 from tests.unit.export.captures import (
@@ -62,6 +65,7 @@ class Lake:
         exact_from: datetime,
         known: CaptureShape = SHAPE,
         shards: tuple[int, ...] = (0, 1, 2),
+        where: str = "",
     ) -> Snapshot:
         """Write a snapshot as if these rows had been read, in two files."""
         token = new_attempt()
@@ -87,6 +91,7 @@ class Lake:
                 bytes=1,
                 base=facts,
                 database=DATABASE,
+                where=where,
             )
         )
 
@@ -180,6 +185,83 @@ def test_any_moment_of_reading_gives_the_table(lake: Lake, seed: int) -> None:
     for at in (exact, exact + 7 * MINUTE, START + 4 * HOUR):
         expected = sorted(fold_in_python(history.events, at), key=lambda row: row["id"])
         assert lake.rows(at) == expected
+
+
+def test_a_part_that_was_read_is_folded_alone(lake: Lake) -> None:
+    """At any moment, with keys that move into the part and out of it, and events of other rows left out."""
+    history, where = History(5), "id >= 11 and id < 40"
+    for hour in range(4):
+        history.run(hour, 150)
+    begin, exact = START + 1.25 * HOUR, START + 2.5 * HOUR
+    read = []
+    for key in range(11, 40):
+        at = begin + (exact - begin) // 1000 * history.random.randrange(1000)
+        read += [row for row in fold_in_python(history.events, at) if row["id"] == key]
+    lake.snapshot(read, begin, exact, where=where)
+    for hour in range(4):
+        for number in range(3):
+            lake.export.write(history.of(number, hour), hours(hour, hour + 1)[0], shard=number)
+    for at in (exact, START + 4 * HOUR):
+        table = sorted(fold_in_python(history.events, at), key=lambda row: row["id"])
+        assert lake.rows(at, begin) == [row for row in table if 11 <= row["id"] < 40]
+
+
+def test_conditions_on_decimals_are_exact(lake: Lake) -> None:
+    """In a key of several columns; what equals the value is not less than it."""
+    known = reshaped(SHAPE, key_columns=("id", "price"))
+    lake.export.shape = known
+    lake.snapshot([shoe(1, price="9.49")], minute(1), minute(1), known, where="price < 9.50 and id = 1")
+    lake.write(
+        Event(minute(5), "add", None, shoe(1, price="9.50")),
+        Event(minute(6), "add", None, shoe(1, price="-3.00")),
+        Event(minute(7), "upd", shoe(2, price="1.00"), shoe(2, "of another part", price="1.00")),
+    )
+    found = lake.rows(START + HOUR, minute(1))
+    assert {(row["id"], str(row["price"])) for row in found} == {(1, "9.49"), (1, "-3.00")}
+
+
+def test_a_part_is_a_base_only_if_it_is_named(lake: Lake) -> None:
+    """The newest base is one of the whole table; who names one that is not there sees which are parts."""
+    lake.snapshot([shoe(1), shoe(2)], minute(1), minute(2))
+    lake.snapshot([shoe(2)], minute(10), minute(11), where="id > 1")
+    lake.write()
+    at = START + HOUR
+    assert [row["id"] for row in lake.rows(at)] == [1, 2]
+    assert [row["id"] for row in lake.rows(at, minute(10))] == [2]
+    with pytest.raises(
+        FoldError, match=r"Choose another one \(\S+:01:00Z, \S+:10:00Z of the rows where id > 1\)"
+    ):
+        lake.rows(at, minute(5))
+
+
+def test_no_state_of_a_part_is_kept(lake: Lake, spark: SparkSession) -> None:
+    """Later folds, and readers, would take it for the whole table."""
+    lake.snapshot([shoe(2)], minute(10), minute(11), where="id > 1")
+    lake.write()
+    more = {"table": TABLE, "attempt": new_attempt(), "run": "tests/run", "base": format_time(minute(10))}
+    task = FoldTask(CAPTURE, lake.export.store.path, lake.path, START + HOUR, **more)
+    with pytest.raises(
+        FoldError, match="where id > 1 has only a part of the table, and states are of the whole"
+    ):
+        run_fold(lambda: spark, task, JobConnection({}, None))
+    assert StateStore(lake.path, CAPTURE, TABLE).times() == []
+
+
+@pytest.mark.parametrize("rows", [[], [shoe(1, "old"), shoe(2, "old")]], ids=["its rows added", "a base"])
+def test_a_key_that_a_merge_replaced_has_its_present_row(lake: Lake, rows: list[Row]) -> None:
+    """Its deletion stands behind or before the insertion, and always before the present row once more."""
+    lake.snapshot(rows, minute(1), minute(1))
+    old, new = shoe(1, "old"), shoe(1, "new")
+    lake.write(
+        *(Event(minute(2), "add", None, shoe(key, "old")) for key in (1, 2) if not rows),
+        Event(minute(5), "add", None, new, number=1),
+        Event(minute(5), "del", old, number=2),
+        Event(minute(5), "add", None, new, number=3, is_snapshot=True),
+        Event(minute(5), "del", {**old, "id": 2}, number=4),
+        Event(minute(5), "add", None, {**new, "id": 2}, number=5, is_snapshot=True),
+        Event(minute(5), "add", None, {**new, "id": 2}, number=6),
+    )
+    assert lake.rows(minute(60)) == [new, {**new, "id": 2}]
 
 
 def test_an_event_of_a_row_that_nothing_made_is_expected_only_while_it_was_read(lake: Lake) -> None:

@@ -48,7 +48,8 @@ def _filled(case: CaptureCase, number: int, table: Captured, collation: str) -> 
     found = {}
     for template in capture_templates():
         if wanted.get(template.object, True):
-            found[template.object] = fill(template.body, tokens)
+            is_empty = template.object == "merged_rows" and (table.inserts is None or not table.key)
+            found[template.object] = "" if is_empty else fill(template.body, tokens)
             if template.type == "fragment":
                 tokens[template.object] = found.pop(template.object)
     return found

@@ -50,6 +50,16 @@ def test_a_snapshot_is_taken_here(stock: Stock, commands: Commands) -> None:
     assert f"at every time from {row['exact_from']} on" in commands.err
 
 
+def test_a_part_is_taken(stock: Stock, commands: Commands) -> None:
+    """The result says which; what is no part of the key is refused."""
+    arguments = ("--path", stock.lake, "--output", "json", "--where")
+    assert commands.run("snapshot take", CAPTURE, *arguments, "id > 90 and id <= 95") == 0, commands.err
+    (row,) = json.loads(commands.out)
+    assert (row["rows"], row["where"]) == (5, "id > 90 and id <= 95")
+    assert commands.run("snapshot take", CAPTURE, *arguments, "name = 1") != 0
+    assert "'name' is not a key column; the key columns are 'id'" in commands.err
+
+
 def test_those_that_have_begun_are_listed(stock: Stock, commands: Commands) -> None:
     """With who began them, and when they expire."""
     assert commands.run("snapshot list") == 0
@@ -57,7 +67,7 @@ def test_those_that_have_begun_are_listed(stock: Stock, commands: Commands) -> N
     begun(stock)
     assert commands.run("snapshot list", "--feed", CAPTURE, "--output", "json") == 0
     (row,) = json.loads(commands.out)
-    assert (row["by"], row["path"], row["token"]) == ("Anna", "/other", "01A")
+    assert (row["by"], row["path"], row["token"], row["where"]) == ("Anna", "/other", "01A", "")
     assert row["begin"] < row["expires_at"]
 
 

@@ -93,6 +93,16 @@ def test_a_small_table_is_read_here(stock: Stock, monkeypatch: pytest.MonkeyPatc
     assert SubmitHook.jobs == []
 
 
+def test_a_part_is_read_by_the_job(stock: Stock) -> None:
+    """It is handed the conditions, and the result has them; a template is checked when it is rendered."""
+    operator(stock, where="id > {{ params.least }}")
+    with pytest.raises(InvalidArgumentError, match="where 'id is 1' cannot be read; expected comparisons"):
+        operator(stock, where="id is 1")
+    result = operator(stock, where="id > 45").execute(context())
+    assert [job.where for job in SubmitHook.jobs] == ["id > 45"]
+    assert (result["rows"], result["where"]) == (5, "id > 45")
+
+
 def test_a_job_that_was_killed_leaves_the_rest_to_the_retry(stock: Stock) -> None:
     """What it said is not known; so Airflow tries again."""
     SubmitHook.dies_after = 0
@@ -115,7 +125,9 @@ def test_another_output_is_refused(stock: Stock) -> None:
     SubmitHook.dies_after = 0
     with pytest.raises(AirflowException):
         operator(stock).execute(context())
-    with pytest.raises(AirflowFailException, match=r"has begun at .*, by dag/run/export/1: take it there"):
+    with pytest.raises(
+        AirflowFailException, match=r"that dag/run/export/1 began .* has not ended. Take it again"
+    ):
         operator(stock, output_path=f"{stock.lake}-2", local_below=1000).execute(context())
 
 

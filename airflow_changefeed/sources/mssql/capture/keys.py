@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 from airflow_changefeed.core.feed import Column
+from airflow_changefeed.sources.key_conditions import KeyCondition
 from airflow_changefeed.sources.mssql.feed.types import Declared, parse, stored_type
 from airflow_changefeed.sources.mssql.names import quote
 
@@ -172,3 +174,21 @@ def bound(keys: Sequence[KeyColumn], operator: str, prefix: str) -> str:
     if len(keys) == 1:
         return condition
     return f"{keys[0].compared(f'{strict}=', variables[0])} and {condition}"
+
+
+def condition_declarations(keys: Sequence[KeyColumn], conditions: Sequence[KeyCondition]) -> list[str]:
+    """Return the declarations of the variables ``@w0`` and on, which take the values of conditions."""
+    by_name = {key.column.name: key for key in keys}
+    return [by_name[one.column].declared(f"@w{number}") for number, one in enumerate(conditions)]
+
+
+def condition_values(conditions: Sequence[KeyCondition]) -> list[int | str]:
+    """Return the values of conditions as they travel: whole numbers, the others as text."""
+    # Not 1E-7, which is no decimal for the server.
+    texts = [f"{one.value:f}" if isinstance(one.value, Decimal) else one.value for one in conditions]
+    return [one if isinstance(one, int) else str(one) for one in texts]
+
+
+def conditions_sql(conditions: Sequence[KeyCondition]) -> list[str]:
+    """Return what compares the columns of conditions with their variables."""
+    return [f"t.{quote(one.column)} {one.operator} @w{number}" for number, one in enumerate(conditions)]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 #: Characters that the database keeps.
-_LENGTHS = {"token": 64, "mark": 100, "path": 4000}
+_LENGTHS = {"token": 64, "mark": 100, "path": 4000, "where": 4000}
 _LONGEST_NAME = 256
 #: Is there as long as the session is: a driver may replace a broken one without a word.
 _WITNESS = "#changefeed_marking"
@@ -50,16 +50,16 @@ class MssqlSnapshots:
 
         return table_columns(self._table(feed, table))
 
-    def cut_table(self, feed: str, table: str, rows: int) -> list[str]:
+    def cut_table(self, feed: str, table: str, rows: int, *, where: str = "") -> list[str]:
         """See the protocol; a readable secondary may cut, as ranges are whole wherever they are cut."""
         from airflow_changefeed.sources.mssql.capture.table_query import cut
 
         if rows < 1:
             raise InvalidArgumentError(f"rows must be at least 1, not {rows}")
-        return cut(self._table(feed, table), rows, self._asker(feed))
+        return cut(self._table(feed, table), rows, self._asker(feed), where)
 
     def stream_table(
-        self, feed: str, table: str, range_: KeyRange, *, batch_rows: int = 65_536
+        self, feed: str, table: str, range_: KeyRange, *, where: str = "", batch_rows: int = 65_536
     ) -> Iterator[pa.RecordBatch]:
         """See the protocol; not resumed when the connection is lost, as rows have moved meanwhile."""
         from airflow_changefeed.sources.mssql.capture.table import load_table
@@ -72,14 +72,23 @@ class MssqlSnapshots:
             if bulk is not self.database:
                 self.database.retry.call(lambda: self._check_replica(session, feed, table), feed=feed)
             found = load_table(session, self.database.schema, feed, table)
-            query = TableQuery(found.feed, found, range_)
+            query = TableQuery(found.feed, found, range_, found.conditions(where))
             yield from stream_range(session, query, batch_rows, self._asker(feed))
 
     def begin_snapshot(
-        self, feed: str, table: str, *, token: str, path: str, begin: datetime, by: str, seconds: float
+        self,
+        feed: str,
+        table: str,
+        *,
+        token: str,
+        path: str,
+        begin: datetime,
+        by: str,
+        seconds: float,
+        where: str = "",
     ) -> SnapshotClaim:
         """See the protocol."""
-        _check_lengths(token=token, path=path)
+        _check_lengths(token=token, path=path, **({"where": where} if where else {}))
         sql, values = call(
             self.database.schema,
             "begin_snapshot",
@@ -92,6 +101,7 @@ class MssqlSnapshots:
                 # Names of DAGs, runs and tasks may be long together.
                 "by": by[:_LONGEST_NAME],
                 "seconds": float(seconds),
+                "where": where,
             },
         )
         # One that has begun already is returned.
@@ -227,6 +237,7 @@ def _claim(row: Mapping[str, Any]) -> SnapshotClaim:
         as_time(row["begin_time"]),
         row["begun_by"],
         as_time(row["expires_at"]),
+        row["where_text"],
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from airflow_changefeed.core.capture import CaptureShape, Operation
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.exceptions import FeedSetupError
+from airflow_changefeed.sources.key_conditions import KeyCondition, key_conditions
 from airflow_changefeed.sources.mssql.capture.drift import Named, recorded_drift
 from airflow_changefeed.sources.mssql.capture.keys import KeyColumn, key_form
 from airflow_changefeed.sources.mssql.capture.registry import (
@@ -88,6 +89,15 @@ class SourceTable:
         """The field of the events' rows for each exported column."""
         own = self.shape.tables[self.name].columns[Operation.INSERT]
         return {one.field.name: own[one.column.name] + one.part.suffix for one in self.exported}
+
+    def conditions(self, where: str) -> tuple[KeyCondition, ...]:
+        """
+        Return conditions on its key.
+
+        :raises InvalidArgumentError: they do not suit the key; has all reasons.
+        """
+        kinds = {one.field.name: one.field.type for one in self.exported}
+        return key_conditions(where, [key.column.name for key in self.keys], kinds)
 
 
 def load_table(session: Session, schema: str, capture: str, table: str) -> SourceTable:

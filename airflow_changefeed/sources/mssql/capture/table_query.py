@@ -13,7 +13,15 @@ import pyarrow as pa
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError
 from airflow_changefeed.sources.base_snapshots import KeyRange, TableColumns, key_text, key_values
-from airflow_changefeed.sources.mssql.capture.keys import KeyColumn, bound, declarations
+from airflow_changefeed.sources.key_conditions import KeyCondition
+from airflow_changefeed.sources.mssql.capture.keys import (
+    KeyColumn,
+    bound,
+    condition_declarations,
+    condition_values,
+    conditions_sql,
+    declarations,
+)
 from airflow_changefeed.sources.mssql.capture.table import SourceTable
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.arrow import (
@@ -55,6 +63,7 @@ class TableQuery(ArrowQuery):
 
     table: SourceTable
     range: KeyRange
+    conditions: tuple[KeyCondition, ...] = ()
 
     def __post_init__(self) -> None:
         for given in (self.range.after, self.range.upto):
@@ -91,21 +100,22 @@ class TableQuery(ArrowQuery):
     def values(self) -> tuple[Any, ...]:
         """See the base class."""
         given = (self.range.after, self.range.upto)
-        return tuple(value for key in given if key is not None for value in key_values(key))
+        ends = [value for key in given if key is not None for value in key_values(key)]
+        return (*ends, *condition_values(self.conditions))
 
     @property
     def _declarations(self) -> str:
         keys = self.table.keys
         after = declarations(keys, "a") if self.range.after is not None else []
         upto = declarations(keys, "b") if self.range.upto is not None else []
-        return _declare([*after, *upto])
+        return _declare([*after, *upto, *condition_declarations(keys, self.conditions)])
 
     @property
     def _conditions(self) -> list[str]:
         keys = self.table.keys
         after = [bound(keys, ">", "a")] if self.range.after is not None else []
         upto = [bound(keys, "<=", "b")] if self.range.upto is not None else []
-        return [*after, *upto]
+        return [*after, *upto, *conditions_sql(self.conditions)]
 
     @property
     def _from(self) -> str:
@@ -201,15 +211,17 @@ def _check_shards(query: TableQuery, shards: pa.Array) -> None:
         )
 
 
-def cut(table: SourceTable, rows: int, ask: Ask) -> list[str]:
+def cut(table: SourceTable, rows: int, ask: Ask, where: str = "") -> list[str]:
     """
     Return the keys that cut a table into ranges of so many rows, each by a statement that seeks to the last.
 
     :param ask: answers a statement; the table may change between two.
+    :param where: conditions on the key: only rows for which they are true count.
     """
+    conditions = table.conditions(where)
     bounds: dict[str, None] = {}
     after: tuple[Any, ...] = ()
-    while found := ask(*next_bound(table, after, rows)):
+    while found := ask(*next_bound(table, after, rows, conditions)):
         after = tuple(found[0])
         text = key_text(after)
         if text in bounds:
@@ -223,13 +235,19 @@ def cut(table: SourceTable, rows: int, ask: Ask) -> list[str]:
     return list(bounds)
 
 
-def next_bound(table: SourceTable, after: tuple[Any, ...], rows: int) -> tuple[str, tuple[Any, ...]]:
+def next_bound(
+    table: SourceTable, after: tuple[Any, ...], rows: int, conditions: Sequence[KeyCondition] = ()
+) -> tuple[str, tuple[Any, ...]]:
     """Return the statement, with its parameters, that gives the key so many rows behind another."""
     keys = table.keys
     selected = ", ".join(f"{key.selected} as k{number}" for number, key in enumerate(keys))
-    declared = _declare(declarations(keys, "a")) if after else ""
-    where = f" where {bound(keys, '>', 'a')}" if after else ""
+    ends = [bound(keys, ">", "a")] if after else []
+    declared = _declare(
+        [*(declarations(keys, "a") if after else []), *condition_declarations(keys, conditions)]
+    )
+    wanted = [*ends, *conditions_sql(conditions)]
+    where = f" where {' and '.join(wanted)}" if wanted else ""
     return (
         f"{declared}select {selected} from {_read(table)}{where} order by {ordered(keys)} "
         f"offset {rows - 1} rows fetch next 1 rows only"
-    ), after
+    ), (*after, *condition_values(conditions))

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 
 from airflow_changefeed.exceptions import ColumnTypeError
 from airflow_changefeed.sources.base_snapshots import KeyRange, key_text, key_values
+from airflow_changefeed.sources.key_conditions import KeyCondition
 from airflow_changefeed.sources.sqlite.capture.registry import StoredTable
 from airflow_changefeed.sources.sqlite.feed.names import quote
 
@@ -16,25 +18,32 @@ def key_names(table: StoredTable) -> str:
     return ", ".join(map(quote, table.key_columns))
 
 
-def within(table: StoredTable, range_: KeyRange) -> str:
-    """Return the condition of a range; its parameters are :func:`range_values`."""
+def within(table: StoredTable, range_: KeyRange, conditions: Sequence[KeyCondition] = ()) -> str:
+    """Return the condition that a row is in a range and a part; :func:`range_values` gives its values."""
     marks = ", ".join("?" * len(table.key_columns))
     ends = [
         f"({key_names(table)}) {compare} ({marks})"
         for compare, end in ((">", range_.after), ("<=", range_.upto))
         if end is not None
     ]
+    ends += [f"{quote(one.column)} {one.operator} ?" for one in conditions]
     return f" where {' and '.join(ends)}" if ends else ""
 
 
-def range_values(range_: KeyRange) -> tuple[object, ...]:
-    """Return the values of a range's ends."""
+def range_values(range_: KeyRange, conditions: Sequence[KeyCondition] = ()) -> tuple[object, ...]:
+    """Return the values of :func:`within`."""
     ends = (range_.after, range_.upto)
-    return tuple(value for end in ends if end is not None for value in key_values(end))
+    values = [value for end in ends if end is not None for value in key_values(end)]
+    return (*values, *(one.value for one in conditions))
 
 
 def key_behind(
-    connection: sqlite3.Connection, capture: str, table: StoredTable, after: str | None, rows: int
+    connection: sqlite3.Connection,
+    capture: str,
+    table: StoredTable,
+    after: str | None,
+    rows: int,
+    conditions: Sequence[KeyCondition] = (),
 ) -> str | None:
     """
     Return the key so many rows behind another, in the order of the primary key; None if there are fewer.
@@ -43,11 +52,11 @@ def key_behind(
     """
     range_, names = KeyRange(after), key_names(table)
     sql = (
-        f"select {names} from {quote(table.name)}{within(table, range_)} "
+        f"select {names} from {quote(table.name)}{within(table, range_, conditions)} "
         f"order by {names} limit 1 offset {rows - 1}"
     )
     try:
-        found = connection.execute(sql, range_values(range_)).fetchone()
+        found = connection.execute(sql, range_values(range_, conditions)).fetchone()
     except sqlite3.OperationalError as error:
         if "Could not decode to UTF-8" not in str(error):
             raise

@@ -52,7 +52,8 @@ def begin_recording(
             forget(connection, (feed, table, other.token))
         connection.execute(
             'insert into "changefeed.snapshot" '
-            "(capture, table_name, token, path, begin_ms, begun_by, expires_ms) values (?, ?, ?, ?, ?, ?, ?)",
+            "(capture, table_name, token, path, begin_ms, begun_by, expires_ms, where_text) "
+            "values (?, ?, ?, ?, ?, ?, ?, '')",
             (feed, table, secrets.token_hex(16), INTO_FEED, now_ms, by, now_ms + int(PROTECTED * 1000)),
         )
         record_reset(connection, tables, number, now_ms)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.sources.sqlite.capture.table import TableQuery
 
 INSTALLED = ("snapshot.table", "snapshot_mark.table")
-_CLAIM = "capture, table_name, token, path, begin_ms, begun_by, expires_ms"
+_CLAIM = "capture, table_name, token, path, begin_ms, begun_by, expires_ms, where_text"
 _OF = "capture = ? and table_name = ? and token = ?"
 
 
@@ -38,15 +38,15 @@ class SqliteSnapshots:
         with self.database.connect() as connection, self.database.snapshot(connection):
             return self._table_query(connection, feed, table, KeyRange()).described
 
-    def cut_table(self, feed: str, table: str, rows: int) -> list[str]:
+    def cut_table(self, feed: str, table: str, rows: int, *, where: str = "") -> list[str]:
         """See the protocol."""
         from airflow_changefeed.sources.sqlite.capture.table import cut
 
         with self.database.connect() as connection:
-            return cut(connection, self._table_query(connection, feed, table, KeyRange()), rows)
+            return cut(connection, self._table_query(connection, feed, table, KeyRange(), where), rows)
 
     def stream_table(
-        self, feed: str, table: str, range_: KeyRange, *, batch_rows: int = 65_536
+        self, feed: str, table: str, range_: KeyRange, *, where: str = "", batch_rows: int = 65_536
     ) -> Iterator[pa.RecordBatch]:
         """See the protocol."""
         from airflow_changefeed.sources.sqlite.feed import arrow
@@ -55,36 +55,45 @@ class SqliteSnapshots:
             from airflow_changefeed.sources.sqlite.feed.adbc import stream_adbc
 
             with self.database.connect() as connection, self.database.snapshot(connection):
-                query = self._table_query(connection, feed, table, range_)
+                query = self._table_query(connection, feed, table, range_, where)
                 rows = arrow.bounded_rows(connection, query, batch_rows)
             yield from stream_adbc(self.database.path, query, rows, self.database.lock_timeout)
             return
         with self.database.connect() as connection, self.database.snapshot(connection):
-            query = self._table_query(connection, feed, table, range_)
+            query = self._table_query(connection, feed, table, range_, where)
             rows = arrow.bounded_rows(connection, query, batch_rows)
             yield from arrow.stream_sqlite3(connection, query, rows)
 
     def _table_query(
-        self, connection: sqlite3.Connection, feed: str, table: str, range_: KeyRange
+        self, connection: sqlite3.Connection, feed: str, table: str, range_: KeyRange, where: str = ""
     ) -> TableQuery:
         from airflow_changefeed.sources.sqlite.capture.table import table_query
 
         load_capture(connection, feed)
         tables = load_feed(connection, feed)
         is_adbc = self.bulk_reader == "adbc"
-        return table_query(connection, tables, table, range_, cuts_fractions=not is_adbc)
+        return table_query(connection, tables, table, range_, where, cuts_fractions=not is_adbc)
 
     def begin_snapshot(
-        self, feed: str, table: str, *, token: str, path: str, begin: datetime, by: str, seconds: float
+        self,
+        feed: str,
+        table: str,
+        *,
+        token: str,
+        path: str,
+        begin: datetime,
+        by: str,
+        seconds: float,
+        where: str = "",
     ) -> SnapshotClaim:
         """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
             load_capture(connection, feed)
             install(connection, INSTALLED)
             connection.execute(
-                f'insert into "changefeed.snapshot" ({_CLAIM}) values (?, ?, ?, ?, ?, ?, ?) '
+                f'insert into "changefeed.snapshot" ({_CLAIM}) values (?, ?, ?, ?, ?, ?, ?, ?) '
                 "on conflict do nothing",
-                (feed, table, token, path, to_milliseconds(begin), by, self._expires_ms(seconds)),
+                (feed, table, token, path, to_milliseconds(begin), by, self._expires_ms(seconds), where),
             )
             row = connection.execute(
                 f'select {_CLAIM} from "changefeed.snapshot" where capture = ? and table_name = ?',
@@ -199,8 +208,8 @@ def forget(connection: sqlite3.Connection, mine: tuple[str, str, str]) -> bool:
     return connection.execute(f'delete from "changefeed.snapshot" where {_OF}', mine).rowcount > 0
 
 
-def _claim(row: tuple[str, str, str, str, int, str, int]) -> SnapshotClaim:
-    feed, table, token, path, begin_ms, by, expires_ms = row
+def _claim(row: tuple[str, str, str, str, int, str, int, str]) -> SnapshotClaim:
+    feed, table, token, path, begin_ms, by, expires_ms, where = row
     return SnapshotClaim(
-        feed, table, token, path, from_milliseconds(begin_ms), by, from_milliseconds(expires_ms)
+        feed, table, token, path, from_milliseconds(begin_ms), by, from_milliseconds(expires_ms), where
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from airflow_changefeed.core.feed import Column
 from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.base import SHARD_COLUMN
 from airflow_changefeed.sources.base_snapshots import KeyRange, TableColumns
+from airflow_changefeed.sources.key_conditions import KeyCondition, key_conditions
 from airflow_changefeed.sources.sqlite.capture.keys import key_behind, range_values, within
 from airflow_changefeed.sources.sqlite.capture.plan import shard_sql
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable
@@ -32,6 +33,7 @@ class TableQuery(Query):
     The statement that reads a range of a captured table; -1 says that the shard's expression fails.
 
     :param number: of the table in the capture.
+    :param conditions: of the part of the table that is read.
     """
 
     FIRST: ClassVar[tuple[str, ...]] = ("x",)
@@ -39,6 +41,7 @@ class TableQuery(Query):
     capture: StoredCapture
     number: int
     range: KeyRange
+    conditions: tuple[KeyCondition, ...] = ()
 
     @property
     def table(self) -> StoredTable:
@@ -80,8 +83,8 @@ class TableQuery(Query):
 
     @property
     def parameters(self) -> tuple[Any, ...]:
-        """The ends of the range."""
-        return range_values(self.range)
+        """The ends of the range, and the values of the conditions."""
+        return range_values(self.range, self.conditions)
 
     @property
     def sql(self) -> str:
@@ -94,7 +97,7 @@ class TableQuery(Query):
         cases += self.misfits(values[: len(self._own)])
         wrong = f"case {' '.join(cases)} else 0 end" if cases else "0"
         names = ", ".join(f"{value} as c{number}" for number, value in enumerate(values))
-        table = f"{quote(self.table.name)}{within(self.table, self.range)}"
+        table = f"{quote(self.table.name)}{within(self.table, self.range, self.conditions)}"
         return f"select {wrong} as x, {names} from {table}"
 
     @property
@@ -128,11 +131,18 @@ class TableQuery(Query):
 
 
 def table_query(
-    connection: sqlite3.Connection, tables: FeedTables, table: str, range_: KeyRange, *, cuts_fractions: bool
+    connection: sqlite3.Connection,
+    tables: FeedTables,
+    table: str,
+    range_: KeyRange,
+    where: str = "",
+    *,
+    cuts_fractions: bool,
 ) -> TableQuery:
     """
     Return the statement that reads a range.
 
+    :param where: conditions on the key.
     :raises FeedSetupError: the table cannot be read as the capture records it; names every reason.
     """
     capture = tables.capture
@@ -160,7 +170,8 @@ def table_query(
             table=table,
             problems=problems,
         )
-    return query
+    kinds = {field.name: field.type for field in query.described.schema}
+    return replace(query, conditions=key_conditions(where, query.table.key_columns, kinds))
 
 
 def _problems(connection: sqlite3.Connection, query: TableQuery) -> list[str]:
@@ -189,6 +200,7 @@ def cut(connection: sqlite3.Connection, query: TableQuery, rows: int) -> list[st
     """Return the key of every so many rows, in the order of the primary key."""
     bounds: list[str] = []
     after: str | None = None
-    while (after := key_behind(connection, query.capture.name, query.table, after, rows)) is not None:
+    name, table, conditions = query.capture.name, query.table, query.conditions
+    while (after := key_behind(connection, name, table, after, rows, conditions)) is not None:
         bounds.append(after)
     return bounds

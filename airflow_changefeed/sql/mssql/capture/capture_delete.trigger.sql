@@ -3,6 +3,8 @@
 create trigger <<trigger_schema>>.[capture_delete.<<table_no>>:<<name>>] on <<table>> after delete
 as
 begin
+    -- The rows of the writer's statement, in a merge those of all its actions. First of all, because other statements reset it.
+    declare @affected bigint = rowcount_big();
     set nocount on;
     -- The writer's rowcount limit would truncate what is recorded.
     set rowcount 0;
@@ -35,4 +37,5 @@ begin
         from <<events>> as e with (readcommittedlock)
         where e.changefeed_statement = @statement
         group by e.changefeed_shard;
+<<merged_rows>>
 end

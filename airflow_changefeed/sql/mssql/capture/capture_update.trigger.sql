@@ -4,6 +4,8 @@
 create trigger <<trigger_schema>>.[capture_update.<<table_no>>:<<name>>] on <<table>> after update
 as
 begin
+    -- The rows of the writer's statement, in a merge those of all its actions. First of all, because other statements reset it.
+    declare @affected bigint = rowcount_big();
     set nocount on;
     -- The writer's rowcount limit would truncate what is recorded.
     set rowcount 0;
@@ -45,4 +47,8 @@ begin
         from <<events>> as e with (readcommittedlock)
         where e.changefeed_statement = @statement and (e.changefeed_image = 1 or e.changefeed_op = 'd')
         group by e.changefeed_shard;
+    -- Only delete_insert records old keys as deleted.
+    if <<is_paired>> = 1 return;
+    select @rows = count(*) from inserted;
+<<merged_rows>>
 end

@@ -25,6 +25,6 @@ begin
     end;
     delete from <<schema>>.[snapshots] where feed_id = @feed_id and table_name = @table;
     delete from <<schema>>.[snapshot_marks] where feed_id = @feed_id and table_name = @table;
-    insert into <<schema>>.[snapshots] (feed_id, table_name, token, path, begin_time, begun_by, expires_at)
-    values (@feed_id, @table, convert(nvarchar(36), newid()), N'', <<schema>>.[now](), @by, <<schema>>.[later](<<schema>>.[now](), 345600));
+    insert into <<schema>>.[snapshots] (feed_id, table_name, token, path, begin_time, begun_by, expires_at, where_text)
+    values (@feed_id, @table, convert(nvarchar(36), newid()), N'', <<schema>>.[now](), @by, <<schema>>.[later](<<schema>>.[now](), 345600), N'');
 end

@@ -170,7 +170,8 @@ begin
             N'.', quotename(concat(@object, case when @object <> 'capture_table' then concat(N'.', @table_no) end, N':', @name)));
         if @type = 'fragment' and (@has_update = 1 or @object <> 'update_pairs')
         begin
-            -- A part of what follows.
+            -- A part of what follows. Without a primary key, or inserts, no key can come back.
+            if @object = 'merged_rows' and (@first is null or @has_insert = 0) set @body = N'';
             exec <<schema>>.[fill_template] @body = @body output;
             insert into #tokens (token, value) values (@object, @body);
         end
