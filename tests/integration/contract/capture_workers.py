@@ -228,7 +228,8 @@ def snapshot(job: CaptureJob) -> None:
         for table in TABLES:
             take_here(source, job.path, table, f"{job.name}/{job.life}")
             step()
-        record(source, job)
+        if job.engine.locks_reads:
+            record(source, job)
         if is_last:
             return
         is_last = is_over(dice.random() * PAUSE * 2)

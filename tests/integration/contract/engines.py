@@ -141,6 +141,7 @@ class Engine(Protocol):
     :param measures_work: whether :meth:`work` gives a number.
     :param guards_schema: whether changes of captured columns can be guarded.
     :param keeps_triggers: whether a table keeps its triggers when one of its columns is dropped.
+    :param locks_reads: whether rows that were read under locks stay unchanged until the transaction ends.
     :param savepoint: statements that set a transaction's savepoint, and go back to it.
     """
 
@@ -150,6 +151,7 @@ class Engine(Protocol):
     measures_work: bool
     guards_schema: bool
     keeps_triggers: bool
+    locks_reads: bool
     savepoint: tuple[str, str]
 
     def source(self, lock_timeout: float = 20.0) -> FeedSource:

@@ -174,6 +174,7 @@ class MssqlEngine:
     guards_schema: bool
     unescapable: str = ""
     keeps_triggers: bool = True
+    locks_reads: bool = True
     name: str = "mssql"
     savepoint: tuple[str, str] = ("save transaction here", "rollback transaction here")
 
@@ -375,6 +376,8 @@ def _prepare(uri: str) -> MssqlEngine:
             guards_schema=_has_schema_triggers(source),
             unescapable=_LETTERS if is_babelfish(uri) else "",
             keeps_triggers=not is_babelfish(uri),
+            # Babelfish ignores `holdlock`: it reads versions.
+            locks_reads=not is_babelfish(uri),
         )
 
 

@@ -106,6 +106,7 @@ class SqliteEngine:
     measures_work: bool = True
     guards_schema: bool = True
     keeps_triggers: bool = True
+    locks_reads: bool = True
     savepoint: tuple[str, str] = ("savepoint here", "rollback to here")
 
     def source(self, lock_timeout: float = 20.0) -> FeedSource:
