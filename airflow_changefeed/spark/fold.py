@@ -9,6 +9,7 @@ a base is there, only the events since its begin are read, and joined to its row
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +17,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
+from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import error_text
 from airflow_changefeed.folding.bases import Base
@@ -80,8 +82,9 @@ def fold(
         or snapshot that is exact by then, if one exists; the time of a state, or the begin of a snapshot; or
         ``beginning`` to read all events.
     :return: a row for each row of the table; its columns as they were captured, in the table's order.
-    :raises FoldError: the events do not determine the state: a key change lost its old key, the capture
-        leaves something out, or began later than the table and without a snapshot; says which.
+    :raises FoldError: the events do not determine the state: a key change lost its old key, columns got
+        values without events, the capture leaves something out, or began later than the table and without a
+        snapshot; says which.
     :raises NotExportedError: not all units until then are complete; names those that are missing; transient.
     :raises ManifestError: nothing was exported there, a manifest or file is damaged, or units overlap.
     :raises ColumnTypeError: Spark does not have a column's type.
@@ -109,6 +112,8 @@ def fold_source(spark: SparkSession, source: FoldSource) -> DataFrame:
     found = _count_special(CapturedEvents(spark, source))
     resets = _last_resets(CapturedEvents(spark, source)) if found.resets or source.unknown else {}
     events = CapturedEvents(spark, source, resets)
+    if found.ddl:
+        _refuse_unrecorded(events)
     if found.lost_keys:
         _refuse_lost_keys(events)
     ends = _ends(source, _changes(events, has_moved=found.moved > 0), has_moved=found.moved > 0)
@@ -119,9 +124,13 @@ def fold_source(spark: SparkSession, source: FoldSource) -> DataFrame:
 
 @dataclass(frozen=True)
 class _SpecialEvents:
-    """How many events need care: resets, updates without an old row, and those with a key of other bytes."""
+    """
+    How many events need care: resets, changed columns, updates without an old row, and those with a key of
+    other bytes.
+    """
 
     resets: int
+    ddl: int
     lost_keys: int
     moved: int
 
@@ -146,13 +155,16 @@ def _count_special(events: CapturedEvents) -> _SpecialEvents:
 
     source, kind = events.source, functions.col("type")
     moving = _moving_keys(source)
+    found = [functions.count_if(kind == "reset"), functions.count_if(kind == "ddl")]
     if not source.loses_keys and not moving:
-        # Spark passes over files whose dictionary of types has no reset.
-        return _SpecialEvents(events.read(["type"], [], []).where(kind == "reset").count(), 0, 0)
+        # Spark passes over files whose dictionary of types has none of them.
+        frame = events.read(["type"], [], []).where(kind.isin("reset", "ddl"))
+        (row,) = frame.agg(*found).collect()
+        return _SpecialEvents(*row, 0, 0)
     frame = events.read(["type"], moving or source.keys[:1], moving)
-    lost = functions.count_if((kind == "upd") & functions.col(OLD).isNull())
-    moved = functions.count_if(_has_moved(source)) if moving else functions.lit(0)
-    (row,) = frame.agg(functions.count_if(kind == "reset"), lost, moved).collect()
+    found.append(functions.count_if((kind == "upd") & functions.col(OLD).isNull()))
+    found.append(functions.count_if(_has_moved(source)) if moving else functions.lit(0))
+    (row,) = frame.agg(*found).collect()
     return _SpecialEvents(*row)
 
 
@@ -186,6 +198,33 @@ def _last_resets(events: CapturedEvents) -> dict[Shard, str]:
         if since is None or left:
             raise source.refusal(source.unknown, shards=left)
     return {parse_shard(row[SHARD]): row["reset"] for row in rows if row["reset"]}
+
+
+def _refuse_unrecorded(events: CapturedEvents) -> None:
+    """
+    Refuse columns that got values in older rows without an event: those rows would keep what they had.
+
+    :raises FoldError: there are any behind the last resets.
+    """
+    from pyspark.sql import functions
+
+    source = events.source
+    frame = events.read([ULID_COLUMN, "type", "ddl"], [], []).where(functions.col("type") == "ddl")
+    # Each shard has the same text.
+    rows = frame.groupBy("ddl").agg(functions.min(ULID_COLUMN).alias("first")).collect()
+    names = {place: name for name, place in source.columns.items()}
+    for row in sorted(rows, key=lambda one: str(one["first"])):
+        # An older version did not record which.
+        fields = json.loads(row["ddl"] or "{}").get("unrecorded", ())
+        changed = [names[field] for field in fields if field in names]
+        if changed:
+            time = format_time(Ulid.parse_text(row["first"]).time)
+            raise source.refusal(
+                f"the table's columns were changed at {time} (event {row['first']}), and no event has the "
+                f"values of {', '.join(map(repr, changed))} in older rows: {RESOLVE}",
+                ulid=row["first"],
+                columns=changed,
+            )
 
 
 def _refuse_lost_keys(events: CapturedEvents) -> None:

@@ -23,7 +23,13 @@ SHARD = "shard"
 # Of a placed file, and of one that is being replaced.
 _SHARD_IN_PATH = "^.*shard=([^/]+)/"
 # Columns of an event that a fold reads, with Spark's types.
-_OWN = {ULID_COLUMN: "string", "name": "string", "type": "string", CAPTURED_AT: "timestamp"}
+_OWN = {
+    ULID_COLUMN: "string",
+    "name": "string",
+    "type": "string",
+    CAPTURED_AT: "timestamp",
+    "ddl": "string",
+}
 
 
 @dataclass(frozen=True)

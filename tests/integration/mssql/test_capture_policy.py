@@ -118,6 +118,7 @@ def test_an_added_column_is_recorded_from_its_own_transaction_on(engine: Engine)
     assert [column["name"] for column in ddl["after"]] == ["id", "name", "born"]
     assert "add born int null" in ddl["statement"]
     assert ddl["by"]
+    assert ddl["unrecorded"] == []
     assert bench.source.check_capture(bench.name) == []
 
 
@@ -126,6 +127,36 @@ def _texts(bench: CaptureBench) -> list[str | None]:
 
     batches = bench.source.stream(bench.name, 0, UlidRange(Ulid.MIN, Ulid.MAX))
     return [event["ddl"] for batch in batches for event in batch.to_pylist()]
+
+
+def test_an_added_column_that_was_recorded_before_has_other_values(engine: Engine) -> None:
+    """It is null in every row, but in older events it is not."""
+    guarded = _guarded(engine, OnDdl.EVOLVE, (1, "one"))
+    bench = guarded.bench
+    assert guarded.alter(ADD, "born") is None
+    bench.run('update "shop.author" set born = 1900')
+    bench.source.refresh_capture(bench.name, without=["born"])
+    assert guarded.alter('alter table "shop.author" drop column born') is None
+    assert guarded.alter(ADD, "born") is None
+    bench.source.drain(bench.name)
+    found = [json.loads(one) for one in _texts(bench) if one]
+    assert [one["unrecorded"] for one in found] == [[], [], ["born"]]
+
+
+def test_a_renamed_or_retyped_column_has_values_that_no_event_has(engine: Engine) -> None:
+    """In the column of the capture's table that holds it from then on; the other columns are as they were."""
+    bench = set_up_author(engine, (1, "one"), guard_schema=False)
+    bench.run(ADD, 'update "shop.author" set born = 1900')
+    bench.source.refresh_capture(bench.name)
+    bench.run("exec sp_rename N'shop.author.born', N'birth', N'COLUMN'")
+    bench.source.refresh_capture(bench.name)
+    bench.source.refresh_capture(bench.name, without=["birth"])
+    bench.run('alter table "shop.author" alter column birth bigint')
+    bench.source.refresh_capture(bench.name)
+    bench.run(f"{INSERT} (2, 'two')")
+    bench.source.drain(bench.name)
+    found = [json.loads(one) for one in _texts(bench) if one]
+    assert [one["unrecorded"] for one in found] == [[], ["birth"], [], ["birth"]]
 
 
 def test_a_change_that_is_rolled_back_leaves_nothing(engine: Engine) -> None:
