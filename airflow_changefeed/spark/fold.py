@@ -159,8 +159,8 @@ def _count_special(events: CapturedEvents) -> _SpecialEvents:
     if not source.loses_keys and not moving:
         # Spark passes over files whose dictionary of types has none of them.
         frame = events.read(["type"], [], []).where(kind.isin("reset", "ddl"))
-        (row,) = frame.agg(*found).collect()
-        return _SpecialEvents(*row, 0, 0)
+        (row,) = frame.agg(*found, functions.lit(0), functions.lit(0)).collect()
+        return _SpecialEvents(*row)
     frame = events.read(["type"], moving or source.keys[:1], moving)
     found.append(functions.count_if((kind == "upd") & functions.col(OLD).isNull()))
     found.append(functions.count_if(_has_moved(source)) if moving else functions.lit(0))

@@ -68,6 +68,15 @@ class Guarded:
             changer.commit()
         return None
 
+    def refresh(self, **options: Any) -> None:
+        """Refresh a capture that evolves; a server that cannot create the guard is not asked to."""
+        bench = self.bench
+        if not bench.engine.guards_schema:
+            bench.run("update [changefeed].[captures] set guard_schema = 0, on_ddl = 'pause'")
+        bench.source.refresh_capture(bench.name, **options)
+        if not bench.engine.guards_schema:
+            bench.run("update [changefeed].[captures] set guard_schema = 1, on_ddl = 'evolve'")
+
     @property
     def drift(self) -> bool:
         """Whether the capture does not record all columns as they are."""
@@ -135,28 +144,39 @@ def test_an_added_column_that_was_recorded_before_has_other_values(engine: Engin
     bench = guarded.bench
     assert guarded.alter(ADD, "born") is None
     bench.run('update "shop.author" set born = 1900')
-    bench.source.refresh_capture(bench.name, without=["born"])
-    assert guarded.alter('alter table "shop.author" drop column born') is None
+    guarded.refresh(without=["born"])
+    bench.run('alter table "shop.author" drop column born')
+    if not engine.keeps_triggers:
+        guarded.refresh()
     assert guarded.alter(ADD, "born") is None
     bench.source.drain(bench.name)
     found = [json.loads(one) for one in _texts(bench) if one]
     assert [one["unrecorded"] for one in found] == [[], [], ["born"]]
 
 
-def test_a_renamed_or_retyped_column_has_values_that_no_event_has(engine: Engine) -> None:
-    """In the column of the capture's table that holds it from then on; the other columns are as they were."""
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ("exec sp_rename N'shop.author.born', N'birth', N'COLUMN'", "birth"),
+        ('alter table "shop.author" alter column born bigint', "born"),
+    ],
+    ids=["rename", "retype"],
+)
+def test_a_renamed_or_retyped_column_has_values_that_no_event_has(
+    engine: Engine, change: str, field: str
+) -> None:
+    """In the field that has it from then on; the other columns are as they were."""
+    if not engine.guards_schema and field == "born":
+        pytest.skip("the server that stands for SQL Server cannot retype the column of the capture's table")
     bench = set_up_author(engine, (1, "one"), guard_schema=False)
     bench.run(ADD, 'update "shop.author" set born = 1900')
     bench.source.refresh_capture(bench.name)
-    bench.run("exec sp_rename N'shop.author.born', N'birth', N'COLUMN'")
-    bench.source.refresh_capture(bench.name)
-    bench.source.refresh_capture(bench.name, without=["birth"])
-    bench.run('alter table "shop.author" alter column birth bigint')
+    bench.run(change)
     bench.source.refresh_capture(bench.name)
     bench.run(f"{INSERT} (2, 'two')")
     bench.source.drain(bench.name)
     found = [json.loads(one) for one in _texts(bench) if one]
-    assert [one["unrecorded"] for one in found] == [[], ["birth"], [], ["birth"]]
+    assert [one["unrecorded"] for one in found] == [[], [field]]
 
 
 def test_a_change_that_is_rolled_back_leaves_nothing(engine: Engine) -> None:

@@ -59,8 +59,12 @@ if object_id(N'<<schema_in_text>>.[capture_tables]') is null
         constraint [pk:capture_tables] primary key (capture_id, table_no)
     );
 -- An older version had none of the three.
+if not exists (select 1 from sys.columns as c where c.object_id = object_id(N'<<schema_in_text>>.[capture_tables]') and c.name = N'recorded_columns')
+    alter table <<schema>>.[capture_tables] add recorded_columns nvarchar(max) null;
+if not exists (select 1 from sys.columns as c where c.object_id = object_id(N'<<schema_in_text>>.[capture_tables]') and c.name = N'columns_upto')
+    alter table <<schema>>.[capture_tables] add columns_upto int null;
 if not exists (select 1 from sys.columns as c where c.object_id = object_id(N'<<schema_in_text>>.[capture_tables]') and c.name = N'unrecorded_at')
-    alter table <<schema>>.[capture_tables] add recorded_columns nvarchar(max) null, columns_upto int null, unrecorded_at datetime2(3) null;
+    alter table <<schema>>.[capture_tables] add unrecorded_at datetime2(3) null;
 -- stored_name: of the column in the capture's table; differs from its name if two tables disagree about the type. definition: its recorded
 -- type. key_place: in the primary key, from 1.
 if object_id(N'<<schema_in_text>>.[capture_columns]') is null
