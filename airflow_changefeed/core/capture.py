@@ -191,12 +191,15 @@ class CapturedTable:
         enabled, or its rows were recorded then, and all operations are captured.
     :param gaps: where changes were missed, resolved or not: until when the feed was sealed then, and when
         it was found. Events between both may be incomplete, and so is the state later, until a reset.
+    :param unrecorded_at: when columns were last recorded whose values in older rows no event has, by the
+        database's clock; None if never. The ``ddl`` event of it names them.
     """
 
     key_columns: tuple[str, ...]
     columns: Mapping[Operation, Mapping[str, str]]
     is_whole: bool
     gaps: tuple[tuple[datetime, datetime], ...] = ()
+    unrecorded_at: datetime | None = None
 
 
 @dataclass(frozen=True)

@@ -178,10 +178,12 @@ def _usable(
 def _fits(files: SnapshotFiles, one: Snapshot, columns: TableColumns, now: datetime) -> bool:
     """Whether a fold at the present can start from a snapshot, and it has the columns of now."""
     *own, _ = columns.schema
-    keys = [shape.tables[one.table].key_columns for shape in (one.base.shape, columns.shape)]
+    then, present = (shape.tables[one.table] for shape in (one.base.shape, columns.shape))
     same = (one.base.schema, dict(one.base.fields)) == (schema_text(_schema(own)), dict(columns.fields))
+    # A column that was dropped and added looks the same, and has other values.
+    same = same and then.unrecorded_at == present.unrecorded_at and then.key_columns == present.key_columns
     try:
-        return same and keys[0] == keys[1] and not base_of(files, one).problem(columns.shape, now)
+        return same and not base_of(files, one).problem(columns.shape, now)
     except ManifestError:
         return False
 
@@ -249,8 +251,14 @@ class _Work:
         return None
 
     def left(self) -> RangesToRead:
-        """Return the ranges that are to be read; those that are useless are forgotten."""
+        """
+        Return the ranges that are to be read; those that are useless are forgotten.
+
+        :raises TransientError: see :meth:`check_columns`.
+        """
         columns = self.source.table_columns(self.request.feed, self.table)
+        # Before ranges are read again in vain.
+        self.check_columns(columns.shape)
         there = self.files.ranges(self.plan.token)
         good = {one.number for one in self._good(there, columns)}
         for one in there:
@@ -316,25 +324,37 @@ class _Work:
 
     def check(self, shape: CaptureShape) -> None:
         """
-        Discard what was read if events since its begin are missing.
+        Discard what was read if events since its begin are missing, or lack values of the rows.
 
-        :raises TransientError: they are.
+        :raises TransientError: they are, or do.
         """
         begin, before = self.plan.begin, Ulid.floor(self.plan.begin).previous()
         missed = [found for _, found in shape.tables[self.table].gaps if found > begin]
-        purged = [one for one in self.source.shards(self.request.feed) if one.purged_upto > before]
-        if not missed and not purged:
-            return
-        why = (
-            f"the capture missed changes, as detected at {format_time(max(missed))}"
-            if missed
-            else "events since its begin were purged"
-        )
+        if missed:
+            raise self._discarded(f"the capture missed changes, as detected at {format_time(max(missed))}")
+        if any(one.purged_upto > before for one in self.source.shards(self.request.feed)):
+            raise self._discarded("events since its begin were purged")
+        self.check_columns(shape)
+
+    def check_columns(self, shape: CaptureShape) -> None:
+        """
+        Discard what was read if columns got values without events since its begin.
+
+        Reading ranges again is not enough: a row may count as an event of before left it.
+
+        :raises TransientError: they did.
+        """
+        changed = shape.tables[self.table].unrecorded_at
+        if changed is not None and changed > self.plan.begin:
+            raise self._discarded(f"the table's columns were changed at {format_time(changed)}")
+
+    def _discarded(self, why: str) -> TransientError:
+        """Discard what was read, and return the error that says so."""
         self.source.end_snapshot(self.request.feed, self.table, token=self.plan.token)
         self.files.discard(self.plan.token)
-        raise TransientError(
+        return TransientError(
             f"the snapshot of table {self.table!r} of feed {self.request.feed!r} that began at "
-            f"{format_time(begin)} is discarded: {why}. A retry takes a new one",
+            f"{format_time(self.plan.begin)} is discarded: {why}. A retry takes a new one",
             feed=self.request.feed,
             table=self.table,
         )

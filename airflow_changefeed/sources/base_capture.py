@@ -37,7 +37,8 @@ class CaptureControl(Protocol):
     - ``epoch``: seconds since 1970 when the statement ran. ``captured_at``: the same, in milliseconds, UTC.
     - ``session_variables``: JSON object of those set, null without any. ``trace_context``: text.
     - ``ddl``: JSON object of ``statement`` (text or null), ``before`` and ``after`` (arrays of ``name`` and
-      ``type``) and ``by`` (text or null); null unless the type is ``ddl``.
+      ``type``), ``by`` (text or null) and ``unrecorded`` (array of fields of ``old`` and ``new`` whose values
+      in older rows no event has); null unless the type is ``ddl``.
     - ``old``, ``new``: structs of the captured columns; null if there is no such row.
 
     The schema's metadata contains the capture's :class:`~airflow_changefeed.core.capture.CaptureShape`.

@@ -9,6 +9,7 @@ a base is there, only the events since its begin are read, and joined to its row
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -93,8 +94,9 @@ def fold(
         given.
     :return: a row for each row of the table, or of the part that the snapshot has; its columns as they were
         captured, in the table's order.
-    :raises FoldError: the events do not determine the state: a key change lost its old key, the capture
-        leaves something out, or began later than the table and without a snapshot; says which.
+    :raises FoldError: the events do not determine the state: a key change lost its old key, columns got
+        values without events, the capture leaves something out, or began later than the table and without a
+        snapshot; says which.
     :raises NotExportedError: not all units until then are complete; names those that are missing; transient.
     :raises ManifestError: nothing was exported there, a manifest or file is damaged, or units overlap.
     :raises ColumnTypeError: Spark does not have a column's type.
@@ -124,6 +126,8 @@ def fold_source(spark: SparkSession, source: FoldSource) -> DataFrame:
     if found.recordings or source.unknown:
         recorded = _recorded_rows(CapturedEvents(spark, source))
     events = CapturedEvents(spark, source, recorded.resets)
+    if found.ddl:
+        _refuse_unrecorded(events)
     if found.lost_keys:
         _refuse_lost_keys(events)
     ends = _ends(source, _changes(events, has_moved=found.moved > 0), has_moved=found.moved > 0)
@@ -139,11 +143,13 @@ class _SpecialEvents:
     How many events need care.
 
     :param recordings: begins and ends of recording the rows that are there.
+    :param ddl: changed columns.
     :param lost_keys: updates without an old row.
     :param moved: those with a key of other bytes.
     """
 
     recordings: int
+    ddl: int
     lost_keys: int
     moved: int
 
@@ -193,13 +199,16 @@ def _count_special(events: CapturedEvents) -> _SpecialEvents:
 
     source, kind = events.source, functions.col("type")
     moving = _moving_keys(source)
+    found = [functions.count_if(kind.isin(*_RECORDING)), functions.count_if(kind == "ddl")]
     if not source.loses_keys and not moving:
         # Spark passes over files whose dictionary of types has none of them.
-        return _SpecialEvents(events.read(["type"], [], []).where(kind.isin(*_RECORDING)).count(), 0, 0)
+        frame = events.read(["type"], [], []).where(kind.isin(*_RECORDING, "ddl"))
+        (row,) = frame.agg(*found, functions.lit(0), functions.lit(0)).collect()
+        return _SpecialEvents(*row)
     frame = events.read(["type"], moving or source.keys[:1], moving)
-    lost = functions.count_if((kind == "upd") & functions.col(OLD).isNull())
-    moved = functions.count_if(_has_moved(source)) if moving else functions.lit(0)
-    (row,) = frame.agg(functions.count_if(kind.isin(*_RECORDING)), lost, moved).collect()
+    found.append(functions.count_if((kind == "upd") & functions.col(OLD).isNull()))
+    found.append(functions.count_if(_has_moved(source)) if moving else functions.lit(0))
+    (row,) = frame.agg(*found).collect()
     return _SpecialEvents(*row)
 
 
@@ -248,6 +257,33 @@ def _recorded_rows(events: CapturedEvents) -> _Recorded:
         )
     resets = {parse_shard(row[SHARD]): row["reset"] for row in rows if row["reset"]}
     return _Recorded(resets, max((row["ready"] for row in rows if row["ready"]), default=""))
+
+
+def _refuse_unrecorded(events: CapturedEvents) -> None:
+    """
+    Refuse columns that got values in older rows without an event: those rows would keep what they had.
+
+    :raises FoldError: there are any behind the last resets.
+    """
+    from pyspark.sql import functions
+
+    source = events.source
+    frame = events.read([ULID_COLUMN, "type", "ddl"], [], []).where(functions.col("type") == "ddl")
+    # Each shard has the same text.
+    rows = frame.groupBy("ddl").agg(functions.min(ULID_COLUMN).alias("first")).collect()
+    names = {place: name for name, place in source.columns.items()}
+    for row in sorted(rows, key=lambda one: str(one["first"])):
+        # An older version did not record which.
+        fields = json.loads(row["ddl"] or "{}").get("unrecorded", ())
+        changed = [names[field] for field in fields if field in names]
+        if changed:
+            time = format_time(Ulid.parse_text(row["first"]).time)
+            raise source.refusal(
+                f"the table's columns were changed at {time} (event {row['first']}), and no event has the "
+                f"values of {', '.join(map(repr, changed))} in older rows: {RESOLVE}",
+                ulid=row["first"],
+                columns=changed,
+            )
 
 
 def _refuse_lost_keys(events: CapturedEvents) -> None:

@@ -42,7 +42,7 @@ def _ddl(bench: CaptureBench, shard: int = 0) -> list[dict[str, Any]]:
                 assert (event["old"], event["new"], event["is_snapshot"]) == (None, None, False)
                 assert event["captured_at"] is not None
                 found.append(json.loads(event["ddl"]))
-                assert list(found[-1]) == ["statement", "before", "after", "by"]
+                assert list(found[-1]) == ["statement", "before", "after", "by", "unrecorded"]
     return found
 
 
@@ -110,6 +110,69 @@ def test_a_column_that_is_left_out_is_recorded(engine: Engine) -> None:
     without, again = _ddl(bench)
     assert (_columns(without, "before"), _columns(without, "after")) == (["id", "name"], ["id"])
     assert (again["before"], again["after"]) == (without["after"], without["before"])
+
+
+TEXT = {"mssql": "nvarchar(max)", "sqlite": "text"}
+UNRECORDED = {
+    "with a default": ("add born integer default 1900", ["born"]),
+    "not null": ("add born integer default 1900 not null", ["born"]),
+    "computed": ("add born <computed> as (id + 1900)", ["born"]),
+    "plain": ("add born integer", []),
+}
+
+
+@pytest.mark.parametrize(("change", "fields"), UNRECORDED.values(), ids=UNRECORDED)
+def test_columns_that_are_added_with_values_are_named(engine: Engine, change: str, fields: list[str]) -> None:
+    """No event has those values; an empty table has no such rows."""
+    change = change.replace("<computed>", "" if engine.name == "mssql" else "integer")
+    bench = set_up_author(engine)
+    with bench.changer() as changer:
+        changer.execute(f'alter table "shop.author" {change}')
+    bench.source.refresh_capture(bench.name)
+    bench.run(f"{INSERT} (1, 'one')")
+    with bench.changer() as changer:
+        changer.execute(f'alter table "shop.author" {change}'.replace("born", "died"))
+    bench.source.refresh_capture(bench.name)
+    empty, full = _ddl(bench)
+    assert empty["unrecorded"] == []
+    assert full["unrecorded"] == ["died" for _ in fields]
+    shape = bench.source.capture(bench.name).shape
+    assert (shape.tables["shop.author"].unrecorded_at is not None) == bool(fields)
+
+
+def test_columns_that_were_recorded_before_are_named_once(engine: Engine) -> None:
+    """One that was left out meanwhile, or dropped and added: older events have other values of it."""
+    bench = set_up_author(engine, (1, "one"), guard_table=False)
+    bench.source.refresh_capture(bench.name, without=["name"])
+    bench.source.refresh_capture(bench.name)
+    bench.source.refresh_capture(bench.name, without=["name"])
+    with bench.changer() as changer:
+        changer.execute('alter table "shop.author" drop column name')
+        changer.execute(f"{ADD}")
+    bench.source.refresh_capture(bench.name)
+    with bench.changer() as changer:
+        changer.execute(f'alter table "shop.author" add name {TEXT[engine.name]}')
+    bench.source.refresh_capture(bench.name)
+    bench.source.refresh_capture(bench.name)
+    bench.run(f"{INSERT} (2, 'two')")
+    # The first events of the only shard.
+    assert [facts["unrecorded"] for facts in _ddl(bench)] == [[], ["name"], [], [], ["name"]]
+
+
+def test_columns_of_another_table_were_not_recorded_before(engine: Engine) -> None:
+    """Two tables of a capture share the field of a column that both have."""
+    engine.create_table(AUTHOR)
+    engine.create_table(
+        Table("shop.book", keys=(("id", "integer"),), columns=(("title", "text"), ("born", "integer")))
+    )
+    bench = CaptureBench(engine, engine.source())
+    bench.enable("shop.author", "shop.book", name=CAPTURE)
+    bench.run(f"{INSERT} (1, 'one')")
+    with bench.changer() as changer:
+        changer.execute(ADD)
+    bench.source.refresh_capture(bench.name)
+    (facts,) = _ddl(bench)
+    assert (_columns(facts, "after")[-1], facts["unrecorded"]) == ("born", [])
 
 
 def test_it_is_an_event_of_its_table(engine: Engine) -> None:

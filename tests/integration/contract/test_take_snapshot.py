@@ -260,13 +260,33 @@ def test_ranges_with_other_columns_are_read_again(taker: Taker) -> None:
 
     def alter(number: int) -> None:
         if number == 2:
-            taker.bench.run("alter table \"shop.author\" add email nvarchar(50) default 'none' not null")
+            taker.bench.run('alter table "shop.author" add email nvarchar(50)')
             taker.bench.source.refresh_capture(CAPTURE)
+            taker.bench.run(f"{UPDATE} email = 'some'")
 
     taker.then = alter
     taken = taker.take()
     assert taker.read == [0, 1, 2, 3, 0, 1]
+    assert {one["email"] for one in taker.rows(taken)} == {"some"}
+    assert taker.take(only_if_missing=True) == taken
+
+
+def test_values_that_no_event_has_discard_it(taker: Taker) -> None:
+    """The events since its begin lack them; a snapshot that began behind the change has them."""
+
+    def alter(number: int) -> None:
+        if number == 2:
+            taker.bench.run("alter table \"shop.author\" add email nvarchar(50) default 'none' not null")
+            taker.bench.source.refresh_capture(CAPTURE)
+
+    taker.then = alter
+    with pytest.raises(TransientError, match="is discarded: the table's columns were changed at"):
+        taker.take()
+    assert taker.bench.source.snapshots() == []
+    taker.then = lambda number: None
+    taken = taker.take()
     assert {one["email"] for one in taker.rows(taken)} == {"none"}
+    assert taker.take(only_if_missing=True) == taken
 
 
 def test_a_gap_while_it_is_read_discards_it(taker: Taker) -> None:

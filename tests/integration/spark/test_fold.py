@@ -164,6 +164,18 @@ def test_changed_columns_are_no_changes_of_rows(spark: SparkSession, export: Cap
     assert state(spark, export) == [shoe(3, "clog"), shoe(4)]
 
 
+def test_values_that_no_event_has_are_refused(spark: SparkSession, export: CapturedExport) -> None:
+    """By the column's present name; a renamed column keeps its field."""
+    export.shape = reshaped(
+        shape(), columns={one: {"id": "id", "label": "name", "price": "price"} for one in Operation}
+    )
+    changed = Event(minute(2), "ddl", ddl='{"unrecorded":["name"]}')
+    export.write([Event(minute(1), "add", None, shoe(3)), changed])
+    with pytest.raises(FoldError, match=rf"event {changed.ulid}.*'label' in older rows.*resolve_capture"):
+        fold(spark, export.store.path, CAPTURE)
+    assert len(state(spark, export, at=minute(2))) == 1
+
+
 def test_a_table_that_is_empty_now_keeps_its_columns(spark: SparkSession, export: CapturedExport) -> None:
     """All rows deleted; nothing behind a reset; and no event yet."""
     export.write([], hours(0, 1)[0])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -351,6 +352,58 @@ def test_a_gap_behind_its_begin_needs_another_base(lake: Lake) -> None:
     lake.snapshot([shoe(1)], minute(10) + MINUTE / 2, minute(20), other)
     with pytest.raises(FoldError, match=r"the snapshot of .* cannot be its base: the capture missed changes"):
         lake.rows(START + HOUR, minute(10) + MINUTE / 2)
+
+
+def _changed(at: datetime, *fields: str, member: bool = True) -> Event:
+    facts = {"statement": None, "before": [], "after": [], "by": None}
+    return Event(at, "ddl", ddl=json.dumps(facts | {"unrecorded": fields} if member else facts))
+
+
+def test_values_that_no_event_has_end_it(lake: Lake) -> None:
+    """Older times can still be folded, and later ones from a snapshot that began behind the change."""
+    lake.write(Event(minute(5), "upd", shoe(3), shoe(3, "clog")))
+    lake.snapshot([shoe(3)], minute(1), minute(10))
+    changed = _changed(minute(70), "price", "name")
+    lake.write(changed, Event(minute(75), "upd", shoe(3), shoe(3, "mule")), hour=1)
+    assert lake.rows(minute(70)) == [shoe(3, "clog")]
+    with pytest.raises(
+        FoldError, match=f"changed at 2013-01-01T01:10:00Z .event {changed.ulid}.* 'price', 'name' .*snapshot"
+    ) as refused:
+        lake.rows(minute(80))
+    assert refused.value.columns == ["price", "name"]
+    assert str(minute(80).year) in str(refused.value.at)
+    lake.snapshot([shoe(3, "clog", "1.00")], minute(71), minute(72))
+    assert lake.rows(minute(80)) == [shoe(3, "mule")]
+
+
+def test_changed_columns_with_all_values_in_events_do_not_end_it(lake: Lake) -> None:
+    """Nor does a column that the table no longer has, or the event of an older version."""
+    lake.snapshot([shoe(3)], minute(1), minute(2))
+    lake.write(
+        _changed(minute(5)),
+        _changed(minute(6), "weight"),
+        _changed(minute(7), member=False),
+        Event(minute(8), "ddl"),
+    )
+    assert lake.rows(minute(30)) == [shoe(3)]
+
+
+def test_a_reset_behind_it_gives_the_values(lake: Lake) -> None:
+    """In its shard; each shard has both events."""
+    lake.snapshot([shoe(number) for number in range(3)], minute(1), minute(2))
+    for number in range(3):
+        again = [
+            Event(minute(6), "reset"),
+            Event(minute(6), "add", None, shoe(number, "mule"), number=1, is_snapshot=True),
+        ]
+        events = [_changed(minute(5), "name"), *(again if number else [])]
+        lake.export.write(events, hours(0, 1)[0], shard=number)
+    with pytest.raises(FoldError, match="'name' in older rows"):
+        lake.rows(minute(30))
+    lake.export.write([Event(minute(65), "reset")], hours(1, 2)[0], shard=0)
+    for number in (1, 2):
+        lake.export.write([], hours(1, 2)[0], shard=number)
+    assert lake.rows(minute(70)) == [shoe(1, "mule"), shoe(2, "mule")]
 
 
 def test_one_that_lost_a_file_is_an_error(lake: Lake) -> None:

@@ -58,6 +58,7 @@ class Event:
     number: int = 0
     is_snapshot: bool = False
     captured_at: datetime | None = None
+    ddl: str | None = None
 
     @property
     def ulid(self) -> Ulid:
@@ -129,6 +130,7 @@ def table_of(schema: pa.Schema, events: Sequence[Event]) -> pa.Table:
             "is_snapshot": event.is_snapshot,
             "epoch": int(event.at.timestamp()),
             "captured_at": event.captured_at or event.at,
+            "ddl": event.ddl,
             "old": event.old,
             "new": event.new,
         }

@@ -56,6 +56,7 @@ def table(**other: Any) -> dict[str, Any]:
         "update_columns": "[]",
         "delete_columns": "[]",
         "is_whole": 1,
+        "unrecorded_at": None,
         "guard_name": f"guard.0:{NAME}",
         **other,
     }

@@ -128,6 +128,7 @@ def captured_table(table: Row, columns: Iterable[Row], gaps: Iterable[Row] = ())
         },
         bool(table["is_whole"]),
         tuple((as_time(row["after_time"] or _NEVER), as_time(row["found_at"])) for row in gaps),
+        table["unrecorded_at"] and as_time(table["unrecorded_at"]),
     )
 
 
@@ -157,7 +158,8 @@ def load_registry(session: Session, schema: str, feed_id: int | None = None) -> 
         "c.enabled_at, "
         f"f.shard_key_type {_of(registry)}order by c.name; "
         "select t.capture_id, t.table_no, t.object_id, t.table_schema, t.table_name, t.shard, "
-        "t.insert_columns, t.update_columns, t.delete_columns, t.is_whole, t.guard_name "
+        "t.insert_columns, t.update_columns, t.delete_columns, t.is_whole, t.guard_name, "
+        "t.unrecorded_at "
         f"{_of(registry, 'readable_capture_tables', 't')}order by t.table_no; "
         "select k.capture_id, k.table_no, k.name, k.stored_name, k.key_place, k.on_insert, k.on_update, "
         f"k.on_delete {_of(registry, 'readable_capture_columns', 'k')}order by k.table_no, k.place; "

@@ -21,7 +21,7 @@ from airflow_changefeed.core.capture import (
 from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
-from airflow_changefeed.sources.sqlite.capture.drift import drift_of, renamed_capture
+from airflow_changefeed.sources.sqlite.capture.drift import drift_of, renamed_capture, unrecorded_fields
 from airflow_changefeed.sources.sqlite.capture.gaps import (
     DISABLED,
     add_gaps,
@@ -186,15 +186,20 @@ class SqliteCapture:
             added = [one for folded, one in plan.fields.items() if folded not in known]
             for definition in image_columns(added):
                 connection.execute(f"alter table {quote(name)} add column {definition}")
+            now_ms = self.database.now_ms()
+            both = list(zip(before.tables, plan.tables, strict=True))
+            unrecorded = [unrecorded_fields(connection, before, was, now) for was, now in both]
             renewed = tuple(
-                replace(table, is_whole=one.is_whole)
-                for table, one in zip(plan.tables, before.tables, strict=True)
+                replace(
+                    now, is_whole=was.is_whole, unrecorded_at_ms=now_ms if fields else was.unrecorded_at_ms
+                )
+                for (was, now), fields in zip(both, unrecorded, strict=True)
             )
             capture = replace(before, fields=tuple(plan.fields.values()), tables=renewed)
             if capture.is_enabled:
                 capture = with_triggers(connection, capture, None)
             store_capture(connection, capture)
-            record_ddl(connection, tables, recorded, capture, self.database.now_ms())
+            record_ddl(connection, tables, recorded, capture, unrecorded, now_ms)
             # Even if nothing changed: what was read before may mean something else now (Hasura's reload).
             bump_version(connection, name)
             return self._info(connection, name)

@@ -11,7 +11,7 @@ from airflow_changefeed.core.capture import Operation, TableCapture
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable
 from airflow_changefeed.sources.sqlite.capture.triggers import renamed_columns
-from airflow_changefeed.sources.sqlite.feed.names import columns_of
+from airflow_changefeed.sources.sqlite.feed.names import columns_of, quote
 
 
 def drift_of(connection: sqlite3.Connection, capture: StoredCapture) -> tuple[str, ...]:
@@ -34,6 +34,36 @@ def drift_of(connection: sqlite3.Connection, capture: StoredCapture) -> tuple[st
                 f"({', '.join(table.key_columns)})"
             )
     return tuple(differences)
+
+
+def unrecorded_fields(
+    connection: sqlite3.Connection, capture: StoredCapture, before: StoredTable, now: StoredTable
+) -> list[str]:
+    """
+    Return the fields of a table's columns whose values in rows of before now no event has.
+
+    :param capture: as it was before, with the current names of its columns.
+    :param before: the table, as it was recorded.
+    :param now: the table, as it is recorded from now on.
+    """
+    if connection.execute(f"select 1 from {quote(now.name)} limit 1").fetchone() is None:
+        return []
+    types = {one.name: one.type.casefold() for one in capture.captured_columns(before)}
+    others = {field for one in capture.tables if one.name != before.name for field in one.fields.values()}
+    # A field that no table has is of a former column, whose name another one got by a rename.
+    recorded = {*before.fields.values()} | ({one.name for one in capture.fields} - others)
+    filled = {
+        name
+        for (name,) in connection.execute(
+            'select name from pragma_table_xinfo(?) where "notnull" or dflt_value is not null or hidden > 1',
+            (now.name,),
+        )
+    }
+    return [
+        now.fields[name]
+        for name, type_ in (now.types or {}).items()
+        if types.get(name) != type_.casefold() and (name in filled or now.fields[name] in recorded)
+    ]
 
 
 def _renamed(connection: sqlite3.Connection, table: StoredTable) -> dict[str, str]:

@@ -134,12 +134,14 @@ def record_ddl(
     tables: FeedTables,
     before: StoredCapture,
     after: StoredCapture,
+    unrecorded: Sequence[Sequence[str]],
     at_ms: int,
 ) -> None:
     """
     Record an event in each shard of each table whose captured columns, types or key have changed.
 
     :param tables: of the capture's feed.
+    :param unrecorded: for each table the fields whose values in rows of before no event has.
     """
     changed = [
         (number, was, now)
@@ -156,6 +158,7 @@ def record_ddl(
             "before": [{"name": one.name, "type": one.type} for one in before.captured_columns(was)],
             "after": [{"name": one.name, "type": one.type} for one in after.captured_columns(now)],
             "by": None,
+            "unrecorded": unrecorded[number],
         }
         text = json.dumps(ddl, ensure_ascii=False, separators=(",", ":"))
         shards = _shards_with_events(tables, shard_sql(after.spec.tables[number].shard))

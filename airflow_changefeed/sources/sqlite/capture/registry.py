@@ -36,6 +36,7 @@ class StoredTable:
     :param triggers: their texts, as the database keeps them, by name; empty while the capture is disabled.
     :param types: declared types of the captured columns, in the table's order, when it was enabled or
         refreshed; None if an older version did that.
+    :param unrecorded_at_ms: when columns were last recorded whose values in older rows no event has.
     """
 
     name: str
@@ -45,12 +46,14 @@ class StoredTable:
     is_whole: bool = False
     triggers: Mapping[str, str] = field(default_factory=dict)
     types: Mapping[str, str] | None = None
+    unrecorded_at_ms: int | None = None
 
     @property
     def shape(self) -> CapturedTable:
         """The table as readers see it."""
         columns = {one: {name: self.fields[name] for name in names} for one, names in self.columns.items()}
-        return CapturedTable(self.key_columns, columns, self.is_whole)
+        at = None if self.unrecorded_at_ms is None else from_milliseconds(self.unrecorded_at_ms)
+        return CapturedTable(self.key_columns, columns, self.is_whole, unrecorded_at=at)
 
     def columns_for(self, *operations: Operation) -> tuple[str, ...]:
         """Return the columns of the first of some operations that is captured, or of any."""

@@ -177,9 +177,11 @@ begin
             select @no = count(*) from <<schema>>.[capture_tables] as t where t.capture_id = @capture_id;
             insert into <<schema>>.[capture_tables] (
                 capture_id, table_no, object_id, table_schema, table_name, shard, insert_columns, update_columns, delete_columns,
-                is_whole, base_rows, trigger_count)
-            values (
-                @capture_id, @no, @object_id, @table_schema, @table_name, @shard, @insert_columns, @update_columns, @delete_columns, 0, null, 0);
+                is_whole, base_rows, trigger_count, recorded_columns, columns_upto)
+            select
+                @capture_id, @no, @object_id, @table_schema, @table_name, @shard, @insert_columns, @update_columns, @delete_columns,
+                0, null, 0, N'[]', max(c.column_id)
+            from sys.columns as c where c.object_id = @object_id;
             exec <<schema>>.[set_capture_columns] @capture_id = @capture_id, @table_no = @no;
             exec <<schema>>.[create_capture_objects] @capture_id = @capture_id, @table_no = @no;
             -- Creating the triggers has locked the table until the end of this transaction.
