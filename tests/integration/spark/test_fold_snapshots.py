@@ -395,12 +395,13 @@ def test_a_reset_behind_it_gives_the_values(lake: Lake) -> None:
         again = [
             Event(minute(6), "reset"),
             Event(minute(6), "add", None, shoe(number, "mule"), number=1, is_snapshot=True),
+            Event(minute(7), "ready"),
         ]
         events = [_changed(minute(5), "name"), *(again if number else [])]
         lake.export.write(events, hours(0, 1)[0], shard=number)
     with pytest.raises(FoldError, match="'name' in older rows"):
         lake.rows(minute(30))
-    lake.export.write([Event(minute(65), "reset")], hours(1, 2)[0], shard=0)
+    lake.export.write([Event(minute(65), "reset"), Event(minute(66), "ready")], hours(1, 2)[0], shard=0)
     for number in (1, 2):
         lake.export.write([], hours(1, 2)[0], shard=number)
     assert lake.rows(minute(70)) == [shoe(1, "mule"), shoe(2, "mule")]
