@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.folding.inputs import NEW, OLD
 from airflow_changefeed.folding.plan import FoldedFiles, FoldSource
@@ -99,8 +99,15 @@ class CapturedEvents:
             columns += [f"{image} struct<{ddl(there, ': ')}>"] if there else []
         frame = read_files(self.spark, ", ".join(columns), self.source.store, files)
         if by_shard:
+            shards = {file.manifest.unit.shard for file in files}
             path = functions.col("_metadata.file_path")
-            frame = frame.withColumn(SHARD, functions.regexp_extract(path, _SHARD_IN_PATH, 1))
+            # Most captures have one shard, and an expression for each event takes time.
+            shard = (
+                functions.lit(shard_text(shards.pop()))
+                if len(shards) == 1
+                else functions.regexp_extract(path, _SHARD_IN_PATH, 1)
+            )
+            frame = frame.withColumn(SHARD, shard)
         frame = frame.where(functions.col("name") == self.source.table)
         if has_earlier:
             frame = frame.where(functions.col(ULID_COLUMN) > after)
