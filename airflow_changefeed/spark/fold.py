@@ -9,16 +9,13 @@ a base is there, only the events since its begin are read, and joined to its row
 
 from __future__ import annotations
 
-import json
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
-from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import error_text
 from airflow_changefeed.folding.bases import Base
@@ -28,16 +25,22 @@ from airflow_changefeed.folding.plan import RESOLVE, FoldSource, find_fold
 from airflow_changefeed.output.read import SHARD_COLUMN
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import ULID_COLUMN
-from airflow_changefeed.spark.fold_events import CAPTURED_AT, SHARD, CapturedEvents
+from airflow_changefeed.spark.fold_events import (
+    RECORDING,
+    SHARD,
+    CapturedEvents,
+    RecordedRows,
+    count_special,
+    moved_key,
+    recorded_rows,
+    refuse_lost_keys,
+    refuse_unrecorded,
+)
 from airflow_changefeed.spark.read import check_times, ddl, quoted, read_parquet, spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# Types that databases compare by their own rules: case, accents, trailing blanks and zeros.
-_LOOSE = ("string", "large_string", "binary", "large_binary")
-# Types of events: the rows that are there follow, and all of them have followed.
-_RECORDING = ("reset", "ready")
 _COMPARISONS = {
     "=": operator.eq,
     "<": operator.lt,
@@ -121,15 +124,15 @@ def fold_source(spark: SparkSession, source: FoldSource) -> DataFrame:
             return rows.select(*_output(source, values, rows["base_shard"]))
         shard = f", {SHARD_COLUMN} {_shard_type(source)}" if source.has_shards else ""
         return spark.createDataFrame([], ddl(source.kinds) + shard)
-    found = _count_special(CapturedEvents(spark, source))
-    recorded = _Recorded({}, "")
+    found = count_special(CapturedEvents(spark, source))
+    recorded = RecordedRows({}, "")
     if found.recordings or source.unknown:
-        recorded = _recorded_rows(CapturedEvents(spark, source))
+        recorded = recorded_rows(CapturedEvents(spark, source))
     events = CapturedEvents(spark, source, recorded.resets)
     if found.ddl:
-        _refuse_unrecorded(events)
+        refuse_unrecorded(events)
     if found.lost_keys:
-        _refuse_lost_keys(events)
+        refuse_lost_keys(events)
     ends = _ends(source, _changes(events, has_moved=found.moved > 0), has_moved=found.moved > 0)
     exact_from = _exact_from(source, recorded)
     if source.base is None:
@@ -137,37 +140,7 @@ def fold_source(spark: SparkSession, source: FoldSource) -> DataFrame:
     return _onto_base(source, _base_rows(spark, source, source.base, recorded.resets), ends, exact_from)
 
 
-@dataclass(frozen=True)
-class _SpecialEvents:
-    """
-    How many events need care.
-
-    :param recordings: begins and ends of recording the rows that are there.
-    :param ddl: changed columns.
-    :param lost_keys: updates without an old row.
-    :param moved: those with a key of other bytes.
-    """
-
-    recordings: int
-    ddl: int
-    lost_keys: int
-    moved: int
-
-
-@dataclass(frozen=True)
-class _Recorded:
-    """
-    Where the rows that were there are recorded.
-
-    :param resets: ULID of each shard's last reset.
-    :param ready: of the last event that says they are all recorded; empty without any.
-    """
-
-    resets: Mapping[Shard, str]
-    ready: str
-
-
-def _exact_from(source: FoldSource, recorded: _Recorded) -> str:
+def _exact_from(source: FoldSource, recorded: RecordedRows) -> str:
     """
     Return from which ULID on events are of keys that something has added.
 
@@ -177,135 +150,6 @@ def _exact_from(source: FoldSource, recorded: _Recorded) -> str:
     base = source.base
     exact_from = str(Ulid.floor(base.exact_from)) if base is not None and base.is_approximate else ""
     return max(exact_from, recorded.ready)
-
-
-def _moving_keys(source: FoldSource) -> list[str]:
-    """Return the key columns whose different values a database may treat as equal."""
-    return [key for key in source.keys if str(source.kinds[key]) in _LOOSE]
-
-
-def _has_moved(source: FoldSource) -> Column:
-    """Whether an update has another key than the row before it: only by case or trailing blanks."""
-    from pyspark.sql import functions
-
-    old, new = functions.col(OLD), functions.col(NEW)
-    differ = [old.getField(key) != new.getField(key) for key in _moving_keys(source)]
-    return (functions.col("type") == "upd") & reduce(lambda one, other: one | other, differ)
-
-
-def _count_special(events: CapturedEvents) -> _SpecialEvents:
-    """Count the events that need care, in as few columns as possible; most folds find none."""
-    from pyspark.sql import functions
-
-    source, kind = events.source, functions.col("type")
-    moving = _moving_keys(source)
-    found = [functions.count_if(kind.isin(*_RECORDING)), functions.count_if(kind == "ddl")]
-    if not source.loses_keys and not moving:
-        # Spark passes over files whose dictionary of types has none of them.
-        frame = events.read(["type"], [], []).where(kind.isin(*_RECORDING, "ddl"))
-        (row,) = frame.agg(*found, functions.lit(0), functions.lit(0)).collect()
-        return _SpecialEvents(*row)
-    frame = events.read(["type"], moving or source.keys[:1], moving)
-    found.append(functions.count_if((kind == "upd") & functions.col(OLD).isNull()))
-    found.append(functions.count_if(_has_moved(source)) if moving else functions.lit(0))
-    (row,) = frame.agg(*found).collect()
-    return _SpecialEvents(*row)
-
-
-def _recorded_rows(events: CapturedEvents) -> _Recorded:
-    """
-    Return the last reset of each shard, and the end of what followed it.
-
-    They make known what was not: the reset is written into every shard that there is, the rows behind it, and
-    in the end another event. A shard without both has begun later, or its rows are unknown still.
-
-    :raises FoldError: not all rows have followed, or they are unknown.
-    """
-    from pyspark.sql import functions
-
-    source, kind = events.source, functions.col("type")
-    counts = kind.isin(*_RECORDING)
-    if source.known_from is not None:
-        counts &= functions.col(ULID_COLUMN) >= str(Ulid.floor(source.known_from))
-    columns = [ULID_COLUMN, "type", CAPTURED_AT] if source.unknown else [ULID_COLUMN, "type"]
-    frame = events.read(columns, [], [], by_shard=True)
-    found = [
-        functions.max(functions.when(counts & (kind == one), functions.col(ULID_COLUMN))).alias(one)
-        for one in _RECORDING
-    ]
-    if source.unknown:
-        time = functions.unix_millis(CAPTURED_AT)
-        found += [
-            functions.min(functions.when(counts & (kind == "reset"), time)).alias("known"),
-            functions.min(time).alias("begun"),
-        ]
-    else:
-        frame = frame.where(counts)
-    rows = frame.groupBy(SHARD).agg(*found).collect()
-    if source.unknown:
-        since = min((row["known"] for row in rows if row["reset"]), default=None)
-        bare = [row for row in rows if not row["reset"] and not row["ready"]]
-        left = [row[SHARD] for row in bare if since is None or row["begun"] < since]
-        if since is None or left:
-            raise source.refusal(source.unknown, shards=left)
-    unready = [row["reset"] for row in rows if row["reset"] and (row["ready"] or "") < row["reset"]]
-    if unready:
-        begun = format_time(min(map(Ulid.parse_text, unready)).time)
-        raise source.refusal(
-            f"its rows are being recorded since {begun}, and were not all recorded by then: fold a later "
-            "time, or take a snapshot of the table (airflow-changefeed snapshot take)"
-        )
-    resets = {parse_shard(row[SHARD]): row["reset"] for row in rows if row["reset"]}
-    return _Recorded(resets, max((row["ready"] for row in rows if row["ready"]), default=""))
-
-
-def _refuse_unrecorded(events: CapturedEvents) -> None:
-    """
-    Refuse columns that got values in older rows without an event: those rows would keep what they had.
-
-    :raises FoldError: there are any behind the last resets.
-    """
-    from pyspark.sql import functions
-
-    source = events.source
-    frame = events.read([ULID_COLUMN, "type", "ddl"], [], []).where(functions.col("type") == "ddl")
-    # Each shard has the same text.
-    rows = frame.groupBy("ddl").agg(functions.min(ULID_COLUMN).alias("first")).collect()
-    names = {place: name for name, place in source.columns.items()}
-    for row in sorted(rows, key=lambda one: str(one["first"])):
-        # An older version did not record which.
-        fields = json.loads(row["ddl"] or "{}").get("unrecorded", ())
-        changed = [names[field] for field in fields if field in names]
-        if changed:
-            time = format_time(Ulid.parse_text(row["first"]).time)
-            raise source.refusal(
-                f"the table's columns were changed at {time} (event {row['first']}), and no event has the "
-                f"values of {', '.join(map(repr, changed))} in older rows: {RESOLVE}",
-                ulid=row["first"],
-                columns=changed,
-            )
-
-
-def _refuse_lost_keys(events: CapturedEvents) -> None:
-    """
-    Refuse updates whose old row is not known: the key that it had stays in the table forever.
-
-    :raises FoldError: there are any behind the last resets.
-    """
-    from pyspark.sql import functions
-
-    source = events.source
-    frame = events.read([ULID_COLUMN, "type"], source.keys[:1], [])
-    frame = frame.where((functions.col("type") == "upd") & functions.col(OLD).isNull())
-    (row,) = frame.agg(
-        functions.min(ULID_COLUMN).alias("first"), functions.count("*").alias("rows")
-    ).collect()
-    if row["rows"]:
-        raise source.refusal(
-            f"{row['rows']} updates changed a key without the old one, the first of them event "
-            f"{row['first']}: enable the capture with key_change='delete_insert', and {RESOLVE}",
-            ulid=row["first"],
-        )
 
 
 def _changes(events: CapturedEvents, *, has_moved: bool) -> DataFrame:
@@ -320,7 +164,7 @@ def _changes(events: CapturedEvents, *, has_moved: bool) -> DataFrame:
     source, kind = events.source, functions.col("type")
     frame = events.read([ULID_COLUMN, "type"], source.keys, list(source.columns), by_shard=True)
     # Changed columns are in the events' own.
-    frame = frame.where(~kind.isin(*_RECORDING, "ddl"))
+    frame = frame.where(~kind.isin(*RECORDING, "ddl"))
     old, new = functions.col(OLD), functions.col(NEW)
     # Not coalesce: a null in the new key is not the old key.
     keys = [
@@ -328,13 +172,13 @@ def _changes(events: CapturedEvents, *, has_moved: bool) -> DataFrame:
     ]
     if source.base is not None and source.base.where:
         frame = frame.where(_is_in_part(source, source.base, keys))
-    adds = (kind == "add") | _has_moved(source) if has_moved else kind == "add"
+    adds = (kind == "add") | moved_key(source) if has_moved else kind == "add"
     changes = frame.select(ULID_COLUMN, SHARD, *_numbered(keys), adds.alias("adds"), NEW)
     if not has_moved:
         return changes
     keys = [old.getField(key) for key in source.keys]
     nothing = functions.when(functions.lit(False), new).alias(NEW)
-    left = frame.where(_has_moved(source))
+    left = frame.where(moved_key(source))
     return changes.unionByName(
         left.select(ULID_COLUMN, SHARD, *_numbered(keys), functions.lit(False).alias("adds"), nothing)
     )

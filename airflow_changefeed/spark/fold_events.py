@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads captured events into Spark: of one table, as few columns as asked for, in the types of all files."""
+"""
+Reads captured events into Spark: of one table, as few columns as asked for, in the types of all files.
+
+And looks, in few columns, for those that make the state unknowable, before all are read.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.core.feed import Shard, shard_text
+from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
+from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.folding.inputs import NEW, OLD
-from airflow_changefeed.folding.plan import FoldedFiles, FoldSource
+from airflow_changefeed.folding.plan import RESOLVE, FoldedFiles, FoldSource
 from airflow_changefeed.output.read import UnitFile
 from airflow_changefeed.sources.base import ULID_COLUMN
 from airflow_changefeed.spark.read import ddl, read_files, spark_type, union
@@ -30,6 +37,10 @@ _OWN = {
     CAPTURED_AT: "timestamp",
     "ddl": "string",
 }
+# Types that databases compare by their own rules: case, accents, trailing blanks and zeros.
+_LOOSE = ("string", "large_string", "binary", "large_binary")
+# Types of events: the rows that are there follow, and all of them have followed.
+RECORDING = ("reset", "ready")
 
 
 @dataclass(frozen=True)
@@ -138,3 +149,162 @@ class CapturedEvents:
 
     def _ddl(self, names: Sequence[str]) -> str:
         return ddl({name: self.source.kinds[name] for name in names}, ": ")
+
+
+@dataclass(frozen=True)
+class SpecialEvents:
+    """
+    How many events need care.
+
+    :param recordings: begins and ends of recording the rows that are there.
+    :param ddl: changed columns.
+    :param lost_keys: updates without an old row.
+    :param moved: those with a key of other bytes.
+    """
+
+    recordings: int
+    ddl: int
+    lost_keys: int
+    moved: int
+
+
+@dataclass(frozen=True)
+class RecordedRows:
+    """
+    Where the rows that were there are recorded.
+
+    :param resets: ULID of each shard's last reset.
+    :param ready: of the last event that says they are all recorded; empty without any.
+    """
+
+    resets: Mapping[Shard, str]
+    ready: str
+
+
+def _moving_keys(source: FoldSource) -> list[str]:
+    """Return the key columns whose different values a database may treat as equal."""
+    return [key for key in source.keys if str(source.kinds[key]) in _LOOSE]
+
+
+def moved_key(source: FoldSource) -> Column:
+    """Whether an update has another key than the row before it: only by case or trailing blanks."""
+    from pyspark.sql import functions
+
+    old, new = functions.col(OLD), functions.col(NEW)
+    differ = [old.getField(key) != new.getField(key) for key in _moving_keys(source)]
+    return (functions.col("type") == "upd") & reduce(lambda one, other: one | other, differ)
+
+
+def count_special(events: CapturedEvents) -> SpecialEvents:
+    """Count the events that need care, in as few columns as possible; most folds find none."""
+    from pyspark.sql import functions
+
+    source, kind = events.source, functions.col("type")
+    moving = _moving_keys(source)
+    found = [functions.count_if(kind.isin(*RECORDING)), functions.count_if(kind == "ddl")]
+    if not source.loses_keys and not moving:
+        # Spark passes over files whose dictionary of types has none of them.
+        frame = events.read(["type"], [], []).where(kind.isin(*RECORDING, "ddl"))
+        (row,) = frame.agg(*found, functions.lit(0), functions.lit(0)).collect()
+        return SpecialEvents(*row)
+    frame = events.read(["type"], moving or source.keys[:1], moving)
+    found.append(functions.count_if((kind == "upd") & functions.col(OLD).isNull()))
+    found.append(functions.count_if(moved_key(source)) if moving else functions.lit(0))
+    (row,) = frame.agg(*found).collect()
+    return SpecialEvents(*row)
+
+
+def recorded_rows(events: CapturedEvents) -> RecordedRows:
+    """
+    Return the last reset of each shard, and the end of what followed it.
+
+    They make known what was not: the reset is written into every shard that there is, the rows behind it, and
+    in the end another event. A shard without both has begun later, or its rows are unknown still.
+
+    :raises FoldError: not all rows have followed, or they are unknown.
+    """
+    from pyspark.sql import functions
+
+    source, kind = events.source, functions.col("type")
+    counts = kind.isin(*RECORDING)
+    if source.known_from is not None:
+        counts &= functions.col(ULID_COLUMN) >= str(Ulid.floor(source.known_from))
+    columns = [ULID_COLUMN, "type", CAPTURED_AT] if source.unknown else [ULID_COLUMN, "type"]
+    frame = events.read(columns, [], [], by_shard=True)
+    found = [
+        functions.max(functions.when(counts & (kind == one), functions.col(ULID_COLUMN))).alias(one)
+        for one in RECORDING
+    ]
+    if source.unknown:
+        time = functions.unix_millis(CAPTURED_AT)
+        found += [
+            functions.min(functions.when(counts & (kind == "reset"), time)).alias("known"),
+            functions.min(time).alias("begun"),
+        ]
+    else:
+        frame = frame.where(counts)
+    rows = frame.groupBy(SHARD).agg(*found).collect()
+    if source.unknown:
+        since = min((row["known"] for row in rows if row["reset"]), default=None)
+        bare = [row for row in rows if not row["reset"] and not row["ready"]]
+        left = [row[SHARD] for row in bare if since is None or row["begun"] < since]
+        if since is None or left:
+            raise source.refusal(source.unknown, shards=left)
+    unready = [row["reset"] for row in rows if row["reset"] and (row["ready"] or "") < row["reset"]]
+    if unready:
+        begun = format_time(min(map(Ulid.parse_text, unready)).time)
+        raise source.refusal(
+            f"its rows are being recorded since {begun}, and were not all recorded by then: fold a later "
+            "time, or take a snapshot of the table (airflow-changefeed snapshot take)"
+        )
+    resets = {parse_shard(row[SHARD]): row["reset"] for row in rows if row["reset"]}
+    return RecordedRows(resets, max((row["ready"] for row in rows if row["ready"]), default=""))
+
+
+def refuse_unrecorded(events: CapturedEvents) -> None:
+    """
+    Refuse columns that got values in older rows without an event: those rows would keep what they had.
+
+    :raises FoldError: there are any behind the last resets.
+    """
+    from pyspark.sql import functions
+
+    source = events.source
+    frame = events.read([ULID_COLUMN, "type", "ddl"], [], []).where(functions.col("type") == "ddl")
+    # Each shard has the same text.
+    rows = frame.groupBy("ddl").agg(functions.min(ULID_COLUMN).alias("first")).collect()
+    names = {place: name for name, place in source.columns.items()}
+    for row in sorted(rows, key=lambda one: str(one["first"])):
+        # An older version did not record which.
+        fields = json.loads(row["ddl"] or "{}").get("unrecorded", ())
+        changed = [names[field] for field in fields if field in names]
+        if changed:
+            time = format_time(Ulid.parse_text(row["first"]).time)
+            raise source.refusal(
+                f"the table's columns were changed at {time} (event {row['first']}), and no event has the "
+                f"values of {', '.join(map(repr, changed))} in older rows: {RESOLVE}",
+                ulid=row["first"],
+                columns=changed,
+            )
+
+
+def refuse_lost_keys(events: CapturedEvents) -> None:
+    """
+    Refuse updates whose old row is not known: the key that it had stays in the table forever.
+
+    :raises FoldError: there are any behind the last resets.
+    """
+    from pyspark.sql import functions
+
+    source = events.source
+    frame = events.read([ULID_COLUMN, "type"], source.keys[:1], [])
+    frame = frame.where((functions.col("type") == "upd") & functions.col(OLD).isNull())
+    (row,) = frame.agg(
+        functions.min(ULID_COLUMN).alias("first"), functions.count("*").alias("rows")
+    ).collect()
+    if row["rows"]:
+        raise source.refusal(
+            f"{row['rows']} updates changed a key without the old one, the first of them event "
+            f"{row['first']}: enable the capture with key_change='delete_insert', and {RESOLVE}",
+            ulid=row["first"],
+        )

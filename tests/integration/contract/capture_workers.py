@@ -28,7 +28,7 @@ from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.snapshots.ranges import read_here
 from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
 from airflow_changefeed.sources.base_snapshots import INTO_FEED
-from airflow_changefeed.sources.sqlite.capture import recording
+from airflow_changefeed.sources.sqlite.capture import record as recording
 from tests.integration.contract.engines import Changer, Engine, Table
 from tests.integration.contract.workers import (
     PAUSE,

@@ -15,7 +15,7 @@ from airflow_changefeed.exceptions import LockTimeoutError, SnapshotError
 from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
 from airflow_changefeed.sources.base_snapshots import INTO_FEED
 from airflow_changefeed.sources.mssql.capture import control
-from airflow_changefeed.sources.sqlite.capture import recording
+from airflow_changefeed.sources.sqlite.capture import record as recording
 from tests.clocks import after_now
 from tests.integration.contract.captures import AUTHOR, CaptureBench, row, set_up_author
 from tests.integration.contract.engines import Engine, Table

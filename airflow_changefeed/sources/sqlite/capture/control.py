@@ -31,21 +31,21 @@ from airflow_changefeed.sources.sqlite.capture.gaps import (
     take_baseline,
 )
 from airflow_changefeed.sources.sqlite.capture.plan import (
+    check_columns,
     check_policy,
-    difference,
-    nullable_keys,
+    check_same,
+    name_problems,
     plan_capture,
+    refuse,
 )
 from airflow_changefeed.sources.sqlite.capture.record import (
+    begin_recording,
     has_rows,
     image_columns,
-    make_events,
-    record_ddl,
-)
-from airflow_changefeed.sources.sqlite.capture.recording import (
-    begin_recording,
     is_recording,
+    make_events,
     record_begun,
+    record_ddl,
     stop_recording,
 )
 from airflow_changefeed.sources.sqlite.capture.registry import (
@@ -106,7 +106,7 @@ class SqliteCapture:
                     begin_version(connection, load_feed(connection, spec.name))
                 else:
                     check_feed(connection, load_feed(connection, spec.name), resource_version)
-                    _check_same(found[0], spec)
+                    check_same(found[0], spec)
                 if found and not found[0].is_enabled:
                     self._enable_again(connection, found[0], snapshot=snapshot)
                     bump_version(connection, spec.name)
@@ -116,8 +116,8 @@ class SqliteCapture:
 
     def _enable_new(self, connection: sqlite3.Connection, spec: CaptureSpec, *, snapshot: bool) -> None:
         plan = plan_capture(connection, spec)
-        problems = _name_problems(connection, spec.name) + plan.problems
-        _refuse(spec.name, problems)
+        problems = name_problems(connection, spec.name) + plan.problems
+        refuse(spec.name, problems)
         now_ms = self.database.now_ms()
         capture = StoredCapture(spec, tuple(plan.fields.values()), tuple(plan.tables), now_ms)
         make_events(connection, capture)
@@ -138,7 +138,7 @@ class SqliteCapture:
     ) -> None:
         """Record again; changes made meanwhile are unknown, so they are a gap."""
         tables, now_ms = load_feed(connection, capture.name), self.database.now_ms()
-        _check_columns(connection, capture)
+        check_columns(connection, capture)
         since_ms = capture.disabled_at_ms or capture.enabled_at_ms
         since = from_milliseconds(since_ms)
         capture = with_triggers(connection, replace(capture, disabled_at_ms=None), None)
@@ -181,7 +181,7 @@ class SqliteCapture:
             recorded = load_capture(connection, name)
             before = renamed_capture(connection, recorded)
             plan = plan_capture(connection, before.spec, before, without)
-            _refuse(name, plan.problems)
+            refuse(name, plan.problems)
             known = {one.name.casefold() for one in before.fields}
             added = [one for folded, one in plan.fields.items() if folded not in known]
             for definition in image_columns(added):
@@ -265,7 +265,7 @@ class SqliteCapture:
                     capture=capture.name,
                 )
             return
-        _check_columns(connection, capture)
+        check_columns(connection, capture)
         affected = {gap.table for gap in seen}
         numbers = [
             number for number, table in enumerate(capture.tables) if table.name in affected or not affected
@@ -377,53 +377,9 @@ def _check_note(subject: str, note: str, by: str) -> None:
     InvalidArgumentError.collect(subject, problems)
 
 
-def _refuse(name: str, problems: list[str]) -> None:
-    if problems:
-        raise FeedSetupError(
-            f"capture {name!r} cannot be set up: {'; '.join(problems)}", capture=name, problems=problems
-        )
-
-
-def _name_problems(connection: sqlite3.Connection, name: str) -> list[str]:
-    if name.lower().startswith(("changefeed.", "sqlite_")):
-        return [f"its name {name!r} is reserved; choose another"]
-    taken = connection.execute(
-        "select type from sqlite_master where name = ? collate nocase", (name,)
-    ).fetchone()
-    return [f"a {taken[0]} {name!r} already exists; choose another name"] if taken else []
-
-
-def _check_same(found: StoredCapture, spec: CaptureSpec) -> None:
-    """Raise if a capture exists with another definition."""
-    if spec not in (found.spec, found.present_spec):
-        raise FeedSetupError(
-            f"capture {spec.name!r} already exists, with a different definition: "
-            f"{'; '.join(difference(spec, found.spec))}. Refresh it to capture other columns; "
-            "drop it (drop_feed) to create it again",
-            capture=spec.name,
-        )
-
-
 def _whole(connection: sqlite3.Connection, capture: StoredCapture, *, snapshot: bool) -> list[bool]:
     """Return for each table whether its events cover all rows."""
     return [
         len(table.columns) == len(Operation) and (snapshot or not has_rows(connection, table.name))
         for table in capture.tables
     ]
-
-
-def _check_columns(connection: sqlite3.Connection, capture: StoredCapture) -> None:
-    """Raise if a table or a captured column is missing, or a key can now be null."""
-    problems = []
-    for table in capture.tables:
-        names = {
-            name for (name,) in connection.execute("select name from pragma_table_xinfo(?)", (table.name,))
-        }
-        wanted = {name for some in table.columns.values() for name in some} | set(table.key_columns)
-        if not names:
-            problems.append(f"table {table.name!r} is missing; restore it, or disable the capture first")
-        elif wanted - names:
-            gone = ", ".join(map(repr, sorted(wanted - names)))
-            problems.append(f"table {table.name!r} has lost {gone}; refresh the capture first")
-        problems += nullable_keys(connection, table.name)
-    _refuse(capture.name, problems)

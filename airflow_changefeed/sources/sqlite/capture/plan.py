@@ -301,3 +301,49 @@ def difference(spec: CaptureSpec, other: CaptureSpec) -> list[str]:
     if not differing and spec.tables != other.tables:
         differing.append("its tables differ, or are in another order")
     return differing
+
+
+def refuse(name: str, problems: list[str]) -> None:
+    """Raise if there are problems."""
+    if problems:
+        raise FeedSetupError(
+            f"capture {name!r} cannot be set up: {'; '.join(problems)}", capture=name, problems=problems
+        )
+
+
+def name_problems(connection: sqlite3.Connection, name: str) -> list[str]:
+    """Return why a capture cannot have a name."""
+    if name.lower().startswith(("changefeed.", "sqlite_")):
+        return [f"its name {name!r} is reserved; choose another"]
+    taken = connection.execute(
+        "select type from sqlite_master where name = ? collate nocase", (name,)
+    ).fetchone()
+    return [f"a {taken[0]} {name!r} already exists; choose another name"] if taken else []
+
+
+def check_same(found: StoredCapture, spec: CaptureSpec) -> None:
+    """Raise if a capture exists with another definition."""
+    if spec not in (found.spec, found.present_spec):
+        raise FeedSetupError(
+            f"capture {spec.name!r} already exists, with a different definition: "
+            f"{'; '.join(difference(spec, found.spec))}. Refresh it to capture other columns; "
+            "drop it (drop_feed) to create it again",
+            capture=spec.name,
+        )
+
+
+def check_columns(connection: sqlite3.Connection, capture: StoredCapture) -> None:
+    """Raise if a table or a captured column is missing, or a key can now be null."""
+    problems = []
+    for table in capture.tables:
+        names = {
+            name for (name,) in connection.execute("select name from pragma_table_xinfo(?)", (table.name,))
+        }
+        wanted = {name for some in table.columns.values() for name in some} | set(table.key_columns)
+        if not names:
+            problems.append(f"table {table.name!r} is missing; restore it, or disable the capture first")
+        elif wanted - names:
+            gone = ", ".join(map(repr, sorted(wanted - names)))
+            problems.append(f"table {table.name!r} has lost {gone}; refresh the capture first")
+        problems += nullable_keys(connection, table.name)
+    refuse(capture.name, problems)
