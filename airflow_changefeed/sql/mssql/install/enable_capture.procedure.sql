@@ -207,7 +207,6 @@ begin
         -- An empty table has nothing to record.
         if @snapshot = 1 and isnull(@rows, 1) > 0
         begin
-            exec <<schema>>.[claim_recording] @capture = @capture, @table_no = @no, @by = N'enable_capture';
             set @sql = concat(N'exec <<schema_in_text>>.', quotename(concat(N'capture_snapshot.', @no, N':', @capture)), N' @what = ''reset''');
             exec sys.sp_executesql @sql;
         end;
@@ -223,6 +222,9 @@ begin
         if @feed_id is not null exec <<schema>>.[bump_version] @feed_id = @feed_id;
         -- A capture just created is at its first version.
         else update <<schema>>.[feeds] set schema_print = <<schema>>.[columns_print](name, object_id) where name = @capture;
+        -- Behind the version: begin_snapshot locks both in this order.
+        if @snapshot = 1 and isnull(@rows, 1) > 0
+            exec <<schema>>.[claim_recording] @capture = @capture, @table_no = @no, @by = N'enable_capture';
         commit;
     end try
     begin catch

@@ -85,7 +85,6 @@ begin
             end;
             if @resync = 1
             begin
-                exec <<schema>>.[claim_recording] @capture = N'<<name_text>>', @table_no = @no, @by = @by;
                 exec <<schema>>.[capture_table:<<name>>] @table_no = @no, @what = 'reset';
                 set @begun = 1;
             end;
@@ -98,6 +97,16 @@ begin
         where capture_id = @id and resolved_at is null and number <= @seen;
         set @changes = @@rowcount;
         if @changes > 0 or @begun = 1 exec <<schema>>.[bump_version] @feed_id = <<feed_id>>;
+        -- Behind the version: begin_snapshot locks both in this order.
+        select @no = null;
+        select top (1) @no = t.table_no from @tables as t where @begun = 1 order by t.table_no;
+        while @no is not null
+        begin
+            exec <<schema>>.[claim_recording] @capture = N'<<name_text>>', @table_no = @no, @by = @by;
+            delete from @tables where table_no = @no;
+            set @no = null;
+            select top (1) @no = t.table_no from @tables as t order by t.table_no;
+        end;
         commit;
     end try
     begin catch
