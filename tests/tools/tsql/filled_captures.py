@@ -188,7 +188,7 @@ def _chunks(case: CaptureCase, table: Captured, collation: str) -> dict[str, str
         )
     return {
         "chunk_keys": (
-            f"    declare @keys table ({definitions}, primary key ({names}));\n"
+            f"    declare @keys table ({definitions}, primary key nonclustered ({names}));\n"
             f"    declare @behind table ({definitions});\n    if @statement is null\n    begin\n"
             f"        insert into @keys ({names})\n"
             f"        select top (@left) {own} from {read} order by {own};\n"

@@ -157,7 +157,7 @@ class SqliteCapture:
             find_gaps(connection, tables, self.database.now_ms())
             capture = load_capture(connection, name)
             drop_triggers(connection, name, range(len(capture.tables)))
-            stop_recording(connection, name)
+            stop_recording(connection, name, [table.name for table in capture.tables])
             bare = tuple(replace(table, triggers={}) for table in capture.tables)
             if capture.is_enabled:
                 now_ms = self.database.now_ms()
@@ -199,6 +199,10 @@ class SqliteCapture:
             if capture.is_enabled:
                 capture = with_triggers(connection, capture, None)
             store_capture(connection, capture)
+            # By another key, nobody knows which rows are recorded.
+            pairs = zip(before.tables, capture.tables, strict=True)
+            other_keys = [now.name for was, now in pairs if was.key_columns != now.key_columns]
+            stop_recording(connection, name, other_keys)
             record_ddl(connection, tables, recorded, capture, unrecorded, now_ms)
             # Even if nothing changed: what was read before may mean something else now (Hasura's reload).
             bump_version(connection, name)

@@ -38,6 +38,8 @@ DDL_COLUMN = "changefeed_ddl"
 #: Rows of a transaction: as many as take so long, so that no writer waits longer.
 _SECONDS = 0.05
 _FIRST_ROWS, _MOST_ROWS = 100, 5_000
+#: Mark of a table whose rows are all recorded.
+_END = "end"
 
 
 def make_events(connection: sqlite3.Connection, capture: StoredCapture) -> None:
@@ -269,11 +271,11 @@ def is_recording(connection: sqlite3.Connection, feed: str) -> bool:
     return any(claim.path == INTO_FEED for claim in claims(connection, feed))
 
 
-def stop_recording(connection: sqlite3.Connection, feed: str) -> None:
-    """Forget what has begun; it stays without an end."""
+def stop_recording(connection: sqlite3.Connection, feed: str, names: Sequence[str]) -> None:
+    """Forget what has begun of tables; it stays without an end."""
     if is_recording(connection, feed):
         for claim in claims(connection, feed):
-            if claim.path == INTO_FEED:
+            if claim.path == INTO_FEED and claim.table in names:
                 forget(connection, (feed, claim.table, claim.token))
 
 
@@ -308,21 +310,22 @@ def _record_some(connection: sqlite3.Connection, database: SqliteDatabase, feed:
     after = connection.execute(
         'select mark from "changefeed.snapshot_mark" where capture = ? and table_name = ? and token = ?', mine
     ).fetchone()
-    range_ = KeyRange(after and after[0])
-    if table.key_columns:
-        range_ = KeyRange(range_.after, key_behind(connection, feed, table, range_.after, rows))
     now_ms = database.now_ms()
-    record_range(connection, tables, number, range_, now_ms)
-    if range_.upto is None:
-        record_ready(connection, tables, number, now_ms)
-        forget(connection, mine)
-        return True
     connection.execute(
         'delete from "changefeed.snapshot_mark" where capture = ? and table_name = ? and token = ?', mine
     )
+    if after == (_END,):
+        record_ready(connection, tables, number, now_ms)
+        forget(connection, mine)
+        return True
+    range_ = KeyRange(after and after[0])
+    if table.key_columns:
+        range_ = KeyRange(range_.after, key_behind(connection, feed, table, range_.after, rows))
+    record_range(connection, tables, number, range_, now_ms)
+    # The end comes in a transaction of its own, so that in each shard it is behind the rows of every other.
     connection.execute(
         'insert into "changefeed.snapshot_mark" (capture, table_name, token, mark, is_read) '
         "values (?, ?, ?, ?, 1)",
-        (*mine, range_.upto),
+        (*mine, _END if range_.upto is None else range_.upto),
     )
     return True

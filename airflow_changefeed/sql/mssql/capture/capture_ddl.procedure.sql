@@ -15,16 +15,18 @@ begin
     declare @tid bigint = current_transaction_id(), @at datetime2(3) = dateadd(microsecond, -500, sysutcdatetime()), @statement bigint;
     if @what = 'shards'
     begin
-        -- A drain inserts the state row before it locks rows of the outbox, so each shard is found in one of the two.
+        -- In this order, as a drain takes rows of the outbox only once its shard has a state row: each shard is found in one of the two.
+        insert into #ddl_shards (shard)
+        select distinct <<schema>>.[shard_text](o.shard_id)
+        from <<schema>>.[outbox:<<name>>] as o with (readcommittedlock, rowlock, readpast) where <<is_one_shard>> = 0;
         insert into #ddl_shards (shard)
         select <<schema>>.[shard_text](s.shard_id)
         from (
             select convert(<<shard_type>>, <<constant_shard>>) as shard_id where <<is_one_shard>> = 1
             union
             select k.shard_id from <<schema>>.[state:<<name>>] as k with (readcommittedlock) where <<is_one_shard>> = 0
-            union
-            select o.shard_id from <<schema>>.[outbox:<<name>>] as o with (readcommittedlock, rowlock, readpast) where <<is_one_shard>> = 0
-        ) as s;
+        ) as s
+        where <<schema>>.[shard_text](s.shard_id) not in (select d.shard from #ddl_shards as d);
         return;
     end;
     set @statement = next value for <<sequence>>;

@@ -26,7 +26,7 @@ begin
         create table #ddl_shards (shard nvarchar(36) not null primary key);
         exec <<schema>>.[capture_ddl.<<table_no>>:<<name>>] @what = 'shards';
         -- So that a reset is somewhere even if nothing has been recorded.
-        set lock_timeout 2000;
+        if @what = 'reset' set lock_timeout 2000;
         if @what = 'reset' and <<is_one_shard>> = 0
             insert into #ddl_shards (shard)
             select <<schema>>.[shard_text](a.changefeed_shard)

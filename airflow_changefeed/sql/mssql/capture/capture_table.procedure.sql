@@ -14,7 +14,8 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    declare @chunk int = @rows;
+    -- The number of a table's rows may be too large for it.
+    declare @chunk int = case when @what = 'chunk' then @rows end;
 <<calls>>
     if @what = 'chunk' set @rows = @chunk;
 end

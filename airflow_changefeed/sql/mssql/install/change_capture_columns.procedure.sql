@@ -87,6 +87,18 @@ begin
                     and convert(varbinary(256), o.stored_name) = convert(varbinary(256), k.stored_name))
             and (k.place <= @upto or k.stored_name in (select n.name from @known as n)
                 or s.is_nullable = 0 or s.is_computed = 1 or s.default_object_id <> 0 or type_name(s.system_type_id) = N'timestamp');
+    -- By another key, nobody knows which of the rows that are there have been recorded: that stays without an end.
+    if convert(varbinary(max), isnull(@key_before, N'')) <> convert(varbinary(max), isnull(@key_after, N'')) or exists (
+        select 1 from <<schema>>.[capture_columns] as k
+        where k.capture_id = @capture_id and k.table_no = @table_no and k.key_place is not null and (k.on_insert = 1 or k.on_update = 1 or k.on_delete = 1)
+            and not exists (
+                select 1 from @kept as o where o.place = k.place and o.definition = k.definition and o.stored_name = k.stored_name))
+        delete s
+        from <<schema>>.[snapshots] as s
+        inner join <<schema>>.[feeds] as f on f.feed_id = s.feed_id
+        inner join <<schema>>.[captures] as c on c.name = f.name
+        inner join <<schema>>.[capture_tables] as t on t.capture_id = c.capture_id
+        where c.capture_id = @capture_id and t.table_no = @table_no and s.path = N'' and s.table_name = concat(t.table_schema, N'.', t.table_name);
     update <<schema>>.[capture_tables]
     set recorded_columns = (
             select concat(N'[', string_agg(convert(nvarchar(max), concat(N'"', string_escape(n.name, 'json'), N'"')), N','), N']') from @known as n),

@@ -63,7 +63,7 @@ begin
         set @place = @place - 1;
     end;
     insert into #tokens (token, value) values
-        ('chunk_keys', concat(N'    declare @keys table (', @definitions, N', primary key (', @names, N'));
+        ('chunk_keys', concat(N'    declare @keys table (', @definitions, N', primary key nonclustered (', @names, N'));
     declare @behind table (', @definitions, N');
     if @statement is null
     begin

@@ -15,7 +15,7 @@ begin
     set deadlock_priority low;
     set lock_timeout 50;
     set rowcount 0;
-    declare @no smallint, @table nvarchar(257), @token nvarchar(64), @mark nvarchar(100), @statement bigint, @row int, @is_last bit;
+    declare @no smallint, @table nvarchar(257), @token nvarchar(64), @mark nvarchar(100), @statement bigint, @row int, @is_last bit, @is_mine bit;
     declare @size int = 100, @rows int, @took int, @recorded bigint = 0, @message nvarchar(2048);
     declare @begun datetime2(3) = sysutcdatetime(), @started datetime2(3);
     if @@trancount > 0
@@ -38,27 +38,31 @@ begin
             throw 77141, @message, 1;
         end;
         begin try
-            set @started = sysutcdatetime();
+            select @started = sysutcdatetime(), @is_mine = 0;
             begin transaction;
             -- Locked first: two take turns.
             update <<schema>>.[snapshots] set expires_at = <<schema>>.[later](<<schema>>.[now](), 345600)
             where feed_id = <<feed_id>> and table_name = @table and token = @token;
             if @@rowcount = 1
             begin
+                set @is_mine = 1;
                 select @mark = m.mark from <<schema>>.[snapshot_marks] as m where m.feed_id = <<feed_id>> and m.table_name = @table and m.token = @token;
-                -- The event of the last row recorded.
-                select @statement = left(@mark, charindex(N'/', @mark) - 1), @row = substring(@mark, charindex(N'/', @mark) + 1, 20), @rows = @size;
-                exec <<schema>>.[capture_table:<<name>>] @table_no = @no, @what = 'chunk', @rows = @rows output, @statement = @statement output, @row = @row output, @is_last = @is_last output;
                 delete from <<schema>>.[snapshot_marks] where feed_id = <<feed_id>> and table_name = @table and token = @token;
-                if @is_last = 1
+                if @mark = N'end'
                 begin
                     exec <<schema>>.[capture_table:<<name>>] @table_no = @no, @what = 'ready';
                     delete from <<schema>>.[snapshots] where feed_id = <<feed_id>> and table_name = @table and token = @token;
                 end
                 else
+                begin
+                    -- The mark is the event of the last row recorded.
+                    select @statement = left(@mark, charindex(N'/', @mark) - 1), @row = substring(@mark, charindex(N'/', @mark) + 1, 20), @rows = @size;
+                    exec <<schema>>.[capture_table:<<name>>] @table_no = @no, @what = 'chunk', @rows = @rows output, @statement = @statement output, @row = @row output, @is_last = @is_last output;
+                    -- The end comes in a transaction of its own, so that in each shard it is behind the rows of every other.
                     insert into <<schema>>.[snapshot_marks] (feed_id, table_name, token, mark)
-                    values (<<feed_id>>, @table, @token, concat(@statement, N'/', @row));
-                set @recorded = @recorded + @rows;
+                    values (<<feed_id>>, @table, @token, case when @is_last = 1 then N'end' else concat(@statement, N'/', @row) end);
+                    set @recorded = @recorded + @rows;
+                end;
             end;
             commit;
             set @took = datediff(millisecond, @started, sysutcdatetime());
@@ -72,7 +76,7 @@ begin
         begin catch
             if @@trancount > 0 rollback;
             if error_number() not in (1205, 1222) throw;
-            set @size = (@size + 1) / 2;
+            if @is_mine = 1 set @size = (@size + 1) / 2;
         end catch;
     end;
     select @recorded as recorded, (

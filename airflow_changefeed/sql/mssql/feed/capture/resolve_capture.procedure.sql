@@ -85,6 +85,11 @@ begin
             end;
             if @resync = 1
             begin
+                -- First: what has begun of the table would otherwise end behind this reset.
+                delete s
+                from <<schema>>.[snapshots] as s
+                inner join <<schema>>.[capture_tables] as t on t.capture_id = @id and t.table_no = @no
+                where s.feed_id = <<feed_id>> and s.path = N'' and s.table_name = concat(t.table_schema, N'.', t.table_name);
                 exec <<schema>>.[capture_table:<<name>>] @table_no = @no, @what = 'reset';
                 set @begun = 1;
             end;
