@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.capture import CaptureShape
@@ -17,17 +16,16 @@ from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import (
     InvalidArgumentError,
-    ManifestError,
     SnapshotError,
     TransientError,
 )
-from airflow_changefeed.folding.bases import base_of
 from airflow_changefeed.folding.inputs import FileColumns, foldable_table
 from airflow_changefeed.folding.snapshots import ReadRange, Snapshot, SnapshotBegin, SnapshotFiles
 from airflow_changefeed.folding.states import BaseFacts, new_attempt
 from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.snapshots.ranges import RangesToRead
 from airflow_changefeed.snapshots.settle import settle
+from airflow_changefeed.snapshots.usable import schema_of, usable_snapshot
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_snapshots import (
     PROTECTED,
@@ -39,7 +37,7 @@ from airflow_changefeed.sources.base_snapshots import (
 from airflow_changefeed.sources.key_conditions import key_conditions, normal_where
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 #: Rows of a range: some seconds of a reader, and of what a try that is killed has lost.
 RANGE_ROWS = 250_000
@@ -121,7 +119,12 @@ def take_snapshot(
     :raises CaptureGapError: the capture has missed changes; terminal.
     :raises TransientError: what was read cannot become a snapshot any more; a retry takes another one.
     """
-    found = _usable(source, request, storage_options) if request.only_if_missing else None
+    # Refused if it does not exist, or its events are not sufficient for any fold.
+    table = foldable_table(source.capture(request.feed).shape, request.table)
+    files = SnapshotFiles(request.path, request.feed, table, storage_options, database=source.identity().id)
+    found = None
+    if request.only_if_missing:
+        found = usable_snapshot(source, files, request.where)
     if found is not None:
         report(
             f"changefeed snapshot: the one of table {found.table} of feed {found.feed} since "
@@ -130,7 +133,7 @@ def take_snapshot(
         # One that was killed right behind its commit still holds back purges.
         source.end_snapshot(found.feed, found.table, token=found.token)
         return found
-    work = _Work.begin(source, request, storage_options)
+    work = _Work.begin(source, request, files)
     for _ in range(_MOST_ROUNDS):
         try:
             done = work.done() or work.go_on(read, report)
@@ -153,41 +156,6 @@ def take_snapshot(
     )
 
 
-def captured_table(source: FeedSource, feed: str, table: str | None) -> str:
-    """
-    Return the table of a capture to take a snapshot of.
-
-    :raises FoldError: it does not exist, or its events are not sufficient for any fold.
-    """
-    return foldable_table(source.capture(feed).shape, table)
-
-
-def _usable(
-    source: FeedSource, request: SnapshotRequest, storage_options: Mapping[str, Any] | None
-) -> Snapshot | None:
-    """Return the newest snapshot that a fold at the present can start from; None without any."""
-    table, database = captured_table(source, request.feed, request.table), source.identity().id
-    files = SnapshotFiles(request.path, request.feed, table, storage_options, database=database)
-    columns, now = source.table_columns(request.feed, table), source.now()
-    there = files.all(only_readable=True)
-    wanted = (request.feed, database, request.where)
-    own = (one for one in there if (one.feed, one.database, one.where) == wanted)
-    return next((one for one in own if _fits(files, one, columns, now)), None)
-
-
-def _fits(files: SnapshotFiles, one: Snapshot, columns: TableColumns, now: datetime) -> bool:
-    """Whether a fold at the present can start from a snapshot, and it has the columns of now."""
-    *own, _ = columns.schema
-    then, present = (shape.tables[one.table] for shape in (one.base.shape, columns.shape))
-    same = (one.base.schema, dict(one.base.fields)) == (schema_text(_schema(own)), dict(columns.fields))
-    # A column that was dropped and added looks the same, and has other values.
-    same = same and then.unrecorded_at == present.unrecorded_at and then.key_columns == present.key_columns
-    try:
-        return same and not base_of(files, one).problem(columns.shape, now)
-    except ManifestError:
-        return False
-
-
 @dataclass
 class _Work:
     """A snapshot that is being taken."""
@@ -199,26 +167,19 @@ class _Work:
     plan: SnapshotBegin
 
     @classmethod
-    def begin(
-        cls,
-        source: FeedSource,
-        request: SnapshotRequest,
-        storage_options: Mapping[str, Any] | None,
-    ) -> _Work:
+    def begin(cls, source: FeedSource, request: SnapshotRequest, files: SnapshotFiles) -> _Work:
         """Begin a snapshot, or join the one that has begun."""
-        feed, table = request.feed, captured_table(source, request.feed, request.table)
+        feed, table = request.feed, files.table
         columns = source.table_columns(feed, table)
         kinds = {field.name: field.type for field in columns.schema}
         key_conditions(request.where, columns.shape.tables[table].key_columns, kinds)
-        database = source.identity().id
-        files = SnapshotFiles(request.path, feed, table, storage_options, database=database)
         files.claim()
         claim = _claimed(source, request, table, files)
         files.clean(claim.token)
         plan = files.begun(claim.token)
         if plan is None:
             ranges = tuple(key_ranges(source.cut_table(feed, table, request.rows, where=claim.where)))
-            plan = SnapshotBegin(feed, table, claim.token, claim.begin, ranges, database, claim.where)
+            plan = SnapshotBegin(feed, table, claim.token, claim.begin, ranges, files.database, claim.where)
             plan = files.begin(plan)
         work = cls(source, request, table, files, plan)
         # Not only in the end, days later.
@@ -366,19 +327,12 @@ class _Work:
         known = FileColumns(columns.shape, {field.name: field.type for field in image})
         return BaseFacts(
             shape=columns.shape,
-            schema=schema_text(_schema(own)),
+            schema=schema_text(schema_of(own)),
             fields=columns.fields,
             known_fields=tuple(sorted(known.fields_of(self.table))),
             shards=tuple(status.shard for status in self.source.shards(feed)),
             has_integer_shards=str(shard.type) == "int64",
         )
-
-
-def _schema(columns: Sequence[pa.Field]) -> pa.Schema:
-    """Return the schema of some columns."""
-    import pyarrow as pa
-
-    return pa.schema(columns)
 
 
 def _claimed(source: FeedSource, request: SnapshotRequest, table: str, files: SnapshotFiles) -> SnapshotClaim:

@@ -38,7 +38,7 @@ def _rows(count: int = ROWS) -> list[tuple[int, str]]:
 
 @contextmanager
 def _killed(patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let whoever records rows die behind its first transaction, of 100 rows."""
+    """Let the process that records rows die after its first transaction, of 100 rows."""
 
     def record(source: Any, name: str) -> None:
         # Ends behind one transaction, which takes longer than that.
@@ -129,7 +129,7 @@ def test_who_was_killed_continues_where_it_was(engine: Engine, monkeypatch: pyte
 def test_enabling_again_continues_what_enabling_began(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever was killed repeats the command that was given."""
+    """The same command, repeated, goes on."""
     engine.create_table(AUTHOR)
     bench = CaptureBench(engine, engine.source())
     bench.run(*((INSERT, *one) for one in _rows()))

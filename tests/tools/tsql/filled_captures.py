@@ -196,9 +196,11 @@ def _chunks(case: CaptureCase, table: Captured, collation: str) -> dict[str, str
             f"        insert into @behind ({names})\n"
             f"        select {', '.join(f'e.{key}' for key in keys)} from {events} as e\n"
             "        where e.changefeed_statement = @statement and e.changefeed_row = @row and "
-            "e.changefeed_image = 1;\n        if @@rowcount = 0\n            throw 77156, "
-            "N'changefeed 77156: events since the rows of the table began to be recorded were purged. "
-            "Give it up (airflow-changefeed snapshot give-up), and begin again', 1;\n    end;" + steps
+            "        where e.changefeed_statement = @statement and e.changefeed_row = @row and "
+            "e.changefeed_image = 1;\n"
+            "        -- That event was purged: nobody knows where to go on.\n        if @@rowcount = 0\n"
+            "        begin\n            set @rows = null;\n            return;\n        end;\n    end;"
+            + steps
         ),
         "chunk_rows": f"@keys as k inner loop join {read} on "
         + " and ".join(f"i.{key} = k.{key}" for key in keys),

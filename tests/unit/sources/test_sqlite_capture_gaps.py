@@ -11,6 +11,7 @@ import pytest
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.core.fault import FaultKind, Limits
 from airflow_changefeed.exceptions import CaptureGapError, FeedSetupError, InvalidArgumentError
+from airflow_changefeed.sources.sqlite.capture import record
 from tests.clocks import after_now
 from tests.unit.sources.sqlite_captures import CaptureFile
 
@@ -193,3 +194,29 @@ def test_a_disabled_capture_records_no_rows(file: CaptureFile) -> None:
     file.source.disable_capture(NAME)
     with pytest.raises(FeedSetupError, match="is disabled"):
         file.source.resolve_capture(NAME, note="n", by="b", resync=True)
+
+
+def test_another_key_ends_the_recording_of_rows(file: CaptureFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows which rows are recorded then: `ready` never comes, and a resync begins again."""
+    monkeypatch.setattr(record, "_FIRST_ROWS", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(record.time, "sleep", _kill)
+        with pytest.raises(KeyboardInterrupt):
+            file.source.resolve_capture(NAME, note="n", by="b", resync=True)
+    assert len(file.source.snapshots(NAME)) == 1
+    file.sql(
+        "create table copy (id integer not null, status text not null primary key)",
+        "insert into copy select * from flight",
+        "drop table flight",
+        "alter table copy rename to flight",
+    )
+    file.source.refresh_capture(NAME)
+    assert file.source.snapshots(NAME) == []
+    file.source.resolve_capture(NAME, note="n", by="b", resync=True)
+    kinds = [kind for kind, _, _ in file.changes(NAME)]
+    assert (kinds.count("reset"), kinds.count("ready"), kinds[-1]) == (2, 1, "ready")
+
+
+def _kill(_: float) -> None:
+    """Die behind the first row."""
+    raise KeyboardInterrupt

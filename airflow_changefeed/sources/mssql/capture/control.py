@@ -184,8 +184,8 @@ class MssqlCaptures:
                 advanced = time.monotonic()
             elif time.monotonic() - advanced > self.database.lock_timeout_ms / 1000:
                 raise LockTimeoutError(
-                    f"capture {name!r}: the rows that are there are not all recorded: a transaction holds "
-                    "the next ones. What was recorded stays; the next try goes on",
+                    f"capture {name!r}: its existing rows are not all recorded, because a transaction holds "
+                    "the next ones. What was recorded stays; repeat this when that transaction has ended",
                     capture=name,
                 )
 

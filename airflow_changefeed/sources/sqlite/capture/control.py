@@ -42,10 +42,10 @@ from airflow_changefeed.sources.sqlite.capture.record import (
     begin_recording,
     has_rows,
     image_columns,
-    is_recording,
     make_events,
     record_begun,
     record_ddl,
+    recordings,
     stop_recording,
 )
 from airflow_changefeed.sources.sqlite.capture.registry import (
@@ -236,7 +236,7 @@ class SqliteCapture:
             seen = gaps(connection, name, is_open=True)
             unseen = [gap for gap in find_gaps(connection, tables, self.database.now_ms()) if gap not in seen]
             # Without a gap, what has begun to be recorded goes on.
-            begins = resync and not (unseen or (not seen and is_recording(connection, name)))
+            begins = resync and not (unseen or (not seen and recordings(connection, name)))
             if (seen and not unseen) or begins:
                 self._resolve(connection, load_feed(connection, name), seen, by if begins else None)
                 connection.execute(

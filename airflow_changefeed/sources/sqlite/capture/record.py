@@ -20,15 +20,29 @@ from airflow_changefeed.core.capture import Operation
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import FeedSetupError
-from airflow_changefeed.sources.base_snapshots import INTO_FEED, PROTECTED, KeyRange, held_snapshot
+from airflow_changefeed.sources.base_snapshots import (
+    INTO_FEED,
+    PROTECTED,
+    KeyRange,
+    SnapshotClaim,
+    held_snapshot,
+)
 from airflow_changefeed.sources.captured import DDL, READY, RESET, SNAPSHOT
 from airflow_changefeed.sources.sqlite.capture.keys import key_behind, key_names, range_values, within
 from airflow_changefeed.sources.sqlite.capture.plan import declared, shard_sql
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable
-from airflow_changefeed.sources.sqlite.capture.snapshots import INSTALLED, claims, forget, renew
+from airflow_changefeed.sources.sqlite.capture.snapshots import (
+    INSTALLED,
+    add_claim,
+    claims,
+    forget,
+    move_to,
+    position,
+    renew,
+)
 from airflow_changefeed.sources.sqlite.capture.transaction import event_numbers, next_number, number_range
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.sources.sqlite.feed.names import FeedTables, columns_of, load_feed, present, quote
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables, columns_of, load_feed, quote
 from airflow_changefeed.sources.sqlite.feed.types import Storage, has_text_affinity, shard_check, storage_of
 from airflow_changefeed.sources.sqlite.install.setup import install
 from airflow_changefeed.sql import fill, load_sql
@@ -246,37 +260,31 @@ def begin_recording(
     if tables.capture is None or not numbers:
         return
     install(connection, INSTALLED)
-    feed = tables.info.name
+    feed, now = tables.info.name, from_milliseconds(now_ms)
+    expires = from_milliseconds(now_ms + int(PROTECTED * 1000))
     begun = {claim.table: claim for claim in claims(connection, feed)}
     for number in numbers:
         table = tables.capture.tables[number].name
         other = begun.get(table)
         if other is not None:
-            if other.path != INTO_FEED and other.expires_at > from_milliseconds(now_ms):
+            if other.path != INTO_FEED and other.expires_at > now:
                 raise held_snapshot(other)
             forget(connection, (feed, table, other.token))
-        connection.execute(
-            'insert into "changefeed.snapshot" '
-            "(capture, table_name, token, path, begin_ms, begun_by, expires_ms, where_text) "
-            "values (?, ?, ?, ?, ?, ?, ?, '')",
-            (feed, table, secrets.token_hex(16), INTO_FEED, now_ms, by, now_ms + int(PROTECTED * 1000)),
-        )
+        claim = SnapshotClaim(feed, table, secrets.token_hex(16), INTO_FEED, now, by, expires)
+        add_claim(connection, claim)
         record_reset(connection, tables, number, now_ms)
 
 
-def is_recording(connection: sqlite3.Connection, feed: str) -> bool:
-    """Whether the recording of rows has begun for a table of a capture, and has not ended."""
-    if not present(connection, ("snapshot",)):
-        return False
-    return any(claim.path == INTO_FEED for claim in claims(connection, feed))
+def recordings(connection: sqlite3.Connection, feed: str) -> list[SnapshotClaim]:
+    """Return the snapshots into a capture's own feed that have begun and not ended."""
+    return [claim for claim in claims(connection, feed) if claim.path == INTO_FEED]
 
 
 def stop_recording(connection: sqlite3.Connection, feed: str, names: Sequence[str]) -> None:
     """Forget what has begun of tables; it stays without an end."""
-    if is_recording(connection, feed):
-        for claim in claims(connection, feed):
-            if claim.path == INTO_FEED and claim.table in names:
-                forget(connection, (feed, claim.table, claim.token))
+    for claim in recordings(connection, feed):
+        if claim.table in names:
+            forget(connection, (feed, claim.table, claim.token))
 
 
 def record_begun(database: SqliteDatabase, feed: str) -> None:
@@ -299,33 +307,20 @@ def record_begun(database: SqliteDatabase, feed: str) -> None:
 
 def _record_some(connection: sqlite3.Connection, database: SqliteDatabase, feed: str, rows: int) -> bool:
     """Record the next rows of the first table that is not complete; return whether there was one."""
-    tables = load_feed(connection, feed)
-    if tables.capture is None or not is_recording(connection, feed):
+    tables, begun = load_feed(connection, feed), recordings(connection, feed)
+    if tables.capture is None or not begun:
         return False
-    claim = next(claim for claim in claims(connection, feed) if claim.path == INTO_FEED)
-    mine = (feed, claim.table, claim.token)
-    number = [table.name for table in tables.capture.tables].index(claim.table)
-    table = tables.capture.tables[number]
-    renew(connection, mine, database.now_ms() + int(PROTECTED * 1000))
-    after = connection.execute(
-        'select mark from "changefeed.snapshot_mark" where capture = ? and table_name = ? and token = ?', mine
-    ).fetchone()
-    now_ms = database.now_ms()
-    connection.execute(
-        'delete from "changefeed.snapshot_mark" where capture = ? and table_name = ? and token = ?', mine
-    )
-    if after == (_END,):
+    mine = (feed, begun[0].table, begun[0].token)
+    number = [table.name for table in tables.capture.tables].index(begun[0].table)
+    table, now_ms = tables.capture.tables[number], database.now_ms()
+    renew(connection, mine, now_ms + int(PROTECTED * 1000))
+    after = position(connection, mine)
+    if after == _END:
         record_ready(connection, tables, number, now_ms)
         forget(connection, mine)
         return True
-    range_ = KeyRange(after and after[0])
-    if table.key_columns:
-        range_ = KeyRange(range_.after, key_behind(connection, feed, table, range_.after, rows))
-    record_range(connection, tables, number, range_, now_ms)
+    upto = key_behind(connection, feed, table, after, rows) if table.key_columns else None
+    record_range(connection, tables, number, KeyRange(after, upto), now_ms)
     # The end comes in a transaction of its own, so that in each shard it is behind the rows of every other.
-    connection.execute(
-        'insert into "changefeed.snapshot_mark" (capture, table_name, token, mark, is_read) '
-        "values (?, ?, ?, ?, 1)",
-        (*mine, _END if range_.upto is None else range_.upto),
-    )
+    move_to(connection, mine, _END if upto is None else upto)
     return True

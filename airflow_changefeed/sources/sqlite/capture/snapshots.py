@@ -90,16 +90,9 @@ class SqliteSnapshots:
         with self.database.connect() as connection, self.database.write(connection):
             load_capture(connection, feed)
             install(connection, INSTALLED)
-            connection.execute(
-                f'insert into "changefeed.snapshot" ({_CLAIM}) values (?, ?, ?, ?, ?, ?, ?, ?) '
-                "on conflict do nothing",
-                (feed, table, token, path, to_milliseconds(begin), by, self._expires_ms(seconds), where),
-            )
-            row = connection.execute(
-                f'select {_CLAIM} from "changefeed.snapshot" where capture = ? and table_name = ?',
-                (feed, table),
-            ).fetchone()
-            return _claim(row)
+            expires = from_milliseconds(self._expires_ms(seconds))
+            add_claim(connection, SnapshotClaim(feed, table, token, path, begin, by, expires, where))
+            return next(claim for claim in claims(connection, feed) if claim.table == table)
 
     @contextmanager
     def marking(self, feed: str, table: str, *, token: str, mark: str, seconds: float) -> Iterator[None]:
@@ -166,6 +159,24 @@ class SqliteSnapshots:
         return self.database.now_ms() + int(seconds * 1000)
 
 
+def add_claim(connection: sqlite3.Connection, claim: SnapshotClaim) -> None:
+    """Remember that a snapshot has begun, unless one of the table has."""
+    connection.execute(
+        f'insert into "changefeed.snapshot" ({_CLAIM}) values (?, ?, ?, ?, ?, ?, ?, ?) '
+        "on conflict do nothing",
+        (
+            claim.feed,
+            claim.table,
+            claim.token,
+            claim.path,
+            to_milliseconds(claim.begin),
+            claim.by,
+            to_milliseconds(claim.expires_at),
+            claim.where,
+        ),
+    )
+
+
 def claims(connection: sqlite3.Connection, feed: str | None = None) -> list[SnapshotClaim]:
     """Return the snapshots that have begun and not ended, of one capture or all, by begin."""
     if not present(connection, ("snapshot",)):
@@ -200,6 +211,22 @@ def renew(connection: sqlite3.Connection, mine: tuple[str, str, str], expires_ms
             table=table,
             token=token,
         )
+
+
+def position(connection: sqlite3.Connection, mine: tuple[str, str, str]) -> str | None:
+    """Return the only mark of a snapshot into the feed; None if it has none."""
+    row = connection.execute(f'select mark from "changefeed.snapshot_mark" where {_OF}', mine).fetchone()
+    return row and str(row[0])
+
+
+def move_to(connection: sqlite3.Connection, mine: tuple[str, str, str], mark: str) -> None:
+    """Replace the only mark of a snapshot into the feed."""
+    connection.execute(f'delete from "changefeed.snapshot_mark" where {_OF}', mine)
+    connection.execute(
+        'insert into "changefeed.snapshot_mark" (capture, table_name, token, mark, is_read) '
+        "values (?, ?, ?, ?, 1)",
+        (*mine, mark),
+    )
 
 
 def forget(connection: sqlite3.Connection, mine: tuple[str, str, str]) -> bool:

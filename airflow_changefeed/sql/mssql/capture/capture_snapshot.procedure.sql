@@ -1,12 +1,12 @@
 -- Records the rows that a captured table already has, in the caller's transaction.
 -- @what: reset records that they follow, in each shard that has events, and where the first row is. chunk records the next rows, in the order
---     of the primary key; all rows if there is no key, or the capture leaves out a part of it. ready records, in each shard that has
+--     of the primary key; without one, or if the capture does not record all of it, all rows. ready records, in each shard that has
 --     events, that all have followed.
--- @rows: at most so many; then how many it were. @statement, @row: event of the row behind which to go on, null from the beginning; then that
+-- @rows: at most so many; then how many there were, null if the event to go on behind was purged. @statement, @row: event of the row behind which to go on, null from the beginning; then that
 --     of the last row recorded. @is_last: 1 if no row is left.
--- Locks: reset waits for one row, at most two seconds. chunk takes S on the rows and on the keys between them until the caller's transaction ends, so that no change of them lies
--- between reading and recording. At most a few thousand @rows: the server does not lock the whole table for them.
--- errors: 77156 the event to go on behind was purged. 1222 a writer holds a row; transient
+-- Locks: reset waits for one row, at most two seconds. chunk takes S on the rows and on the keys between them until the caller's transaction
+-- ends, so that no change of them lies between reading and recording. At most a few thousand @rows: the server does not lock the whole table for them.
+-- errors: 1222 a writer holds a row; transient
 -- permission: internal
 create or alter procedure <<schema>>.[capture_snapshot.<<table_no>>:<<name>>] (
     @what varchar(10),

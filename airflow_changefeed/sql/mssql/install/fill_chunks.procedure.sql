@@ -1,7 +1,6 @@
--- Adds to the caller's #tokens how capture_snapshot.N:T finds the next rows: in the order of the primary key, behind the row of an event. If
--- there is no key, or the capture leaves out a part of it, all rows are one chunk.
+-- Adds to the caller's #tokens how capture_snapshot.N:T finds the next rows: in the order of the primary key, behind the row of an event.
+-- Without a primary key, or if the capture does not record all of it, all rows are one chunk.
 -- @events: the capture's table, as T-SQL.
--- errors: 77156, by what is filled in: the event to go on behind was purged
 -- permission: internal
 create or alter procedure <<schema>>.[fill_chunks] (
     @capture_id int,
@@ -76,8 +75,12 @@ begin
         insert into @behind (', @names, N')
         select ', @stored, N' from ', @events, N' as e
         where e.changefeed_statement = @statement and e.changefeed_row = @row and e.changefeed_image = 1;
+        -- That event was purged: nobody knows where to go on.
         if @@rowcount = 0
-            throw 77156, N''changefeed 77156: events since the rows of the table began to be recorded were purged. Give it up (airflow-changefeed snapshot give-up), and begin again'', 1;
+        begin
+            set @rows = null;
+            return;
+        end;
     end;', @steps)),
         ('chunk_rows', concat(N'@keys as k inner loop join ', @read, N' on ', @same)),
         ('chunk_end', concat(N'    set @is_last = case when @left > 0 then 1 else 0 end;

@@ -58,6 +58,11 @@ begin
                     -- The mark is the event of the last row recorded.
                     select @statement = left(@mark, charindex(N'/', @mark) - 1), @row = substring(@mark, charindex(N'/', @mark) + 1, 20), @rows = @size;
                     exec <<schema>>.[capture_table:<<name>>] @table_no = @no, @what = 'chunk', @rows = @rows output, @statement = @statement output, @row = @row output, @is_last = @is_last output;
+                    if @rows is null
+                    begin
+                        set @message = concat(N'changefeed 77156: feed "<<name_text>>": the rows of table "', @table, N'" cannot be recorded further, because events since that began were purged. Give it up, and record them again: airflow-changefeed snapshot give-up <<name_text>> --table ', @table, N' --conn-id ...');
+                        throw 77156, @message, 1;
+                    end;
                     -- The end comes in a transaction of its own, so that in each shard it is behind the rows of every other.
                     insert into <<schema>>.[snapshot_marks] (feed_id, table_name, token, mark)
                     values (<<feed_id>>, @table, @token, case when @is_last = 1 then N'end' else concat(@statement, N'/', @row) end);
