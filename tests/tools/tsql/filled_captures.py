@@ -196,7 +196,6 @@ def _chunks(case: CaptureCase, table: Captured, collation: str) -> dict[str, str
             f"        insert into @behind ({names})\n"
             f"        select {', '.join(f'e.{key}' for key in keys)} from {events} as e\n"
             "        where e.changefeed_statement = @statement and e.changefeed_row = @row and "
-            "        where e.changefeed_statement = @statement and e.changefeed_row = @row and "
             "e.changefeed_image = 1;\n"
             "        -- That event was purged: nobody knows where to go on.\n        if @@rowcount = 0\n"
             "        begin\n            set @rows = null;\n            return;\n        end;\n    end;"
