@@ -32,7 +32,7 @@ SPARK_LACKS_3.5 := $(wildcard tests/*/spark/test_datasource*.py)
 SPARK_LACKS_4.0 := tests/unit/spark/test_datasource_filters.py
 # What `make matrix-spark` tests on each
 SPARK_TESTS ?= $(wildcard tests/unit/spark/test_*.py) \
-	$(patsubst %,tests/integration/spark/test_%.py,versions job fold fold_bases fold_snapshots fold_job snapshot_job types datasource datasource_capture)
+	$(patsubst %,tests/integration/spark/test_%.py,versions job fold fold_bases fold_snapshots fold_job snapshot_job reconcile types datasource datasource_capture)
 
 # Older minors of Airflow: the newest patch of each, the day of its release, and the Spark that it is tested with
 MINORS ?= 3.0 3.1 3.2
@@ -67,7 +67,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@[ "$$($(UV) --version 2>/dev/null | cut -d' ' -f2)" = "$(UV_VERSION)" ] || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv==$(UV_VERSION)"
 	@echo "Installing into $(VENV) (the first time this downloads about 1 GB)"
-	@$(UV) pip install --quiet --python $(BIN)/python -c constraints.txt -b constraints.txt -e '.[dev,mssql,spark,s3,azure,gcs]'
+	@$(UV) pip install --quiet --python $(BIN)/python -c constraints.txt -b constraints.txt -e '.[dev,mssql,spark,s3,azure,gcs,delta,iceberg]'
 	@touch $(STAMP)
 
 java: ## Check that Java 17 or later is there for Spark
@@ -133,7 +133,7 @@ matrix-spark: $(SPARKS:%=.venv-spark-%/.changefeed-installed) java ## Test jobs 
 .venv-airflow-%/.changefeed-installed: pyproject.toml constraints/airflow-%.txt | $(STAMP)
 	@[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
 	@echo "Installing into $(@D)"
-	@$(UV) pip install --quiet --python $(@D)/bin/python -c constraints/airflow-$*.txt -b constraints.txt -e '.[dev,mssql,spark,s3,azure,gcs]'
+	@$(UV) pip install --quiet --python $(@D)/bin/python -c constraints/airflow-$*.txt -b constraints.txt -e '.[dev,mssql,spark,s3,azure,gcs,delta,iceberg]'
 	@touch $@
 
 matrix: $(MINORS:%=.venv-airflow-%/.changefeed-installed) java ## Run the tests of the Airflow faces and the example DAGs on older Airflows (MINORS="3.0 3.1 3.2")

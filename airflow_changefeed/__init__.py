@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.operators.changefeed import ChangefeedVerifyOperator
     from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
     from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
+    from airflow_changefeed.operators.changefeed_reconcile import ChangefeedReconcileOperator
     from airflow_changefeed.operators.changefeed_snapshot import ChangefeedSnapshotOperator
     from airflow_changefeed.output.dataset import export_dataset
     from airflow_changefeed.sensors.changefeed import ChangefeedSensor
@@ -47,6 +48,7 @@ _MODULES = {
     "ChangefeedDataSource": "spark.datasource",
     "ChangefeedFoldOperator": "operators.changefeed_fold",
     "ChangefeedHook": "hooks.changefeed",
+    "ChangefeedReconcileOperator": "operators.changefeed_reconcile",
     "ChangefeedSensor": "sensors.changefeed",
     "ChangefeedSnapshotOperator": "operators.changefeed_snapshot",
     "ChangefeedToParquetOperator": "transfers.changefeed_to_parquet",
@@ -80,6 +82,7 @@ __all__ = [
     "ChangefeedDataSource",
     "ChangefeedFoldOperator",
     "ChangefeedHook",
+    "ChangefeedReconcileOperator",
     "ChangefeedSensor",
     "ChangefeedSnapshotOperator",
     "ChangefeedToParquetOperator",

@@ -25,6 +25,7 @@ Every error of airflow_changefeed, in one tree.
     │   ├── DeadLetterError           a dead letter that does not exist or is no longer open
     │   ├── FoldError                 events from which a table cannot be folded
     │   ├── SnapshotError             a snapshot that is refused, or was given up
+    │   ├── ReconcileError            an export and the table that differ, or cannot be compared
     │   ├── FutureTimeError           a seal or window that ends in the future
     │   ├── HistoryError              history that cannot be inserted at that time
     │   ├── PurgedError               events below this bound are purged
@@ -41,6 +42,7 @@ Every error of airflow_changefeed, in one tree.
     │   │   ├── OutputNotWritableError
     │   │   ├── ForeignOutputError    the path holds another feed's export
     │   │   ├── ManifestError         a manifest or file that is damaged or missing
+    │   │   ├── TableError            a Delta or Iceberg table that cannot be read or written
     │   │   └── SpecNotFoundError     what a job was to do has been removed
     │   └── SparkEnvironmentError     Java, spark-submit or the Spark connection is not usable
     └── TransientError
@@ -55,6 +57,7 @@ Every error of airflow_changefeed, in one tree.
         ├── LeaseLostError            the fencing token is no longer the newest
         ├── StoppedError              the process was asked to stop before all was consumed
         ├── SupersededError           a newer attempt at the same export unit counts
+        ├── TableConflictError        somebody committed to a Delta or Iceberg table meanwhile
         ├── SchemaChangedError        the table's columns changed while it was read
         └── IncompleteReadError       a range has a different number of rows than planned
 
@@ -192,6 +195,10 @@ class SnapshotError(TerminalError):
     """A snapshot of a table is refused, or was given up."""
 
 
+class ReconcileError(TerminalError):
+    """A table and what its export gives differ, or cannot be compared."""
+
+
 class FutureTimeError(TerminalError):
     """A seal or window ends in the future, by the database's clock."""
 
@@ -256,6 +263,10 @@ class ManifestError(OutputError):
     """A manifest, or one of its files, is damaged or missing."""
 
 
+class TableError(OutputError):
+    """A table of Delta Lake or Iceberg cannot be read or written, or is not this export's."""
+
+
 class SpecNotFoundError(OutputError):
     """What a job was to do has been removed."""
 
@@ -302,6 +313,10 @@ class StoppedError(TransientError):
 
 class SupersededError(TransientError):
     """A newer attempt at the same export unit exists and counts; this one withdrew."""
+
+
+class TableConflictError(TransientError):
+    """Somebody committed to a table since it was looked at, or may have: look again."""
 
 
 class SchemaChangedError(TransientError):

@@ -18,7 +18,7 @@ from airflow_changefeed.cli.options.consumers import (
 )
 from airflow_changefeed.cli.options.cursors import cursor_commands
 from airflow_changefeed.cli.options.shared import PATH_CONN_ID_HELP, action, conn_id, option, seen, shown
-from airflow_changefeed.cli.options.snapshots import snapshot_commands
+from airflow_changefeed.cli.options.snapshots import reconcile_command, snapshot_commands
 from airflow_changefeed.cli.options.values import after, count, length, seconds, shard, time
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ _CACHE_HELP = (
     "Cache size of each new sequence (default: 1000). Use 1 on servers that keep a cache for each session"
 )
 _FEED_HELP = "Name of the feed, for example myservice.MyEvent"
+_CATALOG_HELP = "Airflow connection of the catalog of an Iceberg table (iceberg, or generic)"
 _KIND_HELP = "How writers fill the table (default: outbox)"
 _TIME_HELP = "ISO 8601 with a zone, for example 2013-01-01T00:00:00Z"
 
@@ -56,6 +57,7 @@ def get_cli_commands() -> list[CLICommand]:
                 cursor_commands(),
                 capture_commands(),
                 snapshot_commands(),
+                reconcile_command(),
                 consumer_commands(),
                 consume_command(),
                 leases_command(),
@@ -224,6 +226,7 @@ def _verify() -> ActionCommand:
             option("--end", help="End, exclusive: ISO 8601 with a zone", type=time),
             option("--shard", help="Shard; may be given more than once", type=shard, action="append"),
             option("--conn-id", "--path-conn-id", help=PATH_CONN_ID_HELP),
+            option("--catalog-conn-id", help=_CATALOG_HELP),
             option(
                 "--changefeed-conn-id",
                 help="Airflow connection of the feed's database; with it, stale units are reported too",
@@ -235,7 +238,7 @@ def _verify() -> ActionCommand:
 
 
 def _output() -> GroupCommand:
-    from airflow.cli.cli_config import ARG_YES, GroupCommand
+    from airflow.cli.cli_config import ARG_VERBOSE, ARG_YES, GroupCommand
 
     remove = action(
         "remove-batches",
@@ -248,10 +251,50 @@ def _output() -> GroupCommand:
         option("--feed", help=_FEED_HELP, required=True),
         option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
         option("--path-conn-id", help=PATH_CONN_ID_HELP),
+        option("--catalog-conn-id", help=_CATALOG_HELP),
         ARG_YES,
         *shown(),
     )
-    return GroupCommand(name="output", help="Repair the output of exports", subcommands=(remove,))
+    publish = action(
+        "publish",
+        "output.publish",
+        "Make a table of Delta Lake or Iceberg hold what an export has committed",
+        "Makes a table that was lost again, or one of an export that was begun as Parquet: then name the "
+        "format, after the DAGs were changed and while no export runs. The table holds all committed units "
+        "afterwards, and nothing else.",
+        *_of_table(),
+        option("--table-format", help="delta or iceberg, where the export has no table yet"),
+        option("--catalog-table", help="Name of a new Iceberg table: namespace.table"),
+        ARG_VERBOSE,
+    )
+    clean = action(
+        "clean",
+        "output.clean",
+        "Remove files that a table of an export no longer needs",
+        "Removes the files of replaced and of failed attempts. Versions of the table that are older than "
+        "asked can no longer be read, except the newest.",
+        *_of_table(),
+        option(
+            "--older-than",
+            help="Hours; longer than any reader of the table takes (default: %(default)s)",
+            type=float,
+            default=168.0,
+        ),
+        ARG_VERBOSE,
+    )
+    return GroupCommand(
+        name="output", help="Repair the output of exports", subcommands=(remove, publish, clean)
+    )
+
+
+def _of_table() -> tuple[Arg, ...]:
+    """Return the options that name an export and its table."""
+    return (
+        option("--feed", help=_FEED_HELP, required=True),
+        option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
+        option("--path-conn-id", help=PATH_CONN_ID_HELP),
+        option("--catalog-conn-id", help=_CATALOG_HELP),
+    )
 
 
 def _job_connection() -> ActionCommand:

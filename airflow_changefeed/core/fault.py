@@ -99,6 +99,7 @@ class FaultKind(Enum):
     FILE_UNREFERENCED = ("file-unreferenced", _NOTE)
     UNIT_NOT_PLACED = ("unit-not-placed", _ERROR)
     UNITS_OVERLAP = ("units-overlap", _ERROR)
+    LAKE_TABLE_DIFFERS = ("lake-table-differs", _ERROR)
     LEFTOVER = ("leftover", _NOTE)
     # The machine that runs doctor.
     JAVA_MISSING = ("java-missing", _NOTE)

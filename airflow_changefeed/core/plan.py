@@ -17,6 +17,8 @@ from airflow_changefeed.exceptions import InvalidArgumentError
 
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 ON_MISSING = ("fail", "keys_only")
+PARQUET, DELTA, ICEBERG = "parquet", "delta", "iceberg"
+TABLE_FORMATS = (PARQUET, DELTA, ICEBERG)
 
 
 class Shape(str, Enum):
@@ -50,6 +52,9 @@ class ExportOptions:
         which exports its keys with null in all other columns.
     :param shape: one of ``typed``, ``envelope``, ``hasura``, ``debezium``; all but ``typed`` need the
         events of a capture. An output keeps the shape of its first export.
+    :param table_format: ``parquet``, whose readers go by the folder or the manifests; or a table, ``delta``
+        or ``iceberg``, whose readers see whole windows only. An output keeps its format.
+    :param catalog_table: name of the Iceberg table in its catalog, ``namespace.table``; empty for others.
     :raises InvalidArgumentError: one or more are out of range; all are named.
     """
 
@@ -62,12 +67,16 @@ class ExportOptions:
     batch_rows: int = 65_536
     on_missing: str = "fail"
     shape: Shape = Shape.TYPED
+    table_format: str = PARQUET
+    catalog_table: str = ""
 
     def __post_init__(self) -> None:
         problems = [
             *_outside("compression", self.compression, COMPRESSIONS),
             *_outside("on_missing", self.on_missing, ON_MISSING),
             *_outside("shape", self.shape, SHAPES),
+            *_outside("table_format", self.table_format, TABLE_FORMATS),
+            *self._wrong_name(),
             *_beyond("target_file_rows", self.target_file_rows, 1, 100_000_000),
             *_beyond("batch_rows", self.batch_rows, 1, 1_000_000),
         ]
@@ -77,6 +86,16 @@ class ExportOptions:
             problems += _beyond("partitions", self.partitions, 1, 10_000)
         InvalidArgumentError.collect("export options", problems)
         object.__setattr__(self, "shape", Shape(self.shape))
+
+    def _wrong_name(self) -> list[str]:
+        is_named = len([part for part in self.catalog_table.split(".") if part.strip()]) > 1
+        if self.table_format == ICEBERG and not is_named:
+            return [
+                f"catalog_table must name the Iceberg table, as namespace.table, not {self.catalog_table!r}"
+            ]
+        if self.table_format != ICEBERG and self.catalog_table:
+            return ["catalog_table is for table_format='iceberg'; the others have no catalog"]
+        return []
 
 
 def _outside(name: str, value: object, allowed: tuple[str, ...]) -> list[str]:

@@ -38,7 +38,7 @@ def batch_leases(
     """
     request.check()
     # A refused batch must not leave a consumer that has acknowledged nothing: it would block purges.
-    check_output(source, store)
+    check_output(source, store, request.options)
     known = [status.shard for status in source.shards(request.feed)]
     # A shard that does not exist is refused by the plan, by name.
     wanted = [shard for shard in known if request.shards is None or shard in request.shards]

@@ -124,7 +124,7 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
     info = source.feed(request.feed)
     gaps = _gaps(check_shape(source, request.feed, request.options.shape))
     check_shards(info, request.shards)
-    database = check_output(source, store)
+    database = check_output(source, store, request.options)
     made_at = source.now()
     ordered = sorted(request.windows) if request.windows is not None else None
     # Before the seal, which changes the database. The seal may add shards, but none that was named.
@@ -155,7 +155,7 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
     if info.kind is FeedKind.SERIALIZED and request.options.on_missing == "fail":
         _check_none_lost(store, planned)
     # The output first: a failed write must not leave a consumer that blocks purges.
-    store.claim(database)
+    store.claim(database, request.options)
     if starts:
         source.begin_consumer(request.consumer, request.feed, starts, by=request.run)
     return Plan(

@@ -131,7 +131,7 @@ def _find_base(choice: BaseChoice, store: ExportStore, table: str | None, end: d
     tables = [table] if table is not None else claims.tables(files, store.feed)
     known: list[_Known] = []
     if len(tables) == 1:
-        known = sorted(_known(choice.path, store, tables[0], files, end), key=_Known.rank, reverse=True)
+        known = sorted(_known(choice, store, tables[0], files, end), key=_Known.rank, reverse=True)
         for one in known:
             is_wanted = one.begin == choice.base if choice.is_named else not one.where
             base = one.read() if is_wanted else None
@@ -171,15 +171,18 @@ class _Known:
         return self.begin, self.is_state
 
 
-def _known(path: str, store: ExportStore, table: str, files: Files, end: datetime) -> Iterator[_Known]:
+def _known(
+    choice: BaseChoice, store: ExportStore, table: str, files: Files, end: datetime
+) -> Iterator[_Known]:
     database = store.database()
-    states = StateStore(path, store.feed, table, files=files, database=database)
+    states = StateStore(choice.path, store.feed, table, files=files, database=database)
     for at in states.times():
         if at < end:
             yield _Known(at, True, partial(_state, states, at))
-    snapshots = SnapshotFiles(path, store.feed, table, files=files, database=database)
+    snapshots = SnapshotFiles(choice.path, store.feed, table, files=files, database=database)
     for one in snapshots.all():
-        if one.exact_from <= end and (one.feed, one.database) == (store.feed, database):
+        is_own = (one.feed, one.database) == (store.feed, database)
+        if one.exact_from <= end and is_own and one.token != choice.without:
             yield _Known(one.begin, False, partial(base_of, snapshots, one), one.where)
 
 

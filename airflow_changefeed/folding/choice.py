@@ -26,11 +26,13 @@ class BaseChoice:
     :param base: ``newest`` of the whole table before the time to fold, if one exists; ``beginning`` of the
         capture; or the time of a state, or the begin of a snapshot, also one of a part.
     :param storage_options: for fsspec; may contain secrets.
+    :param without: token of a snapshot that is not used.
     """
 
     path: str
     base: datetime | str = NEWEST
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    without: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "base", parse_base(self.base))

@@ -153,18 +153,9 @@ def find_fold(
     base = find_base(bases, store, table, end) if bases is not None else None
     problem = ""
     if bases is not None and base is not None:
-        newest = _newest_file(store, base.begin)
-        problem = base.problem(file_columns(store, newest).shape, end) if newest is not None else ""
-        if not problem:
-            try:
-                source = _find(store, end, table, base)
-            except FoldError as error:
-                problem = error.message
-            else:
-                if not source.unknown:
-                    return source
-                problem = source.unknown
-        problem = f"{base.what} cannot be its base: {problem}"
+        source, problem = _from_base(store, end, table, base)
+        if source is not None:
+            return source
         if bases.is_named:
             raise _refusal(store, base.table, end, problem)
     if given is not None:
@@ -172,6 +163,36 @@ def find_fold(
     source = _find(store, end, table)
     # Who took a snapshot must see why it is of no use.
     return replace(source, unknown=f"{source.unknown}; {problem}") if source.unknown and problem else source
+
+
+def fold_from(store: ExportStore, base: Base, at: datetime) -> FoldSource:
+    """
+    Find what a fold from one base reads; see :func:`find_fold`.
+
+    :raises FoldError: it cannot start from the base.
+    """
+    source, problem = _from_base(store, at, base.table, base)
+    if source is None:
+        raise _refusal(store, base.table, at, problem)
+    return source
+
+
+def _from_base(
+    store: ExportStore, end: datetime, table: str | None, base: Base
+) -> tuple[FoldSource | None, str]:
+    """Return what a fold from a base reads, or why it cannot start from it."""
+    newest = _newest_file(store, base.begin)
+    problem = base.problem(file_columns(store, newest).shape, end) if newest is not None else ""
+    if not problem:
+        try:
+            source = _find(store, end, table, base)
+        except FoldError as error:
+            problem = error.message
+        else:
+            if not source.unknown:
+                return source, ""
+            problem = source.unknown
+    return None, f"{base.what} cannot be its base: {problem}"
 
 
 def _find(store: ExportStore, end: datetime, table: str | None, base: Base | None = None) -> FoldSource:

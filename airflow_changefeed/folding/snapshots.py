@@ -6,6 +6,8 @@ Snapshots of a captured table on a file system: rows that were read while others
 was read ``range-<number>.json`` and the file that it names, and in the end ``snapshot.json``. Each document
 appears whole. A range may be read twice, and by two who do not know of each other: each reading is right, so
 whichever document is there names one. Files that no document names are left-overs.
+
+What was read only to be compared ends with ``reading.json`` instead, so no fold starts from it.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ from __future__ import annotations
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, TypeVar
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, TypeVar
 
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.times import now
 from airflow_changefeed.exceptions import ManifestError
 from airflow_changefeed.folding.states import BaseFacts, TableOutput
 from airflow_changefeed.sources.base_snapshots import KeyRange
@@ -25,6 +28,9 @@ from airflow_changefeed.sources.base_snapshots import KeyRange
 _RANGE = re.compile(r"range-(\d{5,})\.json")
 _PART = re.compile(r"part-(\d{5,})-[0-9a-f]+\.parquet")
 _READERS = 8
+_SNAPSHOT, _READING = "snapshot.json", "reading.json"
+#: How long a reading waits for the events that it is compared by; later it says too little of the present.
+KEPT = timedelta(days=1)
 _SUMMARY = ("feed", "table", "token", "begin", "exact_from", "path", "rows", "bytes", "where")
 
 _Document = TypeVar("_Document", bound=Document)
@@ -115,6 +121,14 @@ class Snapshot(Document):
 class SnapshotFiles(TableOutput):
     """The snapshots of one captured table."""
 
+    #: Appears when all ranges are read.
+    _document: ClassVar[str] = _SNAPSHOT
+
+    @property
+    def claimed_path(self) -> str:
+        """The output that a snapshot has in the database: those of the same one join."""
+        return self.files.url(self.layout.path)
+
     @property
     def _all(self) -> str:
         return f"{self.layout.control}/snapshots"
@@ -168,12 +182,12 @@ class SnapshotFiles(TableOutput):
         """Complete a snapshot, unless somebody else has; return what counts."""
         found = self.read(snapshot.token)
         if found is None:
-            self._write(snapshot.token, "snapshot.json", snapshot)
+            self._write(snapshot.token, self._document, snapshot)
         return found or snapshot
 
     def read(self, token: str) -> Snapshot | None:
         """Return a snapshot; None if it is not complete."""
-        return self._read(token, "snapshot.json", Snapshot)
+        return self._read(token, self._document, Snapshot)
 
     def all(self, *, only_readable: bool = False) -> list[Snapshot]:
         """
@@ -195,18 +209,22 @@ class SnapshotFiles(TableOutput):
         """
         Remove the left-overs of complete snapshots, and those that will never be complete.
 
+        Readings that wait to be compared stay.
+
         :param before: token of the one that counts; only older ones are cleaned.
         """
         for token in self.files.names(self._all):
             if token >= before:
                 continue
             try:
-                snapshot = self.read(token)
+                snapshot = self._read(token, _SNAPSHOT, Snapshot)
+                reading = self._read(token, _READING, Snapshot)
             except ManifestError:
                 # Folds name it; a new one is not stopped by it.
                 continue
             if snapshot is None:
-                self.discard(token)
+                if reading is None or not _is_kept(reading):
+                    self.discard(token)
                 continue
             self._abort_uploads(token)
             for name in self.files.names(self.folder(token)):
@@ -215,7 +233,7 @@ class SnapshotFiles(TableOutput):
 
     def discard(self, token: str) -> None:
         """Remove what was read of a snapshot that will not be complete."""
-        if self.read(token) is None:
+        if self._read(token, _SNAPSHOT, Snapshot) is None:
             self._abort_uploads(token)
             self.files.remove(self.folder(token))
             self.files.prune(self._all, self.layout.control)
@@ -232,6 +250,39 @@ class SnapshotFiles(TableOutput):
         where = f"{self.folder(token)}/{name}"
         content = self.files.read(where)
         return None if content is None else kind.from_json(content.decode(errors="replace"), where=where)
+
+
+class ReadingFiles(SnapshotFiles):
+    """
+    Rows of one captured table that were read to be compared, beside its snapshots.
+
+    :meth:`SnapshotFiles.commit` of the same token makes a snapshot of one.
+    """
+
+    _document: ClassVar[str] = _READING
+
+    @property
+    def claimed_path(self) -> str:
+        """Another one than a snapshot's: who reads for it would never end what the other has begun."""
+        return self.files.url(self.reports)
+
+    @property
+    def reports(self) -> str:
+        """Folder of what comparisons have found."""
+        return f"{self.layout.control}/reconciles"
+
+    def all(self, *, only_readable: bool = False) -> list[Snapshot]:
+        """Return those that wait to be compared, the newest begin first."""
+        return [one for one in super().all(only_readable=only_readable) if _is_kept(one)]
+
+    def forget(self, token: str) -> None:
+        """Remove a reading that is compared, but not the files of one that became a snapshot."""
+        self.discard(token)
+        self.files.remove_file(f"{self.folder(token)}/{_READING}")
+
+
+def _is_kept(reading: Snapshot) -> bool:
+    return now() - reading.exact_from < KEPT
 
 
 def _name(number: int) -> str:

@@ -123,9 +123,10 @@ class TableOutput:
         :raises ForeignOutputError: it contains something else, or is inside another output.
         :raises OutputNotWritableError: the path cannot be written.
         """
-        claims.check(self.files, self.layout, self.database, self.feed)
+        claim = claims.Claim(self.feed, self.table, self.database)
+        claims.check(self.files, self.layout, claim)
         self.files.check_writable()
-        claims.write(self.files, self.layout, self.database, self.feed)
+        claims.write(self.files, self.layout, claim)
 
 
 class StateStore(TableOutput):

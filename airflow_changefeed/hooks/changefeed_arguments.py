@@ -17,7 +17,7 @@ from typing import Any
 
 from airflow_changefeed.core.cursor import check_consumer
 from airflow_changefeed.core.feed import Shard, parse_shard
-from airflow_changefeed.core.plan import ExportOptions, Shape
+from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
 from airflow_changefeed.exceptions import InvalidArgumentError, InvalidWindowError
 from airflow_changefeed.hooks.changefeed_context import NOTHING, airflow_errors, parse_moment, run_window
@@ -157,27 +157,30 @@ def check_mode(mode: object, of_windows: Sequence[str]) -> None:
         raise InvalidArgumentError("; ".join(problems), problems=problems)
 
 
-def with_shape(options: object, shape: object) -> object:
+def with_options(options: object, **given: object) -> object:
     """
-    Put a shape that was given beside the options into them.
+    Put options that were given beside the others into them; None is not given.
 
-    :raises InvalidArgumentError: the options say another one, or are not known yet.
+    :raises InvalidArgumentError: the options say something else, or are not known yet.
     """
-    if shape is None or options is None:
-        return options if shape is None else {"shape": shape}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given or options is None:
+        return given or options
     if isinstance(options, ExportOptions):
-        known = asdict(options)
-        given = shape if options.shape is Shape.TYPED else options.shape.value
+        known, defaults = asdict(options) | {"shape": options.shape.value}, asdict(ExportOptions())
+        said = {name: value for name, value in known.items() if value != defaults[name]}
     elif isinstance(options, Mapping):
-        known = dict(options)
-        given = options.get("shape", shape)
+        known = said = dict(options)
     else:
         raise InvalidArgumentError(
-            "shape: options are known only when the task runs, so give the shape within them"
+            f"{', '.join(given)}: options are known only when the task runs, so give it within them"
         )
-    if given != shape:
-        raise InvalidArgumentError(f"shape is {shape!r}, but options say {given!r}: give one of them")
-    return {**known, "shape": shape}
+    for name, value in given.items():
+        if said.get(name, value) != value:
+            raise InvalidArgumentError(
+                f"{name} is {value!r}, but options say {said[name]!r}: give one of them"
+            )
+    return {**known, **given}
 
 
 def parse_options(options: object) -> ExportOptions:

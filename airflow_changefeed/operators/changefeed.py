@@ -17,6 +17,7 @@ from airflow_changefeed.hooks.changefeed_arguments import (
 )
 from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_window
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
+from airflow_changefeed.hooks.changefeed_lake import table_to_verify
 from airflow_changefeed.hooks.changefeed_output import storage_options
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
     :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of ``path``.
     :param changefeed_conn_id: Airflow connection of the feed's database, which shows what units history was
         inserted into since; None leaves that out.
+    :param catalog_conn_id: Airflow connection of an Iceberg table's catalog, to compare the table as well, if
+        the whole export is verified. A Delta table is compared without.
     :param shards: shards to verify; None for all that were exported. (templated)
     :param window_start: inclusive, ISO 8601 with a zone. (templated)
     :param window_end: exclusive, likewise. (templated)
@@ -62,6 +65,7 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
         path: str,
         path_conn_id: str | None = None,
         changefeed_conn_id: str | None = None,
+        catalog_conn_id: str | None = None,
         shards: Sequence[Shard | str] | None = None,
         window_start: datetime | str | None = None,
         window_end: datetime | str | None = None,
@@ -72,6 +76,7 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
         self.path = path
         self.path_conn_id = path_conn_id
         self.changefeed_conn_id = changefeed_conn_id
+        self.catalog_conn_id = catalog_conn_id
         self.shards = shards
         self.window_start = window_start
         self.window_end = window_end
@@ -93,14 +98,16 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
 
         self._check()
         window = run_window(context, self.window_start, self.window_end)
+        options = storage_options(self.path, self.path_conn_id)
         report = verify_export(
             self.path,
             self.feed,
             window.start if window else None,
             window.end if window else None,
             parse_shards(self.shards),
-            storage_options(self.path, self.path_conn_id),
+            options,
             source=ChangefeedHook(self.changefeed_conn_id).source() if self.changefeed_conn_id else None,
+            table=table_to_verify(self.path, self.feed, options, self.catalog_conn_id),
         )
         for fault in report.damage:
             self.log.error("%s", fault)

@@ -10,7 +10,8 @@ import contextlib
 from dataclasses import dataclass
 
 from airflow_changefeed.core.documents import Document
-from airflow_changefeed.exceptions import ForeignOutputError, ManifestError
+from airflow_changefeed.core.plan import PARQUET
+from airflow_changefeed.exceptions import ForeignOutputError, ManifestError, OutputError
 from airflow_changefeed.output.layout import Layout, unquote_feed
 from airflow_changefeed.storage.files import CONTROL, Files
 
@@ -24,6 +25,8 @@ class Claim(Document):
 
     :param table: of the capture ``feed``, whose states it holds; empty for the feed's export.
     :param database: identity of the feed's; empty where it is not known.
+    :param table_format: of the lake's table that has the files of the export; ``parquet`` for none.
+    :param catalog_table: its name in a catalog.
     """
 
     KIND = "changefeed output"
@@ -32,42 +35,57 @@ class Claim(Document):
     feed: str
     table: str = ""
     database: str = ""
+    table_format: str = PARQUET
+    catalog_table: str = ""
+
+    @property
+    def lake(self) -> str:
+        """The format, and the table's name in a catalog, as people read it."""
+        return f"{self.table_format} {self.catalog_table}".rstrip()
 
 
-def check(files: Files, layout: Layout, database: str, table_of: str = "") -> None:
+def check(files: Files, layout: Layout, wanted: Claim) -> None:
     """
-    Check that an output can be a feed's, or hold the states of a captured table.
+    Check that an output can be claimed.
 
-    :param database: identity of the feed's; empty where it is not known.
-    :param table_of: the capture, where the layout is a table's; empty for a feed's.
+    :param layout: of the feed, or of the captured table whose states it will hold.
     :raises ForeignOutputError: it is another feed's or another database's, lies inside another output, or
         holds files that no export made.
+    :raises OutputError: it is the feed's in another format.
     """
     _check_ancestors(files, layout)
-    content = files.read(layout.claim)
-    if content is None:
-        if files.names(layout.data):
-            raise ForeignOutputError(
-                f"{layout.data} holds files that are not from an export ({layout.claim} is missing): give "
-                f"the export of feed {layout.feed!r} another path",
-                path=layout.path,
-            )
-        return
-    _check_claim(content, layout, database, table_of)
-
-
-def _check_claim(content: bytes, layout: Layout, database: str, table_of: str) -> None:
-    claimed, wanted = _load(content, layout), _claim(layout, database, table_of)
-    if (claimed.feed, claimed.table) != (wanted.feed, wanted.table):
-        what = f"the table {claimed.table!r}, folded from" if claimed.table else "the export of"
-        ours = f"the table {layout.feed!r}, folded from" if table_of else "the export of"
+    claimed = read(files, layout)
+    if claimed is not None:
+        _check_claim(claimed, layout, wanted)
+    elif files.names(layout.data):
         raise ForeignOutputError(
-            f"{layout.data} holds {what} feed {claimed.feed!r}, not {ours} "
-            f"{table_of or layout.feed!r}: give one another path",
+            f"{layout.data} holds files that are not from an export ({layout.claim} is missing): give "
+            f"the export of feed {layout.feed!r} another path",
+            path=layout.path,
+        )
+
+
+def _check_claim(claimed: Claim, layout: Layout, wanted: Claim) -> None:
+    if (claimed.feed, claimed.table) != (wanted.feed, wanted.table):
+        raise ForeignOutputError(
+            f"{layout.data} holds {_what(claimed)} feed {claimed.feed!r}, not {_what(wanted)} "
+            f"{wanted.feed!r}: give one another path",
             path=layout.path,
             feed=claimed.feed,
         )
-    check_same(layout.data, claimed.database, database, table_of or layout.feed)
+    check_same(layout.data, claimed.database, wanted.database, wanted.feed)
+    if claimed.lake != wanted.lake:
+        raise OutputError(
+            f"{layout.data} holds the export of feed {wanted.feed!r} as {claimed.lake}, and it was asked for "
+            f"as {wanted.lake}: an output keeps the format of its first export, so give another path; or "
+            "make a table of what is there (airflow-changefeed output publish)",
+            path=layout.path,
+            feed=wanted.feed,
+        )
+
+
+def _what(claim: Claim) -> str:
+    return f"the table {claim.table!r}, folded from" if claim.table else "the export of"
 
 
 def check_same(where: str, theirs: str, ours: str, feed: str) -> None:
@@ -87,10 +105,16 @@ def check_same(where: str, theirs: str, ours: str, feed: str) -> None:
         )
 
 
-def owner(files: Files, layout: Layout) -> str:
-    """Return the identity of the database whose output it is; empty if the claim does not name it."""
+def read(files: Files, layout: Layout) -> Claim | None:
+    """
+    Return whose output a folder is; None if nobody has claimed it.
+
+    :raises ManifestError: the document is damaged.
+    """
     content = files.read(layout.claim)
-    return _load(content, layout).database if content is not None else ""
+    if content is None:
+        return None
+    return Claim.from_json(content.decode(errors="replace"), where=layout.claim)
 
 
 def tables(files: Files, feed: str) -> list[str]:
@@ -100,19 +124,10 @@ def tables(files: Files, feed: str) -> list[str]:
         layout = Layout(files.root, unquote_feed(name))
         # A damaged one of another feed is not our concern.
         with contextlib.suppress(ManifestError):
-            content = files.read(layout.claim)
-            claim = _load(content, layout) if content is not None else None
+            claim = read(files, layout)
             if claim is not None and claim.table and claim.feed == feed:
                 found.append(claim.table)
     return found
-
-
-def _load(content: bytes, layout: Layout) -> Claim:
-    return Claim.from_json(content.decode(errors="replace"), where=layout.claim)
-
-
-def _claim(layout: Layout, database: str, table_of: str) -> Claim:
-    return Claim(table_of, layout.feed, database) if table_of else Claim(layout.feed, database=database)
 
 
 def _check_ancestors(files: Files, layout: Layout) -> None:
@@ -134,16 +149,15 @@ def _check_ancestors(files: Files, layout: Layout) -> None:
             )
 
 
-def write(files: Files, layout: Layout, database: str, table_of: str = "") -> None:
+def write(files: Files, layout: Layout, wanted: Claim) -> None:
     """
     Claim an output that was checked, and complete a claim that names no database; harmless to repeat.
 
     :raises ForeignOutputError: somebody else claimed it at the same moment.
     """
-    content = files.read(layout.claim)
-    if content is None or (database and not _load(content, layout).database):
-        text = _claim(layout, database, table_of).to_json()
-        files.write(layout.claim, text.encode())
+    claimed = read(files, layout)
+    if claimed is None or (wanted.database and not claimed.database):
+        files.write(layout.claim, wanted.to_json().encode())
         # If two found the path free, the last one to write owns it. The other one notices here, or at its
         # commit if it reads too early.
-        _check_claim(files.read(layout.claim) or text.encode(), layout, database, table_of)
+        _check_claim(read(files, layout) or wanted, layout, wanted)

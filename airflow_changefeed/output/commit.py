@@ -182,7 +182,8 @@ class Commit:
             manifest = store.read(unit) if attempt in attempts else None
             if manifest is not None:
                 return manifest
-            for other in store.placed_attempts(unit):
+            # A table goes on having them until all of the run is committed.
+            for other in () if store.is_table else store.placed_attempts(unit):
                 if other < attempt:
                     self._hidden.setdefault(unit, []).append(other)
                     store.retire(unit, other)

@@ -14,12 +14,19 @@ from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.storage.files import CONTROL
 
+#: Folders of table formats in a feed's data: the log of Delta Lake, and the metadata of Iceberg.
+DELTA_LOG, ICEBERG_FILES = "_delta_log", "_iceberg"
+
 _TOKEN_DIGITS = 12
 # No feed's name begins with "_".
 _JOBS = "_jobs"
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]")
 _RECEIPT = re.compile(rf"result\.(\d{{{_TOKEN_DIGITS},}})\.json")
 _PLACED = re.compile(r"changefeed_attempt=(\d+)")
+_FILE = re.compile(
+    r"changefeed_shard=(?P<shard>[^/]+)/changefeed_date=[^/]+/changefeed_unit=(?P<unit>[^/]+)/"
+    r"changefeed_attempt=(?P<attempt>\d+)/(?P<name>[^/]+\.parquet)"
+)
 _MANIFEST = re.compile(rf"(.+)\.(\d{{{_TOKEN_DIGITS},}})\.json")
 
 
@@ -136,6 +143,22 @@ def placed_attempt(name: str) -> int | None:
     """Return the attempt token in the name of a placed folder; None if it is not one."""
     match = _PLACED.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def parse_file(path: str) -> tuple[ExportUnit, int, str] | None:
+    """
+    Parse the path of a placed file, relative to the folder of the data.
+
+    :return: its unit, attempt and name; None if it is not one.
+    """
+    match = _FILE.fullmatch(path)
+    if match is None:
+        return None
+    try:
+        unit = parse_unit(parse_shard(match["shard"]), match["unit"])
+    except InvalidArgumentError:
+        return None
+    return (unit, int(match["attempt"]), match["name"]) if unit is not None else None
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,12 @@ import contextlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from airflow_changefeed.core.feed import Shard, parse_shard
 from airflow_changefeed.core.manifest import FileFacts, Manifest
+from airflow_changefeed.core.plan import PARQUET
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError
@@ -53,7 +55,30 @@ class ManifestStore:
 
     def database(self) -> str:
         """Return the identity of the database whose export it is; empty if it is not known."""
-        return claims.owner(self.files, self.layout)
+        claim = claims.read(self.files, self.layout)
+        return claim.database if claim is not None else ""
+
+    def claimed(self) -> claims.Claim:
+        """
+        Return whose output it is, and in which format.
+
+        :raises ManifestError: nobody has claimed it.
+        """
+        claim = claims.read(self.files, self.layout)
+        if claim is None:
+            raise ManifestError(f"{self.layout.claim} is missing: nothing of feed {self.feed!r} was exported")
+        return claim
+
+    @cached_property
+    def is_table(self) -> bool:
+        """
+        Whether a table of Delta Lake or Iceberg has the files, by the claim.
+
+        Its readers go by the table, so a unit may have several attempts in place; what the table has held is
+        not removed by exports.
+        """
+        claim = claims.read(self.files, self.layout)
+        return claim is not None and claim.table_format != PARQUET
 
     def shards(self) -> list[Shard]:
         """Return the shards that have manifests."""

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from airflow_changefeed.core.feed import FeedKind, Shard
 from airflow_changefeed.core.manifest import Manifest
+from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.unit import ExportUnit
@@ -16,7 +17,7 @@ from airflow_changefeed.exceptions import (
     PurgedError,
     SealLostError,
 )
-from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.output.store import PLAIN, ExportStore
 from airflow_changefeed.sources.base import FeedReader
 
 
@@ -35,19 +36,21 @@ def check_database(source: FeedReader, feed: str, database: str) -> None:
         )
 
 
-def check_output(source: FeedReader, store: ExportStore) -> str:
+def check_output(source: FeedReader, store: ExportStore, options: ExportOptions = PLAIN) -> str:
     """
     Check, without a trace, that an output can be written for a feed of this database.
 
     Where an older version began the output, which does not say for which database, its events do: no two
     databases have a ULID in common.
 
+    :param options: of them only the format counts.
     :return: identity of the database.
     :raises ForeignOutputError: it is another feed's, or another database's.
+    :raises OutputError: it is the feed's in another format.
     :raises OutputNotWritableError: the path cannot be written.
     """
     database = source.identity().id
-    store.check(database)
+    store.check(database, options)
     if store.files.exists(store.layout.claim) and not store.database():
         _check_events(source, store, database)
     return database

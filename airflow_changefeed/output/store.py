@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_changefeed.core.manifest import FileFacts, Manifest
+from airflow_changefeed.core.plan import PARQUET, ExportOptions
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import (
     OutputNotWritableError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TRIES = 20
+PLAIN = ExportOptions()
 _REMOTE_THREADS = 16
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -80,22 +82,49 @@ class ExportStore(ManifestStore):
 
     # ---- the output as a whole
 
-    def check(self, database: str) -> None:
+    def check(self, database: str, options: ExportOptions = PLAIN) -> None:
         """
         Check, without a trace, that the output can be this feed's.
 
         :param database: identity of the feed's database.
+        :param options: of them only the format counts.
         :raises ForeignOutputError: the path holds the export of another feed or another database, or files of
             nobody we know.
+        :raises OutputError: it holds the export in another format.
         :raises OutputNotWritableError: the path cannot be written.
         """
-        claims.check(self.files, self.layout, database)
+        claims.check(self.files, self.layout, self._claim(database, options))
         self.files.check_writable()
 
-    def claim(self, database: str) -> None:
+    def claim(self, database: str, options: ExportOptions = PLAIN) -> None:
         """Check the output and record that it belongs to this feed; safe to repeat."""
-        self.check(database)
-        claims.write(self.files, self.layout, database)
+        self.check(database, options)
+        claims.write(self.files, self.layout, self._claim(database, options))
+        self.__dict__.pop("is_table", None)
+
+    def become_table(self, options: ExportOptions) -> None:
+        """
+        Record that a table has the files from now on; no export may run meanwhile.
+
+        :param options: of them only the format counts.
+        :raises ManifestError: nothing was exported there.
+        :raises OutputError: it holds the export in yet another format.
+        """
+        claim = self.claimed()
+        wanted = self._claim(claim.database, options)
+        if claim.table_format != PARQUET:
+            self.check(claim.database, options)
+        elif wanted != claim:
+            self.files.write(self.layout.claim, wanted.to_json().encode())
+        self.__dict__.pop("is_table", None)
+
+    def _claim(self, database: str, options: ExportOptions) -> claims.Claim:
+        return claims.Claim(
+            self.feed,
+            database=database,
+            table_format=options.table_format,
+            catalog_table=options.catalog_table,
+        )
 
     # ---- manifests
 
@@ -136,6 +165,11 @@ class ExportStore(ManifestStore):
                 unit, attempt, f"its file {min(taken)} was removed by a newer attempt's clean-up"
             )
 
+    @property
+    def _swaps(self) -> bool:
+        """Whether a unit's folder is replaced as a whole: a table's readers need the files that it has."""
+        return self.files.moves_folders and not self.is_table
+
     def _complete(self, unit: ExportUnit, attempt: int, staged: Sequence[StagedFile]) -> set[str]:
         """Complete uploads, so that their files appear; return the names of those that were removed."""
         placed = self.layout.placed(unit, attempt)
@@ -148,10 +182,10 @@ class ExportStore(ManifestStore):
     def _move_in(self, unit: ExportUnit, attempt: int, staged: Sequence[StagedFile]) -> set[str]:
         """Move files to their place; return the names of those that are missing or not whole."""
         home, placed = self.layout.attempt(attempt), self.layout.placed(unit, attempt)
-        target = self.layout.unplaced(unit, attempt) if self.files.moves_folders else placed
+        target = self.layout.unplaced(unit, attempt) if self._swaps else placed
         for file in staged:
             self.files.move(f"{home}/{file.path}", f"{target}/{file.facts.name}")
-        if self.files.moves_folders:
+        if self._swaps:
             self._swap_in(unit, attempt)
         wanted = {(file.facts.name, file.facts.size) for file in staged}
         return {name for name, _ in wanted - set(self.files.sizes(placed).items())}
@@ -181,7 +215,7 @@ class ExportStore(ManifestStore):
 
     def withdraw(self, unit: ExportUnit, attempt: int) -> None:
         """Withdraw all files that an attempt has of a unit."""
-        if self.files.moves_folders:
+        if self._swaps:
             # The manifest last, so that none ever names files that are gone.
             self.retire(unit, attempt)
             self.remove_manifest(unit, attempt)
@@ -189,7 +223,8 @@ class ExportStore(ManifestStore):
             # Until the files are gone, plain readers see rows twice if a newer attempt has placed its own. A
             # reader that has read our manifest already finds no file, and reads the manifest again.
             self.remove_manifest(unit, attempt)
-            self.files.remove(self.layout.placed(unit, attempt))
+            if not self.is_table:
+                self.files.remove(self.layout.placed(unit, attempt))
         self.discard(unit, attempt)
         self.files.prune(self.layout.unit(unit), self.layout.data)
 
@@ -224,7 +259,8 @@ class ExportStore(ManifestStore):
             for folder, own in shards.items():
                 for name in set(self.files.names(f"{self.layout.attempt(other)}/{folder}")) & own.keys():
                     self.discard(own[name], other)
-        for unit, tokens in self._placed_attempts_of_all(units).items():
+        placed = {} if self.is_table else self._placed_attempts_of_all(units)
+        for unit, tokens in placed.items():
             for other in tokens:
                 if other < attempt:
                     if self.files.moves_folders:

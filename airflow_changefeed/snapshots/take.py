@@ -20,7 +20,13 @@ from airflow_changefeed.exceptions import (
     TransientError,
 )
 from airflow_changefeed.folding.inputs import FileColumns, foldable_table
-from airflow_changefeed.folding.snapshots import ReadRange, Snapshot, SnapshotBegin, SnapshotFiles
+from airflow_changefeed.folding.snapshots import (
+    ReadingFiles,
+    ReadRange,
+    Snapshot,
+    SnapshotBegin,
+    SnapshotFiles,
+)
 from airflow_changefeed.folding.states import BaseFacts, new_attempt
 from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.snapshots.ranges import RangesToRead
@@ -61,6 +67,7 @@ class SnapshotRequest:
     :param only_if_missing: whether a snapshot that later folds can start from is returned instead.
     :param where: conditions on the key, see :mod:`~airflow_changefeed.sources.key_conditions`: only rows for
         which they are true are read; empty for the whole table.
+    :param to_compare: whether what is read is no base of folds, but a reading to compare with one.
     """
 
     feed: str
@@ -72,6 +79,7 @@ class SnapshotRequest:
     rows_per_second: int | None = None
     only_if_missing: bool = False
     where: str = ""
+    to_compare: bool = False
 
     def __post_init__(self) -> None:
         given: dict[str, object] = {
@@ -121,7 +129,8 @@ def take_snapshot(
     """
     # Refused if it does not exist, or its events are not sufficient for any fold.
     table = foldable_table(source.capture(request.feed).shape, request.table)
-    files = SnapshotFiles(request.path, request.feed, table, storage_options, database=source.identity().id)
+    kind = ReadingFiles if request.to_compare else SnapshotFiles
+    files = kind(request.path, request.feed, table, storage_options, database=source.identity().id)
     found = None
     if request.only_if_missing:
         found = usable_snapshot(source, files, request.where)
@@ -341,7 +350,7 @@ def _claimed(source: FeedSource, request: SnapshotRequest, table: str, files: Sn
 
     :raises SnapshotError: one of another output or part has begun.
     """
-    path = files.files.url(files.layout.path)
+    path = files.claimed_path
     mine = (path, request.where)
     for claim in source.snapshots(request.feed):
         if claim.table == table:

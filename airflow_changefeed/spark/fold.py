@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from airflow_changefeed.spark.fold_events import (
     SHARD,
     CapturedEvents,
     RecordedRows,
+    SpecialEvents,
     count_special,
     moved_key,
     recorded_rows,
@@ -48,6 +50,8 @@ _COMPARISONS = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+#: Of a tolerant fold: whether an event changed the row, though nothing had added it.
+UNKNOWN = "changefeed_unknown"
 #: Placeholder of a ULID in an error that Spark formats.
 _SOME_ULID = "<<ulid>>"
 # Found only while the rows are read: why an event leaves the state unknown, and the remedy.
@@ -109,8 +113,13 @@ def fold(
     return fold_source(spark, source).select(*map(quoted, source.columns))
 
 
-def fold_source(spark: SparkSession, source: FoldSource) -> DataFrame:
-    """Return the state that a source's events give, and the shard of each row; see :func:`fold`."""
+def fold_source(spark: SparkSession, source: FoldSource, *, is_tolerant: bool = False) -> DataFrame:
+    """
+    Return the state that a source's events give, and the shard of each row; see :func:`fold`.
+
+    :param is_tolerant: whether a changed row that nothing has added is marked in a column more,
+        ``changefeed_unknown``, instead of a failure; all but its key may be null.
+    """
     for group in source.groups:
         check_times(spark, group.fields)
     if source.base is not None:
@@ -121,23 +130,40 @@ def fold_source(spark: SparkSession, source: FoldSource) -> DataFrame:
         if source.base is not None:
             rows = _base_rows(spark, source, source.base, {})
             values = {name: rows[f"base{number}"] for number, name in enumerate(source.columns)}
-            return rows.select(*_output(source, values, rows["base_shard"]))
+            return rows.select(*_output(source, values, rows["base_shard"]), *_known(is_tolerant))
         shard = f", {SHARD_COLUMN} {_shard_type(source)}" if source.has_shards else ""
-        return spark.createDataFrame([], ddl(source.kinds) + shard)
-    found = count_special(CapturedEvents(spark, source))
+        return spark.createDataFrame([], ddl(source.kinds) + shard).select("*", *_known(is_tolerant))
+    events = CapturedEvents(spark, source)
+    # Most folds find none: Spark plans that one while it counts.
+    with ThreadPoolExecutor(1) as beside:
+        counting = beside.submit(count_special, events)
+        nothing = RecordedRows({}, "")
+        plain = None if source.unknown else _folded(events, nothing, is_tolerant, has_moved=False)
+        found = counting.result()
+    if plain is not None and found == SpecialEvents(0, 0, 0, 0):
+        return plain
     recorded = RecordedRows({}, "")
     if found.recordings or source.unknown:
-        recorded = recorded_rows(CapturedEvents(spark, source))
+        recorded = recorded_rows(events)
     events = CapturedEvents(spark, source, recorded.resets)
     if found.ddl:
         refuse_unrecorded(events)
     if found.lost_keys:
         refuse_lost_keys(events)
-    ends = _ends(source, _changes(events, has_moved=found.moved > 0), has_moved=found.moved > 0)
+    return _folded(events, recorded, is_tolerant, has_moved=found.moved > 0)
+
+
+def _folded(
+    events: CapturedEvents, recorded: RecordedRows, is_tolerant: bool, *, has_moved: bool
+) -> DataFrame:
+    """Return the state that events give, when all that can make it unknown was looked for."""
+    source = events.source
+    ends = _ends(source, _changes(events, has_moved=has_moved), has_moved=has_moved)
     exact_from = _exact_from(source, recorded)
     if source.base is None:
-        return _rows(source, ends.where(_is_there(source, exact_from)))
-    return _onto_base(source, _base_rows(spark, source, source.base, recorded.resets), ends, exact_from)
+        return _rows(source, ends, _is_expected(exact_from), is_tolerant)
+    rows = _base_rows(events.spark, source, source.base, recorded.resets)
+    return _onto_base(source, rows, ends, exact_from, is_tolerant)
 
 
 def _exact_from(source: FoldSource, recorded: RecordedRows) -> str:
@@ -171,7 +197,7 @@ def _changes(events: CapturedEvents, *, has_moved: bool) -> DataFrame:
         functions.when(new.isNotNull(), new.getField(key)).otherwise(old.getField(key)) for key in source.keys
     ]
     if source.base is not None and source.base.where:
-        frame = frame.where(_is_in_part(source, source.base, keys))
+        frame = frame.where(is_in_part(source, source.base, keys))
     adds = (kind == "add") | moved_key(source) if has_moved else kind == "add"
     changes = frame.select(ULID_COLUMN, SHARD, *_numbered(keys), adds.alias("adds"), NEW)
     if not has_moved:
@@ -184,7 +210,7 @@ def _changes(events: CapturedEvents, *, has_moved: bool) -> DataFrame:
     )
 
 
-def _is_in_part(source: FoldSource, base: Base, keys: Sequence[Column]) -> Column:
+def is_in_part(source: FoldSource, base: Base, keys: Sequence[Column]) -> Column:
     """
     Whether a key is in the part of the table that a base has; also if it is null, which fails later.
 
@@ -232,21 +258,17 @@ def _ends(source: FoldSource, changes: DataFrame, *, has_moved: bool) -> DataFra
     return ends.where(is_known.otherwise(functions.lit(True)))
 
 
-def _is_there(source: FoldSource, exact_from: str) -> Column:
+def _is_expected(exact_from: str) -> Column:
     """
-    Whether a key that was not there before has a row in the end; fails if nothing has added it.
+    Whether the first event of a key that was not there before may be as it is: as a rule, it adds the row.
 
     :param exact_from: of :func:`_exact_from`.
     """
     from pyspark.sql import functions
 
     first = functions.col("first")
-    is_expected = first.getField("adds")
-    if exact_from:
-        is_expected |= first.getField(ULID_COLUMN) < exact_from
-    return functions.when(is_expected, functions.col("row").isNotNull()).otherwise(
-        _failure(source, _BROKEN_CHAIN)
-    )
+    adds = first.getField("adds")
+    return adds | (first.getField(ULID_COLUMN) < exact_from) if exact_from else adds
 
 
 def _base_rows(spark: SparkSession, source: FoldSource, base: Base, resets: Mapping[Shard, str]) -> DataFrame:
@@ -271,7 +293,9 @@ def _base_rows(spark: SparkSession, source: FoldSource, base: Base, resets: Mapp
     return frame.select(*values, shard.alias("base_shard"))
 
 
-def _onto_base(source: FoldSource, base: DataFrame, ends: DataFrame, exact_from: str) -> DataFrame:
+def _onto_base(
+    source: FoldSource, base: DataFrame, ends: DataFrame, exact_from: str, is_tolerant: bool
+) -> DataFrame:
     """
     Return the base's rows that did not change, and what the changes have left.
 
@@ -295,22 +319,41 @@ def _onto_base(source: FoldSource, base: DataFrame, ends: DataFrame, exact_from:
         known = known.groupBy(*own_keys).agg(functions.min("base_shard").alias("base_shard"))
     # Not an anti-join: Spark would look for keys that nothing has added before it joins.
     is_known = functions.col("base_shard").isNotNull()
-    there = functions.when(is_known, functions.col("row").isNotNull()).otherwise(
-        _is_there(source, exact_from)
-    )
+    ends = ends.join(known, same, "left")
     if "shards" in ends.columns:
         moved = is_known & (functions.col("base_shard").cast("string") != functions.col(SHARD))
-        there = functions.when(moved, _failure(source, _MOVED_SHARD)).otherwise(there)
-    left = _rows(source, ends.join(known, same, "left").where(there))
-    return kept.select(*_output(source, columns, functions.col("base_shard"))).unionByName(left)
+        stays = functions.when(moved, _failure(source, _MOVED_SHARD))
+        ends = ends.where(stays.otherwise(functions.lit(True)))
+    left = _rows(source, ends, is_known | _is_expected(exact_from), is_tolerant)
+    own = _output(source, columns, functions.col("base_shard"))
+    return kept.select(*own, *_known(is_tolerant)).unionByName(left)
 
 
-def _rows(source: FoldSource, ends: DataFrame) -> DataFrame:
-    """Return the columns of the rows that changes have left, and their shards."""
+def _rows(source: FoldSource, ends: DataFrame, is_expected: Column, is_tolerant: bool) -> DataFrame:
+    """
+    Return the columns of the rows that changes have left, and their shards.
+
+    :param is_expected: of each key; the computation fails for another one, unless it is tolerant.
+    """
     from pyspark.sql import functions
 
-    values = {name: functions.col("row").getField(name) for name in source.columns}
-    return ends.select(*_output(source, values, functions.col(SHARD)))
+    row = functions.col("row")
+    broken = functions.lit(True) if is_tolerant else _failure(source, _BROKEN_CHAIN)
+    there = ends.where(functions.when(is_expected, row.isNotNull()).otherwise(broken))
+    values = {name: row.getField(name) for name in source.columns}
+    if not is_tolerant:
+        return there.select(*_output(source, values, functions.col(SHARD)))
+    for number, name in enumerate(source.keys):
+        values[name] = functions.coalesce(values[name], functions.col(f"key{number}"))
+    own = _output(source, values, functions.col(SHARD))
+    return there.select(*own, (~is_expected).alias(UNKNOWN))
+
+
+def _known(is_tolerant: bool) -> list[Column]:
+    """Return the column that a tolerant fold has more, of rows that are known."""
+    from pyspark.sql import functions
+
+    return [functions.lit(False).alias(UNKNOWN)] if is_tolerant else []
 
 
 def _output(source: FoldSource, values: Mapping[str, Column], shard: Column) -> list[Column]:

@@ -9,7 +9,8 @@ Its last line says how it ended, and the result says it to the operator.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,24 +71,31 @@ def run_fold(
         f"{sum(file.facts.rows for group in source.groups for file in group.files)} events since {since}"
     )
     running = spark()
-    settings = {**SETTINGS, **_partitions(running, source)}
-    before = {name: running.conf.get(name, None) for name in settings}
     try:
-        for name, value in settings.items():
-            running.conf.set(name, value)
-        frame = fold_source(running, source)
-        url = output.files.url(output.writing(source.at, task.attempt))
-        frame.write.option("compression", "zstd").parquet(url)
-        return output.commit(source.at, task.attempt, source.base_facts())
+        with session_settings(running, {**SETTINGS, **_partitions(running, source)}):
+            frame = fold_source(running, source)
+            url = output.files.url(output.writing(source.at, task.attempt))
+            frame.write.option("compression", "zstd").parquet(url)
+            return output.commit(source.at, task.attempt, source.base_facts())
     except Exception as error:
         output.discard(source.at, task.attempt)
         raise own_error(error) from error
+
+
+@contextmanager
+def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Change settings of a session for a block."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
     finally:
         for name, setting in before.items():
             if setting is None:
-                running.conf.unset(name)
+                spark.conf.unset(name)
             else:
-                running.conf.set(name, setting)
+                spark.conf.set(name, setting)
 
 
 def _partitions(spark: SparkSession, source: FoldSource) -> dict[str, str]:

@@ -100,7 +100,7 @@ def _forms(secret: str) -> set[str]:
     return {secret, *in_url, json.dumps(secret)[1:-1], repr(secret)[1:-1]}
 
 
-def _harmless(text: str, secrets: Sequence[str]) -> str:
+def harmless(text: str, secrets: Sequence[str]) -> str:
     """Return an error's text without secrets: those of the options, and signatures and users in URLs."""
     for secret in sorted({form for each in secrets for form in _forms(each)}, key=len, reverse=True):
         text = text.replace(secret, "***")
@@ -191,8 +191,8 @@ def answering(
     except ours:
         raise
     except Exception as problem:
-        path = _harmless(path, secrets)
-        said = _harmless(f"{type(problem).__name__}: {problem}", secrets)
+        path = harmless(path, secrets)
+        said = harmless(f"{type(problem).__name__}: {problem}", secrets)
         if is_transient(problem):
             raise TransientError(f"output path {path} did not answer: {said}", path=path) from None
         raise OutputNotWritableError(

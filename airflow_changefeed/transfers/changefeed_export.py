@@ -24,9 +24,10 @@ from airflow_changefeed.hooks.changefeed_arguments import (
     parse_shards,
     parse_unit,
     parse_wait_timeout,
-    with_shape,
+    with_options,
 )
 from airflow_changefeed.hooks.changefeed_context import check_no_window_asked, run_name, run_window
+from airflow_changefeed.hooks.changefeed_lake import lake_table
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT, WaitsForWindow
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.export.result import ExportResult
     from airflow_changefeed.output.store import ExportStore
     from airflow_changefeed.sources.base import FeedSource
+    from airflow_changefeed.tables.base import LakeTable
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,9 @@ class ExportOperator(WaitsForWindow, BaseOperator):
         wait_timeout: timedelta | float = WAIT_TIMEOUT,
         options: ExportOptions | Mapping[str, Any] | None = None,
         shape: str | None = None,
+        table_format: str | None = None,
+        catalog_table: str | None = None,
+        catalog_conn_id: str | None = None,
         lock_timeout: float | None = None,
         **kwargs: Any,
     ) -> None:
@@ -103,6 +108,7 @@ class ExportOperator(WaitsForWindow, BaseOperator):
         self.consumer = consumer
         self.changefeed_conn_id = changefeed_conn_id
         self.path_conn_id = path_conn_id
+        self.catalog_conn_id = catalog_conn_id
         self.shards = shards
         self.unit = unit
         self.window_start = window_start
@@ -111,7 +117,9 @@ class ExportOperator(WaitsForWindow, BaseOperator):
         self.lock_timeout = lock_timeout
         self._wrong: list[str] = []
         try:
-            self.options = with_shape(options, shape)
+            self.options = with_options(
+                options, shape=shape, table_format=table_format, catalog_table=catalog_table
+            )
         except InvalidArgumentError as problem:
             self.options = options
             self._wrong.append(problem.message)
@@ -172,7 +180,18 @@ class ExportOperator(WaitsForWindow, BaseOperator):
             shards=parse_shards(self.shards),
             options=parse_options(self.options),
         )
-        return ExportStore(self.path, feed, run.connection.storage_options), request
+        store = ExportStore(self.path, feed, run.connection.storage_options)
+        self._check_table(run, store, request)
+        return store, request
+
+    def _check_table(self, run: ExportRun, store: ExportStore, request: ExportRequest) -> None:
+        """Refuse columns that the export's table could not hold, before anything is sealed."""
+        from airflow_changefeed.export.planner import check_shape
+
+        options = request.options
+        table = lake_table(store, options, run.connection.storage_options, self.catalog_conn_id)
+        if table is not None:
+            table.check(check_shape(run.source, request.feed, options.shape))
 
     def _check_launcher(self) -> None:
         """Check what starts the job, where this task does."""
@@ -214,12 +233,15 @@ def conclude(
     plan: Plan,
     result: ExportResult,
     *,
+    table: LakeTable | None,
     earlier: Sequence[Manifest] = (),
     leases: HeldLeases | None = None,
 ) -> dict[str, Any]:
     """
-    Do what follows the commit: move the cursors, publish the Variable, forget the attempts, emit the event.
+    Do what follows the commit: commit to the table, move the cursors, publish the Variable, forget the
+    attempts, emit the event.
 
+    :param table: that has the files of the export, besides the manifests.
     :param earlier: batches that earlier tries have committed and moved their cursors behind.
     :param leases: of a batch.
     :return: the task's result.
@@ -228,7 +250,12 @@ def conclude(
     from airflow_changefeed.export.completed import completed_export
     from airflow_changefeed.export.result import attempts_of, summary, waiting
     from airflow_changefeed.output.attempts import forget
+    from airflow_changefeed.tables.publish import publish
 
+    if table is not None:
+        units = [*(manifest.unit for manifest in earlier), *(planned.unit for planned in plan.units)]
+        if units and publish(store, table, units, plan.run):
+            task.log.info("%s has the files of %s units", table.what, len(units))
     result = result.after(store, earlier)
     done: dict[Shard, list[UlidRange]] = {}
     for planned in plan.units:

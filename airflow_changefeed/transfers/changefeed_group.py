@@ -23,6 +23,7 @@ from airflow_changefeed.export.feeds import choose_feeds, parse_feeds
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_context import airflow_errors
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
+from airflow_changefeed.hooks.changefeed_lake import lake_table
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.transfers.changefeed_export import ExportOperator, add_alias, conclude
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedSubmitOperator
@@ -226,6 +227,7 @@ class ChangefeedFinishOperator(NamesConnections, BaseOperator):
     :param submits: the ids of the tasks that start the job, for messages.
     :param changefeed_conn_id: Airflow connection of the feed's database.
     :param path_conn_id: Airflow connection of the output.
+    :param catalog_conn_id: Airflow connection of an Iceberg table's catalog.
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
     """
 
@@ -237,6 +239,7 @@ class ChangefeedFinishOperator(NamesConnections, BaseOperator):
         submits: Sequence[str] = (),
         changefeed_conn_id: str = ChangefeedHook.default_conn_name,
         path_conn_id: str | None = None,
+        catalog_conn_id: str | None = None,
         lock_timeout: float | None = None,
         **kwargs: Any,
     ) -> None:
@@ -247,6 +250,7 @@ class ChangefeedFinishOperator(NamesConnections, BaseOperator):
         self.submits = submits
         self.changefeed_conn_id = changefeed_conn_id
         self.path_conn_id = path_conn_id
+        self.catalog_conn_id = catalog_conn_id
         self.lock_timeout = lock_timeout
 
     @airflow_errors()
@@ -259,11 +263,13 @@ class ChangefeedFinishOperator(NamesConnections, BaseOperator):
         uri = self._spec(context["ti"]) if self.export is None else self._spec_of(self.export)
         hook = ChangefeedHook(self.changefeed_conn_id, lock_timeout=self.lock_timeout)
         source, variables = hook.source(), hook.variables()
-        store, plan = read_spec(uri, storage_options(parse_spec(uri)[0], self.path_conn_id))
+        options = storage_options(parse_spec(uri)[0], self.path_conn_id)
+        store, plan = read_spec(uri, options)
         check_database(source, plan.feed, plan.database)
         result = self._succeeded(uri, read_receipt(store, plan.attempt))
         self._check_whole(store, plan)
-        done = conclude(self, context, source, variables, store, plan, result)
+        table = lake_table(store, plan.options, options, self.catalog_conn_id)
+        done = conclude(self, context, source, variables, store, plan, result, table=table)
         mark_finished(store, plan.attempt)
         return done
 
@@ -348,6 +354,7 @@ def changefeed_export_group(
     group_id: str = "export",
     changefeed_conn_id: str = ChangefeedHook.default_conn_name,
     path_conn_id: str | None = None,
+    catalog_conn_id: str | None = None,
     lock_timeout: float | None = None,
     spark: Mapping[str, Any] | None = None,
     **export: Any,
@@ -373,6 +380,7 @@ def changefeed_export_group(
     :param group_id: of the task group.
     :param changefeed_conn_id: Airflow connection of the feed's database, for ``plan`` and ``finish``.
     :param path_conn_id: Airflow connection of the output, for ``plan`` and ``finish``.
+    :param catalog_conn_id: Airflow connection of the Iceberg catalog, for ``plan`` and ``finish``.
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
     :param spark: arguments of a ``SparkSubmitOperator`` for that one, as ``conn_id`` and ``conf``.
     :param export: the other arguments of an export, as ``feed``, ``path``, ``consumer`` and ``unit``; and of
@@ -391,6 +399,7 @@ def changefeed_export_group(
     shared: dict[str, Any] = {
         "changefeed_conn_id": changefeed_conn_id,
         "path_conn_id": path_conn_id,
+        "catalog_conn_id": catalog_conn_id,
         "lock_timeout": lock_timeout,
     }
     with TaskGroup(group_id) as group:

@@ -12,6 +12,7 @@ from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError,
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import check_rows
 from airflow_changefeed.hooks.changefeed_context import airflow_errors
+from airflow_changefeed.hooks.changefeed_lake import lake_table
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_submit import (
     TEMPLATED,
@@ -103,6 +104,13 @@ class ChangefeedToParquetOperator(ExportOperator, _RunsExports):
         nor a Spark connection. 0 for never.
     :param shape: of a capture's events: ``typed``, ``envelope``, ``hasura`` or ``debezium``. Becomes one of
         ``options``. (templated)
+    :param table_format: ``parquet``; or ``delta`` or ``iceberg``: the files are also those of a table, which
+        gets the run's windows in one commit, and replaces them in one. Becomes one of ``options``.
+        (templated)
+    :param catalog_table: name of the Iceberg table, ``namespace.table``. Becomes one of ``options``.
+        (templated)
+    :param catalog_conn_id: Airflow connection of the Iceberg catalog: of type ``iceberg``, or any other with
+        pyiceberg's properties as its extra; None for what pyiceberg's configuration calls ``default``.
     :param kwargs: those of ``SparkSubmitOperator``. ``conn_id`` is the Spark connection: of type ``spark``,
         or of type ``spark_connect``, where of these arguments only ``conf`` counts. In deploy mode cluster
         the job reads its connection from a secret of the cluster (``airflow-changefeed job-connection``).
@@ -145,6 +153,7 @@ class ChangefeedToParquetOperator(ExportOperator, _RunsExports):
                 store,
                 plan,
                 result,
+                table=lake_table(store, plan.options, run.connection.storage_options, self.catalog_conn_id),
                 earlier=earlier,
                 leases=leases,
             )

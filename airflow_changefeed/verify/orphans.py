@@ -18,7 +18,15 @@ from airflow_changefeed.exceptions import (
     UnsupportedVersionError,
 )
 from airflow_changefeed.output.claims import Claim
-from airflow_changefeed.output.layout import ManifestName, is_document, parse_unit, placed_attempt, token_text
+from airflow_changefeed.output.layout import (
+    DELTA_LOG,
+    ICEBERG_FILES,
+    ManifestName,
+    is_document,
+    parse_unit,
+    placed_attempt,
+    token_text,
+)
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import unfinished
 from airflow_changefeed.verify.report import EXPORT_AGAIN, UPGRADE, output_fault
@@ -27,6 +35,8 @@ from airflow_changefeed.verify.report import EXPORT_AGAIN, UPGRADE, output_fault
 NEXT_EXPORT = "Nothing; the next export of the unit removes it"
 _RUNNING = "Nothing, if the attempt is running; otherwise the next export of its units removes it"
 _MOVE = "Move it out of the output"
+#: Remedy of what a table's readers do not see.
+CLEAN = "Nothing; the clean-up of the table removes it (airflow-changefeed output clean)"
 #: Remedies of uploads that were neither completed nor aborted.
 LIST_UPLOADS = "Grant the permission to list multipart uploads, or set a lifecycle rule on the bucket"
 ABORT_UPLOAD = "Export its window again, which aborts it, or set a lifecycle rule on the bucket"
@@ -113,6 +123,10 @@ def _with_files(store: ExportStore, unit: ExportUnit) -> list[int]:
 
 def _orphan(store: ExportStore, unit: ExportUnit, attempt: int) -> Fault:
     placed = store.layout.placed(unit, attempt)
+    if store.is_table:
+        # Files of attempts that failed stay, as a table may have them.
+        what = "it is from an attempt that is running or did not commit it, or its manifest was removed"
+        return output_fault(FaultKind.LEFTOVER, what, CLEAN, unit=unit, path=placed)
     # The driver writes the manifest after the data; it is still running, or was killed in between.
     if store.files.exists(store.layout.attempt(attempt)):
         what = "it is from an attempt that is running, or was killed before its manifest"
@@ -128,8 +142,12 @@ def beside(store: ExportStore, unit: ExportUnit, attempt: int, named: Collection
     :param named: names of the files in the manifest.
     """
     folder = store.layout.unit(unit)
-    ours = {f"changefeed_attempt={attempt}/{name}" for name in named}
+    own = f"changefeed_attempt={attempt}/"
+    ours = {f"{own}{name}" for name in named}
     for name in sorted(set(store.files.sizes(folder)) - ours):
+        if store.is_table and not name.startswith(own):
+            # Of an attempt that was replaced: who reads an older version of the table needs it.
+            continue
         what, path = "it is in no manifest, but plain Parquet readers read it", f"{folder}/{name}"
         yield output_fault(FaultKind.FILE_UNREFERENCED, what, _MOVE, unit=unit, path=path)
 
@@ -163,6 +181,8 @@ def _data(store: ExportStore, folders: set[str]) -> Iterator[Fault]:
     data = store.layout.data
     for name in sorted(store.files.sizes(data)):
         path, parts = f"{data}/{name}", name.split("/")
+        if parts[0] in (DELTA_LOG, ICEBERG_FILES):
+            continue
         if any(f"{data}/{'/'.join(parts[:depth])}" in folders for depth in (3, 4)):
             continue
         if any(part.startswith(("_", ".")) for part in parts):

@@ -20,6 +20,7 @@ from airflow_changefeed.exceptions import (
 from airflow_changefeed.output.coverage import Gap, Interval, find_gaps, find_overlaps
 from airflow_changefeed.output.read import export_there
 from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.tables.publish import differences
 from airflow_changefeed.verify import orphans
 from airflow_changefeed.verify.report import EXPORT_AGAIN, RESTORE, UPGRADE, Report, output_fault
 from airflow_changefeed.verify.statistics import Extent, MisleadingFooterError
@@ -27,6 +28,7 @@ from airflow_changefeed.verify.statistics import Extent, MisleadingFooterError
 if TYPE_CHECKING:
     from airflow_changefeed.core.feed import Shard
     from airflow_changefeed.sources.base import FeedReader
+    from airflow_changefeed.tables.base import LakeTable
 
 _TRIES = 5
 # Kinds of files that could not be read at all.
@@ -43,6 +45,7 @@ def verify_export(
     storage_options: Mapping[str, Any] | None = None,
     *,
     source: FeedReader | None = None,
+    table: LakeTable | None = None,
 ) -> Report:
     """
     Verify an export, or the part of it that overlaps an interval.
@@ -53,9 +56,20 @@ def verify_export(
     :param shards: None for all.
     :param storage_options: for fsspec; may hold secrets.
     :param source: the feed's source, to find stale units; None skips that.
+    :param table: that has the files of the export, compared where all of it is verified; None skips that.
     :raises ManifestError: nothing was exported there.
     """
-    return inspect(ExportStore(path, feed, storage_options), start, end, shards, source=source)
+    report = inspect(ExportStore(path, feed, storage_options), start, end, shards, source=source)
+    if table is not None and Interval.of(start, end, shards) == Interval():
+        report.faults += _of_table(ExportStore(path, feed, storage_options), table)
+    return report
+
+
+def _of_table(store: ExportStore, table: LakeTable) -> Iterator[Fault]:
+    """Compare what a table holds with all that is committed."""
+    for what in differences(store, table):
+        remedy = "Nothing, if an export is running; otherwise airflow-changefeed output publish"
+        yield Fault(FaultKind.LAKE_TABLE_DIFFERS, table.what, what, remedy)
 
 
 def verify(

@@ -2,9 +2,9 @@
 """
 Run the benchmarks, print the tables of each when it is done, and leave them in ``build/benchmarks.json``.
 
-``python -m tests.benchmarks [export] [fixed] [drain] [capture] [waiting] [fold] [snapshot] [consume] [wake]
-[page] [store] [history] [feeds] [windows] [mssql]``, or all of these; ``year`` takes an hour, and 20 GB of
-disk.
+``python -m tests.benchmarks [export] [tables] [fixed] [drain] [capture] [waiting] [fold] [snapshot] [consume]
+[wake] [page] [store] [history] [feeds] [windows] [mssql]``, or all of these; ``year`` takes an hour, and 20
+GB of disk.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tests.benchmarks import (
     page,
     snapshot,
     store,
+    tables,
     waiting,
     wake,
     windows,
@@ -39,6 +40,7 @@ from tests.benchmarks.figures import tell
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "benchmarks.json"
 ALL = {
     "export": export.run,
+    "tables": tables.run,
     "fixed": fixed.run,
     "drain": drain.run,
     "capture": capture.run,

@@ -2,7 +2,7 @@
 """
 One way to export the month, in a process of its own.
 
-``python -m tests.benchmarks.export_child floor|pandas|export|hourly DATABASE OUTPUT [HOURS]``
+``python -m tests.benchmarks.export_child floor|pandas|export|hourly|delta|iceberg DATABASE OUTPUT [HOURS]``
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ def pandas(database: str, output: Path, window: Window) -> int:
             cursor, rows = frame["ulid"].iloc[-1], rows + len(frame)
 
 
-def exported(unit: timedelta | None) -> Callable[[str, Path, Window], int]:
-    """Return our export, in units of a length."""
+def exported(unit: timedelta | None, table_format: str = "parquet") -> Callable[[str, Path, Window], int]:
+    """Return our export, in units of a length, and in a format."""
 
     def run(database: str, output: Path, window: Window) -> int:
         from airflow_changefeed.sources.sqlite import SqliteFeedSource
 
-        return export(SqliteFeedSource(database), FEED, output, window, unit)
+        return export(SqliteFeedSource(database), FEED, output, window, unit, table_format)
 
     return run
 
@@ -87,20 +87,23 @@ WAYS: dict[str, Callable[[str, Path, Window], int]] = {
     "pandas": pandas,
     "export": exported(None),
     "hourly": exported(timedelta(hours=1)),
+    "delta": exported(timedelta(hours=1), "delta"),
+    "iceberg": exported(timedelta(hours=1), "iceberg"),
 }
 
 
 def main(way: str, database: str, output: str, hours: str = str(HOURS)) -> None:
     """Warm up, and measure."""
-    for name in ("adbc_driver_sqlite.dbapi", "pandas"):
+    packages = {"delta": ("deltalake",), "iceberg": ("pyiceberg.catalog.sql", "pyiceberg.io.pyarrow")}
+    for name in ("adbc_driver_sqlite.dbapi", "pandas", *packages.get(way, ())):
         import_module(name)  # before the clock runs, for those who need them
 
     window = month(int(hours))
-    if way in ("export", "hourly"):
+    if way not in ("floor", "pandas"):
         warm_up(spark_session())
     with measured(way) as result:
         result["rows"] = WAYS[way](database, Path(output), window)
-    if way in ("export", "hourly"):
+    if way not in ("floor", "pandas"):
         spark_session().stop()
 
 

@@ -16,7 +16,9 @@ from tests.benchmarks.watch import PROJECT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from airflow_changefeed.core.plan import Plan
     from airflow_changefeed.core.window import Window
+    from airflow_changefeed.output.store import ExportStore
     from airflow_changefeed.sources.base import FeedSource
 
 
@@ -54,13 +56,22 @@ def _same(batches: Any) -> Any:
     yield from batches
 
 
-def export(source: FeedSource, feed: str, output: Path, window: Window, unit: timedelta | None = None) -> int:
+def export(
+    source: FeedSource,
+    feed: str,
+    output: Path,
+    window: Window,
+    unit: timedelta | None = None,
+    table_format: str = "parquet",
+) -> int:
     """
-    Run our export: seal, plan, job and commit.
+    Run our export: seal, plan, job and commit; also that of the table, if it has one.
 
     :param unit: length of the units; None for one.
+    :param table_format: an Iceberg table has its catalog in the output.
     :return: rows.
     """
+    from airflow_changefeed.core.plan import ExportOptions
     from airflow_changefeed.export.job_connection import JobConnection
     from airflow_changefeed.export.planner import ExportRequest, make_plan
     from airflow_changefeed.export.spec import write_spec
@@ -69,6 +80,33 @@ def export(source: FeedSource, feed: str, output: Path, window: Window, unit: ti
 
     with closing(source):
         store = ExportStore(str(output), feed)
-        request = ExportRequest(feed, str(output), "benchmark", "benchmark", windows=window.cut(unit))
+        name = "shop.orders" if table_format == "iceberg" else ""
+        request = ExportRequest(
+            feed,
+            str(output),
+            "benchmark",
+            "benchmark",
+            windows=window.cut(unit),
+            options=ExportOptions(table_format=table_format, catalog_table=name),
+        )
         plan = make_plan(source, store, request)
-        return run_spec(spark_session, write_spec(store, plan), JobConnection(source.describe(), {})).rows
+        rows = run_spec(spark_session, write_spec(store, plan), JobConnection(source.describe(), {})).rows
+        if table_format != "parquet":
+            _publish(store, plan)
+        return rows
+
+
+def _publish(store: ExportStore, plan: Plan) -> None:
+    """Commit to the table, as the task does behind its job."""
+    from airflow_changefeed.tables.open import open_table
+    from airflow_changefeed.tables.publish import publish
+
+    catalog = {"name": "benchmark", "type": "sql", "uri": f"sqlite:///{store.path}/catalog.db"}
+    is_iceberg = bool(plan.options.catalog_table)
+    table = open_table(
+        plan.options.table_format,
+        store,
+        table=plan.options.catalog_table or None,
+        catalog=catalog if is_iceberg else None,
+    )
+    publish(store, table, [planned.unit for planned in plan.units], plan.run)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow.utils.platform import getuser
 
@@ -23,8 +23,13 @@ from airflow_changefeed.core.times import format_time
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Mapping
 
     from airflow_changefeed.core.manifest import Manifest
+    from airflow_changefeed.core.plan import ExportOptions
+    from airflow_changefeed.output.claims import Claim
+    from airflow_changefeed.output.store import ExportStore
+    from airflow_changefeed.tables.base import LakeTable
     from airflow_changefeed.verify.report import Report
 
 #: Exit status if there is damage. An export that cannot be verified exits like every failed command: it
@@ -45,14 +50,18 @@ def verify(args: Namespace) -> None:
 
 def _report(args: Namespace) -> Report:
     from airflow_changefeed.hooks.changefeed import ChangefeedHook
+    from airflow_changefeed.hooks.changefeed_lake import table_to_verify
     from airflow_changefeed.hooks.changefeed_output import storage_options
     from airflow_changefeed.verify.verify import verify_export
 
-    if args.conn_id or args.changefeed_conn_id:
+    if args.conn_id or args.changefeed_conn_id or args.catalog_conn_id:
         use_stored_connections()
     source = ChangefeedHook(args.changefeed_conn_id).source() if args.changefeed_conn_id else None
     options = storage_options(args.path, args.conn_id)
-    return verify_export(args.path, args.feed, args.start, args.end, args.shard, options, source=source)
+    table = table_to_verify(args.path, args.feed, options, args.catalog_conn_id)
+    return verify_export(
+        args.path, args.feed, args.start, args.end, args.shard, options, source=source, table=table
+    )
 
 
 @command
@@ -60,14 +69,18 @@ def remove_batches(args: Namespace) -> None:
     """Remove batches from an output of windows, after confirmation."""
     from airflow_changefeed.export.batch_removal import check_removable, committed_batches, remove_batches
     from airflow_changefeed.hooks.changefeed import ChangefeedHook
+    from airflow_changefeed.hooks.changefeed_lake import lake_table
     from airflow_changefeed.hooks.changefeed_output import storage_options
     from airflow_changefeed.output.read import export_there
     from airflow_changefeed.output.store import ExportStore
+    from airflow_changefeed.tables.publish import publish
 
     with open_feeds(args.conn_id) as source:
         source.feed(args.feed)
-        store = ExportStore(args.path, args.feed, storage_options(args.path, args.path_conn_id))
+        options = storage_options(args.path, args.path_conn_id)
+        store = ExportStore(args.path, args.feed, options)
         export_there(store)
+        table = lake_table(store, store.claimed(), options, args.catalog_conn_id)
         batches = committed_batches(store)
         rows = [_row(batch) for batch in batches]
         check_removable(source, args.feed, batches)
@@ -80,8 +93,70 @@ def remove_batches(args: Namespace) -> None:
             )
         variables = ChangefeedHook(args.conn_id).variables()
         remove_batches(source, variables, store, batches, by=getuser())
+        if table is not None and batches:
+            publish(store, table, None, getuser())
     show(rows, args.output, _short)
     echo(f"Batches removed: {len(batches)}" + (". Run the windows of their time now" if batches else ""))
+
+
+@command
+def publish(args: Namespace) -> None:
+    """Make a table hold what an export has committed."""
+    from airflow_changefeed.core.plan import ExportOptions
+    from airflow_changefeed.tables.publish import publish
+
+    store, options = _output(args)
+    if args.table_format:
+        wanted = ExportOptions(table_format=args.table_format, catalog_table=args.catalog_table or "")
+        # Before the claim says so: a table that cannot be reached changes nothing.
+        _table(args, store, options, wanted).look()
+        store.become_table(wanted)
+    table = _table(args, store, options, store.claimed())
+    is_changed = publish(store, table, None, getuser())
+    echo(f"{table.what} {'now holds' if is_changed else 'already held'} all that is committed")
+
+
+@command
+def clean(args: Namespace) -> None:
+    """Remove files that a table no longer needs."""
+    from airflow_changefeed.tables.clean import clean
+
+    store, options = _output(args)
+    table = _table(args, store, options, store.claimed())
+    removed = clean(store, table, args.older_than)
+    for path in removed:
+        print(path)
+    echo(f"Files removed: {len(removed)}")
+
+
+def _output(args: Namespace) -> tuple[ExportStore, Mapping[str, Any]]:
+    """Open an export that is there."""
+    from airflow_changefeed.hooks.changefeed_output import storage_options
+    from airflow_changefeed.output.read import export_there
+    from airflow_changefeed.output.store import ExportStore
+
+    if args.path_conn_id or args.catalog_conn_id:
+        use_stored_connections()
+    options = storage_options(args.path, args.path_conn_id)
+    store = ExportStore(args.path, args.feed, options)
+    export_there(store)
+    return store, options
+
+
+def _table(
+    args: Namespace, store: ExportStore, options: Mapping[str, Any], what: ExportOptions | Claim
+) -> LakeTable:
+    """Open the table of an export."""
+    from airflow_changefeed.exceptions import OutputError
+    from airflow_changefeed.hooks.changefeed_lake import lake_table
+
+    table = lake_table(store, what, options, args.catalog_conn_id)
+    if table is None:
+        raise OutputError(
+            f"{store.layout.data} has no table, it was exported as Parquet: name one with --table-format",
+            path=store.path,
+        )
+    return table
 
 
 @command

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow-changefeed snapshot``."""
+"""``airflow-changefeed snapshot`` and ``reconcile``."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,8 +17,14 @@ from airflow_changefeed.exceptions import SnapshotError
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from pyspark.sql import SparkSession
+
     from airflow_changefeed.folding.snapshots import ReadRange
+    from airflow_changefeed.snapshots.reconcile import Comparison
     from airflow_changefeed.sources.base_snapshots import SnapshotClaim
+
+#: Exit status if the table and its export differ, and that was not repaired.
+DIFFERENT = 1
 
 
 @command
@@ -38,13 +45,60 @@ def take(args: Namespace) -> None:
             where=args.where or "",
         )
 
-        def report(found: ReadRange) -> None:
-            echo(f"Range {found.number}: {found.rows} rows")
-
-        read = partial(read_here, source, report=report)
+        read = partial(read_here, source, report=_report)
         done = take_snapshot(source, request, storage_options(args.path, args.path_conn_id), read, echo)
     show([done.summary], args.output)
     echo(f"Folds of {done.table} can start from it at every time from {format_time(done.exact_from)} on")
+
+
+@command
+def reconcile_table(args: Namespace) -> None:
+    """Compare a table with its export here."""
+    from airflow_changefeed.export.job_connection import JobConnection
+    from airflow_changefeed.hooks.changefeed_output import storage_options
+    from airflow_changefeed.snapshots.ranges import read_here
+    from airflow_changefeed.snapshots.reconcile import ReconcileRequest, ReconcileTask, reconcile
+    from airflow_changefeed.snapshots.take import SnapshotRequest
+    from airflow_changefeed.spark.reconcile.reconcile_job import run_comparison
+
+    reading = SnapshotRequest(
+        args.feed,
+        args.table,
+        args.output_path,
+        getuser(),
+        range_rows=args.range_rows,
+        rows_per_second=args.rows_per_second,
+        where=args.where or "",
+    )
+    request = ReconcileRequest(reading, args.path, args.base, args.repair)
+    options = storage_options(args.path, args.path_conn_id)
+
+    def compare(task: ReconcileTask) -> Comparison:
+        return run_comparison(partial(_spark, args.master), task, JobConnection({}, options or {}), echo)
+
+    with open_feeds(args.conn_id) as source:
+        read = partial(read_here, source, report=_report)
+        done = reconcile(source, request, options, read, compare, echo)
+    show([done.summary], args.output)
+    echo(f"Compared {done.text}")
+    if not done.equal and not done.repaired:
+        raise SystemExit(DIFFERENT)
+
+
+def _report(found: ReadRange) -> None:
+    echo(f"Range {found.number}: {found.rows} rows")
+
+
+def _spark(master: str) -> SparkSession:
+    """Start Spark in this process."""
+    from pyspark.sql import SparkSession
+
+    from airflow_changefeed.hooks.changefeed_spark import check_java
+
+    check_java(os.environ)
+    builder = SparkSession.builder.master(master).appName("changefeed reconcile")
+    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    return builder.getOrCreate()
 
 
 @command

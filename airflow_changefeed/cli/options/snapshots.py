@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The commands of ``airflow-changefeed snapshot``: names and options only.
+The commands of ``airflow-changefeed snapshot``, and ``reconcile``: names and options only.
 
 Every ``airflow`` command imports this file; the module of a command is imported when that command runs.
 """
@@ -47,6 +47,13 @@ def _take() -> ActionCommand:
         option(
             "--path", help="Root of the states and snapshots, a local path or an fsspec URL", required=True
         ),
+        *_reading(),
+        *shown(),
+    )
+
+
+def _reading() -> tuple[Arg, ...]:
+    return (
         option("--path-conn-id", help=PATH_CONN_ID_HELP),
         option(
             "--range-rows", help="Rows of a range, one statement and one file (default: 250000)", type=count
@@ -57,6 +64,36 @@ def _take() -> ActionCommand:
             "example 'customer_id >= 100 and customer_id < 200' (default: all rows)",
         ),
         option("--rows-per-second", help="Rows read per second at most (default: no limit)", type=count),
+    )
+
+
+def reconcile_command() -> ActionCommand:
+    """Return the command that compares a table with its export."""
+    return action(
+        "reconcile",
+        "snapshots.reconcile_table",
+        "Compare a captured table with what its export gives, row by row",
+        "Waits for nobody, and no writer waits for it. Reads the table once, and compares it with the export "
+        "at that time: if the export does not reach until then yet, run it again after the next export. Runs "
+        "Spark here, which needs Java. Exits with status 0 if they are equal or were repaired, 1 if they "
+        "differ, 2 if they cannot be compared.",
+        *_capture(),
+        *conn_id(),
+        option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
+        option("--output-path", help="Root of the states, snapshots and reports", required=True),
+        option(
+            "--base",
+            help="What the export's rows start from: newest, beginning, the time of a state, or the begin of "
+            "a snapshot (default: newest)",
+            default="newest",
+        ),
+        option(
+            "--repair",
+            help="If they differ, keep what was read as a snapshot, from which the next folds start",
+            action="store_true",
+        ),
+        option("--master", help="Spark master (default: local[*])", default="local[*]"),
+        *_reading(),
         *shown(),
     )
 

@@ -66,9 +66,13 @@ class Commands:
 
     def run(self, name: str, *arguments: str) -> int:
         """Run a command, named with its group's name before; return its exit status."""
+        return self.run_bare(name, "--conn-id", self.conn_id, *arguments)
+
+    def run_bare(self, name: str, *arguments: str) -> int:
+        """Run a command that needs no connection of feeds; return its exit status."""
         self.capsys.readouterr()
         try:
-            return run(*name.split(), "--conn-id", self.conn_id, *arguments)
+            return run(*name.split(), *arguments)
         finally:
             self.out, self.err = self.capsys.readouterr()
 

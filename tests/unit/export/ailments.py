@@ -352,6 +352,8 @@ APART |= {FaultKind.UPLOAD_LEFT}
 APART |= {FaultKind.CAPTURE_GAP, FaultKind.CAPTURE_TRIGGER, FaultKind.CAPTURE_DRIFT}
 #: Those of damaged exports; doctor finds some of them, too: ``tests/unit/airflow/test_doctor_command.py``.
 APART |= {kind for _, kind, _ in DAMAGES.values()} | {FaultKind.UNITS_OVERLAP}
+#: Those of tables of Delta Lake and Iceberg: ``tests/unit/airflow/test_tables.py``.
+APART |= {FaultKind.LAKE_TABLE_DIFFERS}
 #: Those of Java and Spark are there as well.
 APART |= {FaultKind.JAVA_MISSING, FaultKind.SPARK_VERSIONS_DIFFER}
 #: Those of snapshots are in ``tests/unit/airflow/test_cli_snapshots.py``.

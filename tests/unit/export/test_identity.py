@@ -319,7 +319,7 @@ def test_a_commit_into_an_output_that_another_database_claimed_meanwhile_leaves_
     written = list(eu.write(store, plan))
     commit = Commit(store, plan)
     store.files.remove_file(store.layout.claim)
-    claims.write(store.files, store.layout, OTHER)
+    claims.write(store.files, store.layout, claims.Claim(FEED, database=OTHER))
     with pytest.raises(ForeignOutputError, match=f"{OTHER}, and this is .* {DATABASE}"):
         commit.add(written[0])
     attempts.end(store, plan, committed=False)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an export's options and Airflow's connections to the table that has its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_changefeed.core.plan import ICEBERG, PARQUET
+from airflow_changefeed.exceptions import ConnectionNotUsableError
+from airflow_changefeed.hooks.changefeed_secrets import hide_secrets
+from airflow_changefeed.version_compat import BaseHook
+
+if TYPE_CHECKING:
+    from airflow_changefeed.core.plan import ExportOptions
+    from airflow_changefeed.output.claims import Claim
+    from airflow_changefeed.output.store import ExportStore
+    from airflow_changefeed.tables.base import LakeTable
+
+
+def lake_table(
+    store: ExportStore,
+    options: ExportOptions | Claim,
+    storage_options: Mapping[str, Any],
+    catalog_conn_id: str | None,
+) -> LakeTable | None:
+    """
+    Return the table of an export; None where it has none.
+
+    :param options: what says the format; the claim of an output has it, too.
+    :param storage_options: of the output.
+    :param catalog_conn_id: Airflow connection of an Iceberg table's catalog, see :func:`catalog_properties`.
+    :raises ConnectionNotUsableError: the format's library is missing, or the connection; terminal.
+    """
+    if options.table_format == PARQUET:
+        return None
+    from airflow_changefeed.tables.open import open_table
+
+    return open_table(
+        options.table_format,
+        store,
+        storage_options,
+        table=options.catalog_table or None,
+        catalog=catalog_properties(catalog_conn_id) if options.catalog_table else None,
+    )
+
+
+def table_to_verify(
+    path: str, feed: str, storage_options: Mapping[str, Any], catalog_conn_id: str | None
+) -> LakeTable | None:
+    """
+    Return the table with which an export can be compared; None where it has none.
+
+    An Iceberg table only where its catalog is named: who verifies may have no access to it.
+    """
+    from airflow_changefeed.output.store import ExportStore
+
+    store = ExportStore(path, feed, storage_options)
+    if not store.is_table:
+        return None
+    claim = store.claimed()
+    if claim.table_format == ICEBERG and catalog_conn_id is None:
+        return None
+    return lake_table(store, claim, storage_options, catalog_conn_id)
+
+
+def catalog_properties(conn_id: str | None) -> dict[str, Any]:
+    """
+    Return the properties with which pyiceberg opens a catalog; may hold secrets.
+
+    :param conn_id: Airflow connection of type ``iceberg`` (a REST catalog: host, client id and secret), or of
+        any other with pyiceberg's properties as its extra, for example ``{"type": "glue"}``. None takes what
+        pyiceberg's own configuration says of the catalog ``default``.
+    :raises ConnectionNotUsableError: no such connection.
+    """
+    if conn_id is None:
+        return {"name": "default"}
+    from airflow_changefeed.version_compat import AirflowNotFoundException
+
+    try:
+        connection = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        raise ConnectionNotUsableError(
+            f"Airflow has no connection {conn_id!r}: create it with what opens the Iceberg catalog (type "
+            "iceberg, or generic with pyiceberg's properties as its extra), or leave out catalog_conn_id and "
+            "configure pyiceberg on the worker",
+            conn_id=conn_id,
+        ) from None
+    properties: dict[str, Any] = {"name": conn_id, **connection.extra_dejson}
+    if connection.host:
+        properties.setdefault("uri", connection.host)
+    if connection.login and connection.password:
+        properties.setdefault("credential", f"{connection.login}:{connection.password}")
+    hide_secrets(properties)
+    return properties

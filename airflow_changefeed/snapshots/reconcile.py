@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Compares a captured table with what its export gives at the same time, and mends the latter.
+
+The table is read as for a snapshot, between two seals F and G. What was read and the events of ``[F, G)`` are
+the table at G (docs/adr/0010-bases.md). Any other base and the events since then are what the lake takes for
+the table at G. Both are exact, so what differs is wrong in the lake, and nothing that is on its way counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from airflow_changefeed.core.codec import encode
+from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.times import format_compact, format_time
+from airflow_changefeed.exceptions import (
+    InvalidArgumentError,
+    ManifestError,
+    NotExportedError,
+    ReconcileError,
+    TerminalError,
+    TransientError,
+)
+from airflow_changefeed.folding.bases import base_of
+from airflow_changefeed.folding.choice import NEWEST, BaseChoice, parse_base
+from airflow_changefeed.folding.extent import end_of_export, named_gaps
+from airflow_changefeed.folding.plan import FoldSource, find_fold, fold_from
+from airflow_changefeed.folding.snapshots import ReadingFiles, Snapshot, SnapshotFiles
+from airflow_changefeed.output.claims import check_same
+from airflow_changefeed.output.read import export_there
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.snapshots.ranges import RangesToRead
+from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
+from airflow_changefeed.sources.base import FeedSource
+
+#: Differences that a report names; all are counted.
+MOST_NAMED = 1_000
+_SHOWN = 3
+_SUMMARY = ("feed", "table", "at", "base", "rows", "missing", "extra", "different", "repaired", "report")
+
+
+@dataclass(frozen=True)
+class ReconcileRequest:
+    """
+    A table to compare.
+
+    :param reading: how it is read, and where its states and snapshots are.
+    :param path: root of the capture's export.
+    :param base: what the table is compared with starts from, see
+        :class:`~airflow_changefeed.folding.choice.BaseChoice`.
+    :param repair: whether what was read becomes a snapshot if anything differs, so that folds of later times
+        start from it.
+    """
+
+    reading: SnapshotRequest
+    path: str
+    base: datetime | str = NEWEST
+    repair: bool = False
+
+    def __post_init__(self) -> None:
+        # One that waits to be compared is there already, and only for that.
+        reading = replace(self.reading, to_compare=True, only_if_missing=True)
+        object.__setattr__(self, "reading", reading)
+        object.__setattr__(self, "base", parse_base(self.base))
+        if self.repair and reading.where:
+            raise InvalidArgumentError(
+                "repair needs the whole table, as no fold starts from a part of it by itself: leave out "
+                "where, or repair"
+            )
+
+
+@dataclass(frozen=True)
+class ReconcileTask(Document):
+    """
+    What a job compares, without secrets.
+
+    :param path: root of the export.
+    :param output: root of states, snapshots and readings.
+    :param token: of the reading.
+    :param base: see :class:`~airflow_changefeed.folding.choice.BaseChoice`.
+    """
+
+    KIND = "changefeed reconcile task"
+
+    feed: str
+    table: str
+    path: str
+    output: str
+    token: str
+    run: str
+    base: str = NEWEST
+
+
+@dataclass(frozen=True)
+class Difference:
+    """
+    A row that is wrong in the lake.
+
+    :param kind: ``missing``, ``extra`` or ``different``.
+    :param key: its values as text, by column; binary ones in hexadecimal.
+    :param columns: that differ; empty if the row is missing or extra.
+    """
+
+    kind: str
+    key: Mapping[str, str | None]
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Comparison(Document):
+    """
+    What a job has found, or its error.
+
+    :param base: what the lake's rows start from, in words.
+    :param rows: of the table.
+    :param missing: rows of the table that the lake lacks, or lacked when an event changed them.
+    :param extra: rows of the lake that the table does not have.
+    :param different: rows that both have, with other values.
+    :param differences: the first ones by key.
+    :param error: of :func:`~airflow_changefeed.exceptions.error_text`.
+    """
+
+    KIND = "changefeed comparison"
+
+    base: str = ""
+    rows: int = 0
+    missing: int = 0
+    extra: int = 0
+    different: int = 0
+    differences: tuple[Difference, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Reconciliation(Document):
+    """
+    A comparison as the output keeps it; the counts are those of :class:`Comparison`.
+
+    :param begin: the table was read between this time and ``at``.
+    :param at: feed time, exclusive, at which both were compared.
+    :param where: of the part that was compared; empty for the whole table.
+    :param repaired: whether folds of later times start from what was read.
+    :param report: URL of this document.
+    """
+
+    KIND = "changefeed reconciliation"
+    ERROR = ManifestError
+
+    feed: str
+    table: str
+    database: str
+    begin: datetime
+    at: datetime
+    where: str
+    base: str
+    rows: int
+    missing: int
+    extra: int
+    different: int
+    differences: tuple[Difference, ...]
+    repaired: bool
+    run: str
+    report: str
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differs."""
+        return not self.missing + self.extra + self.different
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What a task or command says of it, as JSON values."""
+        content = encode(self)
+        return {**{name: content[name] for name in _SUMMARY}, "equal": self.equal}
+
+    @property
+    def text(self) -> str:
+        """The same in words."""
+        part = f", where {self.where}," if self.where else ""
+        what = f"table {self.table!r} of feed {self.feed!r}{part} at {format_time(self.at)}"
+        export = f"its export, from {self.base} on,"
+        if self.equal:
+            return f"{what} and {export} are equal: {self.rows} rows"
+        after = "; the next folds start from what was read now" if self.repaired else ""
+        return (
+            f"{what} and {export} differ: of {self.rows} rows, {self.missing} missing in the export, "
+            f"{self.different} different, and {self.extra} extra in the export; for example "
+            f"{'; '.join(map(_shown, self.differences[:_SHOWN]))}. Report: {self.report}{after}"
+        )
+
+    def check(self) -> None:
+        """
+        Check that nothing is wrong any more.
+
+        :raises ReconcileError: something differs and was not repaired.
+        """
+        if not self.equal and not self.repaired:
+            raise ReconcileError(
+                f"{self.text}. Find out what has changed the table without events (airflow-changefeed "
+                "capture check), then repair: reconcile with repair, or take a snapshot",
+                feed=self.feed,
+                table=self.table,
+                report=self.report,
+            )
+
+
+def _shown(one: Difference) -> str:
+    key = ", ".join(f"{name}={value}" for name, value in one.key.items())
+    return f"{key} is {one.kind}" + (f" in {', '.join(one.columns)}" if one.columns else "")
+
+
+def reconcile(
+    source: FeedSource,
+    request: ReconcileRequest,
+    storage_options: Mapping[str, Any] | None,
+    read: Callable[[SnapshotFiles, RangesToRead], None],
+    compare: Callable[[ReconcileTask], Comparison],
+    report: Callable[[str], None],
+) -> Reconciliation:
+    """
+    Read a table, compare it with its export at the time at which it was read, and write what was found.
+
+    What was read waits for a day to be compared: a retry does not read the table again.
+
+    :param storage_options: for fsspec; may contain secrets.
+    :param read: reads ranges, as for :func:`~airflow_changefeed.snapshots.take.take_snapshot`.
+    :param compare: runs the job; its errors are raised.
+    :param report: takes one line of progress.
+    :raises CaptureNotFoundError: no such capture; terminal.
+    :raises NotExportedError: the export does not reach until then yet; has ``at``; transient.
+    :raises FoldError: there is nothing exact to compare with; says why; terminal.
+    :raises ForeignOutputError: the export is another database's; terminal.
+    """
+    feed, output = request.reading.feed, request.reading.path
+    # A name that is wrong is wrong there first.
+    source.capture(feed)
+    store = ExportStore(request.path, feed, storage_options)
+    export_there(store)
+    check_same(request.path, store.database(), source.identity().id, feed)
+    # Before the table is read in vain.
+    end_of_export(store)
+    taken = take_snapshot(source, request.reading, storage_options, read, report)
+    files = ReadingFiles(output, feed, taken.table, storage_options, database=taken.database)
+    base = request.base if isinstance(request.base, str) else format_time(request.base)
+    run = request.reading.run
+    task = ReconcileTask(feed, taken.table, request.path, output, taken.token, run, base)
+    try:
+        # Without Spark: what is not exported yet, and what can never be compared.
+        find_sides(task, storage_options)
+        found = compare(task)
+    except TerminalError:
+        # What a person does about it makes another reading necessary, or may.
+        files.forget(taken.token)
+        raise
+    return _conclude(files, taken, found, request, storage_options)
+
+
+def find_sides(
+    task: ReconcileTask, storage_options: Mapping[str, Any] | None
+) -> tuple[FoldSource, FoldSource]:
+    """
+    Return what folds to the table, and what to the lake's rows, at the end of the reading.
+
+    :raises NotExportedError: not all events until then are exported; transient.
+    :raises FoldError: one of them cannot be folded; terminal.
+    """
+    store = ExportStore(task.path, task.feed, storage_options)
+    files = ReadingFiles(task.output, task.feed, task.table, storage_options)
+    taken = files.read(task.token)
+    if taken is None:
+        raise TransientError(
+            f"what was read of table {task.table!r} of feed {task.feed!r} is no longer in {task.output}; a "
+            "retry reads the table again",
+            feed=task.feed,
+            table=task.table,
+        )
+    at = taken.exact_from
+    bases = BaseChoice(task.output, task.base, storage_options, without=task.token)
+    try:
+        table = fold_from(store, base_of(files, taken), at)
+        lake = find_fold(store, at, task.table, bases)
+    except NotExportedError as error:
+        missing = error.facts.get("missing", [])
+        gaps = f": nothing is complete in {named_gaps(missing)}" if missing else ""
+        raise NotExportedError(
+            f"table {task.table!r} of feed {task.feed!r} was read, and is compared at {format_time(at)}, but "
+            f"{store.path} is not exported until then{gaps}. Export these windows; a retry within a day "
+            "compares what was read",
+            feed=task.feed,
+            at=at,
+            missing=missing,
+        ) from error
+    if lake.base is not None and lake.base.where:
+        raise ReconcileError(
+            f"{lake.base.what} has only a part of table {task.table!r}: compare with a base of the whole "
+            "table, and give where for the part to compare",
+            feed=task.feed,
+            table=task.table,
+        )
+    return table, lake
+
+
+def _conclude(
+    files: ReadingFiles,
+    taken: Snapshot,
+    found: Comparison,
+    request: ReconcileRequest,
+    storage_options: Mapping[str, Any] | None,
+) -> Reconciliation:
+    """Repair, if that is wanted, write the report, and let go of what was read."""
+    path = f"{files.reports}/{format_compact(taken.exact_from)}.{taken.token}.json"
+    done = Reconciliation(
+        feed=taken.feed,
+        table=taken.table,
+        database=taken.database,
+        begin=taken.begin,
+        at=taken.exact_from,
+        where=taken.where,
+        base=found.base,
+        rows=found.rows,
+        missing=found.missing,
+        extra=found.extra,
+        different=found.different,
+        differences=found.differences,
+        repaired=False,
+        run=request.reading.run,
+        report=files.files.url(path),
+    )
+    if request.repair and not done.equal:
+        SnapshotFiles(files.files.root, taken.feed, taken.table, files=files.files).commit(taken)
+        done = replace(done, repaired=True)
+    files.files.write(path, done.to_json().encode())
+    files.forget(taken.token)
+    return done

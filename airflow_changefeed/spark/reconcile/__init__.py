@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares a table with what its export gives, on Spark."""

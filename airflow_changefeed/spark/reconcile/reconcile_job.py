@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The Spark job that compares a table with its export: ``spark-submit --py-files ARCHIVE reconcile_job.py --task
+TASK.json --connection CONN.json --result RESULT.json``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.exceptions import error_text, own_error
+from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.snapshots.reconcile import Comparison, ReconcileTask, find_sides
+from airflow_changefeed.spark.fold_job import SETTINGS, session_settings
+from airflow_changefeed.spark.job import job_arguments, read_connection, read_handed, say, session
+from airflow_changefeed.spark.reconcile.compare import compare
+from airflow_changefeed.spark.watch import watch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Times in keys are the database's own, or UTC.
+_SETTINGS = {**SETTINGS, "spark.sql.session.timeZone": "UTC"}
+
+
+def run_comparison(
+    spark: Callable[[], SparkSession],
+    task: ReconcileTask,
+    connection: JobConnection,
+    report: Callable[[str], None] = say,
+) -> Comparison:
+    """
+    Compare what was read of a table with what its export gives at that time.
+
+    :param spark: makes or gives the session; not called for what is refused by manifests.
+    :param report: takes one line of progress.
+    :raises ChangefeedError: ours, also when it was raised in a task.
+    """
+    table, lake = find_sides(task, connection.storage_options)
+    since = "the beginning" if lake.base is None else lake.base.what
+    report(
+        f"changefeed reconcile: table {task.table} of feed {task.feed} at {format_time(table.at)} with its "
+        f"export from {since} on"
+    )
+    running = spark()
+    try:
+        with session_settings(running, _SETTINGS):
+            return compare(running, table, lake)
+    except Exception as error:
+        raise own_error(error) from error
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job, and return its exit status."""
+    own = {"task": "JSON of what to compare", "result": "where to say what was found"}
+    options = job_arguments("reconcile_job.py", "Compare a table with its export on Spark.", own).parse_args(
+        arguments
+    )
+    watch(options.watch_pid, say)
+    try:
+        connection = read_connection(options.connection)
+        task = ReconcileTask.from_json(read_handed(options.task), where=options.task)
+        found = run_comparison(lambda: session(f"changefeed reconcile {task.feed}"), task, connection)
+    except Exception as error:
+        found = Comparison(error=error_text(error))
+        say(found.error)
+    Path(options.result).write_text(found.to_json(), encoding="utf-8")
+    return 1 if found.error else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

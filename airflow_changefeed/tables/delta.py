@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A table of Delta Lake, through the package ``deltalake``; no Java (docs/adr/0011-commits-by-format.md)."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_changefeed.core.feed import shard_text
+from airflow_changefeed.exceptions import TableConflictError, TableError
+from airflow_changefeed.output.manifests import ManifestStore
+from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
+from airflow_changefeed.storage.errors import secrets_of
+from airflow_changefeed.tables.base import (
+    ATTEMPT,
+    DATE,
+    PARTITIONS,
+    SHARD,
+    UNIT,
+    TableChange,
+    TableFile,
+    TableState,
+)
+from airflow_changefeed.tables.errors import asking, check_installed
+from airflow_changefeed.tables.storage import check_conditional_put, object_store_options, table_url
+from airflow_changefeed.tables.types import DELTA, table_schema, united
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Whose commits a table counts; the count survives the log's clean-up.
+_APPLICATION = "changefeed"
+
+
+class DeltaLakeTable:
+    """
+    The Delta table in the data folder of an export.
+
+    :param storage_options: for fsspec, as the export has them.
+    """
+
+    def __init__(self, store: ManifestStore, storage_options: Mapping[str, Any] | None = None) -> None:
+        self._store = store
+        self._options = dict(storage_options or {})
+        self._secrets = tuple(secrets_of(self._options))
+        self.what = f"Delta table {store.files.url(store.layout.data)}"
+        check_installed("deltalake", "delta", self.what)
+        self._url = table_url(store.files, store.layout.data, self.what)
+        self._loaded: Any = None
+
+    def check(self, schema: pa.Schema) -> None:
+        """
+        Check that a table could hold an export's columns exactly; asks nobody.
+
+        :raises ColumnTypeError: names the columns that it could not, and the remedy.
+        """
+        table_schema(schema, DELTA)
+
+    def look(self) -> TableState:
+        """
+        Return the table as it is now.
+
+        :raises TableError: it cannot be read, or no export made it; terminal.
+        :raises TransientError: it could not be reached.
+        """
+        self._loaded = table = self._load()
+        if table is None:
+            return TableState()
+        files: dict[tuple[str, str, int], tuple[str, ...]] = {}
+        for path, (_, values) in self._files(table).items():
+            key = (str(values[SHARD]), values[UNIT], int(values[ATTEMPT]))
+            files[key] = (*files.get(key, ()), path)
+        return TableState(table.version(), self._columns(table), files)
+
+    def commit(self, seen: TableState, change: TableChange) -> None:
+        """
+        Change the table in one commit; create it where there is none.
+
+        New columns are a commit of their own before it: ``deltalake`` adds none together with files.
+
+        :raises TableConflictError: it is not the one that was seen any more, or the answer was lost.
+        :raises ColumnTypeError: the columns changed as the table's cannot.
+        :raises TableError: it was refused.
+        """
+        from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError
+
+        loaded, self._loaded = self._loaded, None
+        columns = table_schema(change.schema, DELTA)
+        if seen.version is None:
+            self._create(columns, change)
+            return
+        # A library's object stays at the version that it was loaded with, also after its own commit.
+        table = (
+            loaded if loaded is not None and loaded.version() == seen.version else self._load(seen.version)
+        )
+        if table is None:
+            raise TableConflictError(f"{self.what} is gone since it was read; read it again", table=self.what)
+        wanted = united(self._columns(table), columns, DELTA, self.what)
+        removed = self._removed(table, change.remove)
+        with asking(
+            self.what,
+            self._secrets,
+            conflicts=(CommitFailedError,),
+            terminal=(DeltaProtocolError, DeltaError),
+            is_commit=True,
+        ):
+            own = (table.transaction_version(_APPLICATION) or 0) + 1
+            if wanted != self._columns(table):
+                table.alter.add_columns(
+                    self._new_fields(table, wanted),
+                    commit_properties=_properties({"changefeed": "new columns"}),
+                    post_commithook_properties=_hooks(),
+                )
+            table.create_write_transaction(
+                [*(_add(file, change.schema) for file in change.add), *removed],
+                mode="append",
+                schema=table.schema(),
+                partition_by=list(PARTITIONS),
+                commit_properties=_properties(change.note, own),
+                post_commithook_properties=_hooks(),
+            )
+
+    def unused(self, older_than_hours: float) -> list[str]:
+        """
+        Return the files of the table's folder that no version of the last hours names: relative paths.
+
+        Nothing is deleted, and nothing is committed. A version that is older stays in the log, but the caller
+        may delete its files.
+
+        :param older_than_hours: a part of an hour counts as a whole one.
+        """
+        table = self._load()
+        if table is None:
+            return []
+        with asking(self.what, self._secrets):
+            # Of a file that several versions removed, it names each.
+            found = table.vacuum(
+                math.ceil(older_than_hours), dry_run=True, enforce_retention_duration=False, full=True
+            )
+        return sorted({path for path in found if path.startswith(f"{SHARD}=") and path.endswith(".parquet")})
+
+    # ---- reading
+
+    def _storage_options(self) -> dict[str, str]:
+        return object_store_options(self._url, self._options)
+
+    def _load(self, version: int | None = None) -> Any:
+        """Return the table of the library; None if there is none."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        with asking(self.what, self._secrets, terminal=(DeltaError,)):
+            try:
+                table = DeltaTable(self._url, version=version, storage_options=self._storage_options())
+            except TableNotFoundError:
+                return None
+            if tuple(table.metadata().partition_columns) != PARTITIONS:
+                raise TableError(
+                    f"{self.what} was not made by an export: its partitions are not "
+                    f"{', '.join(PARTITIONS)}. "
+                    "Give the export another path",
+                    table=self.what,
+                )
+            if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+                raise TableError(
+                    f"{self.what} has delta.columnMapping.mode set, so the columns of its files have other "
+                    "names than the table's; make a new table from the export, without it",
+                    table=self.what,
+                )
+        return table
+
+    def _columns(self, table: Any) -> pa.Schema:
+        """Return the table's columns without its partitions."""
+        import pyarrow as pa
+
+        schema = pa.schema(table.schema().to_arrow())
+        return table_schema(pa.schema([each for each in schema if each.name not in PARTITIONS]), DELTA)
+
+    def _files(self, table: Any) -> dict[str, tuple[int, dict[str, Any]]]:
+        """Return size and partition of each file, by its path."""
+        import pyarrow as pa
+
+        found = pa.table(table.get_add_actions(flatten=True))
+        columns = ["path", "size_bytes", *(f"partition.{name}" for name in PARTITIONS)]
+        rows = zip(*(found[name].to_pylist() for name in columns), strict=True)
+        return {path: (size, dict(zip(PARTITIONS, values, strict=True))) for path, size, *values in rows}
+
+    # ---- writing
+
+    def _create(self, columns: pa.Schema, change: TableChange) -> None:
+        """Create the table with its first files: version 0, which only one can write."""
+        from deltalake.exceptions import CommitFailedError, DeltaError
+        from deltalake.transaction import create_table_with_add_actions
+
+        if change.remove:
+            raise TableConflictError(f"{self.what} is gone since it was read; read it again", table=self.what)
+        with asking(self.what, self._secrets, is_commit=True):
+            check_conditional_put(self._store.files, self._store.layout.control, self.what)
+        with asking(self.what, self._secrets, conflicts=(CommitFailedError,), is_commit=True):
+            try:
+                create_table_with_add_actions(
+                    self._url,
+                    _delta_schema(columns, has_uuid_shards=change.has_uuid_shards),
+                    [_add(file, change.schema) for file in change.add],
+                    mode="error",
+                    partition_by=list(PARTITIONS),
+                    storage_options=self._storage_options(),
+                    commit_properties=_properties(change.note, 1),
+                    post_commithook_properties=_hooks(),
+                )
+            except CommitFailedError:
+                raise
+            except DeltaError as problem:
+                if self._load() is None:
+                    raise
+                raise CommitFailedError(str(problem)) from None
+
+    def _removed(self, table: Any, paths: Sequence[str]) -> list[Any]:
+        """Return the removal of files; the library itself takes paths that the table does not have."""
+        from deltalake.transaction import RemoveAction
+
+        if not paths:
+            return []
+        files = self._files(table)
+        missing = [path for path in paths if path not in files]
+        if missing:
+            raise TableConflictError(
+                f"{self.what} no longer has file {missing[0]}, which is to be removed; read it again",
+                table=self.what,
+                files=missing,
+            )
+        now = int(time.time() * 1000)
+        return [
+            RemoveAction(
+                path, True, now, files[path][0], {name: str(value) for name, value in files[path][1].items()}
+            )
+            for path in paths
+        ]
+
+    def _new_fields(self, table: Any, wanted: pa.Schema) -> list[Any]:
+        """Return the columns that are new or, as structs, have new fields."""
+        from deltalake import Schema
+
+        own = self._columns(table)
+        changed = [
+            each for each in wanted if each.name not in own.names or own.field(each.name).type != each.type
+        ]
+        return list(
+            Schema.from_arrow(wanted.empty_table().select([each.name for each in changed]).schema).fields
+        )
+
+
+def _delta_schema(columns: pa.Schema, *, has_uuid_shards: bool) -> Any:
+    """Return a new table's schema: the columns of the files, then the partitions."""
+    import pyarrow as pa
+    from deltalake import Schema
+
+    kinds = {
+        SHARD: pa.string() if has_uuid_shards else pa.int64(),
+        DATE: pa.date32(),
+        UNIT: pa.string(),
+        ATTEMPT: pa.int64(),
+    }
+    return Schema.from_arrow(pa.schema([*columns, *kinds.items()]))
+
+
+def _add(file: TableFile, schema: pa.Schema) -> Any:
+    """Return the addition of a file, with what its facts say of its rows."""
+    from deltalake.transaction import AddAction
+
+    facts = file.facts
+    bounds = {ULID_COLUMN: (str(facts.first), str(facts.last))}
+    if TIME_COLUMN in schema.names:
+        times = (each.time.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z" for each in (facts.first, facts.last))
+        bounds[TIME_COLUMN] = (next(times), next(times))
+    known = {name: each for name, each in bounds.items() if name in schema.names}
+    statistics = {
+        "numRecords": facts.rows,
+        "minValues": {name: lowest for name, (lowest, _) in known.items()},
+        "maxValues": {name: highest for name, (_, highest) in known.items()},
+        "nullCount": dict.fromkeys(known, 0),
+    }
+    values = (shard_text(file.unit.shard), file.unit.date, file.unit.name, str(file.attempt))
+    return AddAction(
+        file.path,
+        facts.size,
+        dict(zip(PARTITIONS, values, strict=True)),
+        int(time.time() * 1000),
+        True,
+        json.dumps(statistics),
+    )
+
+
+def _properties(note: Mapping[str, str], number: int | None = None) -> Any:
+    """Return the properties of a commit that is tried once, at the version after the one that was loaded."""
+    from deltalake import CommitProperties, Transaction
+
+    own = [Transaction(_APPLICATION, number)] if number is not None else None
+    return CommitProperties(custom_metadata=dict(note), max_commit_retries=0, app_transactions=own)
+
+
+def _hooks() -> Any:
+    """Return what happens after a commit: checkpoints, but no removal of old log files."""
+    from deltalake import PostCommitHookProperties
+
+    return PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A table of Iceberg, through the package ``pyiceberg``; no Java (docs/adr/0011-commits-by-format.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from airflow_changefeed.exceptions import TableConflictError, TableError
+from airflow_changefeed.output.layout import ICEBERG_FILES
+from airflow_changefeed.output.manifests import ManifestStore
+from airflow_changefeed.storage.errors import secrets_of
+from airflow_changefeed.tables.base import ATTEMPT, PARTITIONS, SHARD, UNIT, TableChange, TableState
+from airflow_changefeed.tables.errors import asking, check_installed
+from airflow_changefeed.tables.types import ICEBERG, table_schema, united
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_RETRIES = "commit.retry.num-retries"
+#: The version of a table that has no snapshot.
+_NO_SNAPSHOT = 0
+
+
+class IcebergTable:
+    """
+    The Iceberg table of an export: in any catalog that ``pyiceberg`` knows.
+
+    :param name: with its namespace, for example ``sales.orders``.
+    :param catalog: its ``name``, and pyiceberg's properties of it; those that are missing come from
+        pyiceberg's own configuration.
+    :param storage_options: for fsspec, as the export has them.
+    """
+
+    def __init__(
+        self,
+        store: ManifestStore,
+        name: str,
+        catalog: Mapping[str, Any],
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._store = store
+        self._name = tuple(name.split("."))
+        self._properties = dict(catalog)
+        self._catalog_name = str(self._properties.pop("name", "default"))
+        private = {name: value for name, value in self._properties.items() if name != "type"}
+        self._secrets = (*secrets_of(dict(storage_options or {})), *secrets_of(private))
+        self._location = store.files.url(store.layout.data)
+        self.what = f"Iceberg table {name} in catalog {self._catalog_name}"
+        check_installed("pyiceberg", "iceberg", self.what)
+        if len(self._name) < 2 or not all(self._name):
+            raise TableError(f"{self.what} needs a namespace; expected a name such as sales.orders")
+        self._files: tuple[int, dict[str, Any]] | None = None
+
+    def check(self, schema: pa.Schema) -> None:
+        """
+        Check that a table could hold an export's columns exactly; asks nobody.
+
+        :raises ColumnTypeError: names the columns that it could not, and the remedy.
+        """
+        table_schema(schema, ICEBERG)
+
+    def look(self) -> TableState:
+        """
+        Return the table as it is now; its version is the ID of its snapshot.
+
+        :raises TableError: it cannot be read, or no export made it; terminal.
+        :raises TransientError: it could not be reached.
+        """
+        with self._catalog() as catalog:
+            table = self._load(catalog)
+            if table is None:
+                return TableState()
+            found = self._data_files(table)
+        version = _version(table)
+        self._files = (version, found)
+        files: dict[tuple[str, str, int], tuple[str, ...]] = {}
+        for path, file in found.items():
+            values = self._values(table, file)
+            key = (str(values[SHARD]), str(values[UNIT]), int(values[ATTEMPT]))
+            files[key] = (*files.get(key, ()), path)
+        return TableState(version, self._columns(table), files)
+
+    def commit(self, seen: TableState, change: TableChange) -> None:
+        """
+        Change the table in one commit; create it where there is none.
+
+        :raises TableConflictError: it is not the one that was seen any more, or the answer was lost.
+        :raises ColumnTypeError: the columns changed as the table's cannot.
+        :raises TableError: it was refused.
+        """
+        columns = table_schema(change.schema, ICEBERG)
+        files, self._files = self._files, None
+        with self._catalog(is_commit=True) as catalog:
+            table = self._load(catalog)
+            if seen.version is None:
+                if table is not None or change.remove:
+                    raise self._conflict()
+                self._create(catalog, columns, change)
+                return
+            if table is None or _version(table) != seen.version:
+                raise self._conflict()
+            known = files[1] if files and files[0] == seen.version else self._data_files(table)
+            missing = [path for path in change.remove if path not in known]
+            if missing:
+                raise self._conflict(f"it no longer has file {missing[0]}, which is to be removed")
+            own = self._columns(table)
+            wanted = united(own, columns, ICEBERG, self.what)
+            # By default pyiceberg would add to a table that somebody else changed meanwhile. Only here: other
+            # writers keep the property that the table has.
+            table.metadata.properties[_RETRIES] = "0"
+            transaction = table.transaction()
+            if wanted != own:
+                from airflow_changefeed.tables.iceberg_types import iceberg_schema
+
+                with transaction.update_schema() as update:
+                    update.union_by_name(iceberg_schema(wanted, has_uuid_shards=None))
+            self._snapshot(transaction, change, [known[path] for path in change.remove])
+            transaction.commit_transaction()
+
+    def unused(self, older_than_hours: float) -> list[str]:
+        """
+        Expire the snapshots that are older, except those that branches and tags name, and return the files of
+        the table's folder that none of the others names: relative paths.
+
+        No file is deleted.
+        """
+        limit = datetime.now(timezone.utc) - timedelta(hours=older_than_hours)
+        with self._catalog(is_commit=True) as catalog:
+            table = self._load(catalog)
+            if table is None:
+                return []
+            kept = {reference.snapshot_id for reference in table.metadata.refs.values()}
+            old = [
+                each.snapshot_id
+                for each in table.metadata.snapshots
+                if each.timestamp_ms < limit.timestamp() * 1000 and each.snapshot_id not in kept
+            ]
+            if old:
+                table.maintenance.expire_snapshots().by_ids(old).commit()
+                table = self._load(catalog)
+            named = self._named(table)
+        there = self._store.files.sizes(self._store.layout.data)
+        return sorted(
+            path
+            for path in there
+            if path.startswith(f"{SHARD}=") and path.endswith(".parquet") and path not in named
+        )
+
+    # ---- reading
+
+    @contextmanager
+    def _catalog(self, *, is_commit: bool = False) -> Iterator[Any]:
+        """Open the catalog for one call, with the credentials of now; errors of the call are mapped."""
+        from pyiceberg import exceptions
+        from pyiceberg.catalog import load_catalog
+
+        from airflow_changefeed.tables.iceberg_io import io_properties
+
+        with asking(
+            self.what,
+            self._secrets,
+            conflicts=(
+                exceptions.CommitFailedException,
+                exceptions.CommitStateUnknownException,
+                exceptions.TableAlreadyExistsError,
+                exceptions.ValidationException,
+            ),
+            terminal=(
+                exceptions.BadRequestError,
+                exceptions.ForbiddenError,
+                exceptions.OAuthError,
+                exceptions.UnauthorizedError,
+                exceptions.ValidationError,
+            ),
+            is_commit=is_commit,
+        ):
+            properties = {**self._properties, **io_properties(self._store.files)}
+            catalog = load_catalog(self._catalog_name, **properties)
+            try:
+                yield catalog
+            finally:
+                catalog.close()
+
+    def _load(self, catalog: Any) -> Any:
+        """Return the table of the library; None if there is none."""
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+        from pyiceberg.transforms import IdentityTransform
+
+        try:
+            table = catalog.load_table(self._name)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+        if _plain(table.location()) != _plain(self._location):
+            raise TableError(
+                f"{self.what} lies at {table.location()}, and the export writes to {self._location}: give "
+                "the export another table",
+                table=self.what,
+            )
+        fields = {field.name: field.transform for field in table.spec().fields}
+        if set(fields) != set(PARTITIONS) or not all(
+            isinstance(each, IdentityTransform) for each in fields.values()
+        ):
+            raise TableError(
+                f"{self.what} was not made by an export: its partitions are not {', '.join(PARTITIONS)}. "
+                "Give the export another table",
+                table=self.what,
+            )
+        return table
+
+    def _columns(self, table: Any) -> pa.Schema:
+        """Return the table's columns without its partitions."""
+        import pyarrow as pa
+
+        schema = table.schema().as_arrow()
+        return table_schema(pa.schema([each for each in schema if each.name not in PARTITIONS]), ICEBERG)
+
+    def _path(self, path: str) -> str:
+        """Return a file's path relative to the table's folder; as it is, if it lies elsewhere."""
+        return _plain(path).removeprefix(f"{_plain(self._location)}/")
+
+    def _data_files(self, table: Any) -> dict[str, Any]:
+        """Return the files of the newest snapshot, by their paths."""
+        return {self._path(task.file.file_path): task.file for task in table.scan().plan_files()}
+
+    def _values(self, table: Any, file: Any) -> dict[str, Any]:
+        """Return a file's partition, by the spec that it was written with."""
+        spec = table.specs()[file.spec_id]
+        return {field.name: file.partition[place] for place, field in enumerate(spec.fields)}
+
+    def _named(self, table: Any) -> set[str]:
+        """Return the files that any snapshot names."""
+        manifests = {
+            manifest.manifest_path: manifest
+            for snapshot in table.metadata.snapshots
+            for manifest in snapshot.manifests(table.io)
+        }
+        return {
+            self._path(entry.data_file.file_path)
+            for manifest in manifests.values()
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+        }
+
+    # ---- writing
+
+    def _create(self, catalog: Any, columns: pa.Schema, change: TableChange) -> None:
+        """Create the table with its first snapshot; the catalog lets only one do so."""
+        from pyiceberg.exceptions import NamespaceAlreadyExistsError
+        from pyiceberg.table.name_mapping import create_mapping_from_schema
+
+        from airflow_changefeed.tables.iceberg_types import iceberg_schema, partition_spec
+
+        for depth in range(1, len(self._name)):
+            if not catalog.namespace_exists(self._name[:depth]):
+                try:
+                    catalog.create_namespace(self._name[:depth])
+                except NamespaceAlreadyExistsError:
+                    continue
+        schema = iceberg_schema(columns, has_uuid_shards=change.has_uuid_shards)
+        transaction = catalog.create_table_transaction(
+            self._name,
+            schema=schema,
+            location=self._location,
+            partition_spec=partition_spec(schema),
+            properties={
+                "format-version": "2",
+                # Otherwise each commit leaves one manifest more, and all are read to look at the table.
+                "commit.manifest-merge.enabled": "true",
+                # The files have no field IDs.
+                "schema.name-mapping.default": create_mapping_from_schema(schema).model_dump_json(),
+                # Readers of plain Parquet skip folders that begin with "_".
+                "write.metadata.path": f"{self._location}/{ICEBERG_FILES}/metadata",
+                "write.data.path": f"{self._location}/{ICEBERG_FILES}/data",
+            },
+        )
+        self._snapshot(transaction, change, [])
+        transaction.commit_transaction()
+
+    def _snapshot(self, transaction: Any, change: TableChange, removed: list[Any]) -> None:
+        """Add a snapshot to a transaction: an append where nothing is removed, as streams read no others."""
+        from airflow_changefeed.tables.iceberg_types import data_file
+
+        update = transaction.update_snapshot(snapshot_properties=dict(change.note))
+        with update.overwrite() if removed else update.merge_append() as snapshot:
+            for file in change.add:
+                snapshot.append_data_file(data_file(file, self._location, transaction.table_metadata))
+            for file in removed:
+                snapshot.delete_data_file(file)
+
+    def _conflict(self, why: str = "somebody else changed it") -> TableConflictError:
+        return TableConflictError(
+            f"{self.what} is not as it was read any more: {why}; read it again", table=self.what
+        )
+
+
+def _version(table: Any) -> int:
+    snapshot = table.current_snapshot()
+    return _NO_SNAPSHOT if snapshot is None else int(snapshot.snapshot_id)
+
+
+def _plain(url: str) -> str:
+    """Return a URL in one spelling: without the scheme of local files, and with one scheme for S3."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme == "file":
+        return (rest or url.removeprefix("file:")).rstrip("/")
+    return f"{'s3' if scheme in ('s3a', 's3n') else scheme}://{rest}".rstrip("/")

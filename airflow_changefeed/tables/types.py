@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Which columns a table format holds exactly, and as which type.
+
+A type is an Arrow type in one spelling for each: what :func:`table_type` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_changefeed.exceptions import ColumnTypeError
+from airflow_changefeed.output.schemas import wider_type
+from airflow_changefeed.tables.base import PARTITIONS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_UTC = ("UTC", "Etc/UTC", "+00:00", "Z")
+#: Of Parquet as exports write it; the unsigned ones are stored as 32 bits, so any reader widens them.
+_NAMES = {
+    "bool": "bool",
+    "int8": "int8",
+    "int16": "int16",
+    "int32": "int32",
+    "int64": "int64",
+    "uint8": "int16",
+    "uint16": "int32",
+    "float": "float",
+    "double": "double",
+    "string": "string",
+    "large_string": "string",
+    "binary": "binary",
+    "large_binary": "binary",
+    "date32[day]": "date32",
+}
+
+
+@dataclass(frozen=True)
+class TableTypes:
+    """
+    What a format holds.
+
+    :param format: for messages.
+    :param remedy: where a column goes that the format does not hold.
+    :param smallest_integer: the narrowest whole number, in bits.
+    :param has_time: whether it has a type for the time of day.
+    :param has_fixed: whether it has a type for bytes of one length.
+    :param widens: whether a column can take a wider type while older files keep theirs.
+    """
+
+    format: str
+    remedy: str
+    smallest_integer: int
+    has_time: bool
+    has_fixed: bool
+    widens: bool
+
+
+DELTA = TableTypes(
+    "Delta Lake",
+    "export to a table of Iceberg or to plain Parquet, or change the column in the database",
+    smallest_integer=8,
+    has_time=False,
+    has_fixed=False,
+    widens=False,
+)
+ICEBERG = TableTypes(
+    "Iceberg",
+    "export to plain Parquet, or change the column in the database",
+    smallest_integer=32,
+    has_time=True,
+    has_fixed=True,
+    widens=True,
+)
+
+
+def table_type(kind: pa.DataType, types: TableTypes) -> pa.DataType | None:
+    """
+    Return the type that a table's column has for a column of a file; None if the format has no exact one.
+
+    :param kind: of the file, or of a table's column.
+    """
+    import pyarrow as pa
+
+    is_kind = pa.types
+    name = _NAMES.get(str(kind))
+    found: pa.DataType | None = None
+    if name is not None:
+        found = pa.type_for_alias(name)
+        if is_kind.is_integer(found) and found.bit_width < types.smallest_integer:
+            found = pa.int32()
+    elif is_kind.is_timestamp(kind) and kind.unit in ("s", "ms", "us") and kind.tz in (None, *_UTC):
+        found = pa.timestamp("us", None if kind.tz is None else "UTC")
+    elif is_kind.is_decimal128(kind):
+        found = kind if 0 <= kind.scale <= kind.precision else None
+    elif is_kind.is_time64(kind):
+        found = kind if kind.unit == "us" and types.has_time else None
+    elif is_kind.is_fixed_size_binary(kind):
+        found = kind if types.has_fixed else pa.binary()
+    elif is_kind.is_struct(kind) and kind.num_fields:
+        fields = [(each.name, table_type(each.type, types)) for each in kind]
+        found = None if any(inner is None for _, inner in fields) else pa.struct(fields)
+    return found
+
+
+def table_schema(schema: pa.Schema, types: TableTypes) -> pa.Schema:
+    """
+    Return the columns of a table for those of its files; all may be null.
+
+    :raises ColumnTypeError: the format does not hold some of them exactly; names each, and the remedy.
+    """
+    import pyarrow as pa
+
+    found = {field.name: table_type(field.type, types) for field in schema}
+    lost = [
+        (path, str(kind))
+        for field in schema
+        if found[field.name] is None
+        for path, kind in _lost(field.name, field.type, types)
+    ]
+    if lost:
+        raise _refusal(
+            f"{types.format} has no type that holds all values of "
+            + ", ".join(f"column {path!r} ({kind})" for path, kind in lost),
+            [path for path, _ in lost],
+            types,
+        )
+    _check_names(schema, types)
+    return pa.schema(list(found.items()))
+
+
+def _lost(path: str, kind: pa.DataType, types: TableTypes) -> Iterator[tuple[str, pa.DataType]]:
+    """Yield the path and type of what the format does not hold: the fields of a struct, not the struct."""
+    import pyarrow as pa
+
+    if table_type(kind, types) is not None:
+        return
+    if not pa.types.is_struct(kind) or not kind.num_fields:
+        yield path, kind
+        return
+    for field in kind:
+        yield from _lost(f"{path}.{field.name}", field.type, types)
+
+
+def _check_names(schema: pa.Schema, types: TableTypes) -> None:
+    """Refuse columns that readers of tables, which ignore case, could not tell apart."""
+    seen = {name.lower(): name for name in PARTITIONS}
+    same = []
+    for name in schema.names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name or name in PARTITIONS:
+            same.append((name, other))
+    if same:
+        raise _refusal(
+            "readers of tables ignore the case of names, and do not tell apart "
+            + ", ".join(f"column {name!r} and column {other!r}" for name, other in same),
+            [name for name, _ in same],
+            types,
+        )
+
+
+def united(have: pa.Schema, files: pa.Schema, types: TableTypes, what: str) -> pa.Schema:
+    """
+    Return the columns of a table after files with other columns were added: its own, then new ones.
+
+    :param have: the table's, of :func:`table_schema`.
+    :param files: the files', of :func:`table_schema`.
+    :param what: the table, for messages.
+    :raises ColumnTypeError: a column has a type now that the table's column cannot take; names each.
+    """
+    import pyarrow as pa
+
+    join: Callable[[pa.DataType, pa.DataType], pa.DataType | None] = wider_type if types.widens else _joined
+    own = {field.name: field.type for field in have}
+    theirs = {field.name: field.type for field in files}
+    both = {**theirs, **own}
+    merged = {name: join(own.get(name, kind), theirs.get(name, kind)) for name, kind in both.items()}
+    changed = [name for name, kind in merged.items() if kind is None]
+    if changed:
+        texts = (
+            f"column {name!r} is {own[name]} in the table and {theirs[name]} in the files" for name in changed
+        )
+        raise ColumnTypeError(
+            f"{what} cannot take the files: {', '.join(texts)}. Export to another path, or export all of the "
+            "feed's windows again into a new table",
+            column=changed[0],
+            columns=changed,
+        )
+    ordered = pa.schema(
+        [(name, merged[name]) for name in [*own, *(name for name in theirs if name not in own)]]
+    )
+    _check_names(ordered, types)
+    return ordered
+
+
+def _joined(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return one type with the fields of two structs; None if anything else differs."""
+    import pyarrow as pa
+
+    if one == other:
+        return one
+    if not (pa.types.is_struct(one) and pa.types.is_struct(other)):
+        return None
+    own, theirs = ({field.name: field.type for field in each} for each in (one, other))
+    names = [*own, *(name for name in theirs if name not in own)]
+    fields = {
+        name: _joined(own.get(name, theirs.get(name)), theirs.get(name, own.get(name))) for name in names
+    }
+    return None if None in fields.values() else pa.struct(list(fields.items()))
+
+
+def _refusal(problem: str, columns: list[str], types: TableTypes) -> ColumnTypeError:
+    return ColumnTypeError(f"{problem}; {types.remedy}", column=columns[0], columns=columns)

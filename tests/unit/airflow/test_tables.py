@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exports that are tables of Delta Lake or Iceberg: by the operator, the group and the commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
+
+from airflow_changefeed.exceptions import ConnectionNotUsableError
+from airflow_changefeed.hooks.changefeed_lake import catalog_properties
+from airflow_changefeed.operators.changefeed import ChangefeedVerifyOperator
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.version_compat import AirflowFailException
+from tests.unit.airflow.commands import Commands
+from tests.unit.airflow.conftest import FEED, START
+from tests.unit.airflow.fakes import context
+from tests.unit.airflow.test_group import Group
+from tests.unit.airflow.test_operator import HOUR, exported, operator, path
+
+__all__ = ["path"]  # a fixture
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("server")]
+DELTA = {"table_format": "delta"}
+
+
+@pytest.fixture
+def iceberg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Arguments of an export to Iceberg, and the connection of its catalog."""
+    extra = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "generic", "extra": extra}))
+    return {"table_format": "iceberg", "catalog_table": "nyc.flight", "catalog_conn_id": "lake"}
+
+
+def delta_ids(path: str) -> list[int]:
+    """Ids of the rows of the Delta table."""
+    return sorted(DeltaTable(ExportStore(path, FEED).layout.data).to_pyarrow_table()["id"].to_pylist())
+
+
+def iceberg_ids(tmp_path: Path) -> list[int]:
+    """Ids of the rows of the Iceberg table."""
+    catalog = load_catalog("lake", type="sql", uri=f"sqlite:///{tmp_path}/catalog.db")
+    return sorted(catalog.load_table("nyc.flight").scan().to_arrow()["id"].to_pylist())
+
+
+@pytest.mark.parametrize("below", [0, 1000])
+def test_a_run_is_one_commit_on_spark_or_here(database: str, path: str, below: int) -> None:
+    """With all its windows; a second run of the same window changes nothing but the attempt."""
+    operator(path, local_below=below, **DELTA).execute(context(START, START + 3 * HOUR))
+    assert delta_ids(path) == exported(path) == list(range(18))
+    (first,) = DeltaTable(ExportStore(path, FEED).layout.data).history()
+    assert first["changefeed.run"] == "dag/run/export/1"
+    assert first["changefeed.window_end"] == "2013-01-01T03:00:00Z"
+    operator(path, local_below=below, **DELTA).execute(context(START, START + 3 * HOUR))
+    assert delta_ids(path) == list(range(18))
+
+
+def test_an_iceberg_table_is_found_by_the_catalogs_connection(
+    database: str, path: str, tmp_path: Path, iceberg: dict[str, str]
+) -> None:
+    """Its namespace is created with it."""
+    for hour in range(3):
+        window = context(START + hour * HOUR, START + (hour + 1) * HOUR)
+        operator(path, local_below=1000, **iceberg).execute(window)
+    assert iceberg_ids(tmp_path) == exported(path) == list(range(18))
+
+
+def test_the_group_commits_to_the_table_when_it_finishes(database: str, path: str) -> None:
+    """Not before: a job on a cluster needs no package of the format."""
+    group = Group(path, **DELTA)
+    group.plan()
+    group.submit()
+    assert not DeltaTable.is_deltatable(ExportStore(path, FEED).layout.data)
+    group.finish()
+    assert delta_ids(path) == list(range(12))
+
+
+def test_cursors_move_behind_the_table(database: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that is killed in between leaves a retry that writes no file, and commits nothing twice."""
+    from airflow_changefeed.cursors import cursors
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise SystemExit("killed")
+
+    advance = cursors.advance
+    monkeypatch.setattr(cursors, "advance", fail)
+    with pytest.raises(SystemExit):
+        operator(path, local_below=1000, **DELTA).execute(context(START, START + HOUR))
+    monkeypatch.setattr(cursors, "advance", advance)
+    assert delta_ids(path) == list(range(6))
+    operator(path, local_below=1000, **DELTA).execute(context(START, START + HOUR, attempt=2))
+    assert delta_ids(path) == list(range(6))
+    assert len(DeltaTable(ExportStore(path, FEED).layout.data).history()) == 1
+
+
+def test_a_refused_format_has_changed_nothing(
+    database: str, path: str, iceberg: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the output nor the feed: a missing package, catalog or connection is named first."""
+    monkeypatch.setitem(__import__("sys").modules, "pyiceberg", None)
+    with pytest.raises(AirflowFailException, match=r"airflow-changefeed\[iceberg\]"):
+        operator(path, local_below=1000, **iceberg).execute(context(START, START + HOUR))
+    with pytest.raises(AirflowFailException, match="no connection 'elsewhere': create it with what opens"):
+        operator(path, local_below=1000, **iceberg | {"catalog_conn_id": "elsewhere"}).execute(
+            context(START, START + HOUR)
+        )
+    assert not Path(path).exists()
+
+
+def test_a_rest_catalog_is_described_by_airflows_own_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Host, client id and secret, as the provider of Iceberg has them."""
+    connection = {"conn_type": "iceberg", "host": "http://rest:8181", "login": "me", "password": "pass"}
+    monkeypatch.setenv("AIRFLOW_CONN_REST", json.dumps(connection | {"extra": {"warehouse": "lake"}}))
+    assert catalog_properties("rest") == {
+        "name": "rest",
+        "uri": "http://rest:8181",
+        "credential": "me:pass",
+        "warehouse": "lake",
+    }
+    assert catalog_properties(None) == {"name": "default"}
+    with pytest.raises(ConnectionNotUsableError, match="no connection 'none'"):
+        catalog_properties("none")
+
+
+def test_verifying_compares_the_table(
+    commands: Commands, path: str, tmp_path: Path, iceberg: dict[str, str]
+) -> None:
+    """By the command and the operator; an Iceberg table only where its catalog is named."""
+    operator(path, local_below=1000, **DELTA).execute(context(START, START + 2 * HOUR))
+    arguments = ("--path", path, "--feed", FEED)
+    assert commands.run_bare("verify", *arguments) == 0
+    DeltaTable(ExportStore(path, FEED).layout.data).delete("changefeed_shard = 0")
+    assert commands.run_bare("verify", *arguments, "-o", "json") == 1
+    assert "lake-table-differs" in commands.out
+    task, run = ChangefeedVerifyOperator(task_id="verify", feed=FEED, path=path), context()
+    run["ti"].xcom_push = lambda **_: None
+    with pytest.raises(AirflowFailException, match="output publish"):
+        task.execute(run)
+    other = f"{path}-iceberg"
+    operator(other, local_below=1000, **iceberg).execute(context(START, START + 2 * HOUR))
+    (tmp_path / "catalog.db").unlink()
+    there = ("--path", other, "--feed", FEED)
+    assert commands.run_bare("verify", *there) == 0
+    assert commands.run_bare("verify", *there, "--catalog-conn-id", "lake", "-o", "json") == 1
+    assert "it lacks 3 rows of shard 0" in commands.out
+
+
+def test_a_table_is_made_of_an_export_that_is_there(commands: Commands, path: str) -> None:
+    """The DAG then goes on with the format; without it, it is refused, and the remedy is named."""
+    operator(path, local_below=1000).execute(context(START, START + HOUR))
+    arguments = ("--path", path, "--feed", FEED)
+    assert commands.run_bare("output publish", *arguments) == 2
+    assert "has no table, it was exported as Parquet: name one with --table-format" in commands.err
+    assert commands.run_bare("output publish", *arguments, "--table-format", "delta") == 0
+    assert f"Delta table {path}/{FEED} now holds all that is committed" in commands.err
+    assert commands.run_bare("output publish", *arguments) == 0
+    assert "already held" in commands.err
+    with pytest.raises(AirflowFailException, match="as delta, and it was asked for as parquet"):
+        operator(path, local_below=1000).execute(context(START + HOUR, START + 2 * HOUR))
+    operator(path, local_below=1000, **DELTA).execute(context(START + HOUR, START + 2 * HOUR))
+    assert delta_ids(path) == list(range(12))
+
+
+def test_a_clean_up_removes_what_was_replaced(commands: Commands, path: str) -> None:
+    """By name, once nobody reads the older versions any more."""
+    for _ in range(2):
+        operator(path, local_below=1000, **DELTA).execute(context(START, START + HOUR))
+    arguments = ("--path", path, "--feed", FEED)
+    assert commands.run_bare("output clean", *arguments) == 0
+    assert "Files removed: 0" in commands.err
+    assert commands.run_bare("output clean", *arguments, "--older-than", "0") == 0
+    assert "Files removed: 2" in commands.err
+    assert delta_ids(path) == exported(path) == list(range(6))
+
+
+def test_removed_batches_leave_the_table(commands: Commands, path: str) -> None:
+    """What windows will bring again is not read twice."""
+    operator(path, local_below=1000, **DELTA).execute(context(START, START + HOUR))
+    operator(path, unit=None, mode="batch", local_below=1000, **DELTA).execute(context())
+    assert len(delta_ids(path)) == 36
+    assert commands.run("output remove-batches", "--feed", FEED, "--path", path, "--yes") == 0
+    assert delta_ids(path) == list(range(6))

@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commits to tables: all of a change or nothing of it, by one of those who saw the same version."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_changefeed.core.fault import FaultKind
+from airflow_changefeed.exceptions import ColumnTypeError, TableConflictError, TableError
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.tables import delta as delta_module
+from airflow_changefeed.tables.base import TableFile, TableState
+from airflow_changefeed.verify.verify import verify
+from tests.unit.tables.conftest import make
+from tests.unit.tables.exports import COLUMNS, Export, change, paths, unit
+
+KEY = ("0", unit(0).name, 1)
+
+
+def notes(export: Export) -> list[dict[str, Any]]:
+    """Return what commits say of themselves, oldest first."""
+    table: Any = export.table()
+    if export.format == "delta":
+        return list(reversed(table._load().history()))
+    with table._catalog() as catalog:
+        snapshots = table._load(catalog).metadata.snapshots
+        return [dict(each.summary.additional_properties) for each in snapshots]
+
+
+def first(export: Export) -> tuple[TableFile, TableState]:
+    """Commit a file of hour 0; return it and the table then."""
+    file = export.write(unit(0), 1)
+    table = export.table()
+    table.commit(table.look(), change([file]))
+    return file, table.look()
+
+
+def test_there_is_no_table_before_the_first_commit(export: Export) -> None:
+    """And looking makes none."""
+    assert export.table().look() == TableState()
+    assert export.table().unused(0) == []
+    assert export.store.files.names(export.store.layout.data) == []
+
+
+def test_a_commit_adds_replaces_and_removes(export: Export) -> None:
+    """Who opens the table again finds the files by shard, unit and attempt."""
+    file, seen = first(export)
+    assert seen.files == {KEY: (file.path,)}
+    assert seen.schema is not None
+    assert seen.schema.names == COLUMNS.names
+    newer = [export.write(unit(0), 2, name=f"part-00000-0000{number}.parquet") for number in (0, 1)]
+    other = export.write(unit(1, shard=7), 2)
+    export.table().commit(seen, change([*newer, other], [file.path]))
+    seen = export.table().look()
+    assert {key: sorted(files) for key, files in seen.files.items()} == {
+        ("0", unit(0).name, 2): [each.path for each in newer],
+        ("7", unit(1).name, 2): [other.path],
+    }
+    export.table().commit(seen, change(remove=paths(seen)))
+    assert export.table().look().files == {}
+
+
+def test_a_change_without_files_is_a_commit_with_a_note(export: Export) -> None:
+    """Windows without rows count as well: also those that create the table."""
+    table = export.table()
+    table.commit(table.look(), change(number="1"))
+    before = table.look()
+    assert before.version is not None
+    assert before.files == {}
+    table.commit(before, change(number="2"))
+    after = table.look()
+    assert after.version != before.version
+    assert [each["number"] for each in notes(export)] == ["1", "2"]
+
+
+@pytest.mark.parametrize("is_replacement", [False, True])
+def test_one_of_two_who_saw_the_same_version_wins(export: Export, is_replacement: bool) -> None:
+    """Also where both only add other files, which the libraries would let happen."""
+    file, _ = first(export)
+    removed = [file.path] if is_replacement else []
+    tables = [export.table(), export.table()]
+    states = [table.look() for table in tables]
+    ours, theirs = (export.write(unit(0), attempt) for attempt in (2, 3))
+    tables[0].commit(states[0], change([ours], removed))
+    with pytest.raises(TableConflictError):
+        tables[1].commit(states[1], change([theirs], removed))
+    assert paths(export.table().look()) == sorted({file.path, ours.path} - set(removed))
+    tables[1].commit(tables[1].look(), change([theirs], [ours.path]))
+    assert theirs.path in paths(export.table().look())
+
+
+def race(export: Export, seen: TableState, files: list[TableFile]) -> list[str]:
+    """Let each file be committed by a thread of its own at once; return the paths that won."""
+    start, won = threading.Barrier(len(files)), []
+    lost: list[Exception] = []
+
+    def work(file: TableFile) -> None:
+        table = export.table()
+        start.wait()
+        try:
+            table.commit(seen, change([file]))
+        except Exception as problem:
+            lost.append(problem)
+        else:
+            won.append(file.path)
+
+    threads = [threading.Thread(target=work, args=(file,)) for file in files]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [type(each) for each in lost] == [TableConflictError] * (len(files) - 1), lost
+    return won
+
+
+def test_one_of_many_at_the_same_moment_creates_the_table(export: Export) -> None:
+    """The others get a conflict; so do those who commit to it at the same moment afterwards."""
+    assert race(export, TableState(), [export.write(unit(0), attempt) for attempt in (1, 2, 3)])
+    seen = export.table().look()
+    assert len(paths(seen)) == 1
+    [second] = race(export, seen, [export.write(unit(1), attempt) for attempt in (4, 5, 6)])
+    assert sorted(paths(export.table().look())) == sorted([*paths(seen), second])
+
+
+def test_a_table_that_exists_is_not_created_again(export: Export) -> None:
+    """Who saw none, and commits later, has a conflict; nothing of the table changes."""
+    _, seen = first(export)
+    with pytest.raises(TableConflictError):
+        export.table().commit(TableState(), change([export.write(unit(0), 2)]))
+    assert export.table().look() == seen
+
+
+def test_a_file_that_is_gone_cannot_be_removed(export: Export) -> None:
+    """The libraries differ; ours is a conflict, and nothing is added."""
+    _, seen = first(export)
+    with pytest.raises(TableConflictError):
+        export.table().commit(seen, change([export.write(unit(0), 2)], ["changefeed_shard=0/none.parquet"]))
+    assert export.table().look() == seen
+
+
+def test_files_that_somebody_compacted_are_found_by_their_partition(delta: Export) -> None:
+    """They have other names then; who removes the old ones has a conflict."""
+    from deltalake import DeltaTable
+
+    files = [delta.write(unit(0), 1, name=f"part-0000{number}-00000.parquet") for number in (0, 1)]
+    table = delta.table()
+    table.commit(table.look(), change(files))
+    before = table.look()
+    DeltaTable(delta.store.layout.data).optimize.compact()
+    with pytest.raises(TableConflictError):
+        table.commit(before, change([delta.write(unit(0), 2)], [file.path for file in files]))
+    after = delta.table().look()
+    assert list(after.files) == [KEY]
+    [compacted] = paths(after)
+    assert compacted not in [file.path for file in files]
+    newer = delta.write(unit(0), 2)
+    table.commit(after, change([newer], [compacted]))
+    assert paths(table.look()) == [newer.path]
+
+
+def test_new_columns_come_with_their_files(export: Export) -> None:
+    """Also new fields of a struct, and a time without zone, which is a feature of its own in Delta Lake."""
+    old = pa.schema([*COLUMNS, ("row", pa.struct([("a", pa.int32())]))])
+    new = pa.schema(
+        [*COLUMNS, ("row", pa.struct([("a", pa.int32()), ("b", pa.string())])), ("at", pa.timestamp("us"))]
+    )
+    table = export.table()
+    older = export.write(unit(0), 1, [{"number": 1, "row": {"a": 1}}], old)
+    table.commit(table.look(), change([older], schema=old))
+    newer = export.write(unit(1), 2, [{"number": 2, "row": {"a": 2, "b": "x"}}], new)
+    table.commit(table.look(), change([newer], schema=new))
+    seen = export.table().look()
+    assert seen.schema is not None
+    assert {field.name: field.type for field in seen.schema} == {
+        **{field.name: field.type for field in new},
+        "changefeed_time": pa.timestamp("us", "UTC"),
+    }
+    assert paths(seen) == sorted([older.path, newer.path])
+    # A column that the files have no more stays.
+    table.commit(seen, change([export.write(unit(2), 3)]))
+    assert export.table().look().schema == seen.schema
+
+
+def test_a_column_of_another_type_is_refused(export: Export) -> None:
+    """With its name; nothing is changed."""
+    _, seen = first(export)
+    other = pa.schema([*list(COLUMNS)[:2], ("number", pa.string())])
+    file = export.write(unit(1), 2, [{"number": "a"}], other)
+    with pytest.raises(ColumnTypeError, match=r"column 'number' is int64 in the table and string") as caught:
+        export.table().commit(seen, change([file], schema=other))
+    assert caught.value.facts["columns"] == ["number"]
+    assert export.table().look() == seen
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_commit_whose_answer_is_lost_is_a_conflict_that_landed(
+    export: Export, monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    """Who looks again finds it, and does not repeat it."""
+    seen = TableState() if is_first else first(export)[1]
+    file = export.write(unit(1), 2)
+    with monkeypatch.context() as patched:
+        lose_answer(export.format, is_first, patched)
+        with pytest.raises(TableConflictError, match="read the table again"):
+            export.table().commit(seen, change([file]))
+    assert file.path in paths(export.table().look())
+
+
+def lose_answer(format: str, is_first: bool, patched: pytest.MonkeyPatch) -> None:
+    """Let the library commit, and then say that the connection broke."""
+
+    def losing(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **more: Any) -> None:
+            inner(*arguments, **more)
+            raise OSError("Generic S3 error: error sending request: connection closed")
+
+        return call
+
+    if format == "iceberg":
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        patched.setattr(SqlCatalog, "commit_table", losing(SqlCatalog.commit_table))
+    elif is_first:
+        from deltalake import transaction
+
+        name = "create_table_with_add_actions"
+        patched.setattr(transaction, name, losing(getattr(transaction, name)))
+    else:
+        from deltalake import DeltaTable
+
+        patched.setattr(DeltaTable, "create_write_transaction", losing(DeltaTable.create_write_transaction))
+
+
+def test_pyiceberg_commits_once(iceberg: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default it tries five times, after taking in what others did."""
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import CommitFailedException
+
+    _, seen = first(iceberg)
+    calls = []
+
+    def refuse(*arguments: Any, **more: Any) -> None:
+        calls.append(1)
+        raise CommitFailedException("somebody was faster")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqlCatalog, "commit_table", refuse)
+        with pytest.raises(TableConflictError):
+            iceberg.table().commit(seen, change([iceberg.write(unit(1), 2)]))
+    assert len(calls) == 1
+    table: Any = iceberg.table()
+    table.commit(seen, change([iceberg.write(unit(1), 2)]))
+    with table._catalog() as catalog:
+        assert "commit.retry.num-retries" not in table._load(catalog).metadata.properties
+
+
+def test_the_count_of_our_commits_survives_the_log(delta: Export) -> None:
+    """It is an application's transaction, which checkpoints keep."""
+    table: Any = delta.table()
+    for number in range(3):
+        table.commit(table.look(), change([delta.write(unit(number), number + 1)], number=str(number)))
+    assert table._load().transaction_version("changefeed") == 3
+    assert [each["number"] for each in notes(delta)] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_sequence_of_commits_gives_the_files_it_says(export: Export, seed: int) -> None:
+    """As a dictionary would have them."""
+    random_ = random.Random(seed)
+    oracle: dict[tuple[str, str, int], tuple[str, ...]] = {}
+    table = export.table()
+    for attempt in range(1, 9):
+        if random_.random() < 0.3:
+            table = export.table()
+        seen = table.look()
+        added: list[TableFile] = []
+        for chosen in {unit(random_.randrange(4), random_.randrange(2)) for _ in range(random_.randrange(3))}:
+            count = random_.randrange(3)
+            added += [export.write(chosen, attempt, name=f"part-{number}.parquet") for number in range(count)]
+            oracle = {
+                key: value for key, value in oracle.items() if key[:2] != (str(chosen.shard), chosen.name)
+            }
+            if count:
+                oracle[str(chosen.shard), chosen.name, attempt] = tuple(file.path for file in added[-count:])
+        kept = {path for files in oracle.values() for path in files}
+        table.commit(seen, change(added, [path for path in paths(seen) if path not in kept]))
+        found = table.look()
+        assert {key: tuple(sorted(files)) for key, files in found.files.items()} == oracle
+
+
+def test_unused_files_are_those_of_no_version_that_is_kept(export: Export) -> None:
+    """Those of replaced units once their time is over, and those that were never in the table."""
+    file, seen = first(export)
+    newer = export.write(unit(0), 2)
+    export.table().commit(seen, change([newer], [file.path]))
+    never = export.write(unit(3), 9)
+    assert file.path not in export.table().unused(24)
+    time.sleep(0.01)
+    assert export.table().unused(0) == sorted([file.path, never.path])
+    assert export.store.files.exists(f"{export.store.layout.data}/{file.path}")
+    assert paths(export.table().look()) == [newer.path]
+
+
+def test_a_table_of_somebody_else_is_refused(tmp_path: Path, export: Export) -> None:
+    """One that has no partitions of ours, or lies elsewhere."""
+    if export.format == "delta":
+        from deltalake import write_deltalake
+
+        write_deltalake(export.store.layout.data, pa.table({"a": [1]}))
+        with pytest.raises(TableError, match="was not made by an export"):
+            export.table().look()
+        return
+    first(export)
+    other = make("iceberg", tmp_path, feed="dbo.other")
+    with pytest.raises(TableError, match="give the export another table"):
+        other.table().look()
+
+
+def test_a_new_column_alone_is_no_harm(delta: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Delta Lake it is a commit of its own: who is killed behind it finds the table with all its files."""
+    file, seen = first(delta)
+    wider = pa.schema([*COLUMNS, ("more", pa.string())])
+    newer = delta.write(unit(1), 2, [{"number": 1, "more": "x"}], wider)
+    with monkeypatch.context() as patched:
+        patched.setattr(delta_module, "_add", lambda *_: pytest.fail("killed"))
+        with pytest.raises(pytest.fail.Exception):
+            delta.table().commit(seen, change([newer], schema=wider))
+    again = delta.table().look()
+    assert paths(again) == [file.path]
+    delta.table().commit(again, change([newer], schema=wider))
+    assert paths(delta.table().look()) == sorted([file.path, newer.path])
+
+
+def test_verify_takes_the_folders_of_tables_for_what_they_are(export: Export) -> None:
+    """It names the unit that has no manifest here, and nothing of the log or the metadata."""
+    first(export)
+    store = ExportStore(export.path, export.feed)
+    kinds = [fault.kind for fault in verify(store)]
+    assert kinds == [FaultKind.CLAIM_MISSING, FaultKind.MANIFEST_MISSING]

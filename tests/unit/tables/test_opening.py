@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opening a table: what is refused before anything is asked, and how a store is reached."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_changefeed.exceptions import InvalidArgumentError, TableError, TransientError
+from airflow_changefeed.output.manifests import ManifestStore
+from airflow_changefeed.tables.open import open_table
+from airflow_changefeed.tables.storage import object_store_options
+from tests.unit.tables.conftest import make
+from tests.unit.tables.exports import Export, change, paths, unit
+
+AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_DEFAULT_REGION")
+
+
+@pytest.fixture(autouse=True)
+def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Leave no credentials of this machine to be found."""
+    for name in AWS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", f"{tmp_path}/config")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", f"{tmp_path}/credentials")
+
+
+@pytest.mark.parametrize(
+    ("format", "more", "problem"),
+    [
+        ("hudi", {}, "format is 'hudi'; expected 'delta' or 'iceberg'"),
+        ("iceberg", {"catalog": {"name": "c"}}, "table is None; expected a name with its namespace"),
+        ("iceberg", {"catalog": {"name": "c"}, "table": "orders"}, "table is 'orders'; expected a name"),
+        ("iceberg", {"table": "a.b"}, "catalog has no name"),
+        ("delta", {"table": "a.b"}, "only for format 'iceberg'"),
+    ],
+)
+def test_wrong_arguments_are_named(tmp_path: Path, format: str, more: dict[str, Any], problem: str) -> None:
+    """With what was expected."""
+    with pytest.raises(InvalidArgumentError, match=problem):
+        open_table(format, ManifestStore(str(tmp_path), "f"), **more)
+
+
+def test_a_missing_package_is_named_with_its_extra(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not every worker has it."""
+    package = {"delta": "deltalake", "iceberg": "pyiceberg"}[export.format]
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(TableError, match=rf"pip install 'airflow-changefeed\[{export.format}\]'"):
+        export.table()
+
+
+def test_a_feed_whose_folder_has_a_percent_sign(tmp_path: Path) -> None:
+    """Iceberg takes it; deltalake would write its log there, and look for it elsewhere."""
+    feed = "dbo.Flüge 2013"
+    with pytest.raises(TableError, match="percent sign"):
+        make("delta", tmp_path, feed=feed).table()
+    export = make("iceberg", tmp_path, feed=feed)
+    file, table = export.write(unit(0), 1), export.table()
+    table.commit(table.look(), change([file]))
+    assert paths(export.table().look()) == [file.path]
+
+
+@pytest.mark.parametrize("folder", ["a lake", "lake#1", "lake?", "löke", "a+b=c"])
+def test_folders_may_have_any_other_name(export: Export, tmp_path: Path, folder: str) -> None:
+    """On local disks, where people name them."""
+    export = make(export.format, tmp_path / folder)
+    file, table = export.write(unit(0), 1), export.table()
+    table.commit(table.look(), change([file]))
+    assert paths(export.table().look()) == [file.path]
+    assert export.table().unused(0) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "expected"),
+    [
+        (
+            "s3://lake/a",
+            {"key": "k", "secret": "s", "token": "t", "client_kwargs": {"region_name": "eu-west-1"}},
+            {
+                "aws_access_key_id": "k",
+                "aws_secret_access_key": "s",
+                "aws_session_token": "t",
+                "aws_region": "eu-west-1",
+            },
+        ),
+        (
+            "s3a://lake/a",
+            {
+                "anon": True,
+                "client_kwargs": {"endpoint_url": "http://minio:9000"},
+                "config_kwargs": {"s3": {"addressing_style": "virtual"}, "retries": {"max_attempts": 1}},
+                "max_concurrency": 4,
+            },
+            {
+                "aws_endpoint_url": "http://minio:9000",
+                "aws_allow_http": "true",
+                "aws_region": "us-east-1",
+                "aws_skip_signature": "true",
+                "aws_virtual_hosted_style_request": "true",
+            },
+        ),
+        (
+            "abfs://lake/a",
+            {"credential": {"make": "azure_client_secret", "tenant_id": "t", "client_id": "c",
+                            "client_secret": "s"}, "account_name": "n"},
+            {
+                "azure_storage_account_name": "n",
+                "azure_storage_tenant_id": "t",
+                "azure_storage_client_id": "c",
+                "azure_storage_client_secret": "s",
+            },
+        ),
+        (
+            "abfs://lake/a",
+            {"connection_string": "AccountName=n;AccountKey=a2V5==;BlobEndpoint=http://127.0.0.1:1/n;"},
+            {
+                "azure_storage_account_name": "n",
+                "azure_storage_account_key": "a2V5==",
+                "azure_storage_endpoint": "http://127.0.0.1:1/n",
+                "azure_allow_http": "true",
+            },
+        ),
+        (
+            "gs://lake/a",
+            {"token": {"make": "google_credentials", "scopes": [], "key": {"type": "service_account"}}},
+            {"google_service_account_key": json.dumps({"type": "service_account"})},
+        ),
+        ("gs://lake/a", {"token": "anon", "project": "p"}, {"google_skip_signature": "true"}),
+        ("file:///lake/a", {"auto_mkdir": True}, {}),
+    ],
+)  # fmt: skip
+def test_storage_options_are_translated(
+    url: str, options: Mapping[str, Any], expected: Mapping[str, str]
+) -> None:
+    """From fsspec's to those of the library behind deltalake."""
+    assert object_store_options(url, options) == expected
+
+
+def test_keys_of_the_machine_are_found_as_s3fs_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A profile, which deltalake does not know."""
+    Path(f"{tmp_path}/credentials").write_text(
+        "[etl]\naws_access_key_id = k\naws_secret_access_key = s\nregion = eu-west-1\n", encoding="utf-8"
+    )
+    assert object_store_options("s3://lake/a", {"profile": "etl"}) == {
+        "aws_access_key_id": "k",
+        "aws_secret_access_key": "s",
+        "aws_region": "eu-west-1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "problem"),
+    [
+        ("s3://lake", {"allow_unsafe_rename": "true"}, "allow_unsafe_rename lets a commit"),
+        ("s3://lake", {"conditional_put": "disabled"}, "conditional_put lets a commit"),
+        ("s3://lake", {"client_kwargs": {"verify": "/ca.pem"}}, "no file of certificates"),
+        ("s3://lake", {"unknown": 1}, r"'unknown' have no counterpart"),
+        ("gs://lake", {"token": {"make": "google_credentials", "target_principal": "a"}}, "impersonate"),
+        ("memory://lake", {}, "no access to memory://"),
+    ],
+)
+def test_what_deltalake_cannot_do_is_refused(url: str, options: dict[str, Any], problem: str) -> None:
+    """With the remedy; options are never left out silently."""
+    with pytest.raises(TableError, match=problem):
+        object_store_options(url, options)
+
+
+def test_an_environment_that_allows_overwriting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library reads it as well."""
+    monkeypatch.setenv("AWS_S3_ALLOW_UNSAFE_RENAME", "true")
+    with pytest.raises(TableError, match="environment variable aws_s3_allow_unsafe_rename"):
+        object_store_options("s3://lake", {})
+
+
+def test_a_catalog_that_is_not_there_shows_no_secret(tmp_path: Path) -> None:
+    """What its URI holds is in no message."""
+    uri = "postgresql+nodriver://user:hidden-word@127.0.0.1:1/db"
+    catalog = {"name": "tests", "type": "sql", "uri": uri}
+    with pytest.raises((TableError, TransientError)) as caught:
+        Export("iceberg", str(tmp_path), catalog=catalog).table().look()
+    assert "hidden-word" not in str(caught.value)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types that a table format does not hold: refused before anything is written, by the column's name."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from airflow_changefeed.exceptions import ColumnTypeError
+from airflow_changefeed.tables.types import DELTA, ICEBERG, TableTypes, table_schema, united
+from tests.unit.tables.exports import COLUMNS, Export
+
+
+def columns(**kinds: pa.DataType) -> pa.Schema:
+    """Return columns beside ULID and time."""
+    return pa.schema([*list(COLUMNS)[:2], *kinds.items()])
+
+
+@pytest.mark.parametrize(
+    ("kind", "refused_by"),
+    [
+        (pa.time64("us"), ["Delta Lake"]),
+        (pa.uint32(), ["Delta Lake", "Iceberg"]),
+        (pa.uint64(), ["Delta Lake", "Iceberg"]),
+        (pa.float16(), ["Delta Lake", "Iceberg"]),
+        (pa.timestamp("ns"), ["Delta Lake", "Iceberg"]),
+        (pa.timestamp("us", "Europe/Berlin"), ["Delta Lake", "Iceberg"]),
+        (pa.time64("ns"), ["Delta Lake", "Iceberg"]),
+        (pa.decimal128(5, -2), ["Delta Lake", "Iceberg"]),
+        (pa.decimal256(50, 0), ["Delta Lake", "Iceberg"]),
+        (pa.list_(pa.int32()), ["Delta Lake", "Iceberg"]),
+        (pa.null(), ["Delta Lake", "Iceberg"]),
+    ],
+)
+def test_a_type_that_a_format_does_not_hold_is_refused(
+    export: Export, kind: pa.DataType, refused_by: list[str]
+) -> None:
+    """All such columns are named at once, fields of structs by their path."""
+    schema = columns(good=pa.string(), bad=kind, row=pa.struct([("good", pa.int32()), ("bad", kind)]))
+    format = {"delta": "Delta Lake", "iceberg": "Iceberg"}[export.format]
+    if format not in refused_by:
+        export.table().check(schema)
+        return
+    with pytest.raises(ColumnTypeError, match=f"^{format} has no type .* plain Parquet") as caught:
+        export.table().check(schema)
+    assert caught.value.facts["columns"] == ["bad", "row.bad"]
+
+
+@pytest.mark.parametrize("name", ["NAME", "Changefeed_Shard", "changefeed_unit"])
+def test_names_that_differ_in_case_only_are_refused(export: Export, name: str) -> None:
+    """Readers of tables ignore case; the partitions count as well."""
+    with pytest.raises(ColumnTypeError, match="ignore the case of names") as caught:
+        export.table().check(columns(name=pa.string(), **{name: pa.string()}))
+    assert caught.value.facts["columns"] == [name]
+
+
+@pytest.mark.parametrize(
+    ("types", "own", "theirs", "joined"),
+    [
+        (ICEBERG, pa.int32(), pa.int64(), pa.int64()),
+        (ICEBERG, pa.int64(), pa.uint8(), pa.int64()),
+        (ICEBERG, pa.float32(), pa.float64(), pa.float64()),
+        (ICEBERG, pa.decimal128(5, 2), pa.decimal128(9, 2), pa.decimal128(9, 2)),
+        (ICEBERG, pa.decimal128(5, 2), pa.decimal128(9, 3), None),
+        (ICEBERG, pa.int32(), pa.string(), None),
+        (DELTA, pa.int32(), pa.int64(), None),
+        (DELTA, pa.int64(), pa.int32(), None),
+        (DELTA, pa.uint8(), pa.int16(), pa.int16()),
+        (DELTA, pa.string(), pa.large_string(), pa.string()),
+    ],
+)
+def test_a_column_becomes_wider_where_the_format_says_how(
+    types: TableTypes, own: pa.DataType, theirs: pa.DataType, joined: pa.DataType | None
+) -> None:
+    """Iceberg promotes types, Delta Lake does not; alone and in a struct."""
+    for wrap in (lambda kind: kind, lambda kind: pa.struct([("a", kind)])):
+        have, files = (table_schema(columns(x=wrap(kind)), types) for kind in (own, theirs))
+        if joined is None:
+            with pytest.raises(ColumnTypeError, match="column 'x' is "):
+                united(have, files, types, "the table")
+        else:
+            assert united(have, files, types, "the table").field("x").type == wrap(joined)
+
+
+def test_a_new_column_in_another_case_is_refused() -> None:
+    """The table has it, in another spelling."""
+    with pytest.raises(ColumnTypeError, match="ignore the case"):
+        united(columns(name=pa.string()), columns(Name=pa.string()), DELTA, "the table")
