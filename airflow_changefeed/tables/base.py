@@ -8,9 +8,9 @@ succeeds only if the table is still the one that was looked at, and is never rep
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from airflow_changefeed.core.manifest import FileFacts
 from airflow_changefeed.core.unit import ExportUnit
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 SHARD, DATE, UNIT, ATTEMPT = "changefeed_shard", "changefeed_date", "changefeed_unit", "changefeed_attempt"
 #: Columns by which a table is partitioned, as the folders of the files are.
 PARTITIONS = (SHARD, DATE, UNIT, ATTEMPT)
+#: Rows of a unit where a table does not say how many they are.
+UNKNOWN = -1
+#: The text of a shard, the name of a unit, and the attempt at it.
+UnitKey: TypeAlias = "tuple[str, str, int]"
 
 
 @dataclass(frozen=True)
@@ -47,11 +51,25 @@ class TableState:
         table's snapshot (0 before the first); None if there is no table yet.
     :param schema: its columns without :data:`PARTITIONS`; None if there is no table yet.
     :param files: what it holds: paths by the text of the shard, the unit's name, and the attempt.
+    :param rows: how many rows that are, by the same; less than none if the table does not say.
     """
 
     version: int | None = None
     schema: pa.Schema | None = None
-    files: Mapping[tuple[str, str, int], tuple[str, ...]] = field(default_factory=dict)
+    files: Mapping[UnitKey, tuple[str, ...]] = field(default_factory=dict)
+    rows: Mapping[UnitKey, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, version: int, schema: pa.Schema, files: Iterable[tuple[UnitKey, str, int | None]]
+    ) -> TableState:
+        """Return the state of a table with files of some units; None where their rows are not known."""
+        paths: dict[UnitKey, tuple[str, ...]] = {}
+        rows: dict[UnitKey, int] = {}
+        for key, path, count in files:
+            paths[key] = (*paths.get(key, ()), path)
+            rows[key] = UNKNOWN if count is None or rows.get(key, 0) < 0 else rows.get(key, 0) + count
+        return cls(version, schema, paths, rows)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.exceptions import TableConflictError, TableError
@@ -33,6 +33,14 @@ if TYPE_CHECKING:
 
 #: Whose commits a table counts; the count survives the log's clean-up.
 _APPLICATION = "changefeed"
+
+
+class _File(NamedTuple):
+    """A file of a table: its partition, and how many rows it has; None where that is not said."""
+
+    size: int
+    rows: int | None
+    values: Mapping[str, Any]
 
 
 class DeltaLakeTable:
@@ -69,11 +77,11 @@ class DeltaLakeTable:
         self._loaded = table = self._load()
         if table is None:
             return TableState()
-        files: dict[tuple[str, str, int], tuple[str, ...]] = {}
-        for path, (_, values) in self._files(table).items():
-            key = (str(values[SHARD]), values[UNIT], int(values[ATTEMPT]))
-            files[key] = (*files.get(key, ()), path)
-        return TableState(table.version(), self._columns(table), files)
+        files = (
+            ((str(each.values[SHARD]), each.values[UNIT], int(each.values[ATTEMPT])), path, each.rows)
+            for path, each in self._files(table).items()
+        )
+        return TableState.of(table.version(), self._columns(table), files)
 
     def commit(self, seen: TableState, change: TableChange) -> None:
         """
@@ -170,6 +178,12 @@ class DeltaLakeTable:
                     "names than the table's; make a new table from the export, without it",
                     table=self.what,
                 )
+            if "deletionVectors" in (table.protocol().reader_features or ()):
+                raise TableError(
+                    f"{self.what} has deletion vectors, by which rows of our files can be gone unseen; make "
+                    "a new table from the export, without delta.enableDeletionVectors",
+                    table=self.what,
+                )
         return table
 
     def _columns(self, table: Any) -> pa.Schema:
@@ -179,14 +193,17 @@ class DeltaLakeTable:
         schema = pa.schema(table.schema().to_arrow())
         return table_schema(pa.schema([each for each in schema if each.name not in PARTITIONS]), DELTA)
 
-    def _files(self, table: Any) -> dict[str, tuple[int, dict[str, Any]]]:
-        """Return size and partition of each file, by its path."""
+    def _files(self, table: Any) -> dict[str, _File]:
+        """Return the files by their paths."""
         import pyarrow as pa
 
         found = pa.table(table.get_add_actions(flatten=True))
-        columns = ["path", "size_bytes", *(f"partition.{name}" for name in PARTITIONS)]
-        rows = zip(*(found[name].to_pylist() for name in columns), strict=True)
-        return {path: (size, dict(zip(PARTITIONS, values, strict=True))) for path, size, *values in rows}
+        columns = ["path", "size_bytes", "num_records", *(f"partition.{name}" for name in PARTITIONS)]
+        files = zip(*(found[name].to_pylist() for name in columns), strict=True)
+        return {
+            path: _File(size, rows, dict(zip(PARTITIONS, values, strict=True)))
+            for path, size, rows, *values in files
+        }
 
     # ---- writing
 
@@ -235,7 +252,11 @@ class DeltaLakeTable:
         now = int(time.time() * 1000)
         return [
             RemoveAction(
-                path, True, now, files[path][0], {name: str(value) for name, value in files[path][1].items()}
+                path,
+                True,
+                now,
+                files[path].size,
+                {name: str(value) for name, value in files[path].values.items()},
             )
             for path in paths
         ]

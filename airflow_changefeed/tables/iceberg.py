@@ -12,7 +12,7 @@ from airflow_changefeed.exceptions import TableConflictError, TableError
 from airflow_changefeed.output.layout import ICEBERG_FILES
 from airflow_changefeed.output.manifests import ManifestStore
 from airflow_changefeed.storage.errors import secrets_of
-from airflow_changefeed.tables.base import ATTEMPT, PARTITIONS, SHARD, UNIT, TableChange, TableState
+from airflow_changefeed.tables.base import ATTEMPT, PARTITIONS, SHARD, UNIT, TableChange, TableState, UnitKey
 from airflow_changefeed.tables.errors import asking, check_installed
 from airflow_changefeed.tables.types import ICEBERG, table_schema, united
 
@@ -73,15 +73,14 @@ class IcebergTable:
             table = self._load(catalog)
             if table is None:
                 return TableState()
-            found = self._data_files(table)
+            tasks = {self._path(task.file.file_path): task for task in table.scan().plan_files()}
         version = _version(table)
-        self._files = (version, found)
-        files: dict[tuple[str, str, int], tuple[str, ...]] = {}
-        for path, file in found.items():
-            values = self._values(table, file)
-            key = (str(values[SHARD]), str(values[UNIT]), int(values[ATTEMPT]))
-            files[key] = (*files.get(key, ()), path)
-        return TableState(version, self._columns(table), files)
+        self._files = (version, {path: task.file for path, task in tasks.items()})
+        return TableState.of(
+            version,
+            self._columns(table),
+            (self._unit_file(table, path, task) for path, task in tasks.items()),
+        )
 
     def commit(self, seen: TableState, change: TableChange) -> None:
         """
@@ -225,10 +224,13 @@ class IcebergTable:
         """Return the files of the newest snapshot, by their paths."""
         return {self._path(task.file.file_path): task.file for task in table.scan().plan_files()}
 
-    def _values(self, table: Any, file: Any) -> dict[str, Any]:
-        """Return a file's partition, by the spec that it was written with."""
-        spec = table.specs()[file.spec_id]
-        return {field.name: file.partition[place] for place, field in enumerate(spec.fields)}
+    def _unit_file(self, table: Any, path: str, task: Any) -> tuple[UnitKey, str, int | None]:
+        """Return a file with its unit, by the spec that it was written with, and its rows."""
+        file, spec = task.file, table.specs()[task.file.spec_id]
+        values = {field.name: file.partition[place] for place, field in enumerate(spec.fields)}
+        # Rows that other files delete are not known without reading those.
+        rows = None if task.delete_files else file.record_count
+        return (str(values[SHARD]), str(values[UNIT]), int(values[ATTEMPT])), path, rows
 
     def _named(self, table: Any) -> set[str]:
         """Return the files that any snapshot names."""

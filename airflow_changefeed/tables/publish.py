@@ -10,12 +10,16 @@ commit whose answer was lost (docs/adr/0011-commits-by-format.md).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from uuid import UUID
 
 from airflow_changefeed.core.feed import parse_shard, shard_text
-from airflow_changefeed.core.manifest import Manifest
+from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.core.unit import ExportUnit, overlapping
+from airflow_changefeed.core.unit import ExportUnit, by_shard, overlapping
 from airflow_changefeed.exceptions import ManifestError, SupersededError, TableConflictError, TableError
+from airflow_changefeed.output.coverage import find_overlaps
 from airflow_changefeed.output.layout import parse_unit
 from airflow_changefeed.output.schemas import common_schema
 from airflow_changefeed.output.store import ExportStore
@@ -65,14 +69,15 @@ def publish(store: ExportStore, table: LakeTable, units: Iterable[ExportUnit] | 
 def differences(store: ExportStore, table: LakeTable) -> list[str]:
     """Return in words what a table lacks of what is committed, and what it holds beyond that."""
     seen = table.look()
-    change = _difference(store, table, seen, store.list(), "", is_all=True)
-    if change is None:
-        return []
+    found = _compare(store, table, seen, store.list(), is_all=True)
     lacking: dict[str, int] = {}
-    for file in change.add:
+    for file in found.add:
         lacking[str(file.unit)] = lacking.get(str(file.unit), 0) + file.facts.rows
-    found = [f"it lacks {rows} rows of {unit}" for unit, rows in lacking.items()]
-    return found + [f"it holds {path}, which is of no committed unit" for path in change.remove]
+    return [
+        *(f"it lacks {rows} rows of {unit}" for unit, rows in lacking.items()),
+        *(f"it holds {path}, which is of no committed unit" for path in found.remove),
+        *(f"it has other rows of {unit} than were exported" for unit in found.changed),
+    ]
 
 
 def _committed(store: ExportStore, units: Sequence[ExportUnit]) -> list[Manifest]:
@@ -86,6 +91,21 @@ def _committed(store: ExportStore, units: Sequence[ExportUnit]) -> list[Manifest
     return [manifest for manifest in found if manifest is not None]
 
 
+@dataclass(frozen=True)
+class _Comparison:
+    """
+    What a table and manifests do not have in common.
+
+    :param changed: units of which the table has the files that it should, and other rows.
+    :param others: units that only the table has, and that are no matter of ours.
+    """
+
+    add: Sequence[TableFile]
+    remove: Sequence[str]
+    changed: Sequence[ExportUnit]
+    others: Sequence[ExportUnit]
+
+
 def _difference(
     store: ExportStore,
     table: LakeTable,
@@ -95,16 +115,49 @@ def _difference(
     *,
     is_all: bool,
 ) -> TableChange | None:
-    """Return what a table lacks of some units, and has too much; None if it has each as its manifest says."""
+    """Return what makes a table have some units as their manifests say; None if it has."""
+    found = _compare(store, table, seen, manifests, is_all=is_all)
+    _check_cut(table, found.others, manifests)
+    if found.changed:
+        raise TableError(
+            f"{table.what} has other rows of {found.changed[0]} than were exported, in the same files: "
+            "somebody deleted some. Export the unit again",
+            unit=found.changed[0],
+        )
+    schema = common_schema(manifests, unify=True)
+    if not len(schema) and seen.schema is not None:
+        schema = seen.schema
+    # A table of idle hours has its columns, too.
+    if not (found.add or found.remove or (seen.version is None and len(schema))):
+        return None
+    has_uuid_shards = any(isinstance(each.unit.shard, UUID) for each in manifests)
+    return TableChange(schema, found.add, found.remove, _note(store.feed, manifests, run), has_uuid_shards)
+
+
+def _compare(
+    store: ExportStore, table: LakeTable, seen: TableState, manifests: Sequence[Manifest], *, is_all: bool
+) -> _Comparison:
+    """
+    Compare some units with what a table has of them, or with all that it has.
+
+    By rows, not by names, as somebody may have compacted the files of a unit.
+    """
     wanted = {(shard_text(each.unit.shard), each.unit.name): each for each in manifests}
-    there: set[tuple[str, str]] = set()
+    settled: set[tuple[str, str]] = set()
+    there: set[str] = set()
+    changed: list[ExportUnit] = []
     remove: list[str] = []
     others: list[ExportUnit] = []
-    for (shard, name, attempt), paths in seen.files.items():
+    for key, paths in seen.files.items():
+        *named, attempt = key
+        shard, name = named
         manifest = wanted.get((shard, name))
-        if manifest is not None and attempt == manifest.attempt:
-            there.add((shard, name))
-        elif manifest is not None and attempt > manifest.attempt:
+        if manifest is None:
+            if is_all:
+                remove += paths
+            elif (unit := parse_unit(parse_shard(shard), name)) is not None:
+                others.append(unit)
+        elif attempt > manifest.attempt:
             raise SupersededError(
                 f"{table.what} has attempt {attempt} at {manifest.unit} of feed {manifest.feed!r}, and the "
                 f"manifests have {manifest.attempt}: a newer one is being committed, or they were restored. "
@@ -112,40 +165,46 @@ def _difference(
                 unit=manifest.unit,
                 attempt=manifest.attempt,
             )
-        elif manifest is not None or is_all:
+        elif attempt < manifest.attempt:
             remove += paths
-        elif (unit := parse_unit(parse_shard(shard), name)) is not None:
-            others.append(unit)
-    _check_cut(table, others, manifests)
+        elif seen.rows[key] == manifest.rows:
+            settled.add((shard, name))
+        elif own := set(paths).symmetric_difference(_files(store, manifest)):
+            there.update(paths)
+            remove += own.intersection(paths)
+        else:
+            settled.add((shard, name))
+            changed.append(manifest.unit)
     add = [
-        TableFile(each.unit, each.attempt, _path(store, each, file.name), file)
+        TableFile(each.unit, each.attempt, path, file)
         for key, each in wanted.items()
-        if key not in there
-        for file in each.files
+        if key not in settled
+        for path, file in _files(store, each).items()
+        if path not in there
     ]
-    schema = common_schema(manifests, unify=True)
-    if not len(schema) and seen.schema is not None:
-        schema = seen.schema
-    # A table of idle hours has its columns, too.
-    if not (add or remove or (seen.version is None and len(schema))):
-        return None
-    return TableChange(schema, add, remove, _note(store.feed, manifests, run))
+    return _Comparison(add, remove, changed, others)
 
 
-def _path(store: ExportStore, manifest: Manifest, name: str) -> str:
-    """Return a file's path relative to the table's folder."""
-    placed = store.layout.placed(manifest.unit, manifest.attempt)
-    return f"{placed.removeprefix(store.layout.data)[1:]}/{name}"
+def _files(store: ExportStore, manifest: Manifest) -> dict[str, FileFacts]:
+    """Return a unit's files by their paths relative to the table's folder."""
+    placed = store.layout.placed(manifest.unit, manifest.attempt).removeprefix(store.layout.data)[1:]
+    return {f"{placed}/{file.name}": file for file in manifest.files}
 
 
 def _check_cut(table: LakeTable, others: Sequence[ExportUnit], manifests: Sequence[Manifest]) -> None:
     """Refuse units of another cut: readers would get rows twice."""
-    found = overlapping(others, [each.unit for each in manifests])
-    if found:
+    units = [each.unit for each in manifests]
+    for unit, before in chain.from_iterable(map(find_overlaps, by_shard(units).values())):
         raise TableError(
-            f"{table.what} holds {found[0]}, which overlaps units that are to be committed: readers would "
+            f"{unit} overlaps {before}: readers of {table.what} would get their common rows twice. Remove "
+            "the manifest and the data of one of them (airflow-changefeed output verify names them)",
+            unit=unit,
+        )
+    for unit in overlapping(others, units):
+        raise TableError(
+            f"{table.what} holds {unit}, which overlaps units that are to be committed: readers would "
             "get rows twice. Use the unit of the output, or another path",
-            unit=found[0],
+            unit=unit,
         )
 
 

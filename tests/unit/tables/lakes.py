@@ -145,6 +145,10 @@ class Lake:
         rows = found.select(list(columns)).to_pylist()
         return sorted(tuple(row.values()) for row in rows)
 
+    def delete(self, where: str) -> None:
+        """Delete rows of the table, as somebody else may."""
+        self._loaded().delete(where)
+
     def commits(self) -> int:
         """How many commits the table has had."""
         if self.table().look().version is None:

@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from airflow_changefeed.core.fault import FaultKind
+from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import (
     ManifestError,
     OutputError,
@@ -19,10 +24,11 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.output import store as store_module
 from airflow_changefeed.output.attempts import end
-from airflow_changefeed.tables.base import LakeTable, TableChange, TableState
+from airflow_changefeed.output.schemas import schema_text
+from airflow_changefeed.tables.base import UNKNOWN, LakeTable, TableChange, TableState
 from airflow_changefeed.tables.clean import clean
 from airflow_changefeed.tables.publish import differences, publish
-from airflow_changefeed.verify.verify import verify
+from airflow_changefeed.verify.verify import verify, verify_export
 from tests.clocks import after_now
 from tests.unit.export.faults import Killed, kill_at, manifest_rows
 from tests.unit.export.flights import FEED, Flights, hours
@@ -246,16 +252,21 @@ def test_a_window_that_became_empty_leaves_the_table(
     assert len(lake.rows()) == ROWS - 5
 
 
-def test_an_idle_feed_has_a_table_with_its_columns(
+def test_a_table_begins_with_the_first_columns_that_are_known(
     lakes: Callable[[Flights], Lake], flights: Flights
 ) -> None:
-    """A reader finds no rows, rather than no table."""
+    """Of an idle hour's job they are not always; where they are, a reader finds no rows, not no table."""
     lake = lakes(flights)
     attempt = lake.attempt(hours(1, 2))
     attempt.write()
-    # Of the first rows; an empty run's job knows none.
     assert not attempt.publish()
     assert lake.table().look().version is None
+    columns = schema_text(pa.schema([("changefeed_ulid", pa.string())]))
+    for manifest in lake.store.list():
+        lake.store.write(replace(manifest, attempt=manifest.attempt + 1, schema=columns))
+    assert publish(lake.store, lake.table(), None, "tests")
+    assert lake.rows() == []
+    assert lake.table().look().schema == pa.schema([("changefeed_ulid", pa.string())])
 
 
 def test_batches_are_published_as_windows_are(lakes: Callable[[Flights], Lake], flights: Flights) -> None:
@@ -272,10 +283,69 @@ def test_another_cut_is_refused_by_the_table_too(lakes: Callable[[Flights], Lake
     lake.attempt(hours(0, 1)).run()
     for manifest in lake.store.list():
         lake.store.remove_manifest(manifest.unit, manifest.attempt)
-    wider = lake.attempt([hours(0, 2)[0].__class__(hours(0, 2)[0].start, hours(0, 2)[1].end)])
+    wider = lake.attempt([Window(hours(0, 2)[0].start, hours(0, 2)[1].end)])
     wider.write()
     with pytest.raises(TableError, match="which overlaps units that are to be committed"):
         wider.publish()
+
+
+def test_units_that_overlap_are_not_published(lakes: Callable[[Flights], Lake], flights: Flights) -> None:
+    """An output of before the check, or restored; verify names them, as it does without a table."""
+    lake = lakes(flights)
+    lake.attempt(hours(0, 1)).run()
+    kept = lake.store.list()
+    for manifest in kept:
+        lake.store.remove_manifest(manifest.unit, manifest.attempt)
+    lake.attempt([Window(hours(0, 2)[0].start, hours(0, 2)[1].end)]).write()
+    for manifest in kept:
+        lake.store.write(manifest)
+    with pytest.raises(TableError, match=r"overlaps .* would get their common rows twice"):
+        publish(lake.store, lake.table(), None, "tests")
+    report = verify_export(lake.store.path, FEED, table=lake.table())
+    assert FaultKind.UNITS_OVERLAP in {fault.kind for fault in report.faults}
+
+
+def test_rows_that_somebody_deleted_are_noticed_and_come_back(
+    lakes: Callable[[Flights], Lake], flights: Flights
+) -> None:
+    """As the files that have lost some are others."""
+    lake = lakes(flights)
+    lake.attempt(hours(0, 3)).run()
+    lake.delete(f"changefeed_ulid = '{lake.rows()[0][0]}'")
+    assert len(lake.rows()) == ROWS + 2
+    found = differences(lake.store, lake.table())
+    assert len(found) == 2
+    assert re.match(r"it lacks [57] rows of shard", found[0])
+    assert found[1].endswith("which is of no committed unit")
+    assert publish(lake.store, lake.table(), None, "tests")
+    _check_whole(lake, ROWS + 3)
+
+
+class _Forgetful:
+    """A table that does not say how many rows a unit has, as some commits of others do not."""
+
+    def __init__(self, table: LakeTable) -> None:
+        self._table = table
+        self.what = table.what
+        self.commit = table.commit
+
+    def look(self) -> TableState:
+        """Return the same files, without their rows."""
+        seen = self._table.look()
+        return replace(seen, rows=dict.fromkeys(seen.files, UNKNOWN))
+
+
+def test_rows_that_are_gone_from_our_own_files_are_named(
+    lakes: Callable[[Flights], Lake], flights: Flights
+) -> None:
+    """The files are there; only a new attempt at the unit brings the rows back."""
+    lake = lakes(flights)
+    attempt = lake.attempt(hours(0, 1))
+    attempt.run()
+    table = _Forgetful(lake.table())
+    assert [each.partition(" of ")[0] for each in differences(lake.store, table)] == ["it has other rows"] * 2
+    with pytest.raises(TableError, match=r"somebody deleted some\. Export the unit again"):
+        attempt.publish(table)
 
 
 def test_manifests_that_are_older_than_the_table_are_refused(
