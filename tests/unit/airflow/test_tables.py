@@ -4,18 +4,24 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.models import Variable
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
+from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.exceptions import ConnectionNotUsableError
 from airflow_changefeed.hooks.changefeed_lake import catalog_properties
 from airflow_changefeed.operators.changefeed import ChangefeedVerifyOperator
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.version_compat import AirflowFailException
+from tests.examples import examples, run_example
+from tests.identity import DATABASE
 from tests.unit.airflow.commands import Commands
 from tests.unit.airflow.conftest import FEED, START
 from tests.unit.airflow.fakes import context
@@ -40,9 +46,9 @@ def delta_ids(path: str) -> list[int]:
     return sorted(DeltaTable(ExportStore(path, FEED).layout.data).to_pyarrow_table()["id"].to_pylist())
 
 
-def iceberg_ids(tmp_path: Path) -> list[int]:
-    """Ids of the rows of the Iceberg table."""
-    catalog = load_catalog("lake", type="sql", uri=f"sqlite:///{tmp_path}/catalog.db")
+def iceberg_ids(tmp_path: Path, name: str = "lake") -> list[int]:
+    """Ids of the rows of the Iceberg table; a catalog of a database has tables by its own name."""
+    catalog = load_catalog(name, type="sql", uri=f"sqlite:///{tmp_path}/catalog.db")
     return sorted(catalog.load_table("nyc.flight").scan().to_arrow()["id"].to_pylist())
 
 
@@ -183,3 +189,34 @@ def test_removed_batches_leave_the_table(commands: Commands, path: str) -> None:
     assert len(delta_ids(path)) == 36
     assert commands.run("output remove-batches", "--feed", FEED, "--path", path, "--yes") == 0
     assert delta_ids(path) == list(range(6))
+
+
+def test_the_examples_of_the_page(
+    database: str, commands: Commands, path: str, tmp_path: Path, iceberg: dict[str, str], monkeypatch: Any
+) -> None:
+    """docs/how-to/export-to-a-table.md: both exports, a reader, and each command."""
+    for consumer in ("lake", "iceberg"):
+        Variable.delete(variable_key(DATABASE, consumer, FEED))
+    places = {"/data/lake": path, "/data/iceberg": f"{path}-iceberg", "/data/export": f"{path}-plain"}
+    page = "how-to/export-to-a-table.md"
+    monkeypatch.setenv("AIRFLOW_CONN_CATALOG", os.environ["AIRFLOW_CONN_LAKE"])
+    delta, reader, other = examples(page, {"nyc.Flight": FEED, **places})
+    names: dict[str, Any] = {}
+    run_example(delta, names)
+    (task,) = names["dag"].tasks
+    assert task.execute(context(START, START + HOUR))["rows"] == 6
+    run_example(reader.replace('"delay"', '"id"'), names)
+    assert names["flights"].height == 0
+    run_example(f"task = {other[other.index('ChangefeedToParquetOperator(') :]}", names)
+    assert names["task"].execute(context(START, START + 2 * HOUR))["rows"] == 12
+    assert iceberg_ids(tmp_path, "catalog") == list(range(12))
+    operator(f"{path}-plain", local_below=1000).execute(context(START, START + HOUR))
+    lines = [
+        line
+        for block in examples(page, {"nyc.Flight": FEED, **places}, "bash")
+        for line in block.splitlines()
+    ]
+    assert [line.split()[0] for line in lines] == ["pip", "pip", "airflow-changefeed", "airflow-changefeed"]
+    for line in lines[2:]:
+        assert commands.run_bare(*shlex.split(line)[1:]) == 0
+    assert delta_ids(f"{path}-plain") == list(range(6))
