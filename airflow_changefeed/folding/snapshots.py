@@ -124,6 +124,14 @@ class SnapshotFiles(TableOutput):
     #: Appears when all ranges are read.
     _document: ClassVar[str] = _SNAPSHOT
 
+    def _claim(self) -> claims.Claim:
+        # In whatever format the output has the table.
+        there = claims.read(self.files, self.layout)
+        own = super()._claim()
+        if there is None:
+            return own
+        return replace(own, table_format=there.table_format, catalog_table=there.catalog_table)
+
     @property
     def claimed_path(self) -> str:
         """The output that a snapshot has in the database: those of the same one join."""

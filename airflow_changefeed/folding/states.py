@@ -116,6 +116,9 @@ class TableOutput:
         self.files = files or open_files(path, storage_options)
         self.layout = Layout(self.files.root, table)
 
+    def _claim(self) -> claims.Claim:
+        return claims.Claim(self.feed, self.table, self.database)
+
     def claim(self) -> None:
         """
         Check the output and claim it for this table; can be repeated.
@@ -123,7 +126,7 @@ class TableOutput:
         :raises ForeignOutputError: it contains something else, or is inside another output.
         :raises OutputNotWritableError: the path cannot be written.
         """
-        claim = claims.Claim(self.feed, self.table, self.database)
+        claim = self._claim()
         claims.check(self.files, self.layout, claim)
         self.files.check_writable()
         claims.write(self.files, self.layout, claim)
