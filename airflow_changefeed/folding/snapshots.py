@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, TypeVar
 
@@ -23,6 +23,7 @@ from airflow_changefeed.core.documents import Document
 from airflow_changefeed.core.times import now
 from airflow_changefeed.exceptions import ManifestError
 from airflow_changefeed.folding.states import BaseFacts, TableOutput
+from airflow_changefeed.output import claims
 from airflow_changefeed.sources.base_snapshots import KeyRange
 
 _RANGE = re.compile(r"range-(\d{5,})\.json")

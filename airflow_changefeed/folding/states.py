@@ -131,6 +131,12 @@ class TableOutput:
         self.files.check_writable()
         claims.write(self.files, self.layout, claim)
 
+    def _rows(self, path: str) -> int:
+        import pyarrow.parquet as pq
+
+        with self.files.reader(path) as file:
+            return int(pq.read_metadata(file).num_rows)
+
 
 class StateStore(TableOutput):
     """The states of one captured table."""
@@ -212,12 +218,6 @@ class StateStore(TableOutput):
         self._clean(at)
         counting = self.read(at)
         return counting if counting is not None else state
-
-    def _rows(self, path: str) -> int:
-        import pyarrow.parquet as pq
-
-        with self.files.reader(path) as file:
-            return int(pq.read_metadata(file).num_rows)
 
     def _committed(self, folder: str) -> list[str]:
         """Return the attempts that have a document in a folder, ascending."""
