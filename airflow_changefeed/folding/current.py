@@ -104,7 +104,8 @@ class CurrentOutput(TableOutput):
         self.table_format = table_format
         self.catalog_table = catalog_table
 
-    def _claim(self) -> claims.Claim:
+    def claimed(self) -> claims.Claim:
+        """Return whose output it is to be, and in which format."""
         return claims.Claim(self.feed, self.table, self.database, self.table_format, self.catalog_table)
 
     @property

@@ -325,8 +325,8 @@ def _record(output: CurrentOutput, lake: LakeTable, seen: TableState) -> MergeRe
     record = output.read(seen.marks)
     if record is None:
         raise TableError(
-            f"{lake.what} has lost the document of its newest commit in {output.layout.control}/merges: put it "
-            f"back; or {_REMEDY}",
+            f"{lake.what} has lost the document of its newest commit in {output.layout.control}/merges: put "
+            f"it back; or {_REMEDY}",
             table=lake.what,
         )
     return record

@@ -125,10 +125,10 @@ class SnapshotFiles(TableOutput):
     #: Appears when all ranges are read.
     _document: ClassVar[str] = _SNAPSHOT
 
-    def _claim(self) -> claims.Claim:
-        # In whatever format the output has the table.
+    def claimed(self) -> claims.Claim:
+        """Return whose output it is to be, in whatever format it has the table."""
         there = claims.read(self.files, self.layout)
-        own = super()._claim()
+        own = super().claimed()
         if there is None:
             return own
         return replace(own, table_format=there.table_format, catalog_table=there.catalog_table)

@@ -116,7 +116,8 @@ class TableOutput:
         self.files = files or open_files(path, storage_options)
         self.layout = Layout(self.files.root, table)
 
-    def _claim(self) -> claims.Claim:
+    def claimed(self) -> claims.Claim:
+        """Return whose output it is to be, and in which format."""
         return claims.Claim(self.feed, self.table, self.database)
 
     def claim(self) -> None:
@@ -126,7 +127,7 @@ class TableOutput:
         :raises ForeignOutputError: it contains something else, or is inside another output.
         :raises OutputNotWritableError: the path cannot be written.
         """
-        claim = self._claim()
+        claim = self.claimed()
         claims.check(self.files, self.layout, claim)
         self.files.check_writable()
         claims.write(self.files, self.layout, claim)

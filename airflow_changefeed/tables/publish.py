@@ -69,8 +69,8 @@ def differences(store: ExportStore, table: LakeTable) -> list[str]:
     if change is None:
         return []
     lacking: dict[str, int] = {}
-    for file in change.add:
-        lacking[str(file.unit)] = lacking.get(str(file.unit), 0) + file.facts.rows
+    for file in (each for each in change.add if isinstance(each, TableFile)):
+        lacking[str(file.unit)] = lacking.get(str(file.unit), 0) + file.rows
     found = [f"it lacks {rows} rows of {unit}" for unit, rows in lacking.items()]
     return found + [f"it holds {path}, which is of no committed unit" for path in change.remove]
 

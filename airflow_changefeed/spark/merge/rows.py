@@ -2,8 +2,8 @@
 """
 What a merge writes: the rows of those files of a table that events change, folded with the events.
 
-The keys of the events are looked for in the table first, in few columns. The files in which some are found are
-written again, and all others stay as they are.
+The keys of the events are looked for in the table first, in few columns. The files in which some are found
+are written again, and all others stay as they are.
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.folding.current import DELETED_COLUMN
 from airflow_changefeed.folding.inputs import NEW, OLD
 from airflow_changefeed.folding.plan import FoldSource
 from airflow_changefeed.output.read import SHARD_COLUMN
 from airflow_changefeed.sources.base import ULID_COLUMN
 from airflow_changefeed.spark.fold import base_rows, changes, fold_source, same_keys
-from airflow_changefeed.spark.fold_events import RECORDING, SHARD, CapturedEvents, count_special
+from airflow_changefeed.spark.fold_events import (
+    RECORDING,
+    SHARD,
+    CapturedEvents,
+    count_special,
+    recorded_rows,
+)
 from airflow_changefeed.tables.base import PlainFile
 
 if TYPE_CHECKING:
@@ -100,13 +105,15 @@ def _deleted(spark: SparkSession, source: FoldSource) -> DataFrame:
 
     events = CapturedEvents(spark, source)
     special = count_special(events)
-    if source.base is not None and special.recordings:
-        raise source.refusal(
-            "its rows were recorded again, and which of them were deleted before is unknown. Make the table "
-            "again from a later base (base=)"
-        )
+    if special.recordings:
+        if source.base is not None and source.base.deleted:
+            raise source.refusal(
+                "its rows were recorded again, and which of them were deleted before is unknown. Make the "
+                "table again from a later base (base=)"
+            )
+        # What is before the last reset is in the rows that follow it, or gone without an event.
+        events = CapturedEvents(spark, source, recorded_rows(events).resets)
     rows = events.read([ULID_COLUMN, "type"], list(source.columns), list(source.columns), by_shard=True)
-    # What is before the last reset is in the rows that follow it, or gone without an event.
     rows = rows.where(~functions.col("type").isin(*RECORDING, "ddl"))
     old, new = functions.col(OLD), functions.col(NEW)
     keys = [
@@ -149,6 +156,6 @@ def _time(ulid: Column) -> Column:
     milliseconds = functions.lit(0).cast("bigint")
     for place in range(_TIME_LETTERS):
         letter = functions.substring(ulid, place + 1, 1)
-        digit = functions.instr(functions.lit(_CROCKFORD), letter)
+        digit = functions.position(letter, functions.lit(_CROCKFORD))
         milliseconds = milliseconds * 32 + (digit - 1)
     return functions.timestamp_millis(milliseconds)
