@@ -159,17 +159,21 @@ class ChangefeedMergeOperator(ChangefeedSparkOperator):
         from airflow_changefeed.folding.merge import MergeRequest
 
         at = parse_at(self.at)
-        window = None if at is not None else run_window(context, None, None)
-        if at is None and window is None:
-            raise InvalidWindowError(
-                f"task {self.task_id!r} merges until the end of its run's window, but this run has none: give "
-                "it at=, or trigger it with a logical date, or with params window_start and window_end"
-            )
+        is_window = at is None
+        if at is None:
+            window = run_window(context, None, None)
+            if window is None:
+                raise InvalidWindowError(
+                    f"task {self.task_id!r} merges until the end of its run's window, but this run has none: "
+                    "give it at=, or trigger it with a logical date, or with params window_start and "
+                    "window_end"
+                )
+            at = window.end
         return MergeRequest(
             self.feed,
             self.path,
             self.output_path,
-            at if window is None else window.end,
+            at,
             run_name(context),
             self.table,
             self.table_format,
@@ -177,7 +181,7 @@ class ChangefeedMergeOperator(ChangefeedSparkOperator):
             self.base,
             self.states_path,
             self.deleted,
-            is_window=window is not None,
+            is_window=is_window,
             kept_hours=self.kept_hours,
         )
 
