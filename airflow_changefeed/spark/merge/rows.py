@@ -48,7 +48,7 @@ def touched(spark: SparkSession, source: FoldSource, files: Sequence[PlainFile])
     """
     base = source.base
     found = list(files)
-    if base is None or len(files) < 2:
+    if base is None or not files:
         return found
     before = base.kinds
     widened = any(before.get(name, kind) != kind for name, kind in source.kinds.items())
