@@ -169,15 +169,17 @@ def table_of(store: ExportStore, table: str | None) -> str:
     """
     Return which table of a capture is meant.
 
-    :param table: None if it has only one.
-    :raises FoldError: it does not have the table, or has several, or no events yet.
+    :param table: None if it has only one; a name is not checked.
+    :raises FoldError: it has several, or no events yet.
     :raises ManifestError: nothing was exported there.
     """
+    if table is not None:
+        return table
     export_there(store)
     newest = _newest_file(store, from_milliseconds(0))
     if newest is None:
         raise _no_events(store)
-    return foldable_table(file_columns(store, newest).shape, table)
+    return foldable_table(file_columns(store, newest).shape, None)
 
 
 def fold_from(store: ExportStore, base: Base, at: datetime) -> FoldSource:
