@@ -3,8 +3,8 @@
 Run the benchmarks, print the tables of each when it is done, and leave them in ``build/benchmarks.json``.
 
 ``python -m tests.benchmarks [export] [tables] [fixed] [drain] [capture] [waiting] [fold] [merge] [snapshot]
-[consume] [wake] [page] [store] [history] [feeds] [windows] [mssql]``, or all of these; ``year`` takes an hour, and 20
-GB of disk.
+[consume] [wake] [page] [store] [history] [feeds] [windows] [mssql]``, or all of these; ``year`` takes an
+hour, and 20 GB of disk.
 """
 
 from __future__ import annotations

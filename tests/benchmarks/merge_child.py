@@ -2,7 +2,8 @@
 """
 Merges events into a current table, and copies its files plainly, in turn, in one session.
 
-``python -m tests.benchmarks.merge_child ROUNDS EXPORT BEGIN END``: the table's frontier, and the time to merge.
+``python -m tests.benchmarks.merge_child ROUNDS EXPORT BEGIN END``: the table's frontier, and the time that is
+merged.
 """
 
 from __future__ import annotations
