@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.operators.changefeed import ChangefeedVerifyOperator
     from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
     from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
+    from airflow_changefeed.operators.changefeed_merge import ChangefeedMergeOperator
     from airflow_changefeed.operators.changefeed_reconcile import ChangefeedReconcileOperator
     from airflow_changefeed.operators.changefeed_snapshot import ChangefeedSnapshotOperator
     from airflow_changefeed.output.dataset import export_dataset
@@ -48,6 +49,7 @@ _MODULES = {
     "ChangefeedDataSource": "spark.datasource",
     "ChangefeedFoldOperator": "operators.changefeed_fold",
     "ChangefeedHook": "hooks.changefeed",
+    "ChangefeedMergeOperator": "operators.changefeed_merge",
     "ChangefeedReconcileOperator": "operators.changefeed_reconcile",
     "ChangefeedSensor": "sensors.changefeed",
     "ChangefeedSnapshotOperator": "operators.changefeed_snapshot",
@@ -82,6 +84,7 @@ __all__ = [
     "ChangefeedDataSource",
     "ChangefeedFoldOperator",
     "ChangefeedHook",
+    "ChangefeedMergeOperator",
     "ChangefeedReconcileOperator",
     "ChangefeedSensor",
     "ChangefeedSnapshotOperator",

@@ -40,6 +40,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_changefeed.operators.changefeed",
                     "airflow_changefeed.operators.changefeed_consume",
                     "airflow_changefeed.operators.changefeed_fold",
+                    "airflow_changefeed.operators.changefeed_merge",
                     "airflow_changefeed.operators.changefeed_reconcile",
                     "airflow_changefeed.operators.changefeed_snapshot",
                 ],

@@ -45,6 +45,7 @@ class Base:
     :param path: of its folder.
     :param paths: of its files, in the form that Spark and other readers use.
     :param where: conditions on the key: it has the rows for which they are true; empty for the whole table.
+    :param deleted: column that is null in the rows that are there; empty if all are.
     """
 
     what: str
@@ -55,6 +56,7 @@ class Base:
     facts: BaseFacts
     paths: tuple[str, ...]
     where: str = ""
+    deleted: str = ""
 
     @property
     def after(self) -> Ulid:

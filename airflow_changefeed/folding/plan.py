@@ -165,6 +165,23 @@ def find_fold(
     return replace(source, unknown=f"{source.unknown}; {problem}") if source.unknown and problem else source
 
 
+def table_of(store: ExportStore, table: str | None) -> str:
+    """
+    Return which table of a capture is meant.
+
+    :param table: None if it has only one; a name is not checked.
+    :raises FoldError: it has several, or no events yet.
+    :raises ManifestError: nothing was exported there.
+    """
+    if table is not None:
+        return table
+    export_there(store)
+    newest = _newest_file(store, from_milliseconds(0))
+    if newest is None:
+        raise _no_events(store)
+    return foldable_table(file_columns(store, newest).shape, None)
+
+
 def fold_from(store: ExportStore, base: Base, at: datetime) -> FoldSource:
     """
     Find what a fold from one base reads; see :func:`find_fold`.
@@ -276,13 +293,17 @@ def _newest_columns(store: ExportStore, files: Sequence[UnitFile], end: datetime
     later = () if files else (file for _, own in units_and_files(store, end, None) for file in own)
     newest = max(files, key=_age, default=None) or min(later, key=lambda file: file.facts.first, default=None)
     if newest is None:
-        raise FoldError(
-            f"the export of feed {store.feed!r} in {store.path} has no events yet, so the columns of its "
-            "tables are unknown; fold it when there are events",
-            feed=store.feed,
-        )
+        raise _no_events(store)
     columns = file_columns(store, newest)
     return FoldedFiles(columns.shape, columns.fields, (newest,))
+
+
+def _no_events(store: ExportStore) -> FoldError:
+    return FoldError(
+        f"the export of feed {store.feed!r} in {store.path} has no events yet, so the columns of its tables "
+        "are unknown; fold it when there are events",
+        feed=store.feed,
+    )
 
 
 def _last_gap(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, TypeVar
 
@@ -23,6 +23,7 @@ from airflow_changefeed.core.documents import Document
 from airflow_changefeed.core.times import now
 from airflow_changefeed.exceptions import ManifestError
 from airflow_changefeed.folding.states import BaseFacts, TableOutput
+from airflow_changefeed.output import claims
 from airflow_changefeed.sources.base_snapshots import KeyRange
 
 _RANGE = re.compile(r"range-(\d{5,})\.json")
@@ -123,6 +124,14 @@ class SnapshotFiles(TableOutput):
 
     #: Appears when all ranges are read.
     _document: ClassVar[str] = _SNAPSHOT
+
+    def claimed(self) -> claims.Claim:
+        """Return whose output it is to be, in whatever format it has the table."""
+        there = claims.read(self.files, self.layout)
+        own = super().claimed()
+        if there is None:
+            return own
+        return replace(own, table_format=there.table_format, catalog_table=there.catalog_table)
 
     @property
     def claimed_path(self) -> str:

@@ -116,6 +116,10 @@ class TableOutput:
         self.files = files or open_files(path, storage_options)
         self.layout = Layout(self.files.root, table)
 
+    def claimed(self) -> claims.Claim:
+        """Return whose output it is to be, and in which format."""
+        return claims.Claim(self.feed, self.table, self.database)
+
     def claim(self) -> None:
         """
         Check the output and claim it for this table; can be repeated.
@@ -123,10 +127,16 @@ class TableOutput:
         :raises ForeignOutputError: it contains something else, or is inside another output.
         :raises OutputNotWritableError: the path cannot be written.
         """
-        claim = claims.Claim(self.feed, self.table, self.database)
+        claim = self.claimed()
         claims.check(self.files, self.layout, claim)
         self.files.check_writable()
         claims.write(self.files, self.layout, claim)
+
+    def _rows(self, path: str) -> int:
+        import pyarrow.parquet as pq
+
+        with self.files.reader(path) as file:
+            return int(pq.read_metadata(file).num_rows)
 
 
 class StateStore(TableOutput):
@@ -209,12 +219,6 @@ class StateStore(TableOutput):
         self._clean(at)
         counting = self.read(at)
         return counting if counting is not None else state
-
-    def _rows(self, path: str) -> int:
-        import pyarrow.parquet as pq
-
-        with self.files.reader(path) as file:
-            return int(pq.read_metadata(file).num_rows)
 
     def _committed(self, folder: str) -> list[str]:
         """Return the attempts that have a document in a folder, ascending."""

@@ -14,26 +14,28 @@ from airflow_changefeed.version_compat import BaseHook
 if TYPE_CHECKING:
     from airflow_changefeed.core.plan import ExportOptions
     from airflow_changefeed.output.claims import Claim
-    from airflow_changefeed.output.store import ExportStore
-    from airflow_changefeed.tables.base import LakeTable
+    from airflow_changefeed.tables.base import LakeTable, TableHome, TableUse
 
 
 def lake_table(
-    store: ExportStore,
+    store: TableHome,
     options: ExportOptions | Claim,
     storage_options: Mapping[str, Any],
     catalog_conn_id: str | None,
+    use: TableUse | None = None,
 ) -> LakeTable | None:
     """
-    Return the table of an export; None where it has none.
+    Return the table of an output; None where it has none.
 
     :param options: what says the format; the claim of an output has it, too.
     :param storage_options: of the output.
     :param catalog_conn_id: Airflow connection of an Iceberg table's catalog, see :func:`catalog_properties`.
+    :param use: what it is for; None for an export's.
     :raises ConnectionNotUsableError: the format's library is missing, or the connection; terminal.
     """
     if options.table_format == PARQUET:
         return None
+    from airflow_changefeed.tables.base import EXPORTED
     from airflow_changefeed.tables.open import open_table
 
     return open_table(
@@ -42,6 +44,7 @@ def lake_table(
         storage_options,
         table=options.catalog_table or None,
         catalog=catalog_properties(catalog_conn_id) if options.catalog_table else None,
+        use=use or EXPORTED,
     )
 
 

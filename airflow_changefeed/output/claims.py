@@ -7,7 +7,7 @@ another's.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_changefeed.core.documents import Document
 from airflow_changefeed.core.plan import PARQUET
@@ -56,6 +56,9 @@ def check(files: Files, layout: Layout, wanted: Claim) -> None:
     _check_ancestors(files, layout)
     claimed = read(files, layout)
     if claimed is not None:
+        if claimed.table and not files.names(layout.data):
+            # It has snapshots only, which lie elsewhere.
+            claimed = replace(claimed, table_format=wanted.table_format, catalog_table=wanted.catalog_table)
         _check_claim(claimed, layout, wanted)
     elif files.names(layout.data):
         raise ForeignOutputError(
@@ -75,6 +78,13 @@ def _check_claim(claimed: Claim, layout: Layout, wanted: Claim) -> None:
         )
     check_same(layout.data, claimed.database, wanted.database, wanted.feed)
     if claimed.lake != wanted.lake:
+        if wanted.table:
+            raise OutputError(
+                f"{layout.data} holds table {wanted.table!r} as {claimed.lake}, and it was asked for as "
+                f"{wanted.lake}: an output keeps its format, so give another path",
+                path=layout.path,
+                feed=wanted.feed,
+            )
         raise OutputError(
             f"{layout.data} holds the export of feed {wanted.feed!r} as {claimed.lake}, and it was asked for "
             f"as {wanted.lake}: an output keeps the format of its first export, so give another path; or "
@@ -156,7 +166,7 @@ def write(files: Files, layout: Layout, wanted: Claim) -> None:
     :raises ForeignOutputError: somebody else claimed it at the same moment.
     """
     claimed = read(files, layout)
-    if claimed is None or (wanted.database and not claimed.database):
+    if claimed is None or claimed.lake != wanted.lake or (wanted.database and not claimed.database):
         files.write(layout.claim, wanted.to_json().encode())
         # If two found the path free, the last one to write owns it. The other one notices here, or at its
         # commit if it reads too early.

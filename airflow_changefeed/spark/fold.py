@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import reduce
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.feed import Shard, shard_text
@@ -128,7 +129,7 @@ def fold_source(spark: SparkSession, source: FoldSource, *, is_tolerant: bool = 
         if source.unknown:
             raise source.refusal(source.unknown)
         if source.base is not None:
-            rows = _base_rows(spark, source, source.base, {})
+            rows = base_rows(spark, source, source.base, {})
             values = {name: rows[f"base{number}"] for number, name in enumerate(source.columns)}
             return rows.select(*_output(source, values, rows["base_shard"]), *_known(is_tolerant))
         shard = f", {SHARD_COLUMN} {_shard_type(source)}" if source.has_shards else ""
@@ -158,11 +159,11 @@ def _folded(
 ) -> DataFrame:
     """Return the state that events give, when all that can make it unknown was looked for."""
     source = events.source
-    ends = _ends(source, _changes(events, has_moved=has_moved), has_moved=has_moved)
+    ends = _ends(source, changes(events, has_moved=has_moved), has_moved=has_moved)
     exact_from = _exact_from(source, recorded)
     if source.base is None:
         return _rows(source, ends, _is_expected(exact_from), is_tolerant)
-    rows = _base_rows(events.spark, source, source.base, recorded.resets)
+    rows = base_rows(events.spark, source, source.base, recorded.resets)
     return _onto_base(source, rows, ends, exact_from, is_tolerant)
 
 
@@ -178,7 +179,7 @@ def _exact_from(source: FoldSource, recorded: RecordedRows) -> str:
     return max(exact_from, recorded.ready)
 
 
-def _changes(events: CapturedEvents, *, has_moved: bool) -> DataFrame:
+def changes(events: CapturedEvents, *, has_moved: bool) -> DataFrame:
     """
     Return an event a row: ULID, shard, key, whether it adds the row, and the row behind it, null for a
     delete.
@@ -271,17 +272,33 @@ def _is_expected(exact_from: str) -> Column:
     return adds | (first.getField(ULID_COLUMN) < exact_from) if exact_from else adds
 
 
-def _base_rows(spark: SparkSession, source: FoldSource, base: Base, resets: Mapping[Shard, str]) -> DataFrame:
+def base_rows(
+    spark: SparkSession,
+    source: FoldSource,
+    base: Base,
+    resets: Mapping[Shard, str] = MappingProxyType({}),
+    *,
+    only_there: bool = True,
+) -> DataFrame:
     """
     Return the rows of the base, the columns numbered, with their shards; not those of shards with a reset.
 
     Columns by the fields of the events, as a column that was renamed is another one for them.
+
+    :param only_there: whether rows that were deleted are left out. Else there are columns more:
+        ``base_deleted``, null in the others, and ``base_file``, the name of the row's file.
     """
     from pyspark.sql import functions
 
     names = {place: name for name, place in base.facts.fields.items()}
-    frame = read_parquet(spark, f"{ddl(base.kinds)}, {SHARD_COLUMN} {_shard_type(source)}", base.paths)
+    columns = f"{ddl(base.kinds)}, {SHARD_COLUMN} {_shard_type(source)}"
+    columns += f", {quoted(base.deleted)} timestamp" if base.deleted else ""
+    # A table may have no files.
+    frame = read_parquet(spark, columns, base.paths) if base.paths else spark.createDataFrame([], columns)
     shard = functions.col(SHARD_COLUMN)
+    deleted = functions.col(base.deleted) if base.deleted else functions.lit(None).cast("timestamp")
+    if base.deleted and only_there:
+        frame = frame.where(deleted.isNull())
     if resets:
         frame = frame.where(~shard.cast("string").isin([shard_text(one) for one in resets]))
     values = [
@@ -290,7 +307,26 @@ def _base_rows(spark: SparkSession, source: FoldSource, base: Base, resets: Mapp
         .alias(f"base{number}")
         for number, (name, place) in enumerate(source.columns.items())
     ]
-    return frame.select(*values, shard.alias("base_shard"))
+    if only_there:
+        return frame.select(*values, shard.alias("base_shard"))
+    file = functions.col("_metadata.file_name") if base.paths else functions.lit("")
+    more = [deleted.alias("base_deleted"), file.alias("base_file")]
+    return frame.select(*values, shard.alias("base_shard"), *more)
+
+
+def same_keys(source: FoldSource) -> list[Column]:
+    """Compare the keys of changes with those of a base's rows."""
+    from pyspark.sql import functions
+
+    places = {name: number for number, name in enumerate(source.columns)}
+    pairs = [
+        (functions.col(f"key{number}"), functions.col(f"base{places[name]}"))
+        for number, name in enumerate(source.keys)
+    ]
+    # A key's second column is null where files have none. Keys are never null, and plainly compared faster.
+    captured = len(source.shape.tables[source.table].key_columns)
+    same = [key == own for key, own in pairs[:captured]]
+    return same + [key.eqNullSafe(own) for key, own in pairs[captured:]]
 
 
 def _onto_base(
@@ -308,10 +344,7 @@ def _onto_base(
     columns = {name: functions.col(f"base{number}") for number, name in enumerate(source.columns)}
     own_keys = [columns[name] for name in source.keys]
     keys = [functions.col(f"key{number}") for number in range(len(own_keys))]
-    # A key's second column is null where files have none. Keys are never null, and plainly compared faster.
-    captured = len(source.shape.tables[source.table].key_columns)
-    same = [key == own for key, own in zip(keys[:captured], own_keys[:captured], strict=True)]
-    same += [key.eqNullSafe(own) for key, own in zip(keys[captured:], own_keys[captured:], strict=True)]
+    same = same_keys(source)
     kept = base.join(ends.select(*keys), same, "left_anti")
     # First the keys that are in both, in few columns: the rest would send the whole base to the changes.
     known = base.select(*own_keys, "base_shard").join(ends.select(*keys), same, "left_semi")

@@ -72,7 +72,7 @@ def run_fold(
     )
     running = spark()
     try:
-        with session_settings(running, {**SETTINGS, **_partitions(running, source)}):
+        with session_settings(running, {**SETTINGS, **partitions(running, source)}):
             frame = fold_source(running, source)
             url = output.files.url(output.writing(source.at, task.attempt))
             frame.write.option("compression", "zstd").parquet(url)
@@ -98,7 +98,7 @@ def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterat
                 spark.conf.set(name, setting)
 
 
-def _partitions(spark: SparkSession, source: FoldSource) -> dict[str, str]:
+def partitions(spark: SparkSession, source: FoldSource) -> dict[str, str]:
     """Return a setting of fewer partitions where there are few events: each costs more than some rows."""
     name = "spark.sql.shuffle.partitions"
     wanted = 1 + sum(file.facts.rows for group in source.groups for file in group.files) // _PARTITION_ROWS

@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What an export asks of a table format: which files it has, and one commit that adds some and removes others.
+What we ask of a table format: which files it has, and one commit that adds some and removes others.
 
-A table is a second index of an export's Parquet files, beside the manifests. A commit is compare-and-set: it
-succeeds only if the table is still the one that was looked at, and is never repeated by a library.
+The table of an export is a second index of its Parquet files, beside the manifests; a current table has
+files of its own. A commit is compare-and-set: it succeeds only if the table is still the one that was looked
+at, and is never repeated by a library.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from airflow_changefeed.core.manifest import FileFacts
+from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.output.layout import Layout
+from airflow_changefeed.storage.files import Files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,6 +29,70 @@ PARTITIONS = (SHARD, DATE, UNIT, ATTEMPT)
 UNKNOWN = -1
 #: The text of a shard, the name of a unit, and the attempt at it.
 UnitKey: TypeAlias = "tuple[str, str, int]"
+#: Marks of a current table's commit: the feed time of its rows in milliseconds, and which attempt made it.
+FRONTIER_MARK, ATTEMPT_MARK = "changefeed.frontier", "changefeed.attempt"
+
+
+@dataclass(frozen=True)
+class TableUse:
+    """
+    What a table is for.
+
+    :param partitions: its columns of partitions, none of them in the files.
+    :param maker: who makes such tables, for messages.
+    :param remedy: what to do where its columns cannot become those of new files.
+    """
+
+    partitions: tuple[str, ...]
+    maker: str
+    remedy: str
+
+    @property
+    def folder(self) -> str:
+        """With what the paths of its files begin."""
+        return f"{(self.partitions or (ATTEMPT,))[0]}="
+
+
+EXPORTED = TableUse(
+    PARTITIONS,
+    "an export",
+    "Export to another path, or export all of the feed's windows again into a new table",
+)
+CURRENT = TableUse(
+    (), "a merge", "Make the table again from a snapshot (base=), or merge into another output_path"
+)
+
+
+class TableHome(Protocol):
+    """The output in whose data folder a table lies."""
+
+    feed: str
+    files: Files
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class PlainFile:
+    """
+    A file of a table without partitions.
+
+    :param path: relative to the table's folder, with ``/``.
+    :param rows: as the table says, or else the file.
+    """
+
+    path: str
+    rows: int
+    size: int
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """None: its partition."""
+        return {}
+
+    @property
+    def bounds(self) -> tuple[Ulid, Ulid] | None:
+        """None: its rows are no events."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -41,6 +109,31 @@ class TableFile:
     path: str
     facts: FileFacts
 
+    @property
+    def rows(self) -> int:
+        """Events in the file."""
+        return self.facts.rows
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.facts.size
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Return its partition."""
+        return {
+            SHARD: self.unit.shard,
+            DATE: self.unit.date,
+            UNIT: self.unit.name,
+            ATTEMPT: self.attempt,
+        }
+
+    @property
+    def bounds(self) -> tuple[Ulid, Ulid] | None:
+        """Return the first and the last ULID of its events."""
+        return self.facts.first, self.facts.last
+
 
 @dataclass(frozen=True)
 class TableState:
@@ -49,15 +142,20 @@ class TableState:
 
     :param version: what :meth:`LakeTable.commit` compares: a Delta table's version, or the ID of an Iceberg
         table's snapshot (0 before the first); None if there is no table yet.
-    :param schema: its columns without :data:`PARTITIONS`; None if there is no table yet.
-    :param files: what it holds: paths by the text of the shard, the unit's name, and the attempt.
+    :param schema: its columns without those of partitions; None if there is no table yet.
+    :param files: what a table of an export holds: paths by the text of the shard, the unit's name, and the
+        attempt.
     :param rows: how many rows that are, by the same; less than none if the table does not say.
+    :param plain: what a table without partitions holds.
+    :param marks: of the newest commit to a table without partitions; empty if it has none.
     """
 
     version: int | None = None
     schema: pa.Schema | None = None
     files: Mapping[UnitKey, tuple[str, ...]] = field(default_factory=dict)
     rows: Mapping[UnitKey, int] = field(default_factory=dict)
+    plain: tuple[PlainFile, ...] = ()
+    marks: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -77,19 +175,24 @@ class TableChange:
     """
     What a commit changes.
 
-    :param schema: the columns of all files, without :data:`PARTITIONS`. New ones become nullable columns of
+    :param schema: the columns of all files, without those of partitions. New ones become nullable columns of
         the table; one that the table has and files lack is null.
     :param remove: paths, as :class:`TableState` has them.
     :param note: what the commit says of itself: readable in the table's history.
     :param has_uuid_shards: whether the feed's shards are UUIDs, not whole numbers: a commit that creates a
         table makes the partition of such a type, also where it adds no file.
+    :param marks: numbers that the commit says of itself, and that outlive the clean-up of the table's log.
+    :param replaces_all: the table has the added files only then, and exactly the columns of ``schema``;
+        ``remove`` names all that it has.
     """
 
     schema: pa.Schema
-    add: Sequence[TableFile]
+    add: Sequence[TableFile | PlainFile]
     remove: Sequence[str]
     note: Mapping[str, str]
     has_uuid_shards: bool = False
+    marks: Mapping[str, int] = field(default_factory=dict)
+    replaces_all: bool = False
 
 
 class LakeTable(Protocol):
@@ -98,10 +201,11 @@ class LakeTable(Protocol):
     #: For messages, for example ``Delta table s3://lake/orders``.
     what: str
 
-    def check(self, schema: pa.Schema) -> None:
+    def check(self, schema: pa.Schema, have: pa.Schema | None = None) -> None:
         """
-        Check that a table could hold an export's columns exactly; asks nobody.
+        Check that a table could hold columns exactly; asks nobody.
 
+        :param have: the columns of the table that they are to be added to.
         :raises ColumnTypeError: names the columns that it could not, and the remedy.
         """
 
@@ -109,7 +213,7 @@ class LakeTable(Protocol):
         """
         Return the table as it is now.
 
-        :raises TableError: it cannot be read, or no export made it; terminal.
+        :raises TableError: it cannot be read, or was made by something else; terminal.
         :raises TransientError: it could not be reached.
         """
 

@@ -11,18 +11,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.exceptions import TableConflictError, TableError
-from airflow_changefeed.output.manifests import ManifestStore
 from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
 from airflow_changefeed.storage.errors import secrets_of
 from airflow_changefeed.tables.base import (
     ATTEMPT,
+    ATTEMPT_MARK,
     DATE,
-    PARTITIONS,
+    EXPORTED,
+    FRONTIER_MARK,
     SHARD,
     UNIT,
+    PlainFile,
     TableChange,
     TableFile,
+    TableHome,
     TableState,
+    TableUse,
 )
 from airflow_changefeed.tables.errors import asking, check_installed
 from airflow_changefeed.tables.storage import check_conditional_put, object_store_options, table_url
@@ -45,13 +49,20 @@ class _File(NamedTuple):
 
 class DeltaLakeTable:
     """
-    The Delta table in the data folder of an export.
+    The Delta table in the data folder of an output.
 
-    :param storage_options: for fsspec, as the export has them.
+    :param storage_options: for fsspec, as the output has them.
+    :param use: what it is for.
     """
 
-    def __init__(self, store: ManifestStore, storage_options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        store: TableHome,
+        storage_options: Mapping[str, Any] | None = None,
+        use: TableUse = EXPORTED,
+    ) -> None:
         self._store = store
+        self._use = use
         self._options = dict(storage_options or {})
         self._secrets = tuple(secrets_of(self._options))
         self.what = f"Delta table {store.files.url(store.layout.data)}"
@@ -59,27 +70,35 @@ class DeltaLakeTable:
         self._url = table_url(store.files, store.layout.data, self.what)
         self._loaded: Any = None
 
-    def check(self, schema: pa.Schema) -> None:
+    def check(self, schema: pa.Schema, have: pa.Schema | None = None) -> None:
         """
-        Check that a table could hold an export's columns exactly; asks nobody.
+        Check that a table could hold columns exactly; asks nobody.
 
         :raises ColumnTypeError: names the columns that it could not, and the remedy.
         """
-        table_schema(schema, DELTA)
+        columns = table_schema(schema, DELTA, self._use)
+        if have is not None:
+            united(have, columns, DELTA, self.what, self._use)
 
     def look(self) -> TableState:
         """
         Return the table as it is now.
 
-        :raises TableError: it cannot be read, or no export made it; terminal.
+        :raises TableError: it cannot be read, or was made by something else; terminal.
         :raises TransientError: it could not be reached.
         """
         self._loaded = table = self._load()
         if table is None:
             return TableState()
+        found = self._files(table)
+        if not self._use.partitions:
+            plain = tuple(PlainFile(path, each.rows or 0, each.size) for path, each in found.items())
+            versions = {name: table.transaction_version(name) for name in (FRONTIER_MARK, ATTEMPT_MARK)}
+            marks = {name: version for name, version in versions.items() if version is not None}
+            return TableState(table.version(), self._columns(table), plain=plain, marks=marks)
         files = (
             ((str(each.values[SHARD]), each.values[UNIT], int(each.values[ATTEMPT])), path, each.rows)
-            for path, each in self._files(table).items()
+            for path, each in found.items()
         )
         return TableState.of(table.version(), self._columns(table), files)
 
@@ -96,7 +115,7 @@ class DeltaLakeTable:
         from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError
 
         loaded, self._loaded = self._loaded, None
-        columns = table_schema(change.schema, DELTA)
+        columns = table_schema(change.schema, DELTA, self._use)
         if seen.version is None:
             self._create(columns, change)
             return
@@ -106,7 +125,8 @@ class DeltaLakeTable:
         )
         if table is None:
             raise TableConflictError(f"{self.what} is gone since it was read; read it again", table=self.what)
-        wanted = united(self._columns(table), columns, DELTA, self.what)
+        own = self._columns(table)
+        wanted = columns if change.replaces_all else united(own, columns, DELTA, self.what, self._use)
         removed = self._removed(table, change.remove)
         with asking(
             self.what,
@@ -115,19 +135,25 @@ class DeltaLakeTable:
             terminal=(DeltaProtocolError, DeltaError),
             is_commit=True,
         ):
-            own = (table.transaction_version(_APPLICATION) or 0) + 1
-            if wanted != self._columns(table):
+            number = (table.transaction_version(_APPLICATION) or 0) + 1
+            if wanted != own and not change.replaces_all:
                 table.alter.add_columns(
                     self._new_fields(table, wanted),
                     commit_properties=_properties({"changefeed": "new columns"}),
                     post_commithook_properties=_hooks(),
                 )
+            # "overwrite" removes all files by itself, and takes another schema.
             table.create_write_transaction(
-                [*(_add(file, change.schema) for file in change.add), *removed],
-                mode="append",
-                schema=table.schema(),
-                partition_by=list(PARTITIONS),
-                commit_properties=_properties(change.note, own),
+                [
+                    *(_add(file, change.schema) for file in change.add),
+                    *(() if change.replaces_all else removed),
+                ],
+                mode="overwrite" if change.replaces_all else "append",
+                schema=self._schema(columns, has_uuid_shards=change.has_uuid_shards)
+                if change.replaces_all
+                else table.schema(),
+                partition_by=list(self._use.partitions),
+                commit_properties=_properties(change.note, {_APPLICATION: number, **change.marks}),
                 post_commithook_properties=_hooks(),
             )
 
@@ -148,7 +174,9 @@ class DeltaLakeTable:
             found = table.vacuum(
                 math.ceil(older_than_hours), dry_run=True, enforce_retention_duration=False, full=True
             )
-        return sorted({path for path in found if path.startswith(f"{SHARD}=") and path.endswith(".parquet")})
+        return sorted(
+            {path for path in found if path.startswith(self._use.folder) and path.endswith(".parquet")}
+        )
 
     # ---- reading
 
@@ -165,17 +193,16 @@ class DeltaLakeTable:
                 table = DeltaTable(self._url, version=version, storage_options=self._storage_options())
             except TableNotFoundError:
                 return None
-            if tuple(table.metadata().partition_columns) != PARTITIONS:
+            if tuple(table.metadata().partition_columns) != self._use.partitions:
                 raise TableError(
-                    f"{self.what} was not made by an export: its partitions are not "
-                    f"{', '.join(PARTITIONS)}. "
-                    "Give the export another path",
+                    f"{self.what} was not made by {self._use.maker}: its partitions are not "
+                    f"{', '.join(self._use.partitions) or 'none'}. Use another path",
                     table=self.what,
                 )
             if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
                 raise TableError(
                     f"{self.what} has delta.columnMapping.mode set, so the columns of its files have other "
-                    "names than the table's; make a new table from the export, without it",
+                    "names than the table's; make a new table, without it",
                     table=self.what,
                 )
             if "deletionVectors" in (table.protocol().reader_features or ()):
@@ -191,21 +218,38 @@ class DeltaLakeTable:
         import pyarrow as pa
 
         schema = pa.schema(table.schema().to_arrow())
-        return table_schema(pa.schema([each for each in schema if each.name not in PARTITIONS]), DELTA)
+        columns = pa.schema([each for each in schema if each.name not in self._use.partitions])
+        return table_schema(columns, DELTA, self._use)
 
     def _files(self, table: Any) -> dict[str, _File]:
         """Return the files by their paths."""
         import pyarrow as pa
 
         found = pa.table(table.get_add_actions(flatten=True))
-        columns = ["path", "size_bytes", "num_records", *(f"partition.{name}" for name in PARTITIONS)]
+        columns = ["path", "size_bytes", "num_records"]
+        columns += [f"partition.{name}" for name in self._use.partitions]
         files = zip(*(found[name].to_pylist() for name in columns), strict=True)
         return {
-            path: _File(size, rows, dict(zip(PARTITIONS, values, strict=True)))
+            path: _File(size, rows, dict(zip(self._use.partitions, values, strict=True)))
             for path, size, rows, *values in files
         }
 
     # ---- writing
+
+    def _schema(self, columns: pa.Schema, *, has_uuid_shards: bool) -> Any:
+        """Return a new table's schema: the columns of the files, then the partitions."""
+        import pyarrow as pa
+        from deltalake import Schema
+
+        kinds = {
+            SHARD: pa.string() if has_uuid_shards else pa.int64(),
+            DATE: pa.date32(),
+            UNIT: pa.string(),
+            ATTEMPT: pa.int64(),
+        }
+        return Schema.from_arrow(
+            pa.schema([*columns, *((name, kinds[name]) for name in self._use.partitions)])
+        )
 
     def _create(self, columns: pa.Schema, change: TableChange) -> None:
         """Create the table with its first files: version 0, which only one can write."""
@@ -220,12 +264,12 @@ class DeltaLakeTable:
             try:
                 create_table_with_add_actions(
                     self._url,
-                    _delta_schema(columns, has_uuid_shards=change.has_uuid_shards),
+                    self._schema(columns, has_uuid_shards=change.has_uuid_shards),
                     [_add(file, change.schema) for file in change.add],
                     mode="error",
-                    partition_by=list(PARTITIONS),
+                    partition_by=list(self._use.partitions),
                     storage_options=self._storage_options(),
-                    commit_properties=_properties(change.note, 1),
+                    commit_properties=_properties(change.note, {_APPLICATION: 1, **change.marks}),
                     post_commithook_properties=_hooks(),
                 )
             except CommitFailedError:
@@ -274,52 +318,40 @@ class DeltaLakeTable:
         )
 
 
-def _delta_schema(columns: pa.Schema, *, has_uuid_shards: bool) -> Any:
-    """Return a new table's schema: the columns of the files, then the partitions."""
-    import pyarrow as pa
-    from deltalake import Schema
-
-    kinds = {
-        SHARD: pa.string() if has_uuid_shards else pa.int64(),
-        DATE: pa.date32(),
-        UNIT: pa.string(),
-        ATTEMPT: pa.int64(),
-    }
-    return Schema.from_arrow(pa.schema([*columns, *kinds.items()]))
-
-
-def _add(file: TableFile, schema: pa.Schema) -> Any:
-    """Return the addition of a file, with what its facts say of its rows."""
+def _add(file: TableFile | PlainFile, schema: pa.Schema) -> Any:
+    """Return the addition of a file, with what is known of its rows."""
     from deltalake.transaction import AddAction
 
-    facts = file.facts
-    bounds = {ULID_COLUMN: (str(facts.first), str(facts.last))}
-    if TIME_COLUMN in schema.names:
-        times = (each.time.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z" for each in (facts.first, facts.last))
-        bounds[TIME_COLUMN] = (next(times), next(times))
-    known = {name: each for name, each in bounds.items() if name in schema.names}
+    known: dict[str, tuple[str, str]] = {}
+    if file.bounds is not None:
+        first, last = file.bounds
+        known[ULID_COLUMN] = (str(first), str(last))
+        if TIME_COLUMN in schema.names:
+            times = [each.time.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z" for each in (first, last)]
+            known[TIME_COLUMN] = (times[0], times[1])
+    known = {name: each for name, each in known.items() if name in schema.names}
     statistics = {
-        "numRecords": facts.rows,
+        "numRecords": file.rows,
         "minValues": {name: lowest for name, (lowest, _) in known.items()},
         "maxValues": {name: highest for name, (_, highest) in known.items()},
         "nullCount": dict.fromkeys(known, 0),
     }
-    values = (shard_text(file.unit.shard), file.unit.date, file.unit.name, str(file.attempt))
+    values = {name: shard_text(value) if name == SHARD else str(value) for name, value in file.values.items()}
     return AddAction(
         file.path,
-        facts.size,
-        dict(zip(PARTITIONS, values, strict=True)),
+        file.size,
+        values,
         int(time.time() * 1000),
         True,
         json.dumps(statistics),
     )
 
 
-def _properties(note: Mapping[str, str], number: int | None = None) -> Any:
+def _properties(note: Mapping[str, str], marks: Mapping[str, int] | None = None) -> Any:
     """Return the properties of a commit that is tried once, at the version after the one that was loaded."""
     from deltalake import CommitProperties, Transaction
 
-    own = [Transaction(_APPLICATION, number)] if number is not None else None
+    own = [Transaction(name, number) for name, number in (marks or {}).items()] or None
     return CommitProperties(custom_metadata=dict(note), max_commit_retries=0, app_transactions=own)
 
 

@@ -10,9 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.exceptions import TableConflictError, TableError
 from airflow_changefeed.output.layout import ICEBERG_FILES
-from airflow_changefeed.output.manifests import ManifestStore
 from airflow_changefeed.storage.errors import secrets_of
-from airflow_changefeed.tables.base import ATTEMPT, PARTITIONS, SHARD, UNIT, TableChange, TableState, UnitKey
+from airflow_changefeed.tables.base import (
+    ATTEMPT,
+    ATTEMPT_MARK,
+    EXPORTED,
+    FRONTIER_MARK,
+    SHARD,
+    UNIT,
+    PlainFile,
+    TableChange,
+    TableHome,
+    TableState,
+    TableUse,
+    UnitKey,
+)
 from airflow_changefeed.tables.errors import asking, check_installed
 from airflow_changefeed.tables.types import ICEBERG, table_schema, united
 
@@ -26,22 +38,25 @@ _NO_SNAPSHOT = 0
 
 class IcebergTable:
     """
-    The Iceberg table of an export: in any catalog that ``pyiceberg`` knows.
+    The Iceberg table of an output: in any catalog that ``pyiceberg`` knows.
 
     :param name: with its namespace, for example ``sales.orders``.
     :param catalog: its ``name``, and pyiceberg's properties of it; those that are missing come from
         pyiceberg's own configuration.
-    :param storage_options: for fsspec, as the export has them.
+    :param storage_options: for fsspec, as the output has them.
+    :param use: what it is for.
     """
 
     def __init__(
         self,
-        store: ManifestStore,
+        store: TableHome,
         name: str,
         catalog: Mapping[str, Any],
         storage_options: Mapping[str, Any] | None = None,
+        use: TableUse = EXPORTED,
     ) -> None:
         self._store = store
+        self._use = use
         self._name = tuple(name.split("."))
         self._properties = dict(catalog)
         self._catalog_name = str(self._properties.pop("name", "default"))
@@ -54,19 +69,21 @@ class IcebergTable:
             raise TableError(f"{self.what} needs a namespace; expected a name such as sales.orders")
         self._files: tuple[int, dict[str, Any]] | None = None
 
-    def check(self, schema: pa.Schema) -> None:
+    def check(self, schema: pa.Schema, have: pa.Schema | None = None) -> None:
         """
-        Check that a table could hold an export's columns exactly; asks nobody.
+        Check that a table could hold columns exactly; asks nobody.
 
         :raises ColumnTypeError: names the columns that it could not, and the remedy.
         """
-        table_schema(schema, ICEBERG)
+        columns = table_schema(schema, ICEBERG, self._use)
+        if have is not None:
+            united(have, columns, ICEBERG, self.what, self._use)
 
     def look(self) -> TableState:
         """
         Return the table as it is now; its version is the ID of its snapshot.
 
-        :raises TableError: it cannot be read, or no export made it; terminal.
+        :raises TableError: it cannot be read, or was made by something else; terminal.
         :raises TransientError: it could not be reached.
         """
         with self._catalog() as catalog:
@@ -76,11 +93,14 @@ class IcebergTable:
             tasks = {self._path(task.file.file_path): task for task in table.scan().plan_files()}
         version = _version(table)
         self._files = (version, {path: task.file for path, task in tasks.items()})
-        return TableState.of(
-            version,
-            self._columns(table),
-            (self._unit_file(table, path, task) for path, task in tasks.items()),
-        )
+        if not self._use.partitions:
+            plain = tuple(
+                PlainFile(path, task.file.record_count, task.file.file_size_in_bytes)
+                for path, task in tasks.items()
+            )
+            return TableState(version, self._columns(table), plain=plain, marks=_marks(table))
+        units = (self._unit_file(table, path, task) for path, task in tasks.items())
+        return TableState.of(version, self._columns(table), units)
 
     def commit(self, seen: TableState, change: TableChange) -> None:
         """
@@ -90,7 +110,7 @@ class IcebergTable:
         :raises ColumnTypeError: the columns changed as the table's cannot.
         :raises TableError: it was refused.
         """
-        columns = table_schema(change.schema, ICEBERG)
+        columns = table_schema(change.schema, ICEBERG, self._use)
         files, self._files = self._files, None
         with self._catalog(is_commit=True) as catalog:
             table = self._load(catalog)
@@ -106,7 +126,9 @@ class IcebergTable:
             if missing:
                 raise self._conflict(f"it no longer has file {missing[0]}, which is to be removed")
             own = self._columns(table)
-            wanted = united(own, columns, ICEBERG, self.what)
+            wanted = columns
+            if not change.replaces_all:
+                wanted = united(own, columns, ICEBERG, self.what, self._use)
             # By default pyiceberg would add to a table that somebody else changed meanwhile. Only here: other
             # writers keep the property that the table has.
             table.metadata.properties[_RETRIES] = "0"
@@ -114,8 +136,14 @@ class IcebergTable:
             if wanted != own:
                 from airflow_changefeed.tables.iceberg_types import iceberg_schema
 
+                if change.replaces_all:
+                    # Also one with another type: the new column of that name has another ID.
+                    with transaction.update_schema(allow_incompatible_changes=True) as update:
+                        for name in own.names:
+                            if name not in wanted.names or wanted.field(name) != own.field(name):
+                                update.delete_column(name)
                 with transaction.update_schema() as update:
-                    update.union_by_name(iceberg_schema(wanted, has_uuid_shards=None))
+                    update.union_by_name(iceberg_schema(wanted))
             self._snapshot(transaction, change, [known[path] for path in change.remove])
             transaction.commit_transaction()
 
@@ -145,7 +173,7 @@ class IcebergTable:
         return sorted(
             path
             for path in there
-            if path.startswith(f"{SHARD}=") and path.endswith(".parquet") and path not in named
+            if path.startswith(self._use.folder) and path.endswith(".parquet") and path not in named
         )
 
     # ---- reading
@@ -194,17 +222,17 @@ class IcebergTable:
             return None
         if _plain(table.location()) != _plain(self._location):
             raise TableError(
-                f"{self.what} lies at {table.location()}, and the export writes to {self._location}: give "
-                "the export another table",
+                f"{self.what} lies at {table.location()}, and {self._use.maker} writes to {self._location}: "
+                "give it another table",
                 table=self.what,
             )
         fields = {field.name: field.transform for field in table.spec().fields}
-        if set(fields) != set(PARTITIONS) or not all(
+        if set(fields) != set(self._use.partitions) or not all(
             isinstance(each, IdentityTransform) for each in fields.values()
         ):
             raise TableError(
-                f"{self.what} was not made by an export: its partitions are not {', '.join(PARTITIONS)}. "
-                "Give the export another table",
+                f"{self.what} was not made by {self._use.maker}: its partitions are not "
+                f"{', '.join(self._use.partitions) or 'none'}. Use another table",
                 table=self.what,
             )
         return table
@@ -214,7 +242,8 @@ class IcebergTable:
         import pyarrow as pa
 
         schema = table.schema().as_arrow()
-        return table_schema(pa.schema([each for each in schema if each.name not in PARTITIONS]), ICEBERG)
+        columns = pa.schema([each for each in schema if each.name not in self._use.partitions])
+        return table_schema(columns, ICEBERG, self._use)
 
     def _path(self, path: str) -> str:
         """Return a file's path relative to the table's folder; as it is, if it lies elsewhere."""
@@ -260,12 +289,12 @@ class IcebergTable:
                     catalog.create_namespace(self._name[:depth])
                 except NamespaceAlreadyExistsError:
                     continue
-        schema = iceberg_schema(columns, has_uuid_shards=change.has_uuid_shards)
+        schema = iceberg_schema(columns, self._use.partitions, has_uuid_shards=change.has_uuid_shards)
         transaction = catalog.create_table_transaction(
             self._name,
             schema=schema,
             location=self._location,
-            partition_spec=partition_spec(schema),
+            partition_spec=partition_spec(schema, self._use.partitions),
             properties={
                 "format-version": "2",
                 # Otherwise each commit leaves one manifest more, and all are read to look at the table.
@@ -284,7 +313,8 @@ class IcebergTable:
         """Add a snapshot to a transaction: an append where nothing is removed, as streams read no others."""
         from airflow_changefeed.tables.iceberg_types import data_file
 
-        update = transaction.update_snapshot(snapshot_properties=dict(change.note))
+        said = {**change.note, **{name: str(number) for name, number in change.marks.items()}}
+        update = transaction.update_snapshot(snapshot_properties=said)
         with update.overwrite() if removed else update.merge_append() as snapshot:
             for file in change.add:
                 snapshot.append_data_file(data_file(file, self._location, transaction.table_metadata))
@@ -300,6 +330,21 @@ class IcebergTable:
 def _version(table: Any) -> int:
     snapshot = table.current_snapshot()
     return _NO_SNAPSHOT if snapshot is None else int(snapshot.snapshot_id)
+
+
+def _marks(table: Any) -> dict[str, int]:
+    """Return the marks of the newest snapshot, or of the one that was only rewritten since; empty if none."""
+    from pyiceberg.table.snapshots import Operation
+
+    snapshot = table.current_snapshot()
+    while snapshot is not None and snapshot.summary is not None:
+        said = snapshot.summary.additional_properties
+        if FRONTIER_MARK in said and ATTEMPT_MARK in said:
+            return {name: int(said[name]) for name in (FRONTIER_MARK, ATTEMPT_MARK)}
+        if snapshot.summary.operation is not Operation.REPLACE or snapshot.parent_snapshot_id is None:
+            break
+        snapshot = table.snapshot_by_id(snapshot.parent_snapshot_id)
+    return {}
 
 
 def _plain(url: str) -> str:

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timezone
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
-from airflow_changefeed.tables.base import ATTEMPT, DATE, PARTITIONS, SHARD, UNIT, TableFile
+from airflow_changefeed.tables.base import ATTEMPT, DATE, SHARD, UNIT, PlainFile, TableFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,25 +19,25 @@ _EPOCH = date(1970, 1, 1)
 _EPOCH_TIME = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-def iceberg_schema(columns: pa.Schema, *, has_uuid_shards: bool | None) -> Any:
+def iceberg_schema(
+    columns: pa.Schema, partitions: Sequence[str] = (), *, has_uuid_shards: bool = False
+) -> Any:
     """
     Return a schema: the columns, then the partitions; nothing is required.
 
     :param columns: of :func:`~airflow_changefeed.tables.types.table_schema`.
-    :param has_uuid_shards: None leaves the partitions out, for columns that are added to a table's.
+    :param partitions: none for columns that are added to a table's.
     """
     import pyarrow as pa
     from pyiceberg.schema import Schema
 
-    kinds: dict[str, pa.DataType] = {}
-    if has_uuid_shards is not None:
-        kinds = {
-            SHARD: pa.string() if has_uuid_shards else pa.int64(),
-            DATE: pa.date32(),
-            UNIT: pa.string(),
-            ATTEMPT: pa.int64(),
-        }
-    return Schema(*_fields(pa.schema([*columns, *kinds.items()]), count(1)))
+    kinds = {
+        SHARD: pa.string() if has_uuid_shards else pa.int64(),
+        DATE: pa.date32(),
+        UNIT: pa.string(),
+        ATTEMPT: pa.int64(),
+    }
+    return Schema(*_fields(pa.schema([*columns, *((name, kinds[name]) for name in partitions)]), count(1)))
 
 
 def _fields(columns: Any, numbers: Iterator[int]) -> list[Any]:
@@ -78,7 +78,7 @@ def _kind(kind: pa.DataType, numbers: Iterator[int]) -> Any:
     return plain[kind]
 
 
-def partition_spec(schema: Any) -> Any:
+def partition_spec(schema: Any, partitions: Sequence[str]) -> Any:
     """Return the partitions of a new table: each column by its own value."""
     from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
     from pyiceberg.transforms import IdentityTransform
@@ -91,14 +91,14 @@ def partition_spec(schema: Any) -> Any:
                 transform=IdentityTransform(),
                 name=name,
             )
-            for place, name in enumerate(PARTITIONS)
+            for place, name in enumerate(partitions)
         )
     )
 
 
-def data_file(file: TableFile, location: str, metadata: Any) -> Any:
+def data_file(file: TableFile | PlainFile, location: str, metadata: Any) -> Any:
     """
-    Return a file as a snapshot has it, with what its facts say of its rows; the file is not read.
+    Return a file as a snapshot has it, with what is known of its rows; the file is not read.
 
     :param metadata: of the table that it is added to.
     """
@@ -106,32 +106,33 @@ def data_file(file: TableFile, location: str, metadata: Any) -> Any:
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.typedef import Record
 
-    facts, schema = file.facts, metadata.schema()
+    schema = metadata.schema()
     lower, upper = {}, {}
-    bounds: dict[str, tuple[Any, Any]] = {
-        ULID_COLUMN: (str(facts.first), str(facts.last)),
-        TIME_COLUMN: (_microseconds(facts.first.time), _microseconds(facts.last.time)),
-    }
+    bounds: dict[str, tuple[Any, Any]] = {}
+    if file.bounds is not None:
+        first, last = file.bounds
+        bounds = {
+            ULID_COLUMN: (str(first), str(last)),
+            TIME_COLUMN: (_microseconds(first.time), _microseconds(last.time)),
+        }
     for name, (lowest, highest) in bounds.items():
         if name in schema.column_names:
             field = schema.find_field(name)
             lower[field.field_id] = to_bytes(field.field_type, lowest)
             upper[field.field_id] = to_bytes(field.field_type, highest)
-    shard = file.unit.shard
-    values = {
-        SHARD: shard if isinstance(shard, int) else shard_text(shard),
-        DATE: (date.fromisoformat(file.unit.date) - _EPOCH).days,
-        UNIT: file.unit.name,
-        ATTEMPT: file.attempt,
-    }
+    values = file.values
+    if values:
+        shard = values[SHARD]
+        values[SHARD] = shard if isinstance(shard, int) else shard_text(shard)
+        values[DATE] = (date.fromisoformat(values[DATE]) - _EPOCH).days
     return DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=f"{location}/{file.path}",
         file_format=FileFormat.PARQUET,
         partition=Record(*(values[field.name] for field in metadata.spec().fields)),
-        record_count=facts.rows,
-        file_size_in_bytes=facts.size,
-        value_counts=dict.fromkeys(lower, facts.rows),
+        record_count=file.rows,
+        file_size_in_bytes=file.size,
+        value_counts=dict.fromkeys(lower, file.rows),
         null_value_counts=dict.fromkeys(lower, 0),
         lower_bounds=lower,
         upper_bounds=upper,

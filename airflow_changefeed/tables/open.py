@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens the table of an export by the name of its format."""
+"""Opens a table by the name of its format."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.output.manifests import ManifestStore
-from airflow_changefeed.tables.base import LakeTable
+from airflow_changefeed.tables.base import EXPORTED, LakeTable, TableHome, TableUse
 from airflow_changefeed.tables.delta import DeltaLakeTable
 from airflow_changefeed.tables.iceberg import IcebergTable
 
@@ -18,19 +17,21 @@ FORMATS = ("delta", "iceberg")
 
 def open_table(
     format: str,
-    store: ManifestStore,
+    store: TableHome,
     storage_options: Mapping[str, Any] | None = None,
     *,
     table: str | None = None,
     catalog: Mapping[str, Any] | None = None,
+    use: TableUse = EXPORTED,
 ) -> LakeTable:
     """
-    Open the table of an export, which may not exist yet; asks nobody.
+    Open the table of an output, which may not exist yet; asks nobody.
 
     :param format: one of :data:`FORMATS`.
-    :param storage_options: for fsspec, as the export has them.
+    :param storage_options: for fsspec, as the output has them.
     :param table: name with namespace of a table of Iceberg; a Delta table is found by its path.
     :param catalog: of a table of Iceberg: its ``name``, and pyiceberg's properties of it.
+    :param use: what it is for.
     :raises InvalidArgumentError: names everything that is wrong.
     :raises TableError: the format's package is not installed, or cannot use this output.
     """
@@ -45,5 +46,5 @@ def open_table(
         problems.append("table and catalog are only for format 'iceberg'; a Delta table is found by its path")
     InvalidArgumentError.collect(f"table of feed {store.feed!r}", problems)
     if format == "delta":
-        return DeltaLakeTable(store, storage_options)
-    return IcebergTable(store, table or "", catalog or {}, storage_options)
+        return DeltaLakeTable(store, storage_options, use)
+    return IcebergTable(store, table or "", catalog or {}, storage_options, use)

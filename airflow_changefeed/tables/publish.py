@@ -72,7 +72,7 @@ def differences(store: ExportStore, table: LakeTable) -> list[str]:
     found = _compare(store, table, seen, store.list(), is_all=True)
     lacking: dict[str, int] = {}
     for file in found.add:
-        lacking[str(file.unit)] = lacking.get(str(file.unit), 0) + file.facts.rows
+        lacking[str(file.unit)] = lacking.get(str(file.unit), 0) + file.rows
     return [
         *(f"it lacks {rows} rows of {unit}" for unit, rows in lacking.items()),
         *(f"it holds {path}, which is of no committed unit" for path in found.remove),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from airflow_changefeed.exceptions import ColumnTypeError
 from airflow_changefeed.output.schemas import wider_type
-from airflow_changefeed.tables.base import PARTITIONS
+from airflow_changefeed.tables.base import EXPORTED, TableUse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,7 +106,7 @@ def table_type(kind: pa.DataType, types: TableTypes) -> pa.DataType | None:
     return found
 
 
-def table_schema(schema: pa.Schema, types: TableTypes) -> pa.Schema:
+def table_schema(schema: pa.Schema, types: TableTypes, use: TableUse = EXPORTED) -> pa.Schema:
     """
     Return the columns of a table for those of its files; all may be null.
 
@@ -128,7 +128,7 @@ def table_schema(schema: pa.Schema, types: TableTypes) -> pa.Schema:
             [path for path, _ in lost],
             types,
         )
-    _check_names(schema, types)
+    _check_names(schema, types, use)
     return pa.schema(list(found.items()))
 
 
@@ -145,13 +145,13 @@ def _lost(path: str, kind: pa.DataType, types: TableTypes) -> Iterator[tuple[str
         yield from _lost(f"{path}.{field.name}", field.type, types)
 
 
-def _check_names(schema: pa.Schema, types: TableTypes) -> None:
+def _check_names(schema: pa.Schema, types: TableTypes, use: TableUse) -> None:
     """Refuse columns that readers of tables, which ignore case, could not tell apart."""
-    seen = {name.lower(): name for name in PARTITIONS}
+    seen = {name.lower(): name for name in use.partitions}
     same = []
     for name in schema.names:
         other = seen.setdefault(name.lower(), name)
-        if other != name or name in PARTITIONS:
+        if other != name or name in use.partitions:
             same.append((name, other))
     if same:
         raise _refusal(
@@ -162,7 +162,9 @@ def _check_names(schema: pa.Schema, types: TableTypes) -> None:
         )
 
 
-def united(have: pa.Schema, files: pa.Schema, types: TableTypes, what: str) -> pa.Schema:
+def united(
+    have: pa.Schema, files: pa.Schema, types: TableTypes, what: str, use: TableUse = EXPORTED
+) -> pa.Schema:
     """
     Return the columns of a table after files with other columns were added: its own, then new ones.
 
@@ -184,15 +186,14 @@ def united(have: pa.Schema, files: pa.Schema, types: TableTypes, what: str) -> p
             f"column {name!r} is {own[name]} in the table and {theirs[name]} in the files" for name in changed
         )
         raise ColumnTypeError(
-            f"{what} cannot take the files: {', '.join(texts)}. Export to another path, or export all of the "
-            "feed's windows again into a new table",
+            f"{what} cannot take the files: {', '.join(texts)}. {use.remedy}",
             column=changed[0],
             columns=changed,
         )
     ordered = pa.schema(
         [(name, merged[name]) for name in [*own, *(name for name in theirs if name not in own)]]
     )
-    _check_names(ordered, types)
+    _check_names(ordered, types, use)
     return ordered
 
 

@@ -2,9 +2,9 @@
 """
 Run the benchmarks, print the tables of each when it is done, and leave them in ``build/benchmarks.json``.
 
-``python -m tests.benchmarks [export] [tables] [fixed] [drain] [capture] [waiting] [fold] [snapshot] [consume]
-[wake] [page] [store] [history] [feeds] [windows] [mssql]``, or all of these; ``year`` takes an hour, and 20
-GB of disk.
+``python -m tests.benchmarks [export] [tables] [fixed] [drain] [capture] [waiting] [fold] [merge] [snapshot]
+[consume] [wake] [page] [store] [history] [feeds] [windows] [mssql]``, or all of these; ``year`` takes an
+hour, and 20 GB of disk.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tests.benchmarks import (
     fixed,
     fold,
     history,
+    merge,
     mssql,
     page,
     snapshot,
@@ -46,6 +47,7 @@ ALL = {
     "capture": capture.run,
     "waiting": waiting.run,
     "fold": fold.run,
+    "merge": merge.run,
     "snapshot": snapshot.run,
     "consume": consume.run,
     "wake": wake.run,

@@ -24,6 +24,7 @@ from tests.system.dag_runner import DagRunner, DagRuns
 from tests.system.demo.board import Board
 from tests.system.demo.captured import check, take_base, whole
 from tests.system.demo.embedded import EmbeddedEngine
+from tests.system.demo.flights import BOARD_COLUMNS
 from tests.system.example_dags import DAGS, copy_dags
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteFeedSource:
         tmp_path / "dags",
         PATH=str(tmp_path / "out"),
         FOLD_PATH=str(tmp_path / "folded"),
+        CURRENT_PATH=str(tmp_path / "current"),
         UNIT=SECOND,
         CONNECTION_FILE=str(secret),
     )
@@ -233,6 +235,39 @@ def test_a_captured_table_is_exported_and_folded(
     assert base.rows == board.before > 100
     assert result.exported == board.made
     assert result.is_good
+
+
+@pytest.mark.spark
+def test_a_captured_table_is_kept_current(
+    feed: SqliteFeedSource, runner: DagRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a Delta table: its rows are the board's, also those from before; a second run changes nothing."""
+    from deltalake import DeltaTable
+
+    engine = EmbeddedEngine(tmp_path / "board.db")
+    monkeypatch.setenv(f"AIRFLOW_CONN_{engine.conn_id.upper()}", json.dumps(engine.connection))
+    with engine.made():
+        board = Board(engine)
+        board.enable()
+        base = take_base(engine.description, tmp_path / "current")
+        board.write(60)
+        with closing(SqliteFeedSource(str(engine.path))) as source:
+            window = whole(board.begun, source.now(), SECOND)
+        conf = {"window_start": format_time(window.start), "window_end": format_time(window.end)}
+        result = run(
+            runner,
+            ("changefeed_current", window.start, conf),
+            ("changefeed_current", window.start + SECOND, conf),
+            shown="changefeed merge:",
+        )
+        rows = sorted(engine.board_rows())
+    merged = [value for values in result.results for value in values if "changed" in (value or ())]
+    assert [each["changed"] for each in merged] == [True, False]
+    table = DeltaTable(merged[0]["path"]).to_pyarrow_table(columns=list(BOARD_COLUMNS))
+    found = sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    assert found == rows
+    assert base.rows == board.before > 100
+    assert merged[1]["at"] == format_time(window.end)
 
 
 def test_events_are_consumed_window_by_window(feed: SqliteFeedSource, runner: DagRunner) -> None:

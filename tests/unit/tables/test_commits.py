@@ -320,7 +320,7 @@ def test_a_table_of_somebody_else_is_refused(tmp_path: Path, export: Export) -> 
         return
     first(export)
     other = make("iceberg", tmp_path, feed="dbo.other")
-    with pytest.raises(TableError, match="give the export another table"):
+    with pytest.raises(TableError, match="give it another table"):
         other.table().look()
 
 

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Where a current table lies, and what each of its commits says of itself.
+
+``<output>/<table>/changefeed_attempt=<attempt>/`` has the files that an attempt has written, beside the log
+or the metadata of the table's format. The table has the time until which events are in it, its frontier, and
+the attempt that made it so. Both name the document
+``<output>/_changefeed/<table>/merges/<frontier>.<attempt>.json``, which was written before the commit and has
+what the next merge must know. So a table is a base whose two times are its frontier
+(docs/adr/0011-commits-by-format.md).
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.times import format_time, from_milliseconds, now, to_milliseconds
+from airflow_changefeed.exceptions import ManifestError
+from airflow_changefeed.folding.bases import Base
+from airflow_changefeed.folding.states import BaseFacts, TableOutput
+from airflow_changefeed.output import claims
+from airflow_changefeed.tables.base import ATTEMPT, ATTEMPT_MARK, FRONTIER_MARK, PlainFile
+
+#: What becomes of rows that were deleted: they go, or stay with the time in a column more.
+REMOVE, KEEP = "remove", "keep"
+DELETED_COLUMN = "_deleted_at"
+_RANDOM_BITS = 20
+_DOCUMENT = re.compile(r"(\d+)\.(\d+)\.json")
+_FOLDER = re.compile(rf"{ATTEMPT}=(\d+)")
+# Not the leftovers of tasks below _temporary.
+_PARQUET = re.compile(r"[^/_.][^/]*\.parquet")
+
+
+@dataclass(frozen=True)
+class MergeRecord(Document):
+    """
+    What a commit to a current table says of itself.
+
+    :param at: the frontier: feed time, exclusive, until which events are in the table.
+    :param attempt: which attempt has made it; others at the same time have other numbers.
+    :param begin: from when on events were folded; None for the capture's beginning.
+    :param rows: of the table then.
+    :param deleted: ``remove`` or ``keep``.
+    :param base: what the next merge needs to start from the table.
+    :param database: identity of the feed's database; empty if the export does not have it.
+    """
+
+    KIND = "changefeed merge"
+    ERROR = ManifestError
+
+    feed: str
+    table: str
+    at: datetime
+    attempt: int
+    run: str
+    begin: datetime | None
+    rows: int
+    deleted: str
+    base: BaseFacts
+    database: str = ""
+
+    @property
+    def marks(self) -> dict[str, int]:
+        """What the commit itself has."""
+        return {FRONTIER_MARK: to_milliseconds(self.at), ATTEMPT_MARK: self.attempt}
+
+
+def new_merge() -> int:
+    """Return the number of a new attempt: of its time, and at random."""
+    return (to_milliseconds(now()) << _RANDOM_BITS) | secrets.randbits(_RANDOM_BITS)
+
+
+def begun_at(attempt: int) -> datetime:
+    """Return when an attempt began."""
+    return from_milliseconds(attempt >> _RANDOM_BITS)
+
+
+class CurrentOutput(TableOutput):
+    """
+    The output of one current table.
+
+    :param table_format: ``delta`` or ``iceberg``.
+    :param catalog_table: of Iceberg: its name in the catalog.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        feed: str,
+        table: str,
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        table_format: str = "delta",
+        catalog_table: str = "",
+        database: str = "",
+    ) -> None:
+        super().__init__(path, feed, table, storage_options, database=database)
+        self.table_format = table_format
+        self.catalog_table = catalog_table
+
+    def claimed(self) -> claims.Claim:
+        """Return whose output it is to be, and in which format."""
+        return claims.Claim(self.feed, self.table, self.database, self.table_format, self.catalog_table)
+
+    @property
+    def path(self) -> str:
+        """Folder of the table, in the form that Spark and other readers use."""
+        return self.files.url(self.layout.data)
+
+    @property
+    def _records(self) -> str:
+        return f"{self.layout.control}/merges"
+
+    def _record(self, at: int, attempt: int) -> str:
+        return f"{self._records}/{at}.{attempt}.json"
+
+    def writing(self, attempt: int) -> str:
+        """Return the folder of an attempt's files, which only it writes to."""
+        return f"{self.layout.data}/{ATTEMPT}={attempt}"
+
+    def read(self, marks: Mapping[str, int]) -> MergeRecord | None:
+        """
+        Return what a commit says of itself; None if its document is gone.
+
+        :param marks: that the table has.
+        :raises ManifestError: it is damaged.
+        """
+        where = self._record(marks[FRONTIER_MARK], marks[ATTEMPT_MARK])
+        content = self.files.read(where)
+        if content is None:
+            return None
+        return MergeRecord.from_json(content.decode(errors="replace"), where=where)
+
+    def write(self, record: MergeRecord) -> None:
+        """Write a document; it counts once the table has its marks."""
+        where = self._record(to_milliseconds(record.at), record.attempt)
+        self.files.write(where, record.to_json().encode())
+
+    def written(self, attempt: int) -> tuple[PlainFile, ...]:
+        """Return the files of an attempt that have rows."""
+        folder = self.writing(attempt)
+        found = []
+        for name, size in sorted(self.files.sizes(folder).items()):
+            if _PARQUET.fullmatch(name) and (rows := self._rows(f"{folder}/{name}")):
+                found.append(PlainFile(f"{ATTEMPT}={attempt}/{name}", rows, size))
+        return tuple(found)
+
+    def base(self, record: MergeRecord, files: Sequence[PlainFile]) -> Base:
+        """Return the table as a base, or some of its files."""
+        return Base(
+            f"the table at {format_time(record.at)}",
+            record.table,
+            record.at,
+            record.at,
+            self.path,
+            record.base,
+            tuple(self._url(file.path) for file in files),
+            deleted=DELETED_COLUMN if record.deleted == KEEP else "",
+        )
+
+    def _url(self, path: str) -> str:
+        """Return a file's path for readers; one that lies elsewhere has its own."""
+        is_elsewhere = "://" in path or path.startswith("/")
+        return path if is_elsewhere else self.files.url(f"{self.layout.data}/{path}")
+
+    def discard(self, attempt: int, at: datetime) -> None:
+        """Remove the files and the document of a failed attempt."""
+        self.files.remove(self.writing(attempt))
+        self.files.remove_file(self._record(to_milliseconds(at), attempt))
+
+    def clean(self, unused: Sequence[str], before: datetime, kept: MergeRecord) -> list[str]:
+        """
+        Remove what attempts from before a time have left that no version of the table needs.
+
+        :param unused: files that no kept version names.
+        :param kept: the document that counts.
+        :return: the removed files, relative to the table's folder.
+        """
+        removed = []
+        for path in unused:
+            match = _FOLDER.match(path)
+            if match and begun_at(int(match[1])) < before:
+                self.files.remove_file(f"{self.layout.data}/{path}")
+                removed.append(path)
+        for name in self.files.names(self.layout.data):
+            match = _FOLDER.fullmatch(name)
+            if match and begun_at(int(match[1])) < before:
+                folder = f"{self.layout.data}/{name}"
+                if any(_PARQUET.fullmatch(path) for path in self.files.sizes(folder)):
+                    self.files.remove(f"{folder}/_temporary")
+                else:
+                    self.files.remove(folder)
+        for name in self.files.names(self._records):
+            match = _DOCUMENT.fullmatch(name)
+            if match and int(match[2]) != kept.attempt and begun_at(int(match[2])) < before:
+                self.files.remove_file(f"{self._records}/{name}")
+        return removed

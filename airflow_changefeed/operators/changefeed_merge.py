@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep a table of Delta Lake or Iceberg equal to the table that a capture records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_changefeed.core.codec import encode
+from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidWindowError, own_error
+from airflow_changefeed.folding.choice import NEWEST, parse_base
+from airflow_changefeed.hooks.changefeed_arguments import check_arguments, check_name, parse_at
+from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_name, run_window
+from airflow_changefeed.hooks.changefeed_lake import lake_table
+from airflow_changefeed.hooks.changefeed_output import storage_options
+from airflow_changefeed.hooks.changefeed_submit import TEMPLATED, ChangefeedSparkOperator, take_own
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from airflow.sdk import Context
+
+    from airflow_changefeed.export.job_connection import JobConnection
+    from airflow_changefeed.folding.current import CurrentOutput
+    from airflow_changefeed.folding.merge import MergedFiles, MergeRequest, MergeTask
+    from airflow_changefeed.tables.base import LakeTable
+
+#: Name of the Spark job, unless the task or ``default_args`` sets one.
+JOB_NAME = "changefeed-merge"
+
+
+class ChangefeedMergeOperator(ChangefeedSparkOperator):
+    """
+    Keep a table of Delta Lake or Iceberg equal to the captured table, as of the end of the run's window.
+
+    The table is ``<output_path>/<table>``. Its first commit begins from a snapshot or a state, or from the
+    beginning of the capture. Each later one folds the events since the last one into the files that they
+    change, on Spark, and replaces those files in one commit, which this task makes. The commit also moves the
+    table's frontier, the time until which events are in it. So a retry, or a second run of the same window,
+    finds the table there and changes nothing; and of two at once only one commits.
+
+    All events between the frontier and the time must be exported: the task runs behind the export, and where
+    another run still exports a window before, a retry helps. Fails at once if the events do not determine the
+    table, for example after a gap of the capture: take a snapshot, and give ``base``.
+
+    The result (XCom) is ``{"feed", "table", "at", "attempt", "path", "table_format", "catalog_table", "rows",
+    "written", "added", "removed", "changed"}``: ``at`` is the frontier, and ``changed`` is false where the
+    table was there already.
+
+    :param feed: the capture's name. (templated)
+    :param path: root of its export in shape ``typed``, a local path or an fsspec URL. (templated)
+    :param output_path: root of where the table goes; other tables and exports may share it. (templated)
+    :param table: of the capture, as its spec names it; None where it has only one. (templated)
+    :param table_format: ``delta`` or ``iceberg``. For plain Parquet use
+        :class:`~airflow_changefeed.operators.changefeed_fold.ChangefeedFoldOperator`.
+    :param catalog_table: name of the Iceberg table in its catalog, ``namespace.table``.
+    :param catalog_conn_id: Airflow connection of the Iceberg catalog, as for an export.
+    :param at: feed time, exclusive, ISO 8601 with a zone; None for the end of the run's window. (templated)
+    :param base: what the first commit begins from: the ``newest`` state or snapshot, if one exists; the time
+        of a state, or the begin of a snapshot, ISO 8601 with a zone; or ``beginning``. Any but ``newest``
+        makes a table that is there again, in one commit that replaces all of it. (templated)
+    :param states_path: root of states and snapshots; None for ``output_path``. (templated)
+    :param deleted: ``remove``, or ``keep`` deleted rows with the time in the column ``_deleted_at``, which is
+        null in the others.
+    :param kept_hours: hours that readers of older versions have; files that no later version needs are then
+        removed by the next merge.
+    :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of all paths.
+    :param kwargs: those of ``SparkSubmitOperator``; ``conn_id`` is the Spark connection, deploy mode client.
+    """
+
+    template_fields: Sequence[str] = (
+        "feed",
+        "path",
+        "output_path",
+        "table",
+        "at",
+        "base",
+        "states_path",
+        *TEMPLATED,
+    )
+
+    def __init__(
+        self,
+        *,
+        feed: str,
+        path: str,
+        output_path: str,
+        table: str | None = None,
+        table_format: str = "delta",
+        catalog_table: str | None = None,
+        catalog_conn_id: str | None = None,
+        at: datetime | str | None = None,
+        base: datetime | str = NEWEST,
+        states_path: str | None = None,
+        deleted: str = "remove",
+        kept_hours: float = 168.0,
+        path_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        wrong = [
+            f"{name} cannot be given: a merge runs a job of its own" for name in take_own(kwargs, JOB_NAME)
+        ]
+        super().__init__(**kwargs)
+        self.feed = feed
+        self.path = path
+        self.output_path = output_path
+        self.table = table
+        self.table_format = table_format
+        self.catalog_table = catalog_table
+        self.catalog_conn_id = catalog_conn_id
+        self.at = at
+        self.base = base
+        self.states_path = states_path
+        self.deleted = deleted
+        self.kept_hours = kept_hours
+        self.path_conn_id = path_conn_id
+        self._check(wrong)
+
+    def _check(self, wrong: Sequence[str] = ()) -> None:
+        from airflow_changefeed.folding.merge import check_deleted, check_format, check_kept_hours
+
+        names = ["feed", "path", "output_path"]
+        names += [name for name in ("table", "states_path") if getattr(self, name) is not None]
+        check_arguments(
+            self,
+            *((check_name, name, getattr(self, name)) for name in names),
+            (check_format, self.table_format, self.catalog_table),
+            (parse_at, self.at),
+            (parse_base, self.base),
+            (check_deleted, self.deleted),
+            (check_kept_hours, self.kept_hours),
+            problems=wrong,
+        )
+
+    @airflow_errors()
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
+        """Merge until the run's time."""
+        from airflow_changefeed.export.job_connection import JobConnection
+        from airflow_changefeed.folding.merge import merge
+
+        self._check()
+        request = self._request(context)
+        options = storage_options(self.output_path, self.path_conn_id)
+        self._check_spark()
+
+        def open_lake(output: CurrentOutput) -> LakeTable:
+            return self._lake(output, options)
+
+        def run(task: MergeTask) -> MergedFiles:
+            # A merge reads no database.
+            return self._write(context, task, JobConnection({}, options))
+
+        done = merge(request, options, open_lake, run, self.log.info)
+        self.log.info("Table %s at %s: %s rows in %s", done.table, done.at.isoformat(), done.rows, done.path)
+        result: dict[str, Any] = encode(done)
+        return result
+
+    def _request(self, context: Context) -> MergeRequest:
+        from airflow_changefeed.folding.merge import MergeRequest
+
+        at = parse_at(self.at)
+        is_window = at is None
+        if at is None:
+            window = run_window(context, None, None)
+            if window is None:
+                raise InvalidWindowError(
+                    f"task {self.task_id!r} merges until the end of its run's window, but this run has none: "
+                    "give it at=, or trigger it with a logical date, or with params window_start and "
+                    "window_end"
+                )
+            at = window.end
+        return MergeRequest(
+            self.feed,
+            self.path,
+            self.output_path,
+            at,
+            run_name(context),
+            self.table,
+            self.table_format,
+            self.catalog_table or "",
+            self.base,
+            self.states_path,
+            self.deleted,
+            is_window=is_window,
+            kept_hours=self.kept_hours,
+        )
+
+    def _lake(self, output: CurrentOutput, options: dict[str, Any]) -> LakeTable:
+        from airflow_changefeed.tables.base import CURRENT
+
+        table = lake_table(output, output.claimed(), options, self.catalog_conn_id, CURRENT)
+        if table is None:  # pragma: no cover - _check has refused it
+            raise ConnectionNotUsableError(f"{self.table_format} is no format of tables")
+        return table
+
+    def _write(self, context: Context, task: MergeTask, connection: JobConnection) -> MergedFiles:
+        """Run the job, and return what it has written."""
+        from airflow_changefeed.folding.merge import MergedFiles
+        from airflow_changefeed.spark.merge.merge_job import run_merge
+
+        with self._connect() as session:
+            if session is not None:
+                return run_merge(session, task, connection, self.log.info)
+            handed = {"task": task.to_json()}
+            text, failure = self._run_handed(context, "merge/merge_job", handed, connection)
+        found = MergedFiles.from_json(text, where="the job's result")
+        if found.error:
+            raise own_error(found.error) from failure
+        if failure is not None:
+            raise failure
+        return found

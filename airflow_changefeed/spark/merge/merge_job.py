@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The Spark job that writes the files of a current table: ``spark-submit --py-files ARCHIVE merge_job.py --task
+TASK.json --connection CONN.json --result RESULT.json``.
+
+It commits nothing: the Airflow task does, so a cluster needs no package of the table's format.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_changefeed.exceptions import error_text, own_error
+from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.progress import size_text
+from airflow_changefeed.folding.current import KEEP, CurrentOutput
+from airflow_changefeed.folding.merge import MergedFiles, MergeTask
+from airflow_changefeed.spark.fold_job import SETTINGS, partitions, session_settings
+from airflow_changefeed.spark.job import job_arguments, read_connection, read_handed, say, session
+from airflow_changefeed.spark.merge.rows import merged, parts, touched
+from airflow_changefeed.spark.watch import watch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def run_merge(
+    spark: Callable[[], SparkSession],
+    task: MergeTask,
+    connection: JobConnection,
+    report: Callable[[str], None] = say,
+) -> MergedFiles:
+    """
+    Write the files that a current table is to have in place of others.
+
+    :param spark: makes or gives the session; not called for what is refused by manifests.
+    :param report: takes one line of progress.
+    :raises ChangefeedError: ours, also when it was raised in a task.
+    """
+    source = task.source(connection.storage_options)
+    output = CurrentOutput(task.output, task.feed, task.table, connection.storage_options)
+    running = spark()
+    try:
+        with session_settings(running, {**SETTINGS, **partitions(running, source)}):
+            replaced = touched(running, source, task.files)
+            if task.record is not None:
+                source = replace(source, base=output.base(task.record, replaced))
+            frame = merged(running, source, keeps_deleted=task.deleted == KEEP)
+            number = parts(replaced)
+            frame = frame.coalesce(number) if number else frame
+            url = output.files.url(output.writing(task.attempt))
+            frame.write.option("compression", "zstd").parquet(url)
+        add = output.written(task.attempt)
+    except Exception as error:
+        output.discard(task.attempt, task.at)
+        raise own_error(error) from error
+    report(
+        f"changefeed merge: {len(replaced)} of {len(task.files)} files replaced by {len(add)} with "
+        f"{sum(file.rows for file in add)} rows, {size_text(sum(file.size for file in add))}"
+    )
+    return MergedFiles(add, tuple(file.path for file in replaced))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job, and return its exit status."""
+    own = {"task": "JSON of what to write", "result": "where to say what was written"}
+    options = job_arguments("merge_job.py", "Write the files of a current table on Spark.", own).parse_args(
+        arguments
+    )
+    watch(options.watch_pid, say)
+    try:
+        connection = read_connection(options.connection)
+        task = MergeTask.from_json(read_handed(options.task), where=options.task)
+        found = run_merge(lambda: session(f"changefeed merge {task.feed} {task.run}"), task, connection)
+    except Exception as error:
+        found = MergedFiles(error=error_text(error))
+        say(found.error)
+    Path(options.result).write_text(found.to_json(), encoding="utf-8")
+    return 1 if found.error else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
