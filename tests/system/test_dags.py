@@ -241,7 +241,7 @@ def test_a_captured_table_is_exported_and_folded(
 def test_a_captured_table_is_kept_current(
     feed: SqliteFeedSource, runner: DagRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a Delta table with the board's rows, also those of before the capture; a second run changes nothing."""
+    """As a Delta table, with the rows of before the capture; a second run changes nothing."""
     from deltalake import DeltaTable
 
     engine = EmbeddedEngine(tmp_path / "board.db")

@@ -220,11 +220,10 @@ def test_the_page_keeps_a_current_table(export: CapturedExport) -> None:
     )
     run_example(iceberg, names)
     operator(export).execute(context(START, START + HOUR))
-    # The page's table has another name in the database.
-    run_example(plain.replace("shop.Shoe", TABLE), names)
+    run_example(plain, names)
     assert names["shoes"].to_dicts() == [ROW]
     table = DeltaTable(f"{lake(export)}/{TABLE}").to_pyarrow_table()
     marked = table.append_column("_deleted_at", pa.array([START], pa.timestamp("us", "UTC")))
     write_deltalake(f"{lake(export)}/{TABLE}", marked, mode="overwrite", schema_mode="overwrite")
-    run_example(kept.replace("shop.Shoe", TABLE), names)
+    run_example(kept, names)
     assert names["shoes"].collect().height == 0
