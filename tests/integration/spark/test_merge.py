@@ -3,6 +3,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -364,6 +369,40 @@ def test_a_merge_that_was_killed_is_tried_again(
     assert [path for path in left if path.startswith("changefeed")] == merging.files()
     assert len(output.files.names(f"{output.layout.control}/merges")) == 1
     assert merging.rows() == [shoe(1, "clog")]
+
+
+def test_a_job_that_is_killed_while_it_writes_is_tried_again(delta: Merging, tmp_path: Path) -> None:
+    """By SIGKILL, in a process of its own: what it has left is never a part of the table."""
+    first = delta.window(0, *(Event(minute(1), "add", None, shoe(n), number=n) for n in range(300)))
+    delta.merge(first)
+    end = delta.window(1, *(Event(minute(61), "upd", shoe(n), shoe(n, "clog"), number=n) for n in range(300)))
+
+    def killed(task: MergeTask) -> MergedFiles:
+        files = {name: tmp_path / f"{name}.json" for name in ("task", "connection", "result")}
+        files["task"].write_text(task.to_json())
+        JobConnection({}).save(str(files["connection"]))
+        arguments = [text for name, file in files.items() for text in (f"--{name}", str(file))]
+        folder = Path(delta.output.writing(task.attempt))
+        with subprocess.Popen(
+            [sys.executable, "-m", merge_job.__name__, *arguments],
+            env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        ) as process:
+            while not folder.exists() and process.poll() is None:
+                time.sleep(0.01)
+            os.killpg(process.pid, signal.SIGKILL)
+        assert folder.exists()
+        assert not files["result"].exists()
+        raise StoppedError
+
+    with pytest.raises(StoppedError):
+        delta.merge(end, run=killed)
+    assert delta.look().marks["changefeed.frontier"] == first.timestamp() * 1000
+    assert delta.merge(end).changed
+    assert delta.rows() == [shoe(n, "clog") for n in range(300)]
+    assert delta.versions() == 2
 
 
 def test_of_two_at_once_one_commits(merging: Merging) -> None:

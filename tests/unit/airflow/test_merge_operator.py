@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from airflow_changefeed.exceptions import (
     InvalidArgumentError,
@@ -25,6 +25,7 @@ from airflow_changefeed.folding.merge import MergedFiles, MergeTask
 from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
 from airflow_changefeed.operators.changefeed_merge import ChangefeedMergeOperator
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException
+from tests.examples import examples, run_example
 from tests.unit.airflow.fakes import context
 from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport, Event
 from tests.unit.export.flights import START, hours
@@ -202,3 +203,27 @@ def test_what_a_dag_may_know_late_is_templated() -> None:
     fields = set(ChangefeedMergeOperator.template_fields)
     assert {"feed", "path", "output_path", "table", "at", "base", "states_path", "conf"} <= fields
     assert "application" not in fields
+
+
+def test_the_page_keeps_a_current_table(export: CapturedExport) -> None:
+    """As docs/how-to/keep-a-current-table.md shows it: its DAG, and what reads the table."""
+    names: dict[str, Any] = {}
+    given = {"/data/current": lake(export), "/data/export": export.store.path}
+    dag, plain, iceberg, kept = examples("how-to/keep-a-current-table.md", given)
+    run_example(dag, names)
+    task = names["dag"].get_task("current")
+    assert isinstance(task, ChangefeedMergeOperator)
+    assert (task.upstream_task_ids, task.output_path, task.name) == (
+        {"export"},
+        lake(export),
+        "changefeed-merge",
+    )
+    run_example(iceberg, names)
+    operator(export).execute(context(START, START + HOUR))
+    run_example(plain, names)
+    assert names["shoes"].to_dicts() == [ROW]
+    table = DeltaTable(f"{lake(export)}/{TABLE}").to_pyarrow_table()
+    marked = table.append_column("_deleted_at", pa.array([START], pa.timestamp("us", "UTC")))
+    write_deltalake(f"{lake(export)}/{TABLE}", marked, mode="overwrite", schema_mode="overwrite")
+    run_example(kept, names)
+    assert names["shoes"].collect().height == 0
