@@ -57,6 +57,17 @@ def test_the_tutorial_of_captures_is_walked(tmp_path: Path) -> None:
     assert printed.endswith(expected)
 
 
+@pytest.mark.timeout(600)
+def test_the_tutorial_of_a_live_copy_is_walked(tmp_path: Path) -> None:
+    """From an empty folder to DuckDB's answer from a Delta table that two runs have made."""
+    # To the end of the minute only.
+    waiting = {"sleep 60": "sleep $((61 - $(date +%-S)))"}
+    printed = walk("tutorial/live-copy.md", tmp_path, waiting)
+    assert "[(991, 10, 1001)]\n" in printed
+    (expected,) = examples("tutorial/live-copy.md", {}, "text")
+    assert printed.endswith(expected)
+
+
 def test_writing_to_a_feed_runs(tmp_path: Path) -> None:
     """Both kinds of writers, and history, as the page shows them."""
     import sqlite3
