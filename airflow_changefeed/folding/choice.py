@@ -15,6 +15,8 @@ from airflow_changefeed.exceptions import InvalidArgumentError
 NEWEST = "newest"
 #: All events since the capture began, without a base.
 BEGINNING = "beginning"
+#: The table that merges keep current, for comparisons only.
+CURRENT = "current"
 
 
 @dataclass(frozen=True)
@@ -43,18 +45,19 @@ class BaseChoice:
         return isinstance(self.base, datetime)
 
 
-def parse_base(base: object) -> datetime | str:
+def parse_base(base: object, *words: str) -> datetime | str:
     """
     Read which base is wanted.
 
+    :param words: that are a base here, too.
     :raises InvalidArgumentError: neither a word nor a time with a zone.
     """
-    if base in (NEWEST, BEGINNING):
+    if base in (NEWEST, BEGINNING, *words):
         return str(base)
     try:
         return parse_time(format_time(base) if isinstance(base, datetime) else str(base))
     except InvalidArgumentError as problem:
+        named = ", ".join(map(repr, (NEWEST, BEGINNING, *words)))
         raise InvalidArgumentError(
-            f"base must be {NEWEST!r}, {BEGINNING!r}, the time of a state or the begin of a snapshot: "
-            f"{problem.message}"
+            f"base must be {named}, the time of a state or the begin of a snapshot: {problem.message}"
         ) from None

@@ -71,6 +71,21 @@ class MergeRecord(Document):
         return {FRONTIER_MARK: to_milliseconds(self.at), ATTEMPT_MARK: self.attempt}
 
 
+@dataclass(frozen=True)
+class CurrentVersion(Document):
+    """
+    A version of a current table: what its commit says of itself, and the files that it had.
+
+    It can be read as long as the merges' ``kept_hours`` let it.
+    """
+
+    KIND = "changefeed table version"
+    ERROR = ManifestError
+
+    record: MergeRecord
+    files: tuple[PlainFile, ...]
+
+
 def new_merge() -> int:
     """Return the number of a new attempt: of its time, and at random."""
     return (to_milliseconds(now()) << _RANDOM_BITS) | secrets.randbits(_RANDOM_BITS)

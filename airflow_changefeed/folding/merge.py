@@ -29,6 +29,7 @@ from airflow_changefeed.folding.current import (
     KEEP,
     REMOVE,
     CurrentOutput,
+    CurrentVersion,
     MergeRecord,
     new_merge,
 )
@@ -329,7 +330,28 @@ def _record(output: CurrentOutput, lake: LakeTable, seen: TableState) -> MergeRe
             f"it back; or {_REMEDY}",
             table=lake.what,
         )
+    # Marks of Delta Lake outlive commits of others.
+    if (rows := sum(file.rows for file in seen.plain)) != record.rows:
+        raise TableError(
+            f"{lake.what} has {rows} rows, and its newest merge left {record.rows}: something else has "
+            f"written to it. Undo that; or {_REMEDY}",
+            table=lake.what,
+        )
     return record
+
+
+def newest_version(output: CurrentOutput, lake: LakeTable) -> CurrentVersion:
+    """
+    Return the version that a table has now.
+
+    :raises TableError: there is no table yet, or it cannot be used.
+    :raises TransientError: it could not be reached.
+    """
+    seen = lake.look()
+    record = _record(output, lake, seen)
+    if record is None:
+        raise TableError(f"{lake.what} does not exist yet: merge first", table=lake.what)
+    return CurrentVersion(record, seen.plain)
 
 
 def _there(

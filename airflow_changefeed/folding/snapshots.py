@@ -29,7 +29,7 @@ from airflow_changefeed.sources.base_snapshots import KeyRange
 _RANGE = re.compile(r"range-(\d{5,})\.json")
 _PART = re.compile(r"part-(\d{5,})-[0-9a-f]+\.parquet")
 _READERS = 8
-_SNAPSHOT, _READING = "snapshot.json", "reading.json"
+_SNAPSHOT, _READING, _OTHER = "snapshot.json", "reading.json", "compared.json"
 #: How long a reading waits for the events that it is compared by; later it says too little of the present.
 KEPT = timedelta(days=1)
 _SUMMARY = ("feed", "table", "token", "begin", "exact_from", "path", "rows", "bytes", "where")
@@ -284,10 +284,15 @@ class ReadingFiles(SnapshotFiles):
         """Return those that wait to be compared, the newest begin first."""
         return [one for one in super().all(only_readable=only_readable) if _is_kept(one)]
 
+    def other(self, token: str) -> str:
+        """Return the path of what a reading is compared with, where that is no base that stays."""
+        return f"{self.folder(token)}/{_OTHER}"
+
     def forget(self, token: str) -> None:
         """Remove a reading that is compared, but not the files of one that became a snapshot."""
         self.discard(token)
-        self.files.remove_file(f"{self.folder(token)}/{_READING}")
+        for name in (_READING, _OTHER):
+            self.files.remove_file(f"{self.folder(token)}/{name}")
 
 
 def _is_kept(reading: Snapshot) -> bool:

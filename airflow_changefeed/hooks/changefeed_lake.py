@@ -13,6 +13,7 @@ from airflow_changefeed.version_compat import BaseHook
 
 if TYPE_CHECKING:
     from airflow_changefeed.core.plan import ExportOptions
+    from airflow_changefeed.folding.current import CurrentOutput, CurrentVersion
     from airflow_changefeed.output.claims import Claim
     from airflow_changefeed.tables.base import LakeTable, TableHome, TableUse
 
@@ -65,6 +66,31 @@ def table_to_verify(
     if claim.table_format == ICEBERG and catalog_conn_id is None:
         return None
     return lake_table(store, claim, storage_options, catalog_conn_id)
+
+
+def current_version(
+    output: CurrentOutput, storage_options: Mapping[str, Any] | None, catalog_conn_id: str | None
+) -> CurrentVersion:
+    """
+    Return the version that the current table of an output has now.
+
+    :raises TableError: there is none, or it cannot be used; terminal.
+    """
+    from airflow_changefeed.exceptions import TableError
+    from airflow_changefeed.folding.merge import newest_version
+    from airflow_changefeed.output import claims
+    from airflow_changefeed.tables.base import CURRENT
+
+    claim = claims.read(output.files, output.layout)
+    options = storage_options or {}
+    table = lake_table(output, claim, options, catalog_conn_id, CURRENT) if claim else None
+    if table is None:
+        raise TableError(
+            f"{output.path} is no current table of Delta Lake or Iceberg: let ChangefeedMergeOperator make "
+            "one, or compare with another base",
+            table=output.table,
+        )
+    return newest_version(output, table)
 
 
 def catalog_properties(conn_id: str | None) -> dict[str, Any]:

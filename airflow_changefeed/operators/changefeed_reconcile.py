@@ -17,6 +17,7 @@ from airflow_changefeed.hooks.changefeed_arguments import (
     parse_wait_timeout,
 )
 from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_name
+from airflow_changefeed.hooks.changefeed_lake import current_version
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT
 from airflow_changefeed.operators.changefeed_snapshot import ChangefeedSnapshotOperator
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_changefeed.export.job_connection import JobConnection
+    from airflow_changefeed.folding.current import CurrentOutput, CurrentVersion
     from airflow_changefeed.folding.snapshots import SnapshotFiles
     from airflow_changefeed.snapshots.ranges import RangesToRead
     from airflow_changefeed.snapshots.reconcile import Comparison, ReconcileRequest, ReconcileTask
@@ -56,7 +58,10 @@ class ChangefeedReconcileOperator(ChangefeedSnapshotOperator):
     :param output_path: root of its states and snapshots; the report goes there, too. (templated)
     :param table: of the capture, as its spec names it; None where it has only one. (templated)
     :param base: what the export's rows start from: the ``newest`` state or snapshot; the time of a state, or
-        the begin of a snapshot, ISO 8601 with a zone; or ``beginning``. (templated)
+        the begin of a snapshot, ISO 8601 with a zone; or ``beginning``. ``current`` compares the table of
+        :class:`~airflow_changefeed.operators.changefeed_merge.ChangefeedMergeOperator` in ``output_path``.
+        (templated)
+    :param catalog_conn_id: Airflow connection of the catalog of a current table of Iceberg.
     :param repair: whether what was read becomes a snapshot where anything differs, so that the next folds
         start from it. A task that has repaired does not fail.
     :param on_difference: ``fail``, or ``report``: succeed, so that a DAG can branch on the result.
@@ -85,6 +90,7 @@ class ChangefeedReconcileOperator(ChangefeedSnapshotOperator):
         output_path: str,
         table: str | None = None,
         base: datetime | str = NEWEST,
+        catalog_conn_id: str | None = None,
         repair: bool = False,
         on_difference: str = "fail",
         wait_timeout: timedelta | float = WAIT_TIMEOUT,
@@ -99,6 +105,7 @@ class ChangefeedReconcileOperator(ChangefeedSnapshotOperator):
     ) -> None:
         self.path = path
         self.base = base
+        self.catalog_conn_id = catalog_conn_id
         self.repair = repair
         self.on_difference = on_difference
         self.wait_timeout = wait_timeout
@@ -157,9 +164,12 @@ class ChangefeedReconcileOperator(ChangefeedSnapshotOperator):
             # A comparison reads no database.
             return self._compare(context, task, JobConnection({}, options))
 
+        def look(output: CurrentOutput) -> CurrentVersion:
+            return current_version(output, options, self.catalog_conn_id)
+
         request = self._reconcile_request(run_name(context), self.base)
         try:
-            done = reconcile(source, request, options, read, compare, self.log.info)
+            done = reconcile(source, request, options, read, compare, self.log.info, look)
         except NotExportedError as error:
             self._wait(error, source)
             raise

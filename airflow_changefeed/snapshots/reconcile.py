@@ -26,9 +26,10 @@ from airflow_changefeed.exceptions import (
     TransientError,
 )
 from airflow_changefeed.folding.bases import base_of
-from airflow_changefeed.folding.choice import NEWEST, BaseChoice, parse_base
+from airflow_changefeed.folding.choice import CURRENT, NEWEST, BaseChoice, parse_base
+from airflow_changefeed.folding.current import CurrentOutput, CurrentVersion
 from airflow_changefeed.folding.extent import end_of_export, named_gaps
-from airflow_changefeed.folding.plan import FoldSource, find_fold, fold_from
+from airflow_changefeed.folding.plan import FoldSource, find_fold, fold_from, table_of
 from airflow_changefeed.folding.snapshots import ReadingFiles, Snapshot, SnapshotFiles
 from airflow_changefeed.output.claims import check_same
 from airflow_changefeed.output.read import export_there
@@ -51,7 +52,7 @@ class ReconcileRequest:
     :param reading: how it is read, and where its states and snapshots are.
     :param path: root of the capture's export.
     :param base: what the table is compared with starts from, see
-        :class:`~airflow_changefeed.folding.choice.BaseChoice`.
+        :class:`~airflow_changefeed.folding.choice.BaseChoice`; or ``current``, the table that merges keep.
     :param repair: whether what was read becomes a snapshot if anything differs, so that folds of later times
         start from it.
     """
@@ -65,7 +66,7 @@ class ReconcileRequest:
         # One that waits to be compared is there already, and only for that.
         reading = replace(self.reading, to_compare=True, only_if_missing=True)
         object.__setattr__(self, "reading", reading)
-        object.__setattr__(self, "base", parse_base(self.base))
+        object.__setattr__(self, "base", parse_base(self.base, CURRENT))
         if self.repair and reading.where:
             raise InvalidArgumentError(
                 "repair needs the whole table, as no fold starts from a part of it by itself: leave out "
@@ -82,6 +83,7 @@ class ReconcileTask(Document):
     :param output: root of states, snapshots and readings.
     :param token: of the reading.
     :param base: see :class:`~airflow_changefeed.folding.choice.BaseChoice`.
+    :param current: the current table to compare with, in place of a base.
     """
 
     KIND = "changefeed reconcile task"
@@ -93,6 +95,7 @@ class ReconcileTask(Document):
     token: str
     run: str
     base: str = NEWEST
+    current: CurrentVersion | None = None
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,10 @@ class Reconciliation(Document):
         export = f"its export, from {self.base} on,"
         if self.equal:
             return f"{what} and {export} are equal: {self.rows} rows"
-        after = "; the next folds start from what was read now" if self.repaired else ""
+        after = ""
+        if self.repaired:
+            after = "; the next folds start from what was read now; make a current table again with "
+            after += f"base={format_time(self.begin)}"
         return (
             f"{what} and {export} differ: of {self.rows} rows, {self.missing} missing in the export, "
             f"{self.different} different, and {self.extra} extra in the export; for example "
@@ -220,6 +226,7 @@ def reconcile(
     read: Callable[[SnapshotFiles, RangesToRead], None],
     compare: Callable[[ReconcileTask], Comparison],
     report: Callable[[str], None],
+    look: Callable[[CurrentOutput], CurrentVersion],
 ) -> Reconciliation:
     """
     Read a table, compare it with its export at the time at which it was read, and write what was found.
@@ -230,6 +237,7 @@ def reconcile(
     :param read: reads ranges, as for :func:`~airflow_changefeed.snapshots.take.take_snapshot`.
     :param compare: runs the job; its errors are raised.
     :param report: takes one line of progress.
+    :param look: returns the version that a current table has now.
     :raises CaptureNotFoundError: no such capture; terminal.
     :raises NotExportedError: the export does not reach until then yet; has ``at``; transient.
     :raises FoldError: there is nothing exact to compare with; says why; terminal.
@@ -243,11 +251,15 @@ def reconcile(
     check_same(request.path, store.database(), source.identity().id, feed)
     # Before the table is read in vain.
     end_of_export(store)
+    # Before the reading ends, so that its events end before it.
+    current = _current(store, request, storage_options, look)
     taken = take_snapshot(source, request.reading, storage_options, read, report)
     files = ReadingFiles(output, feed, taken.table, storage_options, database=taken.database)
     base = request.base if isinstance(request.base, str) else format_time(request.base)
     run = request.reading.run
-    task = ReconcileTask(feed, taken.table, request.path, output, taken.token, run, base)
+    task = ReconcileTask(
+        feed, taken.table, request.path, output, taken.token, run, base, _compared(files, taken, current)
+    )
     try:
         # Without Spark: what is not exported yet, and what can never be compared.
         find_sides(task, storage_options)
@@ -257,6 +269,45 @@ def reconcile(
         files.forget(taken.token)
         raise
     return _conclude(files, taken, found, request, storage_options)
+
+
+def _current(
+    store: ExportStore,
+    request: ReconcileRequest,
+    storage_options: Mapping[str, Any] | None,
+    look: Callable[[CurrentOutput], CurrentVersion],
+) -> CurrentVersion | None:
+    """Return the current table as it is now; None where it is not compared."""
+    if request.base != CURRENT:
+        return None
+    feed, table = request.reading.feed, table_of(store, request.reading.table)
+    return look(CurrentOutput(request.reading.path, feed, table, storage_options))
+
+
+def _compared(files: ReadingFiles, taken: Snapshot, current: CurrentVersion | None) -> CurrentVersion | None:
+    """
+    Return the version of a current table that a reading is compared with.
+
+    The first one that was looked at: once the events until the reading's end are exported, merges may have
+    gone on beyond it.
+    """
+    path = files.other(taken.token)
+    content = files.files.read(path) if current is not None else None
+    if content is not None:
+        return CurrentVersion.from_json(content.decode(errors="replace"), where=path)
+    if current is None:
+        return None
+    if current.record.at > taken.exact_from:
+        files.forget(taken.token)
+        raise TransientError(
+            f"table {taken.table!r} of feed {taken.feed!r} was read until {format_time(taken.exact_from)}, "
+            f"and the current table has events until {format_time(current.record.at)} already; a retry reads "
+            "the table again",
+            feed=taken.feed,
+            table=taken.table,
+        )
+    files.files.write(path, current.to_json().encode())
+    return current
 
 
 def find_sides(
@@ -279,10 +330,14 @@ def find_sides(
             table=task.table,
         )
     at = taken.exact_from
-    bases = BaseChoice(task.output, task.base, storage_options, without=task.token)
     try:
         table = fold_from(store, base_of(files, taken), at)
-        lake = find_fold(store, at, task.table, bases)
+        if task.current is not None:
+            output = CurrentOutput(task.output, task.feed, task.table, storage_options)
+            lake = fold_from(store, output.base(task.current.record, task.current.files), at)
+        else:
+            bases = BaseChoice(task.output, task.base, storage_options, without=task.token)
+            lake = find_fold(store, at, task.table, bases)
     except NotExportedError as error:
         missing = error.facts.get("missing", [])
         gaps = f": nothing is complete in {named_gaps(missing)}" if missing else ""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from airflow_changefeed.folding.current import CurrentOutput, CurrentVersion
     from airflow_changefeed.folding.snapshots import ReadRange
     from airflow_changefeed.snapshots.reconcile import Comparison
     from airflow_changefeed.sources.base_snapshots import SnapshotClaim
@@ -55,6 +56,7 @@ def take(args: Namespace) -> None:
 def reconcile_table(args: Namespace) -> None:
     """Compare a table with its export here."""
     from airflow_changefeed.export.job_connection import JobConnection
+    from airflow_changefeed.hooks.changefeed_lake import current_version
     from airflow_changefeed.hooks.changefeed_output import storage_options
     from airflow_changefeed.snapshots.ranges import read_here
     from airflow_changefeed.snapshots.reconcile import ReconcileRequest, ReconcileTask, reconcile
@@ -76,9 +78,12 @@ def reconcile_table(args: Namespace) -> None:
     def compare(task: ReconcileTask) -> Comparison:
         return run_comparison(partial(_spark, args.master), task, JobConnection({}, options or {}), echo)
 
+    def look(output: CurrentOutput) -> CurrentVersion:
+        return current_version(output, options, args.catalog_conn_id)
+
     with open_feeds(args.conn_id) as source:
         read = partial(read_here, source, report=_report)
-        done = reconcile(source, request, options, read, compare, echo)
+        done = reconcile(source, request, options, read, compare, echo, look)
     show([done.summary], args.output)
     echo(f"Compared {done.text}")
     if not done.equal and not done.repaired:

@@ -84,9 +84,10 @@ def reconcile_command() -> ActionCommand:
         option(
             "--base",
             help="What the export's rows start from: newest, beginning, the time of a state, or the begin of "
-            "a snapshot (default: newest)",
+            "a snapshot; current compares the table that merges keep in the output path (default: newest)",
             default="newest",
         ),
+        option("--catalog-conn-id", help="Airflow connection of the catalog of a current table of Iceberg"),
         option(
             "--repair",
             help="If they differ, keep what was read as a snapshot, from which the next folds start",
