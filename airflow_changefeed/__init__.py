@@ -26,9 +26,14 @@ if TYPE_CHECKING:
     from airflow_changefeed.export.completed import CompletedExport
     from airflow_changefeed.hooks.changefeed import ChangefeedHook
     from airflow_changefeed.hooks.changefeed_context import window_params
+    from airflow_changefeed.notifications.changefeed_freshness import ChangefeedFreshnessNotifier
     from airflow_changefeed.operators.changefeed import ChangefeedVerifyOperator
     from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
     from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
+    from airflow_changefeed.operators.changefeed_freshness import (
+        ChangefeedFreshnessBranchOperator,
+        ChangefeedFreshnessOperator,
+    )
     from airflow_changefeed.operators.changefeed_reconcile import ChangefeedReconcileOperator
     from airflow_changefeed.operators.changefeed_snapshot import ChangefeedSnapshotOperator
     from airflow_changefeed.output.dataset import export_dataset
@@ -47,6 +52,9 @@ _MODULES = {
     "ChangefeedConsumeOperator": "operators.changefeed_consume",
     "ChangefeedDataSource": "spark.datasource",
     "ChangefeedFoldOperator": "operators.changefeed_fold",
+    "ChangefeedFreshnessBranchOperator": "operators.changefeed_freshness",
+    "ChangefeedFreshnessNotifier": "notifications.changefeed_freshness",
+    "ChangefeedFreshnessOperator": "operators.changefeed_freshness",
     "ChangefeedHook": "hooks.changefeed",
     "ChangefeedReconcileOperator": "operators.changefeed_reconcile",
     "ChangefeedSensor": "sensors.changefeed",
@@ -81,6 +89,9 @@ __all__ = [
     "ChangefeedConsumeOperator",
     "ChangefeedDataSource",
     "ChangefeedFoldOperator",
+    "ChangefeedFreshnessBranchOperator",
+    "ChangefeedFreshnessNotifier",
+    "ChangefeedFreshnessOperator",
     "ChangefeedHook",
     "ChangefeedReconcileOperator",
     "ChangefeedSensor",

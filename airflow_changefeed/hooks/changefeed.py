@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.exceptions import (
@@ -17,9 +19,12 @@ from airflow_changefeed.sources import SOURCES, open_source
 from airflow_changefeed.version_compat import BaseHook
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from airflow.sdk import Connection
 
     from airflow_changefeed.core.cursor import CursorRow
+    from airflow_changefeed.doctor.freshness import Freshness
     from airflow_changefeed.sources.base import FeedSource
 
 DEFAULT_LOCK_TIMEOUT = 60.0
@@ -102,6 +107,23 @@ class ChangefeedHook(BaseHook):
         from airflow_changefeed.cursors import recovery
 
         return recovery.publish(self.source(), self.variables(), consumer, feed)
+
+    def freshness(
+        self,
+        max_age: timedelta,
+        *,
+        feed: str | Sequence[str] | None = None,
+        consumer: str | None = None,
+    ) -> Freshness:
+        """
+        Compute how old consumers' frontiers are, and why one is older than ``max_age``; see
+        :func:`~airflow_changefeed.doctor.freshness.check_freshness`.
+        """
+        from airflow_changefeed.doctor.freshness import check_freshness
+        from airflow_changefeed.hooks.metadata.dags import find_dag
+
+        with closing(self.source()) as source:
+            return check_freshness(source, self.variables(), find_dag, max_age, feed=feed, consumer=consumer)
 
     def test_connection(self) -> tuple[bool, str]:
         """Return whether the connection can be used, and its feeds."""

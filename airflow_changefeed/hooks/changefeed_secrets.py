@@ -93,6 +93,15 @@ def without_secrets(text: str) -> str:
     return _QUERY.sub(r"\1?***", _USER_INFO.sub("//***@", str(redact(text))))
 
 
+def clean_values(value: Any) -> Any:
+    """Return JSON values whose texts have passed :func:`without_secrets`."""
+    if isinstance(value, dict):
+        return {name: clean_values(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [clean_values(part) for part in value]
+    return without_secrets(value) if isinstance(value, str) else value
+
+
 @contextmanager
 def private_files() -> Iterator[None]:
     """
