@@ -23,8 +23,8 @@ class ChangefeedFreshnessNotifier(BaseNotifier):
     """
     Let another notifier send how old consumers' frontiers are, with the reasons that ``doctor`` finds.
 
-    The other notifier's templates have the text as ``{{ freshness }}``; a function finds it in the context. If
-    the database does not answer, the text is that error.
+    The other notifier's templates have the text as ``{{ freshness }}``; a function finds it in the context.
+    If the database does not answer, the text is that error.
 
     :param notifier: any notifier, for example Slack's, or a function that takes the context.
     :param max_age: how old a frontier may be, a ``timedelta`` or seconds; the text has reasons for those that
@@ -52,9 +52,8 @@ class ChangefeedFreshnessNotifier(BaseNotifier):
         self.feed = feed
         self.consumer = consumer
         self.changefeed_conn_id = changefeed_conn_id
-        problems = (
-            [] if callable(notifier) else [f"notifier must be a notifier or a function, not {notifier!r}"]
-        )
+        given: object = notifier
+        problems = [] if callable(given) else [f"notifier must be a notifier or a function, not {given!r}"]
         try:
             parse_max_age(max_age)
         except InvalidArgumentError as problem:

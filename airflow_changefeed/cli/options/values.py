@@ -86,7 +86,7 @@ def duration(text: str) -> timedelta:
     # A century in days, so that no unit is beyond what a timedelta holds.
     if unit is None or not (number.isascii() and number.isdecimal()) or not 0 < int(number[:12]) <= 36_525:
         raise ArgumentTypeError(
-            f"{text!r} is not a duration; expected a whole number from 1 to 36525 with a unit: 90s, 15m, 2h, 1d"
+            f"{text!r} is not a duration; expected 1 to 36525 with a unit, such as 90s, 15m, 2h or 1d"
         )
     return timedelta(**{unit: int(number)})
 

@@ -50,9 +50,8 @@ def _find_in_task(dag_id: str) -> DagState:
             raise
         is_paused = bool(dag.is_paused)
     latest = datetime.max.replace(tzinfo=timezone.utc)
-    run = getattr(
-        SUPERVISOR_COMMS.send(GetPreviousDagRun(dag_id=dag_id, logical_date=latest)), "dag_run", None
-    )
+    answer: Any = SUPERVISOR_COMMS.send(GetPreviousDagRun(dag_id=dag_id, logical_date=latest))
+    run = answer.dag_run
     if run is None:
         return DagState(dag_id, is_paused=is_paused)
     return DagState(dag_id, is_paused=is_paused, last_run=run.run_id, last_state=str(run.state.value))
