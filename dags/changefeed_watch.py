@@ -3,8 +3,8 @@
 ### Notice that an export or a consumer has stopped.
 
 Every ten minutes `watch` looks at all consumers of all feeds of a connection. It fails if the frontier of one
-is older than two hours, with the reason: its DAG is paused, a run failed, a window is missing, a process holds
-its lease. A feed that cannot be read does not hide the others.
+is older than two hours, with the reason: its DAG is paused, a run failed, a window is missing, a process
+holds its lease. A feed that cannot be read does not hide the others.
 
 * Add `on_failure_callback` to send the reason to somebody, for example by `ChangefeedFreshnessNotifier`.
 * `MAX_AGE` must be longer than the longest interval of an export's schedule and the time that a run takes.

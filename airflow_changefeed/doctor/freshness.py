@@ -147,11 +147,12 @@ def parse_max_age(max_age: object) -> timedelta:
 
     :raises InvalidArgumentError: neither, or not positive.
     """
+    age = max_age
     try:
-        if isinstance(max_age, (int, float)) and not isinstance(max_age, bool):
-            max_age = timedelta(seconds=max_age)
-        if isinstance(max_age, timedelta) and max_age > timedelta(0):
-            return max_age
+        if isinstance(age, (int, float)) and not isinstance(age, bool):
+            age = timedelta(seconds=age)
+        if isinstance(age, timedelta) and age > timedelta(0):
+            return age
     except (ValueError, OverflowError):
         pass  # not a number, or more seconds than a timedelta holds
     raise InvalidArgumentError(f"max_age must be a timedelta, or seconds, above 0, not {max_age!r}")

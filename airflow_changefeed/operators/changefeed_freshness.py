@@ -29,54 +29,12 @@ if TYPE_CHECKING:
 CONSUMERS_KEY = "consumers"
 
 
-class _ChecksFreshness(NamesConnections):
-    """The arguments of both operators, and the check."""
-
-    template_fields: Sequence[str] = ("feed", "consumer", "changefeed_conn_id")
-
-    def __init__(
-        self,
-        *,
-        max_age: timedelta | float,
-        feed: str | Sequence[str] | None = None,
-        consumer: str | None = None,
-        changefeed_conn_id: str = ChangefeedHook.default_conn_name,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.max_age = max_age
-        self.feed = feed
-        self.consumer = consumer
-        self.changefeed_conn_id = changefeed_conn_id
-        self._check_freshness_arguments()
-
-    def _check_freshness_arguments(self) -> None:
-        consumer = [] if self.consumer is None else [(check_consumer_name, self.consumer)]
-        check_arguments(
-            self,
-            (parse_max_age, self.max_age),
-            (_check_feeds, self.feed),
-            *consumer,
-            (check_name, "changefeed_conn_id", self.changefeed_conn_id),
-        )
-
-    def _freshness(self, context: Context, key: str) -> Freshness:
-        """Check, log each consumer, and push the rows, also if the task fails."""
-        self._check_freshness_arguments()
-        found = ChangefeedHook(self.changefeed_conn_id).freshness(
-            parse_max_age(self.max_age), feed=self.feed, consumer=self.consumer
-        )
-        self.log.info("%s", found.text)
-        context["ti"].xcom_push(key=key, value=clean_values(found.to_dicts()))
-        return found
-
-
 def _check_feeds(feed: object) -> None:
     if feed is not None and not parse_feeds("feed", feed):
         raise InvalidArgumentError("feed is empty: name some, or None for all")
 
 
-class ChangefeedFreshnessOperator(_ChecksFreshness, BaseOperator):
+class ChangefeedFreshnessOperator(NamesConnections, BaseOperator):
     """
     Fail when a consumer's frontier is older than ``max_age``, with the reasons that ``doctor`` finds.
 
@@ -94,15 +52,53 @@ class ChangefeedFreshnessOperator(_ChecksFreshness, BaseOperator):
     :param changefeed_conn_id: Airflow connection of the feeds' database. (templated)
     """
 
+    template_fields: Sequence[str] = ("feed", "consumer", "changefeed_conn_id")
+
+    def __init__(
+        self,
+        *,
+        max_age: timedelta | float,
+        feed: str | Sequence[str] | None = None,
+        consumer: str | None = None,
+        changefeed_conn_id: str = ChangefeedHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.max_age = max_age
+        self.feed = feed
+        self.consumer = consumer
+        self.changefeed_conn_id = changefeed_conn_id
+        self._check()
+
+    def _check(self) -> None:
+        consumer = [] if self.consumer is None else [(check_consumer_name, self.consumer)]
+        check_arguments(
+            self,
+            (parse_max_age, self.max_age),
+            (_check_feeds, self.feed),
+            *consumer,
+            (check_name, "changefeed_conn_id", self.changefeed_conn_id),
+        )
+
+    def _freshness(self, context: Context, key: str) -> Freshness:
+        """Check, log each consumer, and push the rows, also if the task fails."""
+        self._check()
+        found = ChangefeedHook(self.changefeed_conn_id).freshness(
+            parse_max_age(self.max_age), feed=self.feed, consumer=self.consumer
+        )
+        self.log.info("%s", found.text)
+        context["ti"].xcom_push(key=key, value=clean_values(found.to_dicts()))
+        return found
+
     @airflow_errors()
-    def execute(self, context: Context) -> list[dict[str, Any]]:
+    def execute(self, context: Context) -> Any:
         """Check."""
         found = self._freshness(context, "return_value")
         found.check()
         return found.to_dicts()
 
 
-class ChangefeedFreshnessBranchOperator(_ChecksFreshness, BaseBranchOperator):
+class ChangefeedFreshnessBranchOperator(ChangefeedFreshnessOperator, BaseBranchOperator):
     """
     Follow one branch if all consumers' frontiers are at most ``max_age`` old, and another one otherwise.
 
@@ -129,6 +125,10 @@ class ChangefeedFreshnessBranchOperator(_ChecksFreshness, BaseBranchOperator):
         )
         self.follow_task_ids_if_fresh = follow_task_ids_if_fresh
         self.follow_task_ids_if_stale = follow_task_ids_if_stale
+
+    def execute(self, context: Context) -> Any:
+        """Follow a branch."""
+        return BaseBranchOperator.execute(self, context)
 
     @airflow_errors()
     def choose_branch(self, context: Context) -> str | Iterable[str]:

@@ -77,8 +77,11 @@ class Shop:
 
     def export(self, first: int, last: int, feed: str = FEED, *, by: str = RUN) -> None:
         """Complete the hours from ``first`` to ``last``, counted back from the last whole one, 0."""
+        if not self.source.shards(feed):
+            self.write(100, 12 * HOUR, feed)
         begin, end = self.hour - first * HOUR, self.hour - (last - 1) * HOUR
         window = UlidRange(Ulid.floor(begin).previous(), Ulid.floor(end).previous())
+        self.source.seal(feed, end)
         self.source.begin_consumer(EXPORT, feed, {0: window.after}, by=by)
         cursors.advance(self.source, self.variables, EXPORT, feed, {0: [window]}, by=by)
 
@@ -116,7 +119,6 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
 
 def late(shop: Shop) -> Shop:
     """Let an export have stopped four hours ago."""
-    shop.write(1, 9 * HOUR)
     shop.export(9, 4)
     shop.age_cursors(4 * HOUR)
     return shop
@@ -236,6 +238,7 @@ def test_the_dag_is_found_also_after_a_person_moved_the_cursor(shop: Shop) -> No
     """In the history of the cursor."""
     late(shop)
     (row,) = shop.source.cursors(FEED)
+    shop.source.seal(FEED, shop.hour)
     back = {0: [UlidRange(row.ulid, Ulid.floor(shop.hour - 2 * HOUR).previous())]}
     cursors.advance(shop.source, shop.variables, EXPORT, FEED, back, by="anna")
     shop.age_cursors(3 * HOUR)
@@ -252,15 +255,16 @@ def hole(shop: Shop) -> None:
 def gap(shop: Shop) -> None:
     """Let a capture miss a change."""
     shop.sql("create table cart (id integer primary key, note text)")
-    spec = CaptureSpec((TableCapture("cart"),), name=FEED + "_changes")
-    shop.source.enable_capture(spec)
-    shop.source.drop_feed(FEED)
+    name = "cart_changes"
+    shop.source.enable_capture(CaptureSpec((TableCapture("cart"),), name=name))
+    shop.source.seal(name, shop.hour - 3 * HOUR)
     with closing(sqlite3.connect(shop.path, isolation_level=None)) as connection:
-        for (name,) in connection.execute("select name from sqlite_master where type = 'trigger'").fetchall():
-            connection.execute(f'drop trigger "{name}"')
+        triggers = connection.execute("select name from sqlite_master where type = 'trigger'").fetchall()
+        for (trigger,) in triggers:
+            connection.execute(f'drop trigger "{trigger}"')
     begin = Ulid.floor(shop.hour - 9 * HOUR).previous()
-    shop.source.begin_consumer(EXPORT, FEED + "_changes", {0: begin}, by=RUN)
-    shop.source.check_capture(FEED + "_changes")
+    shop.source.begin_consumer(EXPORT, name, {0: begin}, by=RUN)
+    shop.source.check_capture(name)
 
 
 def stuck(shop: Shop) -> None:
@@ -389,7 +393,7 @@ def test_what_is_not_there_is_no_good_news(
 
 def test_a_connection_without_consumers_or_feeds_is_refused(shop: Shop, tmp_path: Path) -> None:
     """There is nothing to watch."""
-    with pytest.raises(ConsumerNotFoundError, match=f"no consumer in {FEED}, {OTHER}; it has none"):
+    with pytest.raises(ConsumerNotFoundError, match=rf"no consumer in {FEED}, {OTHER}; it has none"):
         shop.check()
     for feed in (FEED, OTHER):
         shop.source.drop_feed(feed)
@@ -523,7 +527,7 @@ def test_the_branch_follows_freshness(shop: Shop, last: int, followed: list[str]
     ti = TaskInstance(task=task, dag_id="dag", run_id="run", task_id="fresh", try_number=1, pushed={})
     with pytest.raises(DownstreamTasksSkipped) as caught:
         task.execute({"ti": ti})
-    assert {"on", "page"} - {str(name) for name in caught.value.tasks} == set(followed)
+    assert {"on", "page"} - {name for name, _ in caught.value.tasks} == set(followed)
     assert [row["consumer"] for row in ti.pushed["consumers"]] == [EXPORT]
 
 
@@ -597,7 +601,7 @@ def test_a_database_that_is_away_is_what_is_sent(shop: Shop, monkeypatch: pytest
 
 def test_a_notifier_that_can_send_nothing_is_refused() -> None:
     """When the DAG is parsed, with all that is wrong."""
-    with pytest.raises(InvalidArgumentError, match="notifier must be .*max_age must be"):
+    with pytest.raises(InvalidArgumentError, match=r"notifier must be .*max_age must be"):
         ChangefeedFreshnessNotifier(notifier="slack", max_age=0)  # type: ignore[arg-type]
 
 
