@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -30,6 +31,7 @@ from airflow_changefeed.exceptions import (
     InvalidArgumentError,
     SourceUnavailableError,
 )
+from airflow_changefeed.hooks.metadata.dags import find_dag
 from airflow_changefeed.notifications.changefeed_freshness import ChangefeedFreshnessNotifier
 from airflow_changefeed.operators.changefeed_freshness import (
     ChangefeedFreshnessBranchOperator,
@@ -37,7 +39,9 @@ from airflow_changefeed.operators.changefeed_freshness import (
 )
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.version_compat import AirflowFailException
+from tests.examples import examples, run_example
 from tests.identity import name_database
+from tests.minors import since
 from tests.unit.airflow.commands import Commands
 from tests.unit.airflow.fakes import context
 from tests.unit.airflow.feeds import play
@@ -340,6 +344,7 @@ def test_all_feeds_with_consumers_are_looked_at(shop: Shop) -> None:
     shop.export(9, 0)
     shop.export(9, 4, OTHER)
     shop.consumer()
+    run_consumer(shop.source, "billing", FEED, lambda event, connection: None, at_head=True)
     found = shop.check()
     assert [(one.feed, one.consumer, one.is_fresh) for one in found.consumers] == [
         (FEED, "billing", True),
@@ -662,3 +667,92 @@ def test_what_is_no_duration_is_refused(commands: Commands, text: str) -> None:
         commands.run("status", f"--max-age={text}")
     assert caught.value.code == 2
     assert "expected 1 to 36525 with a unit, such as 90s, 15m, 2h or 1d" in commands.err
+
+
+# ---- what a task knows of a DAG
+
+
+class Supervisor:
+    """Airflow's API as a task reaches it."""
+
+    def __init__(self, dag: object, run: object) -> None:
+        self.answers = {"GetDag": dag, "GetPreviousDagRun": SimpleNamespace(dag_run=run)}
+
+    def send(self, question: Any) -> Any:
+        """Answer, or fail."""
+        answer = self.answers[type(question).__name__]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def api_error(status: int) -> Exception:
+    """Return what a task gets if the API does not give it what it asked for."""
+    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+    from airflow.sdk.execution_time.comms import ErrorResponse
+
+    return AirflowRuntimeError(
+        ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": status})
+    )
+
+
+FAILED_RUN = SimpleNamespace(run_id="r7", state=SimpleNamespace(value="failed"))
+
+
+@since("3.2", "a task that sees whether a DAG is paused")
+@pytest.mark.parametrize(
+    ("dag", "run", "state"),
+    [
+        (SimpleNamespace(is_paused=True), None, DagState("hourly", is_paused=True)),
+        (SimpleNamespace(is_paused=False), FAILED_RUN, DagState("hourly", True, False, "r7", "failed")),
+        (api_error(404), None, DagState("hourly", is_there=False)),
+        (api_error(500), None, None),
+    ],
+    ids=["paused", "failed", "gone", "away"],
+)
+def test_a_task_asks_airflow_s_api(
+    monkeypatch: pytest.MonkeyPatch, dag: object, run: object, state: DagState | None
+) -> None:
+    """And goes on without an answer."""
+    from airflow.sdk.execution_time import task_runner
+
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(dag, run), raising=False)
+    assert find_dag("hourly") == state
+
+
+# ---- the page
+
+
+@since("3.1", "deadlines")
+@pytest.mark.usefixtures("server")
+def test_the_python_of_the_page_runs(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tasks find what is there; the mail has the text."""
+    names: dict[str, Any] = {}
+    for code in examples("how-to/watch-freshness.md", {}):
+        run_example(code, names)
+    shop.export(9, 0)
+    pushed: dict[str, Any] = {}
+    assert names["watch"].execute({"ti": TaskInstance(pushed=pushed)})[0]["is_fresh"]
+    assert names["fresh"].choose_branch({"ti": TaskInstance(pushed=pushed)}) == "report"
+    assert "<pre>consumers: 1, older than 2:00:00: 0" in mail(names["notify"], monkeypatch)
+    assert names["deadline"].interval == 45 * MINUTE
+
+
+def mail(notify: ChangefeedFreshnessNotifier, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the mail that the page's notifier sends."""
+    from airflow.providers.smtp.notifications.smtp import SmtpNotifier
+
+    sent: list[str] = []
+    monkeypatch.setattr(SmtpNotifier, "notify", lambda self, context: sent.append(self.html_content))
+    notify(context())
+    return sent[0]
+
+
+def test_the_commands_of_the_page_run(shop: Shop, commands: Commands) -> None:
+    """As they stand there."""
+    shop.export(9, 0)
+    (block,) = examples("how-to/watch-freshness.md", {}, "bash")
+    for line in block.splitlines():
+        program, *words = shlex.split(line)
+        assert program == "airflow-changefeed"
+        assert commands.run_bare(words[0], *words[1:]) == 0, commands.err
