@@ -6,8 +6,9 @@ Every ten minutes `watch` looks at all consumers of all feeds of a connection. I
 is older than two hours, with the reason: its DAG is paused, a run failed, a window is missing, a process
 holds its lease. A feed that cannot be read does not hide the others.
 
+* It is paused until you have set `MAX_AGE`, which must be longer than the longest interval of an export's schedule
+  and the time that a run takes.
 * Add `on_failure_callback` to send the reason to somebody, for example by `ChangefeedFreshnessNotifier`.
-* `MAX_AGE` must be longer than the longest interval of an export's schedule and the time that a run takes.
 * A scheduler that is dead stops this DAG as well. Let cron run
   `airflow-changefeed status --conn-id changefeed_default --max-age 2h`, too.
 """
@@ -29,6 +30,7 @@ with DAG(
     start_date=datetime(2013, 1, 1, tzinfo=timezone.utc),
     catchup=False,
     max_active_runs=1,
+    is_paused_upon_creation=True,
     # A retry is for a database that does not answer; a consumer that is late fails the task at once.
     default_args={"retries": 2, "retry_delay": timedelta(minutes=1)},
     doc_md=__doc__,

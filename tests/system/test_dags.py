@@ -235,6 +235,22 @@ def test_a_captured_table_is_exported_and_folded(
     assert result.is_good
 
 
+def test_a_watch_says_why_an_export_is_late(feed: SqliteFeedSource, runner: DagRunner) -> None:
+    """It fails at once, after it has asked Airflow for the DAG; once the export is up to date, it succeeds."""
+    feed.seal(FEED, feed.now())
+    old = Ulid.floor(START).previous()
+    feed.begin_consumer(CONSUMER, FEED, {0: old}, by="changefeed_hourly/run/export/1")
+    day = START.isoformat()
+    done = runner.run(("changefeed_watch", day, None))
+    assert done.states == ["failed"], done.output[-5000:]
+    assert f"feed {FEED}, consumer {CONSUMER}: complete until 2013-01-01T00:00:00Z" in done.output
+    feed.drop_consumer(CONSUMER, FEED)
+    recent = Ulid.floor(feed.now().replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)).previous()
+    feed.begin_consumer(CONSUMER, FEED, {0: recent}, by="changefeed_hourly/run/export/1")
+    ((rows,),) = run(runner, ("changefeed_watch", START, None), shown="older than 2:00:00: 0").results
+    assert [(row["consumer"], row["is_fresh"]) for row in rows] == [(CONSUMER, True)]
+
+
 def test_events_are_consumed_window_by_window(feed: SqliteFeedSource, runner: DagRunner) -> None:
     """Each event's work is done once, also where a window is run again; later events are left alone."""
     with closing(sqlite3.connect(feed.describe()["path"])) as connection:
