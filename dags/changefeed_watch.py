@@ -6,8 +6,8 @@ Every ten minutes `watch` looks at all consumers of all feeds of a connection. I
 is older than two hours, with the reason: its DAG is paused, a run failed, a window is missing, a process
 holds its lease. A feed that cannot be read does not hide the others.
 
-* It is paused until you have set `MAX_AGE`, which must be longer than the longest interval of an export's schedule
-  and the time that a run takes.
+* It is paused until you have set `MAX_AGE`, which must be longer than the longest interval of an export's
+  schedule and the time that a run takes.
 * Add `on_failure_callback` to send the reason to somebody, for example by `ChangefeedFreshnessNotifier`.
 * A scheduler that is dead stops this DAG as well. Let cron run
   `airflow-changefeed status --conn-id changefeed_default --max-age 2h`, too.

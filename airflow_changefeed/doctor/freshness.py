@@ -20,7 +20,6 @@ from airflow_changefeed.exceptions import (
     ChangefeedError,
     ConsumerNotFoundError,
     FreshnessError,
-    InvalidArgumentError,
 )
 from airflow_changefeed.export.feeds import choose_feeds, parse_feeds
 from airflow_changefeed.sources.base import FeedSource
@@ -141,23 +140,6 @@ class Freshness:
         ]
 
 
-def parse_max_age(max_age: object) -> timedelta:
-    """
-    Read how old a frontier may be: a ``timedelta``, or seconds.
-
-    :raises InvalidArgumentError: neither, or not positive.
-    """
-    age = max_age
-    try:
-        if isinstance(age, (int, float)) and not isinstance(age, bool):
-            age = timedelta(seconds=age)
-        if isinstance(age, timedelta) and age > timedelta(0):
-            return age
-    except (ValueError, OverflowError):
-        pass  # not a number, or more seconds than a timedelta holds
-    raise InvalidArgumentError(f"max_age must be a timedelta, or seconds, above 0, not {max_age!r}")
-
-
 def check_freshness(
     source: FeedSource,
     variables: VariableLister | None,
@@ -173,13 +155,13 @@ def check_freshness(
     A feed that cannot be read does not hide the others. Changes nothing.
 
     :param variables: Airflow's; None skips them.
+    :param max_age: positive.
     :param feed: a name or pattern, or several; None for all feeds that have consumers.
     :param consumer: None for all.
-    :raises InvalidArgumentError: ``max_age`` is not positive, or a pattern matches no feed; terminal.
+    :raises InvalidArgumentError: a pattern matches no feed; terminal.
     :raises ConsumerNotFoundError: no feed has a consumer, or the one asked for; terminal.
     :raises SourceUnavailableError: the database did not answer; transient.
     """
-    max_age = parse_max_age(max_age)
     named = [] if feed is None else parse_feeds("feed", feed)
     known = [info.name for info in source.feeds()]
     errors: dict[str, ChangefeedError] = {}

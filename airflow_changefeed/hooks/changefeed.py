@@ -110,7 +110,7 @@ class ChangefeedHook(BaseHook):
 
     def freshness(
         self,
-        max_age: timedelta,
+        max_age: timedelta | float,
         *,
         feed: str | Sequence[str] | None = None,
         consumer: str | None = None,
@@ -118,12 +118,16 @@ class ChangefeedHook(BaseHook):
         """
         Compute how old consumers' frontiers are, and why one is older than ``max_age``; see
         :func:`~airflow_changefeed.doctor.freshness.check_freshness`.
+
+        :param max_age: a ``timedelta``, or seconds.
         """
         from airflow_changefeed.doctor.freshness import check_freshness
+        from airflow_changefeed.hooks.changefeed_arguments import parse_max_age
         from airflow_changefeed.hooks.metadata.dags import find_dag
 
+        age = parse_max_age(max_age)
         with closing(self.source()) as source:
-            return check_freshness(source, self.variables(), find_dag, max_age, feed=feed, consumer=consumer)
+            return check_freshness(source, self.variables(), find_dag, age, feed=feed, consumer=consumer)
 
     def test_connection(self) -> tuple[bool, str]:
         """Return whether the connection can be used, and its feeds."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
 
-from airflow_changefeed.doctor.freshness import parse_max_age
 from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
+from airflow_changefeed.hooks.changefeed_arguments import parse_max_age
 from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ class ChangefeedFreshnessNotifier(BaseNotifier):
     def _text(self) -> str:
         try:
             hook = ChangefeedHook(self.changefeed_conn_id)
-            found = hook.freshness(parse_max_age(self.max_age), feed=self.feed, consumer=self.consumer)
-            text = found.text
+            text = hook.freshness(self.max_age, feed=self.feed, consumer=self.consumer).text
         except ChangefeedError as error:
             text = f"{type(error).__name__}: {error}"
         return without_secrets(text)

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_changefeed.doctor.freshness import parse_max_age
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.export.feeds import parse_feeds
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.hooks.changefeed_arguments import check_arguments, check_consumer_name, check_name
+from airflow_changefeed.hooks.changefeed_arguments import (
+    check_arguments,
+    check_consumer_name,
+    check_name,
+    parse_max_age,
+)
 from airflow_changefeed.hooks.changefeed_context import airflow_errors
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 from airflow_changefeed.hooks.changefeed_secrets import clean_values
@@ -83,9 +87,8 @@ class ChangefeedFreshnessOperator(NamesConnections, BaseOperator):
     def _freshness(self, context: Context, key: str) -> Freshness:
         """Check, log each consumer, and push the rows, also if the task fails."""
         self._check()
-        found = ChangefeedHook(self.changefeed_conn_id).freshness(
-            parse_max_age(self.max_age), feed=self.feed, consumer=self.consumer
-        )
+        hook = ChangefeedHook(self.changefeed_conn_id)
+        found = hook.freshness(self.max_age, feed=self.feed, consumer=self.consumer)
         self.log.info("%s", found.text)
         context["ti"].xcom_push(key=key, value=clean_values(found.to_dicts()))
         return found
