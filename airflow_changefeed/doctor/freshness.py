@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -11,6 +12,7 @@ from typing import Any
 
 from airflow_changefeed.core.fault import Fault, FaultKind, Limits, Severity, not_checked
 from airflow_changefeed.core.times import format_time
+from airflow_changefeed.cursors.cursors import CONN_ID
 from airflow_changefeed.doctor.cursors import FeedState
 from airflow_changefeed.doctor.dags import FindDag, dag_faults
 from airflow_changefeed.doctor.doctor import of_events, state_faults
@@ -124,6 +126,15 @@ class Freshness:
         if self.late or self.errors:
             lines = [self.summary, *map(str, self.late), *self._error_lines()]
             raise FreshnessError("\n".join(lines), rows=self.to_dicts())
+
+    def with_conn_id(self, conn_id: str) -> Freshness:
+        """Insert the connection into suggested commands."""
+        given = f"--conn-id {shlex.quote(conn_id)}"
+        consumers = []
+        for one in self.consumers:
+            reasons = [replace(each, remedy=each.remedy.replace(CONN_ID, given)) for each in one.reasons]
+            consumers.append(replace(one, reasons=tuple(reasons)))
+        return replace(self, consumers=tuple(consumers))
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return JSON values, one for each consumer and for each feed that could not be read."""

@@ -127,7 +127,8 @@ class ChangefeedHook(BaseHook):
 
         age = parse_max_age(max_age)
         with closing(self.source()) as source:
-            return check_freshness(source, self.variables(), find_dag, age, feed=feed, consumer=consumer)
+            found = check_freshness(source, self.variables(), find_dag, age, feed=feed, consumer=consumer)
+        return found.with_conn_id(self.changefeed_conn_id)
 
     def test_connection(self) -> tuple[bool, str]:
         """Return whether the connection can be used, and its feeds."""

@@ -92,7 +92,7 @@ def _freshness(args: Namespace) -> None:
 
     use_stored_connections()
     found = ChangefeedHook(args.conn_id).freshness(args.max_age, feed=args.feed, consumer=args.consumer)
-    show([one.to_dict() for one in found.consumers], args.output, lambda row: _short_freshness(row, args))
+    show([one.to_dict() for one in found.consumers], args.output, _short_freshness)
     echo(f"{args.conn_id}: {found.summary}")
     for feed, error in found.errors.items():
         echo(with_conn_id(f"feed {feed}: {type(error).__name__}: {error}", args))
@@ -102,7 +102,7 @@ def _freshness(args: Namespace) -> None:
         raise SystemExit(FAILED)
 
 
-def _short_freshness(row: Row, args: Namespace) -> Row:
+def _short_freshness(row: Row) -> Row:
     reasons = [f"{one['code']}: {one['what']}. {one['remedy']}" for one in row["reasons"]]
     return {
         "feed": row["feed"],
@@ -110,7 +110,7 @@ def _short_freshness(row: Row, args: Namespace) -> Row:
         "complete until": row["complete_until"],
         "age": timedelta(seconds=round(row["age_seconds"])),
         "fresh": row["is_fresh"],
-        "reasons": with_conn_id("; ".join(reasons), args),
+        "reasons": "; ".join(reasons),
     }
 
 

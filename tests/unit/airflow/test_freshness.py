@@ -441,6 +441,14 @@ def test_a_late_consumer_fails_the_task_at_once(shop: Shop) -> None:
 
 
 @pytest.mark.usefixtures("server")
+def test_commands_that_help_name_the_connection(shop: Shop) -> None:
+    """They can be copied as they are."""
+    stuck(shop)
+    assert "airflow-changefeed consumer revoke" in str(watch()[0])
+    assert "--conn-id changefeed_default" in str(watch()[0])
+
+
+@pytest.mark.usefixtures("server")
 def test_a_paused_dag_is_found_in_airflow(shop: Shop) -> None:
     """By the DAG that the cursor names; then its last run, if it is not paused."""
     from airflow.models.dag import DagModel
